@@ -1,0 +1,27 @@
+//! The engine's time: wall time at the start, and from there on a clock that never goes back.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use toolbus_engine::Millis;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    started: Instant,
+    wall_at_start: Millis,
+}
+
+impl Clock {
+    pub fn start() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: Instant::now(), wall_at_start: wall.as_millis() as Millis }
+    }
+
+    pub fn now(&self) -> Millis {
+        self.wall_at_start + self.started.elapsed().as_millis() as Millis
+    }
+
+    /// How long until that time.
+    pub fn until(&self, at: Millis) -> Duration {
+        let offset = Duration::from_millis(at.saturating_sub(self.wall_at_start));
+        offset.saturating_sub(self.started.elapsed())
+    }
+}

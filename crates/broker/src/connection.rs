@@ -1,0 +1,288 @@
+//! The life of one connection after its handshake. One task does all of it in turns: write what waits, read what is
+//! there, hand it to the mailboxes, write again; then rest until the socket or the outbox has something.
+
+use crate::egress::Egress;
+use crate::handshake::{Goodbye, Greeted, Socket, dismiss, ws_goodbye};
+use crate::outbox::ConnectionOutbox;
+use crate::server::ServerShared;
+use crate::wire;
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_websockets::{CloseCode, Message as WsMessage};
+use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
+use toolbus_protocol::{ClientFrame, ErrorCode, Framing, Refusal, compact, json};
+
+/// Messages read in one turn before others get theirs.
+const TURN_BUDGET: usize = 128;
+/// Unreadable frames that are answered before the peer is given up.
+const MAX_BAD_FRAMES: u32 = 32;
+/// How long a connection waits before it looks again whether the disk has caught up.
+const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
+
+pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
+    let Greeted { socket, agent, framing, version } = greeted;
+    let outbox = Arc::new(ConnectionOutbox::default());
+    let numbered_receipts = version >= 2;
+    let peer = Peer { name: agent.session_id, role: agent.role, numbered_receipts };
+    let name = peer.name.clone();
+    let conn = server.core.attach(peer, outbox.clone());
+    tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
+    let mut ticks = tokio::time::interval(server.options.heartbeat / 2);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut connection = Connection {
+        socket,
+        server: Arc::clone(server),
+        outbox,
+        conn,
+        framing,
+        egress: Egress::new(framing, numbered_receipts),
+        numbered_receipts,
+        commands: Vec::new(),
+        outgoing: Vec::new(),
+        bad_frames: 0,
+        silent_ticks: 0,
+        blocked_since: None,
+        ticks,
+        pause: None,
+        stop: Box::pin(server.stop.clone().cancelled_owned()),
+    };
+    let end = poll_fn(|cx| connection.poll_turn(cx)).await;
+    server.core.detach(conn);
+    match end {
+        End::Gone => {}
+        End::Stopping => connection.farewell().await,
+        End::Dismissed(goodbye) => {
+            tracing::warn!(agent = &*name, code = goodbye.code.code(), reason = goodbye.reason, "closing a connection");
+            dismiss(&mut connection.socket, &goodbye).await;
+        }
+    }
+    tracing::debug!(agent = &*name, ?conn, "disconnected");
+}
+
+enum End {
+    Gone,
+    Stopping,
+    Dismissed(Goodbye),
+}
+
+struct Connection {
+    socket: Socket,
+    server: Arc<ServerShared>,
+    outbox: Arc<ConnectionOutbox>,
+    conn: ConnId,
+    framing: Framing,
+    egress: Egress,
+    numbered_receipts: bool,
+    commands: Vec<Command>,
+    outgoing: Vec<Outgoing>,
+    bad_frames: u32,
+    /// Half heartbeats without a sign of life.
+    silent_ticks: u32,
+    /// Since when the peer takes no bytes.
+    blocked_since: Option<Instant>,
+    ticks: Interval,
+    pause: Option<Pin<Box<Sleep>>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Connection {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(End::Stopping);
+        }
+        let mut budget = TURN_BUDGET;
+        loop {
+            self.outbox.begin_turn(cx.waker());
+            if let Err(end) = self.write(cx) {
+                return Poll::Ready(end);
+            }
+            let before = budget;
+            if let Err(end) = self.read(cx, &mut budget) {
+                return Poll::Ready(end);
+            }
+            if !self.commands.is_empty() {
+                self.server.core.submit(self.conn, &mut self.commands);
+            }
+            if budget == 0 {
+                cx.waker().wake_by_ref();
+            }
+            if budget == before || budget == 0 {
+                if let Err(end) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
+                    return Poll::Ready(end);
+                }
+                // Unless the peer is behind, nothing may be left when the task rests.
+                if self.outbox.end_turn() || self.blocked_since.is_some() {
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Sends what waits in the outbox, unless the peer is not taking what it was sent before.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        loop {
+            if self.blocked_since.is_none() {
+                self.outbox.take(&mut self.outgoing);
+                let socket = &mut self.socket;
+                let mut closed = false;
+                self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
+                    closed |= socket.start_send_unpin(message).is_err();
+                });
+                if closed {
+                    return Err(End::Gone);
+                }
+            }
+            match self.socket.poll_flush_unpin(cx) {
+                Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => {}
+                Poll::Ready(Ok(())) => return Ok(()),
+                Poll::Ready(Err(_)) => return Err(End::Gone),
+                Poll::Pending => {
+                    self.blocked_since.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads what is there into commands. A peer that doesn't read is not read from, and neither is anyone while the
+    /// disk is behind: that is what bounds memory.
+    fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), End> {
+        if self.blocked_since.is_some() || self.paused(cx) {
+            return Ok(());
+        }
+        while *budget > 0 {
+            match self.socket.poll_next_unpin(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(None) => return Err(End::Gone),
+                Poll::Ready(Some(Err(error))) => return Err(ws_goodbye(error).map_or(End::Gone, End::Dismissed)),
+                Poll::Ready(Some(Ok(message))) => {
+                    *budget -= 1;
+                    self.silent_ticks = 0;
+                    self.receive(message)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn paused(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                if pause.as_mut().poll(cx).is_pending() {
+                    return true;
+                }
+                self.pause = None;
+            }
+            if !self.server.core.congested() {
+                return false;
+            }
+            self.pause = Some(Box::pin(tokio::time::sleep(CONGESTION_PAUSE)));
+        }
+    }
+
+    fn receive(&mut self, message: WsMessage) -> Result<(), End> {
+        let text = message.is_text();
+        if !text && !message.is_binary() {
+            return if message.is_close() { Err(End::Gone) } else { Ok(()) };
+        }
+        let mut payload = Bytes::from(message.into_payload());
+        let limit = self.server.options.max_frame_bytes;
+        if payload.len() > limit {
+            let id = if text { json::message_id_of(&payload) } else { None };
+            let reason = format!("a frame of {} bytes; the limit is {limit}", payload.len());
+            return self.bad_frame(ErrorCode::FrameTooLarge, reason, id.map(|id| id.into_inner()));
+        }
+        if text {
+            match json::read_client(&payload) {
+                Ok(frame) => self.accept(frame),
+                Err(error) => {
+                    let id = json::message_id_of(&payload).map(|id| id.into_inner());
+                    self.bad_frame(error.code(), error.to_string(), id)
+                }
+            }
+        } else if self.framing == Framing::Compact {
+            loop {
+                match compact::read_client(&mut payload) {
+                    Ok(Some(frame)) => self.accept(frame)?,
+                    Ok(None) => return Ok(()),
+                    // Where the next frame would begin is unknown, and so are the numbers of the delivers behind it.
+                    Err(error) => return Err(End::Dismissed(Goodbye::new(error.code(), error.to_string()))),
+                }
+            }
+        } else {
+            let reason = "a binary message, but this connection speaks JSON".to_owned();
+            self.bad_frame(ErrorCode::NotCompact, reason, None)
+        }
+    }
+
+    fn accept(&mut self, frame: ClientFrame) -> Result<(), End> {
+        if matches!(frame, ClientFrame::Hello(_)) {
+            return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
+        }
+        self.commands.extend(wire::command(frame));
+        Ok(())
+    }
+
+    /// Tells the peer, leaves a line in the log, and has patience only up to a point.
+    fn bad_frame(&mut self, code: ErrorCode, reason: String, id: Option<bytestring::ByteString>) -> Result<(), End> {
+        self.bad_frames += 1;
+        if self.bad_frames >= MAX_BAD_FRAMES {
+            return Err(End::Dismissed(Goodbye::new(code, format!("too many bad frames; the last: {reason}"))));
+        }
+        if self.numbered_receipts {
+            // It may have been a deliver, which the peer counts and we can't: from here on receipts would name the
+            // wrong messages.
+            return Err(End::Dismissed(Goodbye::new(code, reason)));
+        }
+        tracing::warn!(conn = ?self.conn, code = code.code(), reason, "a bad frame");
+        let frame = toolbus_protocol::BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
+        let text = json::write_broker(&frame).expect("an error frame has no body");
+        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Gone)
+    }
+
+    /// Asks a silent peer for a sign of life, and gives up on it after two and a half heartbeats.
+    fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        while self.ticks.poll_tick(cx).is_ready() {
+            if self.blocked_since.is_some_and(|since| since.elapsed() > self.server.options.heartbeat * 2) {
+                return Err(End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning())));
+            }
+            self.silent_ticks += 1;
+            match self.silent_ticks {
+                0..=2 => {}
+                3..=4 => {
+                    self.socket.start_send_unpin(WsMessage::ping(Bytes::new())).map_err(|_| End::Gone)?;
+                    if let Poll::Ready(Err(_)) = self.socket.poll_flush_unpin(cx) {
+                        return Err(End::Gone);
+                    }
+                }
+                _ => {
+                    tracing::info!(conn = ?self.conn, "the peer went silent");
+                    return Err(End::Gone);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The broker stops: the last receipts go out, then a close frame.
+    async fn farewell(&mut self) {
+        let goodbye = async {
+            self.outbox.take(&mut self.outgoing);
+            let socket = &mut self.socket;
+            self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
+                socket.start_send_unpin(message).ok();
+            });
+            let reason = ErrorCode::ShuttingDown.code();
+            self.socket.feed(WsMessage::close(Some(CloseCode::GOING_AWAY), reason)).await.ok();
+            self.socket.flush().await.ok();
+        };
+        tokio::time::timeout(Duration::from_secs(1), goodbye).await.ok();
+    }
+}

@@ -1,0 +1,250 @@
+//! The embedded mailboxes: one engine behind a lock, one store, one thread that writes and one that reads.
+//!
+//! The lock is a plain one and held for microseconds: the engine does no I/O.
+
+use crate::clock::Clock;
+use crate::dispatch::{Dispatcher, FetchQueue};
+use crate::error::{BrokerError, BrokerResult};
+use crate::store_threads;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+use toolbus_engine::{
+    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Outbox, Peer, RestoredMessage,
+    Settled,
+};
+use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
+
+#[derive(Debug, Clone)]
+pub struct CoreOptions {
+    pub engine: EngineOptions,
+    pub store: StoreOptions,
+    /// Below this much free space no new messages are taken.
+    pub reserve_bytes: u64,
+}
+
+impl Default for CoreOptions {
+    fn default() -> Self {
+        Self { engine: EngineOptions::default(), store: StoreOptions::default(), reserve_bytes: 128 << 20 }
+    }
+}
+
+/// Durable mailboxes in a folder. Dropping it writes what is left and ends its threads.
+pub struct BrokerCore {
+    shared: Arc<Shared>,
+    identity: String,
+    threads: Vec<JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Wakes the writing thread when something is due earlier than it thinks.
+    pub writer_wake: Condvar,
+    pub fetches: FetchQueue,
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    pub reserve_bytes: u64,
+    failure: OnceLock<BrokerError>,
+    failed: CancellationToken,
+}
+
+pub(crate) struct State {
+    pub engine: Engine,
+    pub effects: Effects,
+    pub dispatcher: Dispatcher,
+    /// Until when the writing thread sleeps; `None` while it works.
+    pub writer_sleeps_until: Option<Millis>,
+    pub stopping: bool,
+}
+
+impl BrokerCore {
+    /// Opens the mailboxes in a folder, with default limits.
+    pub fn new(folder: impl AsRef<Path>) -> BrokerResult<Arc<Self>> {
+        Self::open(folder.as_ref(), CoreOptions::default())
+    }
+
+    pub fn open(folder: &Path, options: CoreOptions) -> BrokerResult<Arc<Self>> {
+        let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Open(Arc::new(error)))?;
+        let mut engine = options.engine.clone();
+        engine.fingerprint_seed = identity.seed;
+        Self::start(Arc::new(disk), identity.id, CoreOptions { engine, ..options })
+    }
+
+    fn start(disk: Arc<dyn Disk>, identity: String, options: CoreOptions) -> BrokerResult<Arc<Self>> {
+        let store_options = StoreOptions {
+            history_ids: options.engine.history_ids,
+            history_age: options.engine.history_age,
+            ..options.store
+        };
+        let started = Instant::now();
+        let mut replay = IntoEngine(Engine::new(options.engine));
+        let (store, recovery) =
+            LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
+        let mut engine = replay.0;
+        engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
+        let took = started.elapsed();
+        tracing::info!(batches = recovery.batches, torn_bytes = recovery.torn_bytes, ?took, "mailboxes are open");
+
+        let state = State {
+            engine,
+            effects: Effects::default(),
+            dispatcher: Dispatcher::default(),
+            writer_sleeps_until: None,
+            stopping: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            writer_wake: Condvar::new(),
+            fetches: FetchQueue::default(),
+            store: Arc::new(store),
+            clock: Clock::start(),
+            reserve_bytes: options.reserve_bytes,
+            failure: OnceLock::new(),
+            failed: CancellationToken::new(),
+        });
+        let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
+        Ok(Arc::new(Self { shared, identity, threads }))
+    }
+
+    /// Names the durable namespace; the same after every restart.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// How many messages and bytes a subscriber may have unacknowledged.
+    pub fn window(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        let options = state.engine.options();
+        (options.window_messages as u64, options.window_bytes)
+    }
+
+    pub fn disk_low(&self) -> bool {
+        self.shared.lock().engine.disk_low()
+    }
+
+    /// Resolves when storage failed, with the reason.
+    pub async fn failed(&self) -> BrokerError {
+        self.shared.failed.cancelled().await;
+        self.shared.failure.get().cloned().expect("the reason is set before the signal")
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.is_cancelled()
+    }
+
+    /// Takes no new messages and waits until everything accepted is durable, at most that long.
+    pub async fn drain(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        self.shared.lock().engine.stop_accepting();
+        while Instant::now() < deadline && !self.has_failed() {
+            {
+                let now = self.shared.clock.now();
+                let mut state = self.shared.lock();
+                state.engine.hurry(now);
+                if !state.engine.anything_to_write() {
+                    return;
+                }
+                self.shared.wake_writer_if_due(&state);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for BrokerCore {
+    fn drop(&mut self) {
+        self.shared.lock().stopping = true;
+        self.shared.writer_wake.notify_all();
+        self.shared.fetches.close();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a storage thread panicked");
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the engine does not panic")
+    }
+
+    /// Stops everything: what is on disk is no longer known.
+    pub fn fail(&self, error: StoreError) {
+        let failure = BrokerError::Storage(Arc::new(error));
+        tracing::error!(error = %failure, "stopping");
+        if self.failure.set(failure).is_ok() {
+            self.failed.cancel();
+        }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_cancelled()
+    }
+
+    pub fn wake_writer_if_due(&self, state: &State) {
+        if let Some(until) = state.writer_sleeps_until
+            && state.engine.next_wakeup().is_some_and(|due| due < until)
+        {
+            self.writer_wake.notify_one();
+        }
+    }
+
+    /// Runs a step of the engine and carries out what follows from it.
+    pub fn step<T>(&self, step: impl FnOnce(&mut Engine, Millis, &mut Effects) -> T) -> T {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let result = step(&mut state.engine, self.clock.now(), &mut state.effects);
+        state.dispatcher.dispatch(&mut state.effects, &self.fetches);
+        self.wake_writer_if_due(state);
+        result
+    }
+}
+
+impl Mailboxes for BrokerCore {
+    fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId {
+        let mut state = self.shared.lock();
+        let conn = state.engine.connect(self.shared.clock.now(), peer);
+        state.dispatcher.attach(conn, outbox);
+        conn
+    }
+
+    fn submit(&self, conn: ConnId, commands: &mut Vec<Command>) {
+        if self.has_failed() {
+            commands.clear();
+            return;
+        }
+        self.shared.step(|engine, now, effects| {
+            for command in commands.drain(..) {
+                engine.handle(now, conn, command, effects);
+            }
+        });
+    }
+
+    fn detach(&self, conn: ConnId) {
+        self.shared.step(|engine, now, _| engine.disconnect(now, conn));
+        self.shared.lock().dispatcher.detach(conn);
+    }
+
+    fn congested(&self) -> bool {
+        self.shared.lock().engine.congested()
+    }
+}
+
+struct IntoEngine(Engine);
+
+impl Replay for IntoEngine {
+    fn message(&mut self, message: RestoredMessage<'_>) {
+        self.0.restore_message(message);
+    }
+
+    fn settled(&mut self, settled: &Settled) {
+        self.0.restore_settled(settled);
+    }
+
+    fn attempts(&mut self, note: &AttemptsNote) {
+        self.0.restore_attempts(note);
+    }
+}

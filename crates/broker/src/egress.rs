@@ -1,0 +1,112 @@
+//! What goes out to one peer, in its framing. All that is ready together becomes one write.
+
+use crate::wire;
+use bytes::BytesMut;
+use tokio_websockets::Message as WsMessage;
+use toolbus_engine::{Command, Outgoing};
+use toolbus_protocol::{BrokerFrame, Framing, compact, json};
+
+/// Compact frames are packed into WebSocket messages of about this size.
+const PACK_BYTES: usize = 256 << 10;
+
+pub struct Egress {
+    framing: Framing,
+    numbered_receipts: bool,
+    buffer: BytesMut,
+    receipts: Vec<u64>,
+}
+
+impl Egress {
+    pub fn new(framing: Framing, numbered_receipts: bool) -> Self {
+        Self { framing, numbered_receipts, buffer: BytesMut::new(), receipts: Vec::new() }
+    }
+
+    /// Encodes everything in `outgoing`. What can't be shown to this peer comes back as a command.
+    pub fn encode(
+        &mut self,
+        outgoing: &mut Vec<Outgoing>,
+        commands: &mut Vec<Command>,
+        mut send: impl FnMut(WsMessage),
+    ) {
+        for out in outgoing.drain(..) {
+            match out {
+                Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
+                out => match self.framing {
+                    Framing::Compact => {
+                        compact::write_broker(&wire::frame(&out), &mut self.buffer);
+                        if self.buffer.len() >= PACK_BYTES {
+                            send(WsMessage::binary(self.buffer.split()));
+                        }
+                    }
+                    Framing::Json => match json::write_broker(&wire::frame(&out)) {
+                        Ok(text) => send(WsMessage::text(text)),
+                        Err(error) => unreadable(out, &error, commands),
+                    },
+                },
+            }
+        }
+        self.encode_receipts(&mut send);
+        if !self.buffer.is_empty() {
+            send(WsMessage::binary(self.buffer.split()));
+        }
+    }
+
+    fn encode_receipts(&mut self, send: &mut impl FnMut(WsMessage)) {
+        if self.receipts.is_empty() {
+            return;
+        }
+        let frame = BrokerFrame::Receipts { ranges: ranges(&mut self.receipts) };
+        match self.framing {
+            Framing::Compact => compact::write_broker(&frame, &mut self.buffer),
+            Framing::Json => send(WsMessage::text(json::write_broker(&frame).expect("receipts have no body"))),
+        }
+    }
+}
+
+fn unreadable(out: Outgoing, error: &toolbus_protocol::BodyError, commands: &mut Vec<Command>) {
+    match out {
+        Outgoing::Message { message, .. } => {
+            tracing::warn!(mailbox = &*message.mailbox, id = &*message.id, %error, "a message went to the dead letters");
+            commands.push(Command::Unreadable { message });
+        }
+        _ => tracing::debug!(%error, "a live event that is not JSON was dropped"),
+    }
+}
+
+/// Numbers as inclusive ranges; leaves the list empty.
+fn ranges(numbers: &mut Vec<u64>) -> Vec<(u64, u64)> {
+    numbers.sort_unstable();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers.drain(..) {
+        match ranges.last_mut() {
+            Some((_, last)) if number <= *last + 1 => *last = number.max(*last),
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges
+}
+
+/// A whole unmasked text frame, for the one case in which the library no longer writes for us.
+pub fn raw_text_frame(text: &str) -> Vec<u8> {
+    let mut frame = vec![0x81];
+    match text.len() {
+        short @ 0..=125 => frame.push(short as u8),
+        longer => {
+            frame.push(126);
+            frame.extend_from_slice(&(longer.min(usize::from(u16::MAX)) as u16).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&text.as_bytes()[..text.len().min(usize::from(u16::MAX))]);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn receipts_become_ranges_whatever_their_order() {
+        assert_eq!(ranges(&mut vec![3, 1, 2, 7, 9, 8, 8]), [(1, 3), (7, 9)]);
+        assert_eq!(ranges(&mut vec![]), []);
+    }
+}

@@ -1,0 +1,31 @@
+//! What can go wrong with the broker as a whole. What goes wrong with one peer is told to that peer.
+
+use std::io;
+use std::sync::Arc;
+use toolbus_protocol::ErrorCode;
+use toolbus_store::StoreError;
+
+pub type BrokerResult<T> = Result<T, BrokerError>;
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BrokerError {
+    #[error("the data folder can't be used: {0}")]
+    Open(Arc<StoreError>),
+    /// Nothing that was not safe before has been receipted.
+    #[error("storage failed, so the broker stops: {0}")]
+    Storage(Arc<StoreError>),
+    #[error("can't listen: {0}")]
+    Listen(Arc<io::Error>),
+    #[error("can't start a thread: {0}")]
+    Thread(Arc<io::Error>),
+}
+
+impl BrokerError {
+    /// The stable code, where there is one.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Storage(_) => Some(ErrorCode::StorageFailed),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The first seconds of a connection: `hello` in time and in size, or an error and the door.
+
+use crate::auth::Credential;
+use crate::egress::raw_text_frame;
+use crate::prefixed::Prefixed;
+use crate::server::ServerShared;
+use bytes::Bytes;
+use bytestring::ByteString;
+use futures_util::{SinkExt, StreamExt};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
+use toolbus_protocol::{
+    AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
+};
+
+pub type Socket = WebSocketStream<Prefixed>;
+
+/// How much a peer may send before it is known.
+const MAX_HELLO_BYTES: usize = 64 << 10;
+
+/// A peer that was let in.
+pub struct Greeted {
+    pub socket: Socket,
+    pub agent: AgentRef,
+    pub framing: Framing,
+    pub version: u32,
+}
+
+/// Why a connection ended before or after the handshake, as told to the peer.
+pub struct Goodbye {
+    pub code: ErrorCode,
+    pub reason: String,
+}
+
+impl Goodbye {
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self { code, reason: detail.into() }
+    }
+}
+
+pub async fn greet(stream: Prefixed, server: &ServerShared) -> Option<Greeted> {
+    let limits = Limits::default().max_payload_len(Some(MAX_HELLO_BYTES));
+    let mut socket = ServerBuilder::new().limits(limits).serve(stream);
+    let outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, server)).await;
+    let goodbye = match outcome {
+        Ok(Ok(Some((agent, hello)))) => return welcome(socket, agent, &hello, server).await,
+        Ok(Ok(None)) => return None,
+        Ok(Err(goodbye)) => goodbye,
+        Err(_) => Goodbye::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning()),
+    };
+    tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
+    dismiss(&mut socket, &goodbye).await;
+    None
+}
+
+/// Reads frames until `hello`; `None` if the peer left.
+async fn admit(socket: &mut Socket, server: &ServerShared) -> Result<Option<(AgentRef, Hello)>, Goodbye> {
+    let text = loop {
+        match socket.next().await {
+            None => return Ok(None),
+            Some(Err(error)) => return ws_goodbye(error).map_or(Ok(None), Err),
+            Some(Ok(message)) if message.is_text() => break Bytes::from(message.into_payload()),
+            Some(Ok(message)) if message.is_binary() => {
+                return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got a binary message"));
+            }
+            Some(Ok(message)) if message.is_close() => return Ok(None),
+            Some(Ok(_)) => {}
+        }
+    };
+    let frame = json::read_client(&text).map_err(|error| Goodbye::new(error.code(), error.to_string()))?;
+    let ClientFrame::Hello(hello) = frame else {
+        return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected hello"));
+    };
+    match server.authenticator.authenticate(&Credential { hello: &hello }) {
+        Some(agent) => Ok(Some((agent, hello))),
+        None => Err(Goodbye::new(ErrorCode::BadCredentials, "invalid token")),
+    }
+}
+
+async fn welcome(mut socket: Socket, agent: AgentRef, hello: &Hello, server: &ServerShared) -> Option<Greeted> {
+    let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
+    let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
+    let welcome = BrokerFrame::Welcome(Welcome {
+        version: Some(PROTOCOL_VERSION),
+        framing: Some(framing),
+        limits: Some(server.announced_limits()),
+        heartbeat_ms: Some(server.options.heartbeat.as_millis() as u64),
+    });
+    let identity = BrokerFrame::BrokerIdentity { id: ByteString::from(server.core.identity()) };
+    for frame in [welcome, identity] {
+        let text = json::write_broker(&frame).expect("handshake frames have no bodies");
+        socket.feed(Message::text(text)).await.ok()?;
+    }
+    let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
+    flushed.ok()?.ok()?;
+    // A message a little over the limit is still read, so that its sender can be told which one it was.
+    socket.limits_mut().set_max_payload_len(Some(server.options.max_frame_bytes * 2));
+    Some(Greeted { socket, agent, framing, version })
+}
+
+/// What to tell a peer that broke the WebSocket protocol; `None` if the connection is simply gone.
+pub fn ws_goodbye(error: WsError) -> Option<Goodbye> {
+    match error {
+        WsError::PayloadTooLong { len, max_len } => {
+            Some(Goodbye::new(ErrorCode::FrameTooLarge, format!("a frame of {len} bytes; the limit is {max_len}")))
+        }
+        WsError::Protocol(error) => Some(Goodbye::new(ErrorCode::BadFrame, format!("not WebSocket: {error}"))),
+        _ => None,
+    }
+}
+
+/// Says why, and closes. Bounded: a peer that doesn't listen is left.
+pub async fn dismiss(socket: &mut Socket, goodbye: &Goodbye) {
+    let frame = BrokerFrame::Error(Refusal { reason: goodbye.reason.clone(), id: None, code: Some(goodbye.code) });
+    let text = json::write_broker(&frame).expect("an error frame has no body");
+    let farewell = async {
+        if let Err(WsError::AlreadyClosed) = socket.feed(Message::text(text.clone())).await {
+            // The library has queued its close frame and takes no more messages; the reason goes out before it.
+            socket.get_mut().write_all(&raw_text_frame(&text)).await.ok();
+        } else {
+            socket.feed(Message::close(Some(CloseCode::POLICY_VIOLATION), goodbye.code.code())).await.ok();
+        }
+        socket.flush().await.ok();
+        // Bytes that we never read would turn our goodbye into a reset on its way.
+        socket.get_mut().shutdown().await.ok();
+        drain(socket.get_mut()).await;
+    };
+    tokio::time::timeout(Duration::from_secs(1), farewell).await.ok();
+}
+
+async fn drain(stream: &mut Prefixed) {
+    use tokio::io::AsyncReadExt;
+    let mut scratch = [0u8; 4096];
+    let mut left: usize = 1 << 20;
+    while let Ok(count) = stream.read(&mut scratch).await {
+        left = left.saturating_sub(count);
+        if count == 0 || left == 0 {
+            return;
+        }
+    }
+}

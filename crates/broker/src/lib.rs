@@ -1,0 +1,28 @@
+//! The tokio shell around the engine: it listens, authenticates, moves bytes, and keeps the disk's time.
+//!
+//! - [`BrokerCore`] is the embedded implementation of [`toolbus_engine::Mailboxes`]: engine, store and the two threads
+//!   that write and read.
+//! - [`BrokerServer`] accepts connections on one port and serves the bus and the health pages.
+//! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
+
+mod auth;
+mod clock;
+mod connection;
+mod core;
+mod dispatch;
+mod egress;
+mod error;
+mod handshake;
+mod http;
+mod outbox;
+mod prefixed;
+mod server;
+mod store_threads;
+mod token;
+mod wire;
+
+pub use auth::{Authenticator, Credential, SharedToken};
+pub use core::{BrokerCore, CoreOptions};
+pub use error::{BrokerError, BrokerResult};
+pub use server::{BrokerServer, ServerOptions};
+pub use token::{TokenError, read_or_create_token, read_token};

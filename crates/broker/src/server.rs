@@ -1,0 +1,172 @@
+//! The listener: accepts, counts, and stops in order.
+
+use crate::auth::{Authenticator, SharedToken};
+use crate::core::BrokerCore;
+use crate::error::{BrokerError, BrokerResult};
+use crate::http;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbus_protocol::Limits;
+
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    pub max_connections: usize,
+    /// Connections that have not said hello yet.
+    pub max_unknown_peers: usize,
+    pub max_frame_bytes: usize,
+    /// How long a peer may take to say hello.
+    pub hello_timeout: Duration,
+    /// A silent peer is asked for a sign of life after one and a half of these, and given up after two and a half.
+    pub heartbeat: Duration,
+    /// Origins of web pages that may connect. None by default.
+    pub allowed_origins: Vec<String>,
+    /// How long stopping may take.
+    pub stop_limit: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 4096,
+            max_unknown_peers: 512,
+            max_frame_bytes: 16 << 20,
+            hello_timeout: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(10),
+            allowed_origins: Vec::new(),
+            stop_limit: Duration::from_secs(4),
+        }
+    }
+}
+
+/// The broker on a listener.
+pub struct BrokerServer {
+    shared: Arc<ServerShared>,
+    /// Asks `serve` to return.
+    stop_serving: CancellationToken,
+}
+
+pub(crate) struct ServerShared {
+    pub core: Arc<BrokerCore>,
+    pub authenticator: Box<dyn Authenticator>,
+    pub options: ServerOptions,
+    seats: Arc<Semaphore>,
+    unknown_peers: Arc<Semaphore>,
+    pub connections: TaskTracker,
+    /// Ends the connections.
+    pub stop: CancellationToken,
+    draining: AtomicBool,
+}
+
+impl BrokerServer {
+    pub fn new(core: Arc<BrokerCore>, token: impl Into<String>) -> Arc<Self> {
+        Self::with_options(core, Box::new(SharedToken::new(token)), ServerOptions::default())
+    }
+
+    pub fn with_options(
+        core: Arc<BrokerCore>,
+        authenticator: Box<dyn Authenticator>,
+        options: ServerOptions,
+    ) -> Arc<Self> {
+        let shared = Arc::new(ServerShared {
+            core,
+            authenticator,
+            seats: Arc::new(Semaphore::new(options.max_connections)),
+            unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
+            options,
+            connections: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            draining: AtomicBool::new(false),
+        });
+        Arc::new(Self { shared, stop_serving: CancellationToken::new() })
+    }
+
+    /// Makes [`BrokerServer::serve`] finish: accepted messages become durable, receipts go out, connections close.
+    pub fn stop(&self) {
+        self.stop_serving.cancel();
+    }
+
+    /// Serves until [`BrokerServer::stop`] or until storage fails.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
+        let outcome = tokio::select! {
+            () = self.accept_loop(listener) => Ok(()),
+            () = self.stop_serving.cancelled() => Ok(()),
+            failure = self.shared.core.failed() => Err(failure),
+        };
+        self.shared.draining.store(true, Ordering::Relaxed);
+        let limit = self.shared.options.stop_limit;
+        if outcome.is_ok() {
+            self.shared.core.drain(limit / 2).await;
+        }
+        self.shared.stop.cancel();
+        self.shared.connections.close();
+        tokio::time::timeout(limit / 2, self.shared.connections.wait()).await.ok();
+        match outcome {
+            Ok(()) if self.shared.core.has_failed() => Err(self.shared.core.failed().await),
+            outcome => outcome,
+        }
+    }
+
+    /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
+    /// accepting would not.
+    async fn accept_loop(&self, listener: TcpListener) {
+        let mut troubled = false;
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => {
+                    troubled = false;
+                    let Ok(permit) = Arc::clone(&self.shared.unknown_peers).try_acquire_owned() else {
+                        tracing::debug!("too many peers that have not said hello; one more is dropped");
+                        continue;
+                    };
+                    if let Err(error) = socket.set_nodelay(true) {
+                        tracing::debug!(%error, "a connection ended at once");
+                        continue;
+                    }
+                    self.shared.connections.spawn(http::serve(socket, Arc::clone(&self.shared), permit));
+                }
+                Err(error) => {
+                    if !troubled {
+                        tracing::error!(%error, "can't accept connections; trying again");
+                    }
+                    troubled = true;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+}
+
+impl ServerShared {
+    pub fn take_seat(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.seats).try_acquire_owned().ok()
+    }
+
+    pub fn ready(&self) -> Result<(), String> {
+        if self.core.has_failed() {
+            return Err("storage failed\n".into());
+        }
+        if self.draining.load(Ordering::Relaxed) {
+            return Err("stopping\n".into());
+        }
+        if self.core.disk_low() {
+            return Err("the disk is nearly full; no new messages are taken\n".into());
+        }
+        Ok(())
+    }
+
+    pub fn announced_limits(&self) -> Limits {
+        let (window_messages, window_bytes) = self.core.window();
+        Limits { max_frame_bytes: self.options.max_frame_bytes as u64, window_messages, window_bytes }
+    }
+}
+
+impl From<std::io::Error> for BrokerError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Listen(Arc::new(error))
+    }
+}

@@ -1,0 +1,116 @@
+//! Between frames and the engine's words.
+
+use bytestring::ByteString;
+use std::sync::Arc;
+use toolbus_engine::{Command, Delivery, Message, Outgoing, Refusal, Sender, StatusView};
+use toolbus_protocol::{
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Envelope, ErrorCode, Event, MailboxStatus, Push,
+    Refusal as RefusalFrame, Status,
+};
+
+/// A client's frame as a command. `None` for what is ignored after the handshake; the handshake itself is not a
+/// command.
+pub fn command(frame: ClientFrame) -> Option<Command> {
+    Some(match frame {
+        ClientFrame::Deliver(deliver) => Command::Deliver(Delivery {
+            to: deliver.to,
+            content: xxhash_rust::xxh3::xxh3_64(deliver.envelope.content()),
+            id: deliver.envelope.id.clone(),
+            correlation_id: deliver.envelope.correlation_id.clone(),
+            sealed: deliver.envelope.sealed().clone(),
+            deadline_ms: deliver.deadline_ms,
+            ack: deliver.ack,
+        }),
+        ClientFrame::AckTags { tags } => Command::AckTags { tags },
+        ClientFrame::Subscribe => Command::Subscribe,
+        ClientFrame::Ack { id } => Command::Ack { id },
+        ClientFrame::AckWithReceipt { id, request_id } => Command::AckWithReceipt { id, request_id },
+        ClientFrame::Cancel { to, correlation_id } => Command::Cancel { to, correlation_id },
+        ClientFrame::ListConnected { role } => Command::ListConnected { role },
+        ClientFrame::Event(event) => {
+            Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
+        }
+        ClientFrame::Status { request_id } => Command::Status { request_id },
+        ClientFrame::Hello(_) | ClientFrame::Unknown { .. } => return None,
+    })
+}
+
+/// What the engine sends, as a frame. Receipts are the connection's business: how they look depends on the peer.
+pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
+    match outgoing {
+        Outgoing::Message { message, attempt, deadline_ms } => push(message, *attempt, *deadline_ms),
+        Outgoing::Receipt { id, .. } => BrokerFrame::Delivered { id: id.clone() },
+        Outgoing::Refused { refusal, id } => {
+            BrokerFrame::Error(RefusalFrame { reason: refusal.to_string(), id: id.clone(), code: Some(code(refusal)) })
+        }
+        Outgoing::AckResult { id, request_id, refusal } => BrokerFrame::AckResult(AckResult {
+            id: id.clone(),
+            request_id: request_id.clone(),
+            accepted: refusal.is_none(),
+            reason: refusal.as_ref().map(ToString::to_string),
+        }),
+        Outgoing::Cancel { correlation_id } => BrokerFrame::Cancel { correlation_id: correlation_id.clone() },
+        Outgoing::Connected { ids } => {
+            BrokerFrame::Connected { ids: ids.iter().map(|id| ByteString::from(&**id)).collect() }
+        }
+        Outgoing::Event { from, correlation_id, body } => BrokerFrame::Event(Event {
+            peer: ByteString::from(&**from),
+            correlation_id: correlation_id.clone(),
+            body: Body::from_trusted(body.clone()),
+        }),
+        Outgoing::Status { request_id, view } => BrokerFrame::Status(status(request_id, view)),
+    }
+}
+
+fn push(message: &Arc<Message>, attempt: u32, deadline_ms: Option<u64>) -> BrokerFrame {
+    BrokerFrame::Message(Push {
+        tag: Some(message.seq),
+        attempt,
+        from: agent(&message.from),
+        deadline_ms,
+        envelope: Envelope::from_parts(message.id.clone(), message.correlation_id.clone(), message.sealed.clone()),
+    })
+}
+
+fn agent(sender: &Sender) -> AgentRef {
+    AgentRef { session_id: ByteString::from(&*sender.name), role: sender.role.as_deref().map(ByteString::from) }
+}
+
+fn status(request_id: &ByteString, view: &StatusView) -> Status {
+    Status {
+        request_id: request_id.clone(),
+        connections: view
+            .connections
+            .iter()
+            .map(|c| Connection { agent: agent(&c.agent), subscribed: c.subscribed, connected_ms: c.connected_ms })
+            .collect(),
+        mailboxes: view
+            .mailboxes
+            .iter()
+            .map(|m| MailboxStatus {
+                name: ByteString::from(&*m.name),
+                messages: m.messages,
+                bytes: m.bytes,
+                in_flight: m.in_flight,
+                oldest_ms: m.oldest_ms,
+            })
+            .collect(),
+        more_mailboxes: view.more_mailboxes,
+        set_aside: view.set_aside,
+    }
+}
+
+pub fn code(refusal: &Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::MailboxFull { .. } => ErrorCode::MailboxFull,
+        Refusal::BrokerFull { .. } => ErrorCode::BrokerFull,
+        Refusal::IdConflict { .. } => ErrorCode::IdConflict,
+        Refusal::Expired { .. } => ErrorCode::Expired,
+        Refusal::UnknownMessage { .. } => ErrorCode::UnknownMessage,
+        Refusal::Displaced { .. } => ErrorCode::Displaced,
+        Refusal::DiskFull => ErrorCode::DiskFull,
+        Refusal::TooManyMailboxes { .. } => ErrorCode::TooManyMailboxes,
+        Refusal::ShuttingDown => ErrorCode::ShuttingDown,
+        Refusal::Unreadable { .. } => ErrorCode::Unreadable,
+    }
+}

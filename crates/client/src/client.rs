@@ -1,0 +1,297 @@
+//! One agent's connection to the bus.
+
+use crate::error::{BrokerError, BrokerResult};
+use crate::link::{self, Destination};
+use crate::mux::MultiplexedClient;
+use crate::options::ClientOptions;
+use crate::outstanding::OutstandingDelivery;
+use crate::session::{LiveEvent, Session};
+use crate::shared::Shared;
+use crate::supervisor;
+use bytestring::ByteString;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, MsgId, Status, check_name};
+
+/// How a message is to be sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SendOptions {
+    /// How long the message is worth delivering.
+    pub deadline: Option<Duration>,
+}
+
+/// Delivers to other agents' mailboxes and receives from its own. Survives lost connections: what has no receipt is
+/// sent again under the same id, and the subscription is renewed.
+pub struct BrokerClient {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: ClientOptions,
+    task: Option<JoinHandle<()>>,
+}
+
+impl BrokerClient {
+    pub async fn connect(endpoint: &str, agent: AgentRef, token: &str) -> BrokerResult<Self> {
+        Self::connect_with(endpoint, agent, token, ClientOptions::default()).await
+    }
+
+    /// Fails if the first connection can't be made; later losses are mended in the background.
+    pub async fn connect_with(
+        endpoint: &str,
+        agent: AgentRef,
+        token: &str,
+        options: ClientOptions,
+    ) -> BrokerResult<Self> {
+        let destination = Destination::new(endpoint, agent.clone(), token)?;
+        let link = link::connect(&destination, &options).await?;
+        let shared = Shared::new(Session::new(agent), options.max_outstanding);
+        shared.lock().connected(link.terms);
+        let task = tokio::spawn(supervisor::run(link, destination, options.clone(), Arc::clone(&shared)));
+        Ok(Self { shared, options, task: Some(task) })
+    }
+
+    pub fn me(&self) -> AgentRef {
+        self.shared.lock().me.clone()
+    }
+
+    /// Whether a connection stands right now.
+    pub fn reader_alive(&self) -> bool {
+        self.shared.lock().is_connected()
+    }
+
+    /// Starts receiving: first what was pushed and never acknowledged, then what waits, then what arrives.
+    pub async fn subscribe(&self) -> BrokerResult<()> {
+        self.shared.change(|session| {
+            session.wants_mailbox = true;
+            session.displaced = false;
+            session.send(ClientFrame::Subscribe);
+        });
+        self.check_open()
+    }
+
+    /// Sends a message and waits for the receipt: it is safe then, whatever happens. Several deliveries can be on
+    /// their way at once; giving up the wait does not take the message back.
+    pub async fn deliver(&self, to: &str, message: InboxMessage) -> BrokerResult<MsgId> {
+        self.deliver_with(to, message, SendOptions::default()).await
+    }
+
+    pub async fn deliver_with(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
+        let id = message.id.clone();
+        let receipt = self.start_delivery(to, &message, send, None).await?;
+        self.await_receipt(receipt).await?;
+        Ok(id)
+    }
+
+    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.
+    pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
+        let receipt = self.start_reply(request, kind, body).await?;
+        let id = receipt.0;
+        self.await_receipt(receipt.1).await?;
+        Ok(id)
+    }
+
+    /// Like [`BrokerClient::reply`], without waiting until it is safe: it is sent again after a reconnect if need be.
+    pub async fn reply_nowait(
+        &self,
+        request: &InboxMessage,
+        kind: impl Into<InboxKind>,
+        body: Body,
+    ) -> BrokerResult<()> {
+        self.start_reply(request, kind, body).await?;
+        Ok(())
+    }
+
+    async fn start_reply(
+        &self,
+        request: &InboxMessage,
+        kind: impl Into<InboxKind>,
+        body: Body,
+    ) -> BrokerResult<(MsgId, Receipt)> {
+        let reply = InboxMessage::new(self.me(), kind, body).correlated_to(request.id.clone());
+        let to = request.from.session_id.clone();
+        let id = reply.id.clone();
+        let receipt = self.start_delivery(&to, &reply, SendOptions::default(), Some(&request.id)).await?;
+        Ok((id, receipt))
+    }
+
+    pub(crate) async fn start_delivery(
+        &self,
+        to: &str,
+        message: &InboxMessage,
+        send: SendOptions,
+        settles: Option<&MsgId>,
+    ) -> BrokerResult<Receipt> {
+        for name in [to, message.id.as_str()] {
+            check_name(name).map_err(|error| BrokerError::Address(format!("{name:?}: {error}")))?;
+        }
+        let slot = Arc::clone(&self.shared.slots).acquire_owned().await.map_err(|_| BrokerError::Closed)?;
+        let (sender, receipt) = oneshot::channel();
+        let envelope = message.seal();
+        self.shared.change(|session| {
+            if let Some(closed) = &session.closed {
+                return Err(closed.clone());
+            }
+            session.terms.check(message)?;
+            let settles = settles.map(|id| session.settle_with_reply(id));
+            session.deliver(OutstandingDelivery {
+                to: ByteString::from(to),
+                envelope,
+                deadline: send.deadline.map(|limit| Instant::now() + limit),
+                settles,
+                receipt: Some(sender),
+                _slot: Some(slot),
+            });
+            Ok(())
+        })?;
+        Ok(receipt)
+    }
+
+    pub(crate) async fn await_receipt(&self, receipt: Receipt) -> BrokerResult<()> {
+        let limit = self.options.receipt_timeout;
+        match tokio::time::timeout(limit, receipt).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(BrokerError::Closed),
+            Err(_) => Err(BrokerError::Timeout(limit)),
+        }
+    }
+
+    /// The next message of the mailbox; `None` when the client is closed or another subscriber took over.
+    pub async fn next_message(&self) -> Option<InboxMessage> {
+        self.next(|session| session.inbox.pop_front(), |session| session.displaced).await
+    }
+
+    /// The next request to abandon work.
+    pub async fn next_cancel(&self) -> Option<MsgId> {
+        self.next(|session| session.cancels.pop_front(), |_| false).await
+    }
+
+    pub async fn next_event(&self) -> Option<LiveEvent> {
+        self.next(|session| session.events.pop_front(), |_| false).await
+    }
+
+    async fn next<T>(
+        &self,
+        mut take: impl FnMut(&mut Session) -> Option<T>,
+        over: impl Fn(&Session) -> bool,
+    ) -> Option<T> {
+        loop {
+            let arrived = self.shared.arrivals.notified();
+            let mut arrived = std::pin::pin!(arrived);
+            arrived.as_mut().enable();
+            {
+                let mut session = self.shared.lock();
+                let was_full = session.inbox.len() >= self.options.max_inbox;
+                if let Some(item) = take(&mut session) {
+                    drop(session);
+                    if was_full {
+                        self.shared.ring();
+                    }
+                    return Some(item);
+                }
+                if session.closed.is_some() || over(&session) {
+                    return None;
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// Processed, forget it. Not waited for: a crash right now may bring the message once more.
+    pub async fn ack(&self, id: MsgId) -> BrokerResult<()> {
+        self.shared.change(|session| session.ack(&id));
+        self.check_open()
+    }
+
+    /// Acknowledges and waits until that is durable: the message never comes again.
+    pub async fn ack_confirmed(&self, id: MsgId) -> BrokerResult<()> {
+        let request_id = MsgId::new().into_inner();
+        let (sender, outcome) = oneshot::channel();
+        self.shared.change(|session| {
+            session.forget_received(&id);
+            session.ack_results.insert(request_id.clone(), sender);
+            session.send(ClientFrame::AckWithReceipt { id: id.into_inner(), request_id });
+        });
+        self.await_answer(outcome).await?
+    }
+
+    /// Asks `to` to abandon the work that belongs to that id. Best effort, not stored.
+    pub async fn cancel(&self, to: &str, correlation_id: &MsgId) -> BrokerResult<()> {
+        let frame =
+            ClientFrame::Cancel { to: ByteString::from(to), correlation_id: correlation_id.clone().into_inner() };
+        self.shared.change(|session| session.send(frame));
+        self.check_open()
+    }
+
+    /// A live event for whoever waits for that call: ordered, but dropped when nobody is there or too slow.
+    pub async fn publish_event(&self, to: &str, correlation_id: &MsgId, body: Body) -> BrokerResult<()> {
+        let correlation_id = correlation_id.clone().into_inner();
+        let event = ClientFrame::Event(Event { peer: ByteString::from(to), correlation_id, body });
+        self.shared.change(|session| {
+            if session.terms.version >= 2 {
+                session.send(event);
+            }
+        });
+        self.check_open()
+    }
+
+    /// Who of this role is connected now.
+    pub async fn list_connected(&self, role: &str) -> BrokerResult<Vec<String>> {
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            session.presence.push_back(sender);
+            session.send(ClientFrame::ListConnected { role: ByteString::from(role) });
+        });
+        let ids = self.await_answer(answer).await?;
+        Ok(ids.into_iter().map(|id| id.to_string()).collect())
+    }
+
+    /// Who is connected and what waits where.
+    pub async fn status(&self) -> BrokerResult<Status> {
+        if self.shared.lock().terms.version < 2 {
+            return Err(BrokerError::Protocol("this broker does not tell its status".into()));
+        }
+        let request_id = MsgId::new().into_inner();
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            session.statuses.insert(request_id.clone(), sender);
+            session.send(ClientFrame::Status { request_id });
+        });
+        self.await_answer(answer).await
+    }
+
+    async fn await_answer<T>(&self, answer: oneshot::Receiver<T>) -> BrokerResult<T> {
+        let limit = self.options.receipt_timeout;
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(BrokerError::Transport("the connection was lost before the answer came".into())),
+            Err(_) => Err(BrokerError::Timeout(limit)),
+        }
+    }
+
+    fn check_open(&self) -> BrokerResult<()> {
+        self.shared.lock().closed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Turns the connection into one for many requests at a time.
+    pub fn into_multiplexed(self) -> MultiplexedClient {
+        MultiplexedClient::new(self)
+    }
+
+    /// Sends what waits and closes the connection. What has no receipt by then is given up.
+    pub async fn close(mut self) {
+        self.shared.change(|session| session.close(BrokerError::Closed));
+        if let Some(task) = self.task.take() {
+            // Bounded: a broker that doesn't take our goodbye is left without one.
+            tokio::time::timeout(Duration::from_secs(2), task).await.ok();
+        }
+    }
+}
+
+impl Drop for BrokerClient {
+    fn drop(&mut self) {
+        self.shared.change(|session| session.close(BrokerError::Closed));
+    }
+}
+
+pub(crate) type Receipt = oneshot::Receiver<BrokerResult<()>>;

@@ -1,0 +1,48 @@
+//! What a caller of the client can run into.
+
+use std::time::Duration;
+use toolbus_protocol::{BodyError, ErrorCode, MsgId};
+
+pub type BrokerResult<T> = Result<T, BrokerError>;
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BrokerError {
+    /// The broker did not let us in. Trying again with the same credential is useless.
+    #[error("the broker refused the connection: {reason}")]
+    Auth { code: Option<ErrorCode>, reason: String },
+    /// The broker said no to this very message or request.
+    #[error("the broker rejected {}: {reason}", id.as_ref().map_or("the request".to_owned(), |id| format!("message {id}")))]
+    Rejected { code: Option<ErrorCode>, reason: String, id: Option<MsgId> },
+    #[error("no connection to the broker: {0}")]
+    Transport(String),
+    #[error("the broker's answer makes no sense: {0}")]
+    Protocol(String),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the broker's address is not usable: {0}")]
+    Address(String),
+    #[error("the body is not usable: {0}")]
+    Body(String),
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl BrokerError {
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Auth { code, .. } | Self::Rejected { code, .. } => *code,
+            _ => None,
+        }
+    }
+
+    /// Whether a new attempt over a new connection could help.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Auth { .. } | Self::Address(_) | Self::Protocol(_))
+    }
+}
+
+impl From<BodyError> for BrokerError {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error.to_string())
+    }
+}

@@ -1,0 +1,25 @@
+//! The client of the bus: delivers, receives, asks, and keeps its promises across reconnects.
+//!
+//! [`BrokerClient`] is one agent's connection; [`MultiplexedClient`] adds many requests in flight on it. Behind both is
+//! a `session`, the part that outlives a connection: what has no receipt yet, what is to be acknowledged, who waits for
+//! which reply. `link` makes connections, `turn` moves frames, `supervisor` reconnects.
+
+mod ask;
+mod client;
+mod error;
+mod link;
+mod mux;
+mod options;
+mod outstanding;
+mod session;
+mod shared;
+mod supervisor;
+mod turn;
+
+pub use ask::{Ask, AskMode, Reply};
+pub use client::{BrokerClient, SendOptions};
+pub use error::{BrokerError, BrokerResult};
+pub use mux::MultiplexedClient;
+pub use options::ClientOptions;
+pub use session::LiveEvent;
+pub use toolbus_protocol::{AgentRef, Body, BodyError, ErrorCode, Framing, InboxKind, InboxMessage, MsgId, Status};

@@ -1,0 +1,40 @@
+//! Every limit of the client, by name.
+
+use std::time::Duration;
+use toolbus_protocol::Framing;
+
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// Offered to the broker; an original broker speaks JSON whatever we offer.
+    pub framing: Framing,
+    /// How long making a connection may take, handshake included.
+    pub connect_timeout: Duration,
+    /// How long `deliver` waits for its receipt.
+    pub receipt_timeout: Duration,
+    /// Messages without a receipt; past it `deliver` waits.
+    pub max_outstanding: usize,
+    /// Received messages that nobody has taken yet; past it the client stops reading.
+    pub max_inbox: usize,
+    /// The wait before a reconnect, doubling up to the longest.
+    pub backoff: Duration,
+    pub longest_backoff: Duration,
+    /// Whether a lost connection is made again.
+    pub reconnect: bool,
+    pub max_frame_bytes: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            framing: Framing::Compact,
+            connect_timeout: Duration::from_secs(10),
+            receipt_timeout: Duration::from_secs(30),
+            max_outstanding: 4096,
+            max_inbox: 4096,
+            backoff: Duration::from_millis(200),
+            longest_backoff: Duration::from_secs(2),
+            reconnect: true,
+            max_frame_bytes: 64 << 20,
+        }
+    }
+}

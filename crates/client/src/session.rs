@@ -1,0 +1,315 @@
+//! The part of a client that outlives its connection, without I/O: frames in, frames out, and who waits for what.
+
+use crate::error::{BrokerError, BrokerResult};
+use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles};
+use bytestring::ByteString;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use tokio::sync::oneshot;
+use toolbus_protocol::{
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, Framing, InboxMessage, MsgId, Push, Refusal,
+    Status,
+};
+
+/// Cancels and live events that nobody took; older ones give way to newer ones.
+const MAX_SIGNALS: usize = 1024;
+/// So many acknowledgements go out without waiting for a frame to ride on.
+const ACKS_PER_FRAME: usize = 128;
+
+/// More than names, ids and field names of a frame can take.
+const FRAME_OVERHEAD: u64 = 4 << 10;
+
+/// A live event of a call: progress, a log line.
+#[derive(Debug, Clone)]
+pub struct LiveEvent {
+    pub from: ByteString,
+    pub correlation_id: MsgId,
+    pub body: Body,
+}
+
+pub struct PendingRequest {
+    /// Only this peer's reply counts.
+    pub to: ByteString,
+    pub reply: oneshot::Sender<BrokerResult<InboxMessage>>,
+}
+
+/// What was agreed on in the handshake.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Terms {
+    /// 1 for an original broker.
+    pub version: u32,
+    pub framing: Framing,
+    pub max_frame_bytes: Option<u64>,
+}
+
+impl Terms {
+    /// Says no to what the broker would have to answer by closing the connection, again and again.
+    pub fn check(&self, message: &InboxMessage) -> BrokerResult<()> {
+        let limit = self.max_frame_bytes.unwrap_or(u64::MAX);
+        let size = message.body.as_bytes().len() as u64 + FRAME_OVERHEAD;
+        if size > limit {
+            let reason = format!("a message of {size} bytes; the broker's limit is {limit}");
+            let id = Some(message.id.clone());
+            return Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, id });
+        }
+        // Spliced into JSON text, a body that is not JSON could forge the fields around it.
+        if self.framing == Framing::Json {
+            message.body.check()?;
+        }
+        Ok(())
+    }
+}
+
+pub struct Session {
+    pub me: AgentRef,
+    /// Counts connections; tags are only good on the one they came on. Zero while there is none.
+    pub epoch: u64,
+    epochs: u64,
+    pub terms: Terms,
+    frames: Vec<ClientFrame>,
+    acks: Vec<u64>,
+    pub outstanding: OutstandingDeliveries,
+    pub requests: HashMap<ByteString, PendingRequest>,
+    pub ack_results: HashMap<ByteString, oneshot::Sender<BrokerResult<()>>>,
+    /// `connected` answers carry no id: they come in the order of the questions.
+    pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
+    pub statuses: HashMap<ByteString, oneshot::Sender<Status>>,
+    pub inbox: VecDeque<InboxMessage>,
+    /// Messages handed out and not acknowledged: the connection they came on, and their tag there.
+    received: HashMap<ByteString, (u64, Option<u64>)>,
+    pub cancels: VecDeque<MsgId>,
+    pub events: VecDeque<LiveEvent>,
+    pub wants_mailbox: bool,
+    pub displaced: bool,
+    /// Replies to requests that nobody waits for any more are settled by themselves.
+    pub multiplexed: bool,
+    pub closed: Option<BrokerError>,
+    pub broker_identity: Option<ByteString>,
+}
+
+impl Session {
+    pub fn new(me: AgentRef) -> Self {
+        Self {
+            me,
+            epoch: 0,
+            epochs: 0,
+            terms: Terms::default(),
+            frames: Vec::new(),
+            acks: Vec::new(),
+            outstanding: OutstandingDeliveries::default(),
+            requests: HashMap::new(),
+            ack_results: HashMap::new(),
+            presence: VecDeque::new(),
+            statuses: HashMap::new(),
+            inbox: VecDeque::new(),
+            received: HashMap::new(),
+            cancels: VecDeque::new(),
+            events: VecDeque::new(),
+            wants_mailbox: false,
+            displaced: false,
+            multiplexed: false,
+            closed: None,
+            broker_identity: None,
+        }
+    }
+
+    /// A connection stands: subscribe again, and send again what has no receipt, under the same ids.
+    pub fn connected(&mut self, terms: Terms) {
+        self.epochs += 1;
+        self.epoch = self.epochs;
+        self.terms = terms;
+        self.frames.clear();
+        self.acks.clear();
+        if self.wants_mailbox && !self.displaced {
+            self.frames.push(ClientFrame::Subscribe);
+        }
+        let again = self.outstanding.resend(self.epoch);
+        self.frames.extend(again);
+    }
+
+    /// The connection is gone. What asks about this moment only is over; everything durable waits for the next one.
+    pub fn disconnected(&mut self) {
+        self.epoch = 0;
+        self.frames.clear();
+        self.acks.clear();
+        // Nobody has seen these, and they come again.
+        for message in self.inbox.drain(..) {
+            self.received.remove(message.id.as_str());
+        }
+        self.ack_results.clear();
+        self.presence.clear();
+        self.statuses.clear();
+    }
+
+    /// Nobody waits any longer. Frames that are queued still go out, if there is a connection to take them.
+    pub fn close(&mut self, error: BrokerError) {
+        self.ack_results.clear();
+        self.presence.clear();
+        self.statuses.clear();
+        self.outstanding.fail_all(&error);
+        for (_, request) in self.requests.drain() {
+            request.reply.send(Err(error.clone())).ok();
+        }
+        self.closed.get_or_insert(error);
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.epoch != 0
+    }
+
+    /// Queues a frame for the present connection; without one it is dropped.
+    pub fn send(&mut self, frame: ClientFrame) {
+        if self.is_connected() {
+            self.frames.push(frame);
+        }
+    }
+
+    pub fn deliver(&mut self, delivery: OutstandingDelivery) {
+        if self.is_connected() {
+            self.frames.push(delivery.frame(self.epoch));
+        }
+        self.outstanding.add(delivery);
+    }
+
+    /// How to name a received message when it is settled together with a reply.
+    pub fn settle_with_reply(&mut self, id: &MsgId) -> Settles {
+        let id = id.clone().into_inner();
+        let tag = self.received.remove(&id).and_then(|(epoch, tag)| Some((epoch, tag?)));
+        Settles { id, tag: tag.filter(|_| self.terms.version >= 2) }
+    }
+
+    pub fn ack(&mut self, id: &MsgId) {
+        let settles = self.settle_with_reply(id);
+        self.ack_settles(settles);
+    }
+
+    fn ack_settles(&mut self, settles: Settles) {
+        match settles.tag {
+            Some((epoch, tag)) if epoch == self.epoch => self.acks.push(tag),
+            _ => self.send(ClientFrame::Ack { id: settles.id }),
+        }
+    }
+
+    pub fn forget_received(&mut self, id: &MsgId) {
+        self.received.remove(id.as_str());
+    }
+
+    /// Whether acknowledgements wait for something to ride on.
+    pub fn has_riders(&self) -> bool {
+        !self.acks.is_empty()
+    }
+
+    pub fn has_frames(&self) -> bool {
+        !self.frames.is_empty() || self.acks.len() >= ACKS_PER_FRAME
+    }
+
+    /// What to send now: the frames, with the acknowledgements in front of them.
+    pub fn take_frames(&mut self, with_riders: bool, out: &mut Vec<ClientFrame>) {
+        if !self.acks.is_empty() && (with_riders || self.has_frames()) {
+            out.push(ClientFrame::AckTags { tags: std::mem::take(&mut self.acks) });
+        }
+        out.append(&mut self.frames);
+    }
+
+    pub fn receive(&mut self, frame: BrokerFrame) {
+        let mut to_ack = Vec::new();
+        match frame {
+            BrokerFrame::Message(push) => self.receive_message(push),
+            BrokerFrame::Receipts { ranges } => {
+                for (first, last) in ranges {
+                    self.outstanding.receipts(first, last, self.epoch, &mut to_ack);
+                }
+            }
+            BrokerFrame::Delivered { id } => self.outstanding.receipt_by_id(&id, self.epoch, &mut to_ack),
+            BrokerFrame::Error(refusal) => self.receive_refusal(refusal),
+            BrokerFrame::AckResult(result) => self.receive_ack_result(result),
+            BrokerFrame::Cancel { correlation_id } => {
+                push_bounded(&mut self.cancels, MsgId::from(correlation_id));
+            }
+            BrokerFrame::Connected { ids } => {
+                if let Some(asked) = self.presence.pop_front() {
+                    asked.send(ids).ok();
+                }
+            }
+            BrokerFrame::Event(Event { peer, correlation_id, body }) => {
+                let event = LiveEvent { from: peer, correlation_id: MsgId::from(correlation_id), body };
+                push_bounded(&mut self.events, event);
+            }
+            BrokerFrame::Status(status) => {
+                if let Some(asked) = self.statuses.remove(&status.request_id) {
+                    asked.send(status).ok();
+                }
+            }
+            BrokerFrame::BrokerIdentity { id } => self.broker_identity = Some(id),
+            BrokerFrame::Welcome(_) | BrokerFrame::Unknown { .. } => {}
+        }
+        to_ack.into_iter().for_each(|settles| self.ack_settles(settles));
+    }
+
+    fn receive_message(&mut self, push: Push) {
+        if let Some(correlation) = &push.envelope.correlation_id {
+            let awaited = self.requests.get(correlation).is_some_and(|request| request.to == push.from.session_id);
+            if awaited {
+                // The reply says that the request arrived, so no receipt will follow.
+                let correlation = correlation.clone();
+                let mut to_ack = Vec::new();
+                self.outstanding.receipt_by_id(&correlation, self.epoch, &mut to_ack);
+                let request = self.requests.remove(&correlation);
+                self.ack_push(&push);
+                if let Some(request) = request {
+                    request.reply.send(Ok(push.envelope.open(push.from))).ok();
+                }
+                return;
+            }
+            if self.multiplexed {
+                // Too late, or from someone who was not asked.
+                self.ack_push(&push);
+                return;
+            }
+        }
+        self.received.insert(push.envelope.id.clone(), (self.epoch, push.tag));
+        self.inbox.push_back(push.envelope.open(push.from));
+    }
+
+    fn ack_push(&mut self, push: &Push) {
+        match push.tag.filter(|_| self.terms.version >= 2) {
+            Some(tag) => self.acks.push(tag),
+            None => self.frames.push(ClientFrame::Ack { id: push.envelope.id.clone() }),
+        }
+    }
+
+    fn receive_refusal(&mut self, refusal: Refusal) {
+        let Refusal { reason, id, code } = refusal;
+        let Some(id) = id else {
+            if code == Some(ErrorCode::Displaced) {
+                self.displaced = true;
+            }
+            tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker complained");
+            return;
+        };
+        let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
+        if let Some(request) = self.requests.remove(&id) {
+            request.reply.send(Err(error.clone())).ok();
+        }
+        self.outstanding.fail(&id, error);
+    }
+
+    fn receive_ack_result(&mut self, result: AckResult) {
+        if let Some(asked) = self.ack_results.remove(&result.request_id) {
+            let outcome = if result.accepted {
+                Ok(())
+            } else {
+                let reason = result.reason.unwrap_or_default();
+                Err(BrokerError::Rejected { code: None, reason, id: Some(MsgId::from(result.id)) })
+            };
+            asked.send(outcome).ok();
+        }
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() >= MAX_SIGNALS {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}

@@ -1,0 +1,224 @@
+//! Moving frames over one connection, in turns: read what is there, write what waits in one go, rest.
+
+use crate::error::BrokerError;
+use crate::link::Link;
+use crate::options::ClientOptions;
+use crate::shared::Shared;
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
+use tokio_websockets::{Message as WsMessage, WebSocketStream};
+use toolbus_protocol::{AgentRef, ClientFrame, Framing, compact, json};
+
+/// How long acknowledgements wait for a frame to ride on.
+const RIDE: Duration = Duration::from_millis(1);
+const TURN_BUDGET: usize = 128;
+/// Compact frames are packed into WebSocket messages of about this size.
+const PACK_BYTES: usize = 256 << 10;
+
+pub struct Turns<'a> {
+    shared: &'a Shared,
+    options: &'a ClientOptions,
+    socket: WebSocketStream<TcpStream>,
+    framing: Framing,
+    me: AgentRef,
+    frames: Vec<ClientFrame>,
+    buffer: BytesMut,
+    blocked: bool,
+    /// Runs while acknowledgements wait.
+    ride: Option<Pin<Box<Sleep>>>,
+    ticks: Interval,
+    silent_ticks: u32,
+}
+
+impl<'a> Turns<'a> {
+    pub fn new(link: Link, shared: &'a Shared, options: &'a ClientOptions) -> Self {
+        let mut ticks = tokio::time::interval(link.heartbeat / 2);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let me = shared.lock().me.clone();
+        Self {
+            shared,
+            options,
+            socket: link.socket,
+            framing: link.terms.framing,
+            me,
+            frames: Vec::new(),
+            buffer: BytesMut::new(),
+            blocked: false,
+            ride: None,
+            ticks,
+            silent_ticks: 0,
+        }
+    }
+
+    /// Sends a close frame, if that is possible soon.
+    pub async fn goodbye(mut self) {
+        tokio::time::timeout(Duration::from_secs(1), async {
+            self.encode(true).ok();
+            self.socket.feed(WsMessage::close(None, "")).await.ok();
+            self.socket.flush().await.ok();
+        })
+        .await
+        .ok();
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<BrokerError> {
+        self.shared.begin_turn(cx.waker());
+        let mut budget = TURN_BUDGET;
+        loop {
+            let before = budget;
+            if let Err(error) = self.read(cx, &mut budget).and_then(|()| self.write(cx)) {
+                return Poll::Ready(error);
+            }
+            if budget == 0 {
+                cx.waker().wake_by_ref();
+            }
+            if budget == before || budget == 0 {
+                self.shared.end_turn();
+                if let Err(error) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
+                    return Poll::Ready(error);
+                }
+                return match &self.shared.lock().closed {
+                    Some(closed) => Poll::Ready(closed.clone()),
+                    None => Poll::Pending,
+                };
+            }
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), BrokerError> {
+        let mut arrived = false;
+        let outcome = loop {
+            if *budget == 0 || self.shared.lock().inbox.len() >= self.options.max_inbox {
+                break Ok(());
+            }
+            match self.socket.poll_next_unpin(cx) {
+                Poll::Pending => break Ok(()),
+                Poll::Ready(None) => break Err(BrokerError::Transport("the broker closed the connection".into())),
+                Poll::Ready(Some(Err(error))) => break Err(BrokerError::Transport(error.to_string())),
+                Poll::Ready(Some(Ok(message))) => {
+                    *budget -= 1;
+                    self.silent_ticks = 0;
+                    arrived = true;
+                    if let Err(error) = self.receive(message) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        if arrived {
+            self.shared.arrivals.notify_waiters();
+        }
+        outcome
+    }
+
+    fn receive(&mut self, message: WsMessage) -> Result<(), BrokerError> {
+        let unreadable = |error: toolbus_protocol::DecodeError| BrokerError::Protocol(error.to_string());
+        if message.is_text() {
+            let frame = json::read_broker(message.as_payload()).map_err(unreadable)?;
+            self.shared.lock().receive(frame);
+        } else if message.is_binary() {
+            let mut payload = Bytes::from(message.into_payload());
+            let mut session = self.shared.lock();
+            while let Some(frame) = compact::read_broker(&mut payload).map_err(unreadable)? {
+                session.receive(frame);
+            }
+        } else if message.is_close() {
+            return Err(BrokerError::Transport("the broker closed the connection".into()));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
+        loop {
+            if !self.blocked {
+                let ride_is_over = self.ride_is_over(cx);
+                self.encode(ride_is_over)?;
+            }
+            match self.socket.poll_flush_unpin(cx) {
+                Poll::Ready(Ok(())) if std::mem::take(&mut self.blocked) => {}
+                Poll::Ready(Ok(())) => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(BrokerError::Transport(error.to_string())),
+                Poll::Pending => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether acknowledgements have waited long enough for company. The clock is not stopped when they find some:
+    /// setting it anew for every frame would cost more than a wake-up in vain now and then.
+    fn ride_is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.ride.is_none() && self.shared.lock().has_riders() {
+            self.ride = Some(Box::pin(tokio::time::sleep_until(Instant::now() + RIDE)));
+        }
+        let over = self.ride.as_mut().is_some_and(|ride| ride.as_mut().poll(cx).is_ready());
+        if over {
+            self.ride = None;
+        }
+        over
+    }
+
+    fn encode(&mut self, with_riders: bool) -> Result<(), BrokerError> {
+        self.shared.lock().take_frames(with_riders, &mut self.frames);
+        let gone = |error: tokio_websockets::Error| BrokerError::Transport(error.to_string());
+        for frame in self.frames.drain(..) {
+            match self.framing {
+                Framing::Compact => {
+                    // A large frame travels alone, or the two together could pass the broker's limit.
+                    if !self.buffer.is_empty() && self.buffer.len() + size_hint(&frame) > PACK_BYTES {
+                        self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(gone)?;
+                    }
+                    compact::write_client(&frame, &self.me, &mut self.buffer);
+                }
+                Framing::Json => {
+                    let text = json::write_client(&frame, &self.me);
+                    self.socket.start_send_unpin(WsMessage::text(text)).map_err(gone)?;
+                }
+            }
+        }
+        if !self.buffer.is_empty() {
+            self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(gone)?;
+        }
+        Ok(())
+    }
+
+    fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
+        while self.ticks.poll_tick(cx).is_ready() {
+            self.silent_ticks += 1;
+            match self.silent_ticks {
+                0..=2 => {}
+                3..=4 => {
+                    let ping = WsMessage::ping(Bytes::new());
+                    self.socket.start_send_unpin(ping).map_err(|error| BrokerError::Transport(error.to_string()))?;
+                    self.write(cx)?;
+                }
+                _ => return Err(BrokerError::Transport("the broker went silent".into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Resolves when the connection ends, with the reason.
+impl Future for Turns<'_> {
+    type Output = BrokerError;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BrokerError> {
+        self.poll_turn(cx)
+    }
+}
+
+fn size_hint(frame: &ClientFrame) -> usize {
+    match frame {
+        ClientFrame::Deliver(deliver) => deliver.envelope.sealed().len() + deliver.to.len(),
+        ClientFrame::Event(event) => event.body.as_bytes().len(),
+        _ => 64,
+    }
+}

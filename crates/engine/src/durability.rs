@@ -1,0 +1,233 @@
+//! The way to disk: what the next batch holds, when it is due, and what follows once it is synced or refused.
+
+use crate::unsettled::{Provisional, Waiters};
+use crate::{ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, Refusal, Seq};
+use bytestring::ByteString;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What is written and synced in one step: all of it survives a crash, or nothing.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub number: u64,
+    pub at: Millis,
+    /// No sequence number from here on was given out before this batch was closed.
+    pub next_seq: Seq,
+    pub puts: Vec<Arc<Message>>,
+    pub settled: Vec<Settled>,
+    pub attempts: Vec<AttemptsNote>,
+}
+
+/// A message that needs no delivery any more. Its id is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    pub fingerprint: Fingerprint,
+    pub content: u64,
+    pub size: u64,
+    pub at: Millis,
+    /// Where its record is; `None` if it never got one.
+    pub stored: Option<(Arc<str>, Seq)>,
+}
+
+/// How often a message was pushed in vain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptsNote {
+    pub mailbox: Arc<str>,
+    pub seq: Seq,
+    pub attempts: u32,
+}
+
+/// Someone who is owed the confirmation of an acknowledgement.
+#[derive(Debug)]
+pub(crate) struct AckWaiter {
+    pub conn: ConnId,
+    pub id: ByteString,
+    pub request_id: ByteString,
+}
+
+/// What accumulates besides messages until the next batch is closed.
+#[derive(Debug, Default)]
+pub(crate) struct OpenBatch {
+    pub settled: Vec<Settled>,
+    /// By place, so that a recipient that comes and goes makes one note and not many.
+    pub attempts: BTreeMap<Seq, AttemptsNote>,
+    pub ack_waiters: Vec<AckWaiter>,
+    /// When the above should be written, if any.
+    pub due: Option<Millis>,
+}
+
+impl OpenBatch {
+    pub fn due_by(&mut self, at: Millis) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    pub fn note_attempts(&mut self, mailbox: &Arc<str>, seq: Seq, attempts: u32) {
+        self.attempts.insert(seq, AttemptsNote { mailbox: Arc::clone(mailbox), seq, attempts });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.settled.is_empty() && self.attempts.is_empty() && self.ack_waiters.is_empty()
+    }
+
+    /// Takes back what could not be written, as older than what came since.
+    fn put_back(&mut self, mut batch: Batch, mut ack_waiters: Vec<AckWaiter>) {
+        batch.settled.append(&mut self.settled);
+        self.settled = batch.settled;
+        for note in batch.attempts {
+            self.attempts.entry(note.seq).or_insert(note);
+        }
+        ack_waiters.append(&mut self.ack_waiters);
+        self.ack_waiters = ack_waiters;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct WritingBatch {
+    number: u64,
+    messages: std::ops::Range<Seq>,
+    ack_waiters: Vec<AckWaiter>,
+}
+
+impl Engine {
+    /// The batch that is due, if the store is free to take one. The shell writes and syncs it and then reports
+    /// [`Engine::synced`] or [`Engine::batch_refused`].
+    pub fn take_batch(&mut self, now: Millis) -> Option<Batch> {
+        if self.writing.is_some() || self.batch_due().is_none_or(|due| due > now) {
+            return None;
+        }
+        let open = std::mem::take(&mut self.open);
+        let number = self.next_batch;
+        self.next_batch += 1;
+        let mut closed = self.unsettled.close_batch(now);
+        let mut settled = open.settled;
+        settled.append(&mut closed.settled);
+        self.writing = Some(WritingBatch { number, messages: closed.messages.clone(), ack_waiters: open.ack_waiters });
+        let next_seq = self.unsettled.end();
+        let attempts = open.attempts.into_values().collect();
+        Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts })
+    }
+
+    /// Makes everything that is open due now.
+    pub fn hurry(&mut self, now: Millis) {
+        self.unsettled.hurry();
+        if self.open.due.is_some() {
+            self.open.due_by(now);
+        }
+    }
+
+    pub(crate) fn batch_due(&self) -> Option<Millis> {
+        [self.unsettled.next_due(), self.open.due].into_iter().flatten().min()
+    }
+
+    /// Whether a batch is on its way to disk or waits to be.
+    pub fn anything_to_write(&self) -> bool {
+        self.writing.is_some() || self.batch_due().is_some()
+    }
+
+    /// The batch is on stable storage: receipts go out.
+    pub fn synced(&mut self, number: u64, effects: &mut Effects) {
+        let Some(writing) = self.writing.take_if(|writing| writing.number == number) else { return };
+        for seq in writing.messages {
+            // Those acknowledged in the meantime are gone already.
+            let Some(safe) = self.unsettled.remove(seq) else { continue };
+            if let Some(&index) = self.names.get(&safe.message.mailbox) {
+                self.boxes[index].waiting.remove(&seq);
+            }
+            safe.waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+        }
+        for waiter in writing.ack_waiters {
+            if self.conns.contains_key(&waiter.conn) {
+                let AckWaiter { conn, id, request_id } = waiter;
+                effects.send(conn, Outgoing::AckResult { id, request_id, refusal: None });
+            }
+        }
+    }
+
+    /// The disk had no room for the batch. Its messages are refused; its acknowledgements are tried again later.
+    pub fn batch_refused(&mut self, now: Millis, mut batch: Batch, retry_at: Millis, effects: &mut Effects) {
+        let Some(writing) = self.writing.take_if(|writing| writing.number == batch.number) else { return };
+        self.disk_low = true;
+        let puts = std::mem::take(&mut batch.puts);
+        self.open.put_back(batch, writing.ack_waiters);
+        self.open.ack_waiters.retain(|waiter| self.conns.contains_key(&waiter.conn));
+        // Only what nobody can refuse is left; it is tried again when there may be room.
+        self.open.due = (!self.open.is_empty()).then_some(retry_at);
+        self.forget_places(&puts);
+        let mut touched: BTreeSet<Arc<str>> = puts.iter().map(|message| Arc::clone(&message.mailbox)).collect();
+        let mut undone = Vec::new();
+        for message in &puts {
+            // Those acknowledged in the meantime are off the books already.
+            let Some(refused) = self.unsettled.remove(message.seq) else { continue };
+            self.strike_refused(message);
+            self.answer_refused(message, &refused.settles, refused.waiters, effects);
+            undone.extend(refused.settles);
+        }
+        touched.extend(undone.into_iter().filter_map(|provisional| self.unsettle(provisional)));
+        for name in touched {
+            if let Some(&index) = self.names.get(&name) {
+                self.pump(now, index, effects);
+                self.drop_if_idle(index);
+            }
+        }
+    }
+
+    /// What was settled while its record was being refused has no record to name.
+    fn forget_places(&mut self, refused: &[Arc<Message>]) {
+        let is_refused = |seq: &Seq| refused.binary_search_by_key(seq, |message| message.seq).is_ok();
+        let provisional = self.unsettled.iter_mut().flat_map(|unsettled| &mut unsettled.settles);
+        for settled in self.open.settled.iter_mut().chain(provisional.map(|provisional| &mut provisional.settled)) {
+            settled.stored.take_if(|(_, seq)| is_refused(seq));
+        }
+    }
+
+    fn strike_refused(&mut self, message: &Message) {
+        self.ledger.forget(&message.fingerprint);
+        self.open.attempts.remove(&message.seq);
+        self.total_messages -= 1;
+        self.total_bytes -= message.size();
+        if let Some(at) = message.expires_at {
+            self.deadlines.remove(&(at, message.seq));
+        }
+        if let Some(&index) = self.names.get(&message.mailbox) {
+            self.boxes[index].remove(message.seq, message.size());
+        }
+    }
+
+    /// Tells whoever waited for a refused message. What it settled has a record of its own, was consumed, or is refused
+    /// with it because nothing of it is left.
+    fn answer_refused(&self, message: &Message, settles: &[Provisional], waiters: Waiters, effects: &mut Effects) {
+        for waiter in waiters {
+            let gone = |settled: &Settled| settled.fingerprint == waiter.about && settled.stored.is_none();
+            let refused = waiter.about == message.fingerprint || settles.iter().any(|it| gone(&it.settled));
+            if !refused {
+                self.receipt(waiter, effects);
+            } else if self.conns.contains_key(&waiter.conn) {
+                effects.send(waiter.conn, Outgoing::Refused { refusal: Refusal::DiskFull, id: Some(waiter.id) });
+            }
+        }
+    }
+
+    /// The message that settled this one was refused, so this one is pending again. Returns where.
+    fn unsettle(&mut self, Provisional { settled, deadline }: Provisional) -> Option<Arc<str>> {
+        if self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending) {
+            // Its id was forgotten and used anew; that message stands for both.
+            return None;
+        }
+        self.open.settled.retain(|other| *other != settled);
+        let Some((name, seq)) = settled.stored else {
+            self.ledger.forget_settled(&settled.fingerprint);
+            return None;
+        };
+        self.ledger.revive(settled.fingerprint, seq, settled.content, settled.size as u32);
+        self.total_messages += 1;
+        self.total_bytes += settled.size;
+        self.deadlines.extend(deadline);
+        let index = self.mailbox(&name);
+        let mailbox = &mut self.boxes[index];
+        mailbox.pending += 1;
+        mailbox.pending_bytes += settled.size;
+        mailbox.rewind(seq);
+        mailbox.page_is_stale = mailbox.fetching;
+        Some(name)
+    }
+}

@@ -1,0 +1,126 @@
+//! The state of one mailbox: counters, the subscriber, and what is on its way to it. Bodies are not here.
+
+use crate::{ConnId, EngineOptions, Fingerprint, Millis, Seq};
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A message that was pushed to the subscriber and is not acknowledged yet.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    pub fingerprint: Fingerprint,
+    pub size: u64,
+    pub attempt: u32,
+    pub accepted_at: Millis,
+    pub expires_at: Option<Millis>,
+}
+
+#[derive(Debug)]
+pub struct Mailbox {
+    pub name: Arc<str>,
+    /// All messages that are neither acknowledged nor expired nor moved away.
+    pub pending: u64,
+    pub pending_bytes: u64,
+    pub subscriber: Option<ConnId>,
+    pub leases: BTreeMap<Seq, Lease>,
+    pub leased_bytes: u64,
+    /// Not pushed and still in memory, because not durable yet. Everything durable is older than these.
+    pub waiting: BTreeSet<Seq>,
+    /// Stored messages before this place are leased or off the books.
+    pub cursor: Seq,
+    pub fetching: bool,
+    /// What is being read back was asked for before a message came back onto the books, and may lack it.
+    pub page_is_stale: bool,
+    /// Size of the stored message at the cursor, once it was found not to fit: until it does, reading it again is
+    /// no use. Zero if unknown.
+    pub next_size: u64,
+    /// How often messages were pushed that are not leased now.
+    pub attempts: HashMap<Seq, u32>,
+    /// When the oldest message arrived, as far as it is known without reading the disk.
+    pub oldest_hint: Millis,
+}
+
+impl Mailbox {
+    pub fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            pending: 0,
+            pending_bytes: 0,
+            subscriber: None,
+            leases: BTreeMap::new(),
+            leased_bytes: 0,
+            waiting: BTreeSet::new(),
+            cursor: 0,
+            fetching: false,
+            page_is_stale: false,
+            next_size: 0,
+            attempts: HashMap::new(),
+            oldest_hint: 0,
+        }
+    }
+
+    /// Durable messages that were not pushed yet: they have to be read from the store, before the waiting ones.
+    pub fn stored_unpushed(&self) -> u64 {
+        self.pending - self.leases.len() as u64 - self.waiting.len() as u64
+    }
+
+    pub fn has_room(&self, size: u64, options: &EngineOptions) -> bool {
+        // A message larger than the window goes alone rather than never.
+        self.leases.is_empty()
+            || (self.leases.len() < options.window_messages && self.leased_bytes + size <= options.window_bytes)
+    }
+
+    /// Room for a read from the store, or `None` while it would be too small to be worth one.
+    pub fn room_to_fetch(&self, options: &EngineOptions) -> Option<(usize, u64)> {
+        let messages = options.window_messages.saturating_sub(self.leases.len());
+        let bytes = options.window_bytes.saturating_sub(self.leased_bytes);
+        let worthwhile = messages >= options.window_messages.div_ceil(4) && bytes >= options.window_bytes / 4;
+        (self.leases.is_empty() || (worthwhile && self.has_room(self.next_size, options))).then_some((messages, bytes))
+    }
+
+    /// The stored message at this place needs no further reading.
+    pub fn pass(&mut self, seq: Seq) {
+        self.cursor = self.cursor.max(seq + 1);
+        self.next_size = 0;
+    }
+
+    /// Reading starts over from this place.
+    pub fn rewind(&mut self, seq: Seq) {
+        self.cursor = self.cursor.min(seq);
+        self.next_size = 0;
+    }
+
+    pub fn lease(&mut self, seq: Seq, lease: Lease) {
+        self.waiting.remove(&seq);
+        self.pass(seq);
+        self.leased_bytes += lease.size;
+        self.leases.insert(seq, lease);
+    }
+
+    /// Takes a message off the books, wherever it stands.
+    pub fn remove(&mut self, seq: Seq, size: u64) {
+        if let Some(lease) = self.leases.remove(&seq) {
+            self.leased_bytes -= lease.size;
+            self.oldest_hint = lease.accepted_at;
+        } else {
+            self.waiting.remove(&seq);
+        }
+        if !self.attempts.is_empty() {
+            self.attempts.remove(&seq);
+        }
+        self.pending -= 1;
+        self.pending_bytes -= size;
+    }
+
+    pub fn oldest(&self) -> Option<Millis> {
+        match self.leases.first_key_value() {
+            _ if self.pending == 0 => None,
+            Some((_, lease)) => Some(lease.accepted_at),
+            None => Some(self.oldest_hint),
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.pending == 0 && self.subscriber.is_none()
+    }
+}

@@ -1,0 +1,54 @@
+//! Every limit of the engine, by name.
+
+use crate::{Millis, PlantedBug};
+
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Messages pushed to one subscriber and not yet acknowledged.
+    pub window_messages: usize,
+    pub window_bytes: u64,
+    /// Pending messages of one mailbox.
+    pub mailbox_messages: u64,
+    pub mailbox_bytes: u64,
+    /// Pending messages of all mailboxes together.
+    pub total_messages: u64,
+    pub total_bytes: u64,
+    pub mailboxes: usize,
+    /// Accepted but not yet durable bytes; past it the shell stops reading from its peers until the disk caught up.
+    pub unsettled_bytes: u64,
+    /// How often a message is pushed before it goes to the dead letters.
+    pub max_attempts: u32,
+    /// How long a record waits for its acknowledgement before it is written, when its recipient is live.
+    pub linger: Millis,
+    /// How long acknowledgements and settled ids, which nobody waits for, may stay unwritten.
+    pub lazy: Millis,
+    /// Settled ids that are remembered, by count and by age.
+    pub history_ids: usize,
+    pub history_age: Millis,
+    /// Secret of this store, so that nobody can construct ids that collide.
+    pub fingerprint_seed: u64,
+    /// A defect to plant, in tests of the tests only.
+    pub planted: Option<PlantedBug>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            window_messages: 1024,
+            window_bytes: 2 << 20,
+            mailbox_messages: 4_000_000,
+            mailbox_bytes: 8 << 30,
+            total_messages: 10_000_000,
+            total_bytes: 32 << 30,
+            mailboxes: 100_000,
+            unsettled_bytes: 64 << 20,
+            max_attempts: 32,
+            linger: 2,
+            lazy: 100,
+            history_ids: 500_000,
+            history_age: 3_600_000,
+            fingerprint_seed: 0,
+            planted: None,
+        }
+    }
+}

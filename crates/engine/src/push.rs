@@ -1,0 +1,160 @@
+//! Messages go to their subscriber: subscribe, window, redelivery, reading back from the store.
+
+use crate::engine::DeadlineEntry;
+use crate::mailbox::Lease;
+use crate::{ConnId, DEAD_LETTER_SUFFIX, Effect, Effects, Engine, Message, Millis, Outgoing, PlantedBug, Refusal, Seq};
+use bytestring::ByteString;
+use std::sync::Arc;
+
+/// Messages read back from the store, in order.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Where the read began.
+    pub from: Seq,
+    pub messages: Vec<Arc<Message>>,
+    /// Messages that could not be read and were set aside.
+    pub damaged: Vec<Seq>,
+}
+
+impl Engine {
+    pub(crate) fn subscribe(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
+        let Some(peer) = self.conns.get_mut(&conn) else { return };
+        peer.subscribed = true;
+        let name = Arc::clone(&peer.sender.name);
+        let index = self.mailbox(&name);
+        if let Some(previous) = self.boxes[index].subscriber.filter(|previous| *previous != conn) {
+            if let Some(displaced) = self.conns.get_mut(&previous) {
+                displaced.subscribed = false;
+            }
+            let refusal = Refusal::Displaced { mailbox: ByteString::from(&*name) };
+            effects.send(previous, Outgoing::Refused { refusal, id: None });
+        }
+        self.end_subscription(now, index);
+        self.boxes[index].subscriber = Some(conn);
+        self.pump(now, index, effects);
+    }
+
+    /// What was pushed and not acknowledged will be pushed again, first, to whoever subscribes next.
+    pub(crate) fn end_subscription(&mut self, now: Millis, index: usize) {
+        let mailbox = &mut self.boxes[index];
+        mailbox.subscriber = None;
+        if self.options.planted(PlantedBug::NoRedelivery) {
+            return;
+        }
+        mailbox.rewind(0);
+        mailbox.leased_bytes = 0;
+        for (seq, lease) in std::mem::take(&mut mailbox.leases) {
+            mailbox.attempts.insert(seq, lease.attempt);
+            self.open.note_attempts(&mailbox.name, seq, lease.attempt);
+            if self.unsettled.get(seq).is_some() {
+                mailbox.waiting.insert(seq);
+            }
+            self.open.due_by(now + self.options.lazy);
+        }
+    }
+
+    /// Pushes as much as the subscriber's window takes. What is on disk comes before what is only in memory.
+    pub(crate) fn pump(&mut self, now: Millis, index: usize, effects: &mut Effects) {
+        loop {
+            let mailbox = &mut self.boxes[index];
+            if mailbox.subscriber.is_none() {
+                return;
+            }
+            if mailbox.stored_unpushed() > 0 {
+                if !mailbox.fetching
+                    && let Some((max_messages, max_bytes)) = mailbox.room_to_fetch(&self.options)
+                {
+                    mailbox.fetching = true;
+                    let (mailbox, from) = (Arc::clone(&mailbox.name), mailbox.cursor);
+                    effects.0.push(Effect::Fetch { mailbox, from, max_messages, max_bytes });
+                }
+                return;
+            }
+            let Some(&next) = mailbox.waiting.first() else { return };
+            let message = Arc::clone(&self.unsettled.get(next).expect("what waits is unsettled").message);
+            if !self.boxes[index].has_room(message.size(), &self.options)
+                && !self.options.planted(PlantedBug::WindowIgnored)
+            {
+                return;
+            }
+            self.push(now, index, &message, effects);
+        }
+    }
+
+    /// The answer to [`Effect::Fetch`].
+    pub fn fetched(&mut self, now: Millis, mailbox: &str, page: Page, effects: &mut Effects) {
+        let Some(&index) = self.names.get(mailbox) else { return };
+        self.boxes[index].fetching = false;
+        for seq in &page.damaged {
+            self.strike_damaged(now, index, *seq);
+        }
+        let stale = std::mem::take(&mut self.boxes[index].page_is_stale);
+        // A new subscriber since the read was asked for starts over from the beginning.
+        if !stale && page.from == self.boxes[index].cursor {
+            self.push_page(now, index, &page, effects);
+        }
+        self.pump(now, index, effects);
+        self.drop_if_idle(index);
+    }
+
+    /// Pushes what the window takes. Whatever else is off the books or leased already is passed over for good, or the
+    /// next read would bring it again.
+    fn push_page(&mut self, now: Millis, index: usize, page: &Page, effects: &mut Effects) {
+        for message in &page.messages {
+            let mailbox = &mut self.boxes[index];
+            let settled = !self.ledger.pending(&message.fingerprint, message.seq);
+            if !settled && !mailbox.leases.contains_key(&message.seq) {
+                if mailbox.subscriber.is_none() {
+                    return;
+                }
+                if !mailbox.has_room(message.size(), &self.options) {
+                    mailbox.next_size = message.size();
+                    return;
+                }
+                self.push(now, index, message, effects);
+            }
+            self.boxes[index].pass(message.seq);
+        }
+        if let Some(last) = page.damaged.last() {
+            self.boxes[index].pass(*last);
+        }
+    }
+
+    /// Pushes one message, unless its time has passed or it was pushed too often.
+    fn push(&mut self, now: Millis, index: usize, message: &Arc<Message>, effects: &mut Effects) {
+        if !self.options.planted(PlantedBug::DeadlineIgnored)
+            && let Some(at) = message.expires_at.filter(|at| *at <= now)
+        {
+            self.deadlines.remove(&(at, message.seq));
+            self.strike_expired(now, message.seq, DeadlineEntry::of(message), effects);
+            return;
+        }
+        let mailbox = &self.boxes[index];
+        let attempt = mailbox.attempts.get(&message.seq).copied().unwrap_or_default() + 1;
+        if attempt > self.options.max_attempts
+            && !mailbox.name.ends_with(DEAD_LETTER_SUFFIX)
+            && self.dead_letter(now, index, message, effects)
+        {
+            return;
+        }
+        let mailbox = &mut self.boxes[index];
+        let Some(conn) = mailbox.subscriber else { return };
+        let lease = Lease {
+            fingerprint: message.fingerprint,
+            size: message.size(),
+            attempt,
+            accepted_at: message.accepted_at,
+            expires_at: message.expires_at,
+        };
+        mailbox.lease(message.seq, lease);
+        let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));
+        effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
+    }
+
+    fn strike_damaged(&mut self, now: Millis, index: usize, seq: Seq) {
+        if let Some(fingerprint) = self.ledger.find_pending(seq) {
+            self.set_aside += 1;
+            self.settle(now, index, seq, fingerprint, None);
+        }
+    }
+}

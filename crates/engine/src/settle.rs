@@ -1,0 +1,229 @@
+//! A message comes off the books: acknowledged, answered, expired, or not showable.
+
+use crate::durability::AckWaiter;
+use crate::engine::DeadlineEntry;
+use crate::unsettled::{Provisional, Stage, Waiters};
+use crate::{
+    ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, PlantedBug, Refusal, Seq, Settled, fingerprint,
+};
+use bytestring::ByteString;
+use std::sync::Arc;
+
+impl Engine {
+    pub(crate) fn ack_tags(&mut self, now: Millis, name: &str, tags: &[Seq], effects: &mut Effects) {
+        let Some(&index) = self.names.get(name) else { return };
+        for tag in tags {
+            if let Some(lease) = self.boxes[index].leases.get(tag) {
+                let fingerprint = lease.fingerprint;
+                let waiters = self.settle(now, index, *tag, fingerprint, None);
+                waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+            }
+        }
+        self.pump(now, index, effects);
+        self.drop_if_idle(index);
+    }
+
+    pub(crate) fn ack(&mut self, now: Millis, conn: ConnId, name: &str, id: ByteString, effects: &mut Effects) {
+        if let Err(refusal) = self.ack_by_id(now, name, &id, effects) {
+            effects.send(conn, Outgoing::Refused { refusal, id: None });
+        }
+    }
+
+    pub(crate) fn ack_with_receipt(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        name: &str,
+        id: ByteString,
+        request_id: ByteString,
+        effects: &mut Effects,
+    ) {
+        let refusal = self.ack_by_id(now, name, &id, effects).err();
+        if refusal.is_some() || self.options.planted(PlantedBug::AckResultBeforeSync) {
+            effects.send(conn, Outgoing::AckResult { id, request_id, refusal });
+            return;
+        }
+        // Also a repeated acknowledgement waits: the first one may not be on disk yet.
+        self.open.ack_waiters.push(AckWaiter { conn, id, request_id });
+        self.open.due_by(now);
+        self.unsettled.hurry();
+    }
+
+    /// Idempotent: an id that is settled already is fine, one that was never here is not.
+    fn ack_by_id(&mut self, now: Millis, name: &str, id: &ByteString, effects: &mut Effects) -> Result<(), Refusal> {
+        #[cfg(feature = "planted-bugs")]
+        if self.options.planted(PlantedBug::AckBySuffix) {
+            self.ack_by_suffix(now, name, id, effects);
+        }
+        let fingerprint = fingerprint(self.options.fingerprint_seed, name, id);
+        let Some(known) = self.ledger.get(&fingerprint).copied() else {
+            return Err(Refusal::UnknownMessage { id: id.clone() });
+        };
+        if !known.pending {
+            self.confirm(&fingerprint, known.seq);
+        } else if let Some(&index) = self.names.get(name) {
+            let waiters = self.settle(now, index, known.seq, fingerprint, None);
+            waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+            self.pump(now, index, effects);
+            self.drop_if_idle(index);
+        }
+        Ok(())
+    }
+
+    /// The sender of `onto` settles what it was pushed: the two become safe together. Whoever waits for the receipt of
+    /// the settled message waits for `onto` from now on, or needs no receipt because `onto` is the reply it just got.
+    pub(crate) fn fold_ack(&mut self, now: Millis, name: &str, settled: Seq, onto: Seq, effects: &mut Effects) {
+        let Some(&index) = self.names.get(name) else { return };
+        let Some(fingerprint) = self.boxes[index].leases.get(&settled).map(|lease| lease.fingerprint) else { return };
+        let mut waiters = self.settle(now, index, settled, fingerprint, Some(onto));
+        waiters.retain(|waiter| !self.is_implied_by(waiter, onto));
+        if self.options.planted(PlantedBug::FoldWithoutWaiting) {
+            waiters.drain(..).for_each(|waiter| self.receipt(waiter, effects));
+        }
+        self.wait_for(onto, waiters, effects);
+        self.pump(now, index, effects);
+        self.drop_if_idle(index);
+    }
+
+    /// Whoever waited for a settled message waits for the one that settled it, as long as that one is not safe.
+    pub(crate) fn wait_for(&mut self, onto: Seq, waiters: Waiters, effects: &mut Effects) {
+        match self.unsettled.get_mut(onto) {
+            Some(unsettled) => unsettled.waiters.extend(waiters),
+            None => waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects)),
+        }
+    }
+
+    /// What was settled by a reply is acknowledged by itself too: it stays settled whatever becomes of the reply.
+    fn confirm(&mut self, fingerprint: &Fingerprint, onto: Seq) {
+        let Some(reply) = self.unsettled.get_mut(onto) else { return };
+        let open = reply.stage == Stage::Open;
+        let confirmed = reply.settles.extract_if(.., |provisional| provisional.settled.fingerprint == *fingerprint);
+        let confirmed: Vec<Settled> = confirmed.map(|provisional| provisional.settled).collect();
+        if open {
+            self.open.settled.extend(confirmed);
+        }
+    }
+
+    /// Whether `onto` is the reply to the waiter's own message and was pushed to the very connection that waits.
+    fn is_implied_by(&self, waiter: &crate::unsettled::Waiter, onto: Seq) -> bool {
+        let Some(reply) = self.unsettled.get(onto) else { return false };
+        let numbered = self.conns.get(&waiter.conn).is_some_and(|conn| conn.numbered_receipts);
+        numbered
+            && reply.message.correlation_id.as_ref() == Some(&waiter.id)
+            && self.names.get(&reply.message.mailbox).is_some_and(|&index| {
+                let mailbox = &self.boxes[index];
+                mailbox.subscriber == Some(waiter.conn) && mailbox.leases.contains_key(&onto)
+            })
+    }
+
+    /// Takes a pending message off the books and returns who waited for its receipt. If its record was not handed to
+    /// the store yet, it never will be: only its id is kept.
+    pub(crate) fn settle(
+        &mut self,
+        now: Millis,
+        index: usize,
+        seq: Seq,
+        fingerprint: Fingerprint,
+        onto: Option<Seq>,
+    ) -> Waiters {
+        let known = *self.ledger.get(&fingerprint).expect("a pending message is in the ledger");
+        let size = u64::from(known.size);
+        let expires_at = self.boxes[index].leases.get(&seq).and_then(|lease| lease.expires_at);
+        let deadline = expires_at.and_then(|at| self.deadlines.remove_entry(&(at, seq)));
+        self.boxes[index].remove(seq, size);
+        self.open.attempts.remove(&seq);
+        self.total_messages -= 1;
+        self.total_bytes -= size;
+        let limits = (self.options.history_ids, self.options.history_age);
+        self.ledger.settle(fingerprint, known.content, now, limits);
+        let removed = self.unsettled.remove(seq);
+        let elided = removed.as_ref().is_some_and(|unsettled| unsettled.stage == Stage::Open);
+        let stored = (!elided).then(|| (Arc::clone(&self.boxes[index].name), seq));
+        let entry = Settled { fingerprint, content: known.content, size, at: now, stored };
+        self.open.due_by(now + self.options.lazy);
+        let (waiters, settled_before) =
+            removed.map(|unsettled| (unsettled.waiters, unsettled.settles)).unwrap_or_default();
+        if elided {
+            // What this message settled no longer has it to wait for.
+            self.open.settled.extend(settled_before.into_iter().map(|provisional| provisional.settled));
+        }
+        let Some(onto) = onto else {
+            self.open.settled.push(entry);
+            return waiters;
+        };
+        self.ledger.depend_on(&fingerprint, onto);
+        match self.unsettled.get_mut(onto) {
+            Some(unsettled) => {
+                if unsettled.stage == Stage::Writing {
+                    self.open.settled.push(entry.clone());
+                }
+                unsettled.settles.push(Provisional { settled: entry, deadline });
+            }
+            None => self.open.settled.push(entry),
+        }
+        waiters
+    }
+
+    pub(crate) fn expire(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
+        let mailbox = Arc::clone(&entry.mailbox);
+        self.strike_expired(now, seq, entry, effects);
+        if let Some(&index) = self.names.get(&mailbox) {
+            self.pump(now, index, effects);
+            self.drop_if_idle(index);
+        }
+    }
+
+    /// Takes an expired message off the books and tells its sender.
+    pub(crate) fn strike_expired(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
+        if self.options.planted(PlantedBug::DeadlineIgnored) || !self.ledger.pending(&entry.fingerprint, seq) {
+            return;
+        }
+        let Some(&index) = self.names.get(&entry.mailbox) else { return };
+        let waiters = self.settle(now, index, seq, entry.fingerprint, None);
+        let mailbox = ByteString::from(&*entry.mailbox);
+        let refused = |id: &ByteString| {
+            let refusal = Refusal::Expired { id: id.clone(), mailbox: mailbox.clone() };
+            Outgoing::Refused { refusal, id: Some(id.clone()) }
+        };
+        // Whoever still waits for a receipt is told, and so is the sender's live connection. What this message settled
+        // was consumed, even though the answer came to nothing.
+        let mut told = false;
+        let subscriber = self.names.get(&entry.from).and_then(|&index| self.boxes[index].subscriber);
+        for waiter in waiters {
+            if waiter.about != entry.fingerprint {
+                self.receipt(waiter, effects);
+            } else if self.conns.contains_key(&waiter.conn) {
+                told |= subscriber == Some(waiter.conn);
+                effects.send(waiter.conn, refused(&waiter.id));
+            }
+        }
+        if let Some(conn) = subscriber.filter(|_| !told) {
+            effects.send(conn, refused(&entry.id));
+        }
+    }
+
+    /// A message that its recipient can't be shown is moved out of its way, and both sides can see where it went.
+    pub(crate) fn unreadable(&mut self, now: Millis, conn: ConnId, message: &Message, effects: &mut Effects) {
+        let Some(&index) = self.names.get(&message.mailbox) else { return };
+        if self.ledger.pending(&message.fingerprint, message.seq) && self.dead_letter(now, index, message, effects) {
+            let refusal = Refusal::Unreadable { id: message.id.clone() };
+            effects.send(conn, Outgoing::Refused { refusal, id: None });
+            self.pump(now, index, effects);
+            self.drop_if_idle(index);
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn ack_by_suffix(&mut self, now: Millis, name: &str, id: &str, effects: &mut Effects) {
+        let Some(&index) = self.names.get(name) else { return };
+        let leased: Vec<(Seq, Fingerprint)> =
+            self.boxes[index].leases.iter().map(|(seq, lease)| (*seq, lease.fingerprint)).collect();
+        for (seq, fingerprint) in leased {
+            let by_suffix = self.unsettled.get(seq).is_some_and(|u| u.message.id.ends_with(id) && *u.message.id != *id);
+            if by_suffix {
+                let waiters = self.settle(now, index, seq, fingerprint, None);
+                waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+            }
+        }
+    }
+}

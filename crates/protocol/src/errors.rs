@@ -1,0 +1,134 @@
+//! Stable error codes, each with a sentence and a hint, and the ways in which a frame can fail to decode.
+
+use crate::names::NameError;
+
+macro_rules! codes {
+    ($($variant:ident = $code:literal, $name:literal, $meaning:literal, $hint:literal;)+) => {
+        /// What went wrong, as a code that stays the same across versions.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ErrorCode {
+            $(#[doc = $meaning] $variant,)+
+        }
+
+        impl ErrorCode {
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The code itself, such as `TB0103`.
+            pub fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code,)+ }
+            }
+
+            /// A short word for logs and metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)+ }
+            }
+
+            /// What the reader can do about it.
+            pub fn hint(self) -> &'static str {
+                match self { $(Self::$variant => $hint,)+ }
+            }
+
+            pub fn from_code(code: &str) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    BadFrame = "TB0101", "bad_frame", "The frame could not be read.",
+        "Send one JSON object per text message, with a `kind` that the protocol names.";
+    ExpectedHello = "TB0102", "expected_hello", "The first frame was not `hello`.",
+        "Send `hello` with your agent and token before anything else.";
+    BadCredentials = "TB0103", "bad_credentials", "The token is not valid here.",
+        "Check the token file that the broker printed at start.";
+    HelloTimeout = "TB0104", "hello_timeout", "No `hello` arrived in time.",
+        "Send `hello` right after the connection is open.";
+    FrameTooLarge = "TB0105", "frame_too_large", "The frame is larger than the broker accepts.",
+        "Send less, or raise the broker's `--max-frame`.";
+    TooDeep = "TB0106", "too_deep", "The body is nested too deeply.",
+        "Flatten the body; 100 levels are the limit.";
+    BadName = "TB0107", "bad_name", "A name or id is not acceptable.",
+        "Use 1 to 256 bytes without control characters, slashes or dot paths.";
+    AlreadyGreeted = "TB0108", "already_greeted", "A second `hello` on one connection.",
+        "Open a new connection to become someone else.";
+    NotCompact = "TB0109", "not_compact", "A binary message on a connection that did not negotiate one.",
+        "Offer `\"framing\":\"compact\"` in `hello`, or send text.";
+    OriginRefused = "TB0110", "origin_refused", "Web pages of this origin may not connect.",
+        "Connect from a program, or allow the origin with the broker's `--allow-origin`.";
+    MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
+        "Wait until the recipient has caught up, then send the same message again.";
+    BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",
+        "Wait until recipients have caught up, or raise the broker's limits.";
+    IdConflict = "TB0203", "id_conflict", "This id was already used for a message with other content.",
+        "Use a new id for a new message; repeat an id only with the same content.";
+    Expired = "TB0204", "expired", "The message's deadline passed before it was acknowledged.",
+        "Send it again with a longer deadline if it still matters.";
+    UnknownMessage = "TB0205", "unknown_message", "No such message in your mailbox.",
+        "Acknowledge only messages that were pushed to you, by the id they carry.";
+    Displaced = "TB0206", "displaced", "Another connection subscribed to this mailbox.",
+        "Run one subscriber per name, or give each its own name.";
+    DiskFull = "TB0207", "disk_full", "The broker's disk is nearly full; it takes no new messages.",
+        "Free space on the broker's disk; acknowledged messages are removed by themselves.";
+    TooManyMailboxes = "TB0208", "too_many_mailboxes", "The broker holds as many mailboxes as it may.",
+        "Reuse names, or raise the broker's limits.";
+    ShuttingDown = "TB0209", "shutting_down", "The broker is stopping.",
+        "Reconnect and send what has no receipt again, with the same ids.";
+    TooManyConnections = "TB0210", "too_many_connections", "The broker serves as many connections as it may.",
+        "Close idle connections, or raise the broker's `--max-connections`.";
+    SlowReader = "TB0211", "slow_reader", "The connection did not take what was sent to it.",
+        "Read from the connection all the time; unacknowledged messages come again.";
+    Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and went to the dead letters.",
+        "Look at it with `toolbus recv --as NAME#dead`.";
+    StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
+        "Look at the broker's log and disk; start it again once the disk is sound.";
+}
+
+/// Why bytes are not a frame.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    #[error("not a frame: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the `{0}` frame lacks `{1}`")]
+    Missing(&'static str, &'static str),
+    #[error("the frame is cut short")]
+    Truncated,
+    #[error("a number is out of range")]
+    BadNumber,
+    #[error("a flag is set that this version does not know")]
+    UnknownFlag,
+    #[error("a text is not UTF-8")]
+    NotUtf8,
+    #[error("`created_at` is not an RFC 3339 time")]
+    BadTimestamp,
+    #[error("a name or id is not acceptable: {0}")]
+    BadName(NameError),
+    #[error("{0}")]
+    Body(#[from] crate::BodyError),
+}
+
+impl DecodeError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::BadName(_) => ErrorCode::BadName,
+            Self::Body(crate::BodyError::TooDeep) => ErrorCode::TooDeep,
+            _ => ErrorCode::BadFrame,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_read_back() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_code(code.code()), Some(*code));
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Text to frames. Each direction is read into one flat struct of optional fields: serde can't keep raw bodies inside
+//! an internally tagged enum, and unknown fields fall away by themselves.
+
+use super::object::Object;
+use crate::envelope::SealedParts;
+use crate::frames::*;
+use crate::{AgentRef, Body, BrokerFrame, ClientFrame, DecodeError, Envelope, ErrorCode, MsgId, Timestamp, check_name};
+use bytes::Bytes;
+use bytestring::ByteString;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+#[derive(Deserialize)]
+struct FlatClient<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    agent: Option<Object<FlatAgent>>,
+    token: Option<String>,
+    version: Option<u32>,
+    framing: Option<String>,
+    #[serde(borrow)]
+    to: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    message: Option<Object<FlatMessage<'a>>>,
+    deadline_ms: Option<u64>,
+    ack: Option<u64>,
+    id: Option<String>,
+    request_id: Option<String>,
+    correlation_id: Option<String>,
+    role: Option<String>,
+    tags: Option<Vec<u64>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    body: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct FlatAgent {
+    session_id: String,
+    role: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct FlatMessage<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    from: Option<Object<FlatAgent>>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    body: &'a RawValue,
+    #[serde(borrow)]
+    created_at: Cow<'a, str>,
+    #[serde(borrow)]
+    correlation_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    trace: Option<Cow<'a, str>>,
+}
+
+pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
+    let flat: FlatClient<'_> = match serde_json::from_slice(text) {
+        Ok(Object(flat)) => flat,
+        Err(error) => return Ok(ClientFrame::Unknown { kind: unknown_kind(text, error, ClientFrame::KINDS)? }),
+    };
+    Ok(match &*flat.kind {
+        "hello" => ClientFrame::Hello(Hello {
+            agent: agent(flat.agent.ok_or(DecodeError::Missing("hello", "agent"))?.0)?,
+            token: flat.token.ok_or(DecodeError::Missing("hello", "token"))?,
+            version: flat.version,
+            framing: flat.framing.as_deref().and_then(Framing::from_name),
+        }),
+        "subscribe" => ClientFrame::Subscribe,
+        "deliver" => ClientFrame::Deliver(Deliver {
+            to: name(flat.to.ok_or(DecodeError::Missing("deliver", "to"))?)?,
+            envelope: envelope(&flat.message.ok_or(DecodeError::Missing("deliver", "message"))?.0)?,
+            deadline_ms: flat.deadline_ms,
+            ack: flat.ack,
+        }),
+        "ack" => ClientFrame::Ack { id: required(flat.id, "ack", "id")? },
+        "ack_tags" => ClientFrame::AckTags { tags: flat.tags.ok_or(DecodeError::Missing("ack_tags", "tags"))? },
+        "ack_with_receipt" => ClientFrame::AckWithReceipt {
+            id: required(flat.id, "ack_with_receipt", "id")?,
+            request_id: required(flat.request_id, "ack_with_receipt", "request_id")?,
+        },
+        "cancel" => ClientFrame::Cancel {
+            to: name(flat.to.ok_or(DecodeError::Missing("cancel", "to"))?)?,
+            correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
+        },
+        "list_connected" => ClientFrame::ListConnected { role: required(flat.role, "list_connected", "role")? },
+        "live_event" => ClientFrame::Event(Event {
+            peer: name(flat.to.ok_or(DecodeError::Missing("live_event", "to"))?)?,
+            correlation_id: required(flat.correlation_id, "live_event", "correlation_id")?,
+            body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
+        }),
+        "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
+        other => ClientFrame::Unknown { kind: other.to_owned() },
+    })
+}
+
+#[derive(Deserialize)]
+struct FlatBroker<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    version: Option<u32>,
+    framing: Option<String>,
+    limits: Option<Object<FlatLimits>>,
+    heartbeat_ms: Option<u64>,
+    id: Option<String>,
+    reason: Option<String>,
+    code: Option<String>,
+    #[serde(borrow)]
+    message: Option<Object<FlatMessage<'a>>>,
+    tag: Option<u64>,
+    attempt: Option<u32>,
+    deadline_ms: Option<u64>,
+    ranges: Option<Vec<(u64, u64)>>,
+    request_id: Option<String>,
+    accepted: Option<bool>,
+    correlation_id: Option<String>,
+    ids: Option<Vec<String>>,
+    from: Option<String>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    body: Option<&'a RawValue>,
+    connections: Option<Vec<Object<FlatConnection>>>,
+    mailboxes: Option<Vec<Object<FlatMailbox>>>,
+    more_mailboxes: Option<u64>,
+    set_aside: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct FlatLimits {
+    max_frame_bytes: u64,
+    window_messages: u64,
+    window_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct FlatConnection {
+    session_id: String,
+    role: Option<String>,
+    subscribed: bool,
+    connected_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct FlatMailbox {
+    name: String,
+    messages: u64,
+    bytes: u64,
+    in_flight: u64,
+    oldest_ms: Option<u64>,
+}
+
+pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
+    let flat: FlatBroker<'_> = match serde_json::from_slice(text) {
+        Ok(Object(flat)) => flat,
+        Err(error) => return Ok(BrokerFrame::Unknown { kind: unknown_kind(text, error, BrokerFrame::KINDS)? }),
+    };
+    Ok(match &*flat.kind {
+        "welcome" => BrokerFrame::Welcome(Welcome {
+            version: flat.version,
+            framing: flat.framing.as_deref().and_then(Framing::from_name),
+            limits: flat.limits.map(|Object(l)| Limits {
+                max_frame_bytes: l.max_frame_bytes,
+                window_messages: l.window_messages,
+                window_bytes: l.window_bytes,
+            }),
+            heartbeat_ms: flat.heartbeat_ms,
+        }),
+        "broker_identity" => BrokerFrame::BrokerIdentity { id: required(flat.id, "broker_identity", "id")? },
+        "error" => BrokerFrame::Error(Refusal {
+            reason: flat.reason.unwrap_or_default(),
+            id: flat.id.map(ByteString::from),
+            code: flat.code.as_deref().and_then(ErrorCode::from_code),
+        }),
+        "message" => push(flat)?,
+        "delivered" => BrokerFrame::Delivered { id: required(flat.id, "delivered", "id")? },
+        "receipts" => BrokerFrame::Receipts { ranges: ranges(flat.ranges)? },
+        "ack_result" => BrokerFrame::AckResult(AckResult {
+            id: required(flat.id, "ack_result", "id")?,
+            request_id: required(flat.request_id, "ack_result", "request_id")?,
+            accepted: flat.accepted.ok_or(DecodeError::Missing("ack_result", "accepted"))?,
+            reason: flat.reason,
+        }),
+        "cancel" => BrokerFrame::Cancel { correlation_id: required(flat.correlation_id, "cancel", "correlation_id")? },
+        "connected" => BrokerFrame::Connected {
+            ids: flat.ids.ok_or(DecodeError::Missing("connected", "ids"))?.into_iter().map(ByteString::from).collect(),
+        },
+        "live_event" => BrokerFrame::Event(Event {
+            peer: required(flat.from, "live_event", "from")?,
+            correlation_id: required(flat.correlation_id, "live_event", "correlation_id")?,
+            body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
+        }),
+        "status" => status(flat)?,
+        other => BrokerFrame::Unknown { kind: other.to_owned() },
+    })
+}
+
+fn push(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
+    let Object(mut message) = flat.message.ok_or(DecodeError::Missing("message", "message"))?;
+    let Object(from) = message.from.take().ok_or(DecodeError::Missing("message", "from"))?;
+    Ok(BrokerFrame::Message(Push {
+        tag: flat.tag,
+        attempt: flat.attempt.unwrap_or(1),
+        from: agent(from)?,
+        deadline_ms: flat.deadline_ms,
+        envelope: envelope(&message)?,
+    }))
+}
+
+fn status(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
+    let connections = flat.connections.unwrap_or_default().into_iter().map(|Object(c)| Connection {
+        agent: AgentRef { session_id: c.session_id.into(), role: c.role.map(ByteString::from) },
+        subscribed: c.subscribed,
+        connected_ms: c.connected_ms,
+    });
+    let mailboxes = flat.mailboxes.unwrap_or_default().into_iter().map(|Object(m)| MailboxStatus {
+        name: m.name.into(),
+        messages: m.messages,
+        bytes: m.bytes,
+        in_flight: m.in_flight,
+        oldest_ms: m.oldest_ms,
+    });
+    Ok(BrokerFrame::Status(Status {
+        connections: connections.collect(),
+        mailboxes: mailboxes.collect(),
+        more_mailboxes: flat.more_mailboxes.unwrap_or_default(),
+        set_aside: flat.set_aside.unwrap_or_default(),
+        request_id: required(flat.request_id, "status", "request_id")?,
+    }))
+}
+
+pub fn message_id(text: &[u8]) -> Option<MsgId> {
+    #[derive(Deserialize)]
+    struct Outer {
+        message: Object<Inner>,
+    }
+    #[derive(Deserialize)]
+    struct Inner {
+        id: String,
+    }
+    let Object(Outer { message: Object(Inner { id }) }) = serde_json::from_slice(text).ok()?;
+    (id.len() <= crate::MAX_NAME_BYTES).then(|| MsgId::from(id))
+}
+
+/// What a later version sends may use our fields for its own types: such a frame is unknown, not bad.
+fn unknown_kind(text: &[u8], error: serde_json::Error, known: &[&str]) -> Result<String, DecodeError> {
+    #[derive(Deserialize)]
+    struct KindOnly<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+    }
+    match serde_json::from_slice::<Object<KindOnly<'_>>>(text) {
+        Ok(Object(KindOnly { kind })) if !known.contains(&&*kind) => Ok(kind.into_owned()),
+        _ => Err(error.into()),
+    }
+}
+
+/// A body of `null` is a body, whereas a plain `Option` would read it as an absent one.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+fn ranges(field: Option<Vec<(u64, u64)>>) -> Result<Vec<(u64, u64)>, DecodeError> {
+    let ranges = field.ok_or(DecodeError::Missing("receipts", "ranges"))?;
+    if ranges.iter().any(|(first, last)| first > last) {
+        return Err(DecodeError::BadNumber);
+    }
+    Ok(ranges)
+}
+
+fn required(field: Option<String>, frame: &'static str, name: &'static str) -> Result<ByteString, DecodeError> {
+    let text = field.ok_or(DecodeError::Missing(frame, name))?;
+    check_name(&text).map_err(DecodeError::BadName)?;
+    Ok(text.into())
+}
+
+fn name(text: Cow<'_, str>) -> Result<ByteString, DecodeError> {
+    check_name(&text).map_err(DecodeError::BadName)?;
+    Ok(ByteString::from(text.into_owned()))
+}
+
+fn agent(flat: FlatAgent) -> Result<AgentRef, DecodeError> {
+    for text in std::iter::once(&flat.session_id).chain(&flat.role) {
+        check_name(text).map_err(DecodeError::BadName)?;
+    }
+    Ok(AgentRef { session_id: flat.session_id.into(), role: flat.role.map(ByteString::from) })
+}
+
+fn body(raw: &RawValue) -> Result<Body, DecodeError> {
+    let body = Body::from_trusted(Bytes::copy_from_slice(raw.get().as_bytes()));
+    body.check_depth()?;
+    Ok(body)
+}
+
+fn envelope(message: &FlatMessage<'_>) -> Result<Envelope, DecodeError> {
+    let names = [Some(&message.id), Some(&message.kind), message.correlation_id.as_ref()];
+    for text in names.into_iter().flatten() {
+        check_name(text).map_err(DecodeError::BadName)?;
+    }
+    let envelope = Envelope::seal(SealedParts {
+        id: &message.id,
+        kind: &message.kind,
+        created_at: Timestamp::parse(&message.created_at)?,
+        correlation_id: message.correlation_id.as_deref(),
+        trace: message.trace.as_deref(),
+        body: message.body.get().as_bytes(),
+    });
+    crate::envelope::check_depth(message.body.get().as_bytes())?;
+    Ok(envelope)
+}

@@ -1,0 +1,199 @@
+//! Frames to text. The small frames go through serde; a message's body is spliced in as it is.
+
+use crate::frames::*;
+use crate::{AgentRef, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
+use serde::Serialize;
+use serde_json::json;
+
+pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
+    match frame {
+        ClientFrame::Hello(hello) => {
+            let mut value = json!({"kind": "hello", "agent": agent_value(&hello.agent), "token": hello.token});
+            if let Some(version) = hello.version {
+                value["version"] = version.into();
+            }
+            if let Some(framing) = hello.framing {
+                value["framing"] = framing.as_str().into();
+            }
+            value.to_string()
+        }
+        ClientFrame::Subscribe => json!({"kind": "subscribe"}).to_string(),
+        ClientFrame::Deliver(deliver) => {
+            let mut out = String::from(r#"{"kind":"deliver","to":"#);
+            push_json(&mut out, &*deliver.to);
+            push_number(&mut out, "deadline_ms", deliver.deadline_ms);
+            push_number(&mut out, "ack", deliver.ack);
+            push_message(&mut out, &deliver.envelope.open(me.clone()));
+            out.push('}');
+            out
+        }
+        ClientFrame::Ack { id } => json!({"kind": "ack", "id": &**id}).to_string(),
+        ClientFrame::AckTags { tags } => json!({"kind": "ack_tags", "tags": tags}).to_string(),
+        ClientFrame::AckWithReceipt { id, request_id } => {
+            json!({"kind": "ack_with_receipt", "id": &**id, "request_id": &**request_id}).to_string()
+        }
+        ClientFrame::Cancel { to, correlation_id } => {
+            json!({"kind": "cancel", "to": &**to, "correlation_id": &**correlation_id}).to_string()
+        }
+        ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
+        ClientFrame::Event(event) => event_text(event, "to"),
+        ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
+        ClientFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
+    }
+}
+
+pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
+    Ok(match frame {
+        BrokerFrame::Welcome(welcome) => welcome_text(welcome),
+        BrokerFrame::BrokerIdentity { id } => json!({"kind": "broker_identity", "id": &**id}).to_string(),
+        BrokerFrame::Error(refusal) => {
+            let mut value = json!({"kind": "error", "reason": refusal.reason, "id": refusal.id.as_deref()});
+            if let Some(code) = refusal.code {
+                value["code"] = code.code().into();
+            }
+            value.to_string()
+        }
+        BrokerFrame::Message(push) => push_text(push)?,
+        BrokerFrame::Delivered { id } => json!({"kind": "delivered", "id": &**id}).to_string(),
+        BrokerFrame::Receipts { ranges } => json!({"kind": "receipts", "ranges": ranges}).to_string(),
+        BrokerFrame::AckResult(result) => {
+            let mut value = json!({
+                "kind": "ack_result", "id": &*result.id, "request_id": &*result.request_id, "accepted": result.accepted,
+            });
+            if let Some(reason) = &result.reason {
+                value["reason"] = reason.as_str().into();
+            }
+            value.to_string()
+        }
+        BrokerFrame::Cancel { correlation_id } => {
+            json!({"kind": "cancel", "correlation_id": &**correlation_id}).to_string()
+        }
+        BrokerFrame::Connected { ids } => {
+            let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
+            json!({"kind": "connected", "ids": ids}).to_string()
+        }
+        BrokerFrame::Event(event) => {
+            event.body.check()?;
+            event_text(event, "from")
+        }
+        BrokerFrame::Status(status) => status_text(status),
+        BrokerFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
+    })
+}
+
+fn welcome_text(welcome: &Welcome) -> String {
+    let mut value = json!({"kind": "welcome"});
+    if let Some(version) = welcome.version {
+        value["version"] = version.into();
+    }
+    if let Some(framing) = welcome.framing {
+        value["framing"] = framing.as_str().into();
+    }
+    if let Some(limits) = welcome.limits {
+        value["limits"] = json!({
+            "max_frame_bytes": limits.max_frame_bytes,
+            "window_messages": limits.window_messages,
+            "window_bytes": limits.window_bytes,
+        });
+    }
+    if let Some(heartbeat) = welcome.heartbeat_ms {
+        value["heartbeat_ms"] = heartbeat.into();
+    }
+    value.to_string()
+}
+
+fn push_text(push: &Push) -> Result<String, BodyError> {
+    let message = open_checked(&push.envelope, push.from.clone())?;
+    let mut out = String::with_capacity(message.body.as_bytes().len() + 320);
+    out.push_str(r#"{"kind":"message""#);
+    push_number(&mut out, "tag", push.tag);
+    push_number(&mut out, "attempt", (push.attempt > 1).then_some(push.attempt.into()));
+    push_number(&mut out, "deadline_ms", push.deadline_ms);
+    push_message(&mut out, &message);
+    out.push('}');
+    Ok(out)
+}
+
+fn open_checked(envelope: &Envelope, from: AgentRef) -> Result<InboxMessage, BodyError> {
+    let message = envelope.open(from);
+    message.body.check()?;
+    Ok(message)
+}
+
+/// Appends `,"message":{…}`. The body must have been checked.
+fn push_message(out: &mut String, message: &InboxMessage) {
+    out.push_str(r#","message":{"id":"#);
+    push_json(out, message.id.as_str());
+    out.push_str(r#","from":"#);
+    push_json(out, &agent_value(&message.from));
+    out.push_str(r#","kind":"#);
+    push_json(out, message.kind.as_str());
+    out.push_str(r#","body":"#);
+    out.push_str(&String::from_utf8_lossy(message.body.as_bytes()));
+    out.push_str(r#","created_at":"#);
+    push_json(out, &message.created_at.to_string());
+    let extras = [
+        ("correlation_id", message.correlation_id.as_ref().map(|id| id.as_str())),
+        ("trace", message.trace.as_deref()),
+    ];
+    for (name, value) in extras {
+        if let Some(value) = value {
+            out.push_str(&format!(",\"{name}\":"));
+            push_json(out, value);
+        }
+    }
+    out.push('}');
+}
+
+fn event_text(event: &Event, peer: &str) -> String {
+    let mut out = format!(r#"{{"kind":"live_event","{peer}":"#);
+    push_json(&mut out, &*event.peer);
+    out.push_str(r#","correlation_id":"#);
+    push_json(&mut out, &*event.correlation_id);
+    out.push_str(r#","body":"#);
+    out.push_str(&String::from_utf8_lossy(event.body.as_bytes()));
+    out.push('}');
+    out
+}
+
+fn status_text(status: &Status) -> String {
+    let connections = status.connections.iter().map(|c| {
+        let mut value = agent_value(&c.agent);
+        value["subscribed"] = c.subscribed.into();
+        value["connected_ms"] = c.connected_ms.into();
+        value
+    });
+    let mailboxes = status.mailboxes.iter().map(|m| {
+        json!({
+            "name": &*m.name, "messages": m.messages, "bytes": m.bytes,
+            "in_flight": m.in_flight, "oldest_ms": m.oldest_ms,
+        })
+    });
+    json!({
+        "kind": "status",
+        "request_id": &*status.request_id,
+        "connections": connections.collect::<Vec<_>>(),
+        "mailboxes": mailboxes.collect::<Vec<_>>(),
+        "more_mailboxes": status.more_mailboxes,
+        "set_aside": status.set_aside,
+    })
+    .to_string()
+}
+
+fn agent_value(agent: &AgentRef) -> serde_json::Value {
+    let mut value = json!({"session_id": &*agent.session_id});
+    if let Some(role) = &agent.role {
+        value["role"] = (&**role).into();
+    }
+    value
+}
+
+fn push_json(out: &mut String, value: &(impl Serialize + ?Sized)) {
+    out.push_str(&serde_json::to_string(value).expect("strings and plain values always serialise"));
+}
+
+fn push_number(out: &mut String, name: &str, value: Option<u64>) {
+    if let Some(value) = value {
+        out.push_str(&format!(",\"{name}\":{value}"));
+    }
+}

@@ -1,0 +1,27 @@
+//! What travels on the bus: frames, envelopes, names and error codes.
+//!
+//! One set of frames ([`ClientFrame`], [`BrokerFrame`]) has two framings: [`json`], the published text
+//! protocol of the original system, and [`compact`], a binary one for our own client that leaves bodies
+//! untouched. A message body is raw JSON everywhere and is never reinterpreted.
+
+pub mod compact;
+mod envelope;
+mod errors;
+mod frames;
+pub mod json;
+mod kind;
+mod names;
+mod varint;
+
+pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
+pub use errors::{DecodeError, ErrorCode};
+pub use frames::{
+    AckResult, BrokerFrame, ClientFrame, Connection, Deliver, Event, Framing, Hello, Limits, MailboxStatus, Push,
+    Refusal, Status, Welcome,
+};
+pub use kind::InboxKind;
+pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name};
+
+/// The version of the protocol that `hello` and `welcome` name. Peers that name none speak version 1, the
+/// original's; version 2 adds delivery tags, numbered receipts, receipts implied by replies, and live events.
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -1,0 +1,168 @@
+//! Arbitrary frames: everything that a peer could say, and every spelling of a body.
+
+use bytestring::ByteString;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use toolbus_protocol::{
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Framing,
+    Hello, InboxKind, InboxMessage, Limits, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome,
+    check_name,
+};
+
+pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
+    let hello = (agent(), any_text(), of(any::<u32>()), of(framing()));
+    let hello = hello.prop_map(|(agent, token, version, framing)| Hello { agent, token, version, framing });
+    let deliver = (name(), envelope(), of(any::<u64>()), of(any::<u64>()));
+    let deliver = deliver.prop_map(|(to, envelope, deadline_ms, ack)| Deliver { to, envelope, deadline_ms, ack });
+    let receipt = (name(), name()).prop_map(|(id, request_id)| ClientFrame::AckWithReceipt { id, request_id });
+    let cancel = (name(), name()).prop_map(|(to, correlation_id)| ClientFrame::Cancel { to, correlation_id });
+    prop_oneof![
+        1 => hello.prop_map(ClientFrame::Hello),
+        1 => Just(ClientFrame::Subscribe),
+        4 => deliver.prop_map(ClientFrame::Deliver),
+        1 => name().prop_map(|id| ClientFrame::Ack { id }),
+        1 => vec(any::<u64>(), 0..20).prop_map(|tags| ClientFrame::AckTags { tags }),
+        1 => receipt,
+        1 => cancel,
+        1 => name().prop_map(|role| ClientFrame::ListConnected { role }),
+        2 => event().prop_map(ClientFrame::Event),
+        1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
+        1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
+    ]
+}
+
+pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
+    let refusal = (any_text(), of(name()), of(proptest::sample::select(ErrorCode::ALL)));
+    let refusal = refusal.prop_map(|(reason, id, code)| Refusal { reason, id, code });
+    let ack_result = (name(), name(), any::<bool>(), of(any_text()));
+    let ack_result =
+        ack_result.prop_map(|(id, request_id, accepted, reason)| AckResult { id, request_id, accepted, reason });
+    let push = (of(any::<u64>()), 1u32.., agent(), of(any::<u64>()), envelope());
+    let push =
+        push.prop_map(|(tag, attempt, from, deadline_ms, envelope)| Push { tag, attempt, from, deadline_ms, envelope });
+    prop_oneof![
+        1 => welcome().prop_map(BrokerFrame::Welcome),
+        1 => name().prop_map(|id| BrokerFrame::BrokerIdentity { id }),
+        1 => refusal.prop_map(BrokerFrame::Error),
+        4 => push.prop_map(BrokerFrame::Message),
+        1 => name().prop_map(|id| BrokerFrame::Delivered { id }),
+        1 => vec(range(), 0..20).prop_map(|ranges| BrokerFrame::Receipts { ranges }),
+        1 => ack_result.prop_map(BrokerFrame::AckResult),
+        1 => name().prop_map(|correlation_id| BrokerFrame::Cancel { correlation_id }),
+        1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
+        2 => event().prop_map(BrokerFrame::Event),
+        1 => status().prop_map(BrokerFrame::Status),
+        1 => unknown_kind(BrokerFrame::KINDS).prop_map(|kind| BrokerFrame::Unknown { kind }),
+    ]
+}
+
+pub fn agent() -> impl Strategy<Value = AgentRef> {
+    (name(), of(name())).prop_map(|(session_id, role)| AgentRef { session_id, role })
+}
+
+fn welcome() -> impl Strategy<Value = Welcome> {
+    let limits = any::<(u64, u64, u64)>().prop_map(|(max_frame_bytes, window_messages, window_bytes)| Limits {
+        max_frame_bytes,
+        window_messages,
+        window_bytes,
+    });
+    let parts = (of(any::<u32>()), of(framing()), of(limits), of(any::<u64>()));
+    parts.prop_map(|(version, framing, limits, heartbeat_ms)| Welcome { version, framing, limits, heartbeat_ms })
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    let connection = (agent(), any::<bool>(), any::<u64>());
+    let connection =
+        connection.prop_map(|(agent, subscribed, connected_ms)| Connection { agent, subscribed, connected_ms });
+    let mailbox = (name(), any::<(u64, u64, u64)>(), of(any::<u64>()));
+    let mailbox = mailbox.prop_map(|(name, (messages, bytes, in_flight), oldest_ms)| MailboxStatus {
+        name,
+        messages,
+        bytes,
+        in_flight,
+        oldest_ms,
+    });
+    let parts = (name(), vec(connection, 0..3), vec(mailbox, 0..3), any::<u64>(), any::<u64>());
+    parts.prop_map(|(request_id, connections, mailboxes, more_mailboxes, set_aside)| Status {
+        request_id,
+        connections,
+        mailboxes,
+        more_mailboxes,
+        set_aside,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let parts = (name(), name(), body());
+    parts.prop_map(|(peer, correlation_id, body)| Event { peer, correlation_id, body })
+}
+
+pub fn envelope() -> impl Strategy<Value = Envelope> {
+    let parts = (name(), name(), body(), any::<i64>(), of(name()), of(any_text()));
+    parts.prop_map(|(id, kind, body, created_at, correlation_id, trace)| {
+        let message = InboxMessage {
+            id: MsgId::from(id),
+            from: AgentRef::new("unsealed"),
+            kind: InboxKind::from(kind),
+            body,
+            created_at: Timestamp(created_at),
+            correlation_id: correlation_id.map(MsgId::from),
+            trace: trace.map(ByteString::from),
+        };
+        message.seal()
+    })
+}
+
+fn framing() -> impl Strategy<Value = Framing> {
+    prop_oneof![Just(Framing::Json), Just(Framing::Compact)]
+}
+
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b)))
+}
+
+fn unknown_kind(known: &'static [&'static str]) -> impl Strategy<Value = String> {
+    any_text().prop_filter("an unknown kind", |kind| !known.contains(&kind.as_str()))
+}
+
+/// Names of any script, short ones mostly and the longest now and then.
+fn name() -> impl Strategy<Value = ByteString> {
+    let chars = prop_oneof![proptest::char::range(' ', '~'), any::<char>()];
+    let allowed = chars.prop_map(|c| if c.is_control() || matches!(c, '/' | '\\') { '_' } else { c });
+    let short = vec(allowed, 1..20).prop_map(|chars| chars.into_iter().collect::<String>());
+    let longest = Just("n".repeat(toolbus_protocol::MAX_NAME_BYTES));
+    let any = prop_oneof![20 => short, 1 => longest];
+    any.prop_filter("an acceptable name", |name| check_name(name).is_ok()).prop_map(ByteString::from)
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..20).prop_map(|chars| chars.into_iter().collect())
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    json_text().prop_map(|text| Body::parse(text).expect("the strategy writes JSON"))
+}
+
+/// JSON as a person or a foreign library may have written it: with blanks, escapes, odd numbers and repeated keys.
+fn json_text() -> impl Strategy<Value = String> {
+    let number = prop_oneof!["-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?"];
+    let plain = any_text().prop_map(|text| serde_json::to_string(&text).expect("a string serialises"));
+    let escaped = "\"(\\\\u[0-9a-fA-F]{4}|\\\\[bfnrt/\"\\\\]|[a-zA-Z{}\\[\\],:]){0,12}\"";
+    let leaf = prop_oneof![Just("null".to_owned()), Just("true".to_owned()), number, plain, escaped];
+    leaf.prop_recursive(5, 40, 4, |inner| {
+        let member = (blank(), any_text(), blank(), inner.clone(), blank()).prop_map(|(a, key, b, value, c)| {
+            let key = serde_json::to_string(&key).expect("a string serialises");
+            format!("{a}{key}{b}:{value}{c}")
+        });
+        let item = (blank(), inner, blank()).prop_map(|(a, value, b)| format!("{a}{value}{b}"));
+        prop_oneof![
+            vec(member, 0..4).prop_map(|members| format!("{{{}}}", members.join(","))),
+            vec(item, 0..4).prop_map(|items| format!("[{}]", items.join(","))),
+        ]
+    })
+}
+
+fn blank() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["", "", " ", "\n\t", "\r\n  "])
+}

@@ -1,0 +1,268 @@
+//! The log itself: writing and syncing batches.
+
+use crate::index::{Index, Place, RememberedId, Segment};
+use crate::record;
+use crate::replay::{self, Recovery, Replay, facts};
+use crate::{Disk, DiskFile};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use toolbus_engine::{Batch, Message, Millis, Page, Seq};
+
+/// Durable storage for the engine's batches.
+pub trait Store: Send + Sync {
+    /// Appends a batch. It is durable only after the next [`Store::sync`].
+    fn write(&self, batch: &Batch) -> Result<(), StoreError>;
+    fn sync(&self) -> Result<(), StoreError>;
+    /// Reads pending messages of a mailbox in order, at least one if there is one.
+    fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError>;
+    /// Gives space of settled messages back and returns how many bytes. Call it between writes.
+    fn reclaim(&self) -> Result<u64, StoreError>;
+    fn free_bytes(&self) -> Result<u64, StoreError>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing of the batch was kept; the store can go on.
+    #[error("the disk is full")]
+    Full,
+    #[error("another process uses the data folder {}", folder.display())]
+    Locked { folder: PathBuf },
+    #[error("{file} was not written by a version of toolbus that this one understands")]
+    UnknownFormat { file: String },
+    /// What is on disk is unknown now; the only safe thing to do is to stop.
+    #[error("can't {what} {file}: {source}")]
+    Io { what: &'static str, file: String, source: io::Error },
+}
+
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// A new segment is begun past this size.
+    pub segment_bytes: u64,
+    /// Settled ids that are carried along when their segment goes.
+    pub history_ids: usize,
+    pub history_age: Millis,
+    /// Lets syncs do nothing, for tests of the tests. Only builds with the feature `testing` look at it.
+    pub planted_no_sync: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { segment_bytes: 64 << 20, history_ids: 500_000, history_age: 3_600_000, planted_no_sync: false }
+    }
+}
+
+pub struct LogStore {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: StoreOptions,
+    pub(crate) index: Mutex<Index>,
+    writer: Mutex<Writer>,
+}
+
+/// The end of the log.
+struct Writer {
+    segment: u32,
+    file: Arc<dyn DiskFile>,
+    bytes: u64,
+    next_number: u64,
+    next_seq: Seq,
+    /// Whether something was written since the last sync.
+    dirty: bool,
+    buffer: Vec<u8>,
+}
+
+impl LogStore {
+    /// Opens the log, repairs a torn end, and replays what is pending.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: StoreOptions,
+        replay: &mut dyn Replay,
+    ) -> Result<(Self, Recovery), StoreError> {
+        let mut replayed = replay::replay(&*disk, &options, replay)?;
+        let segment = replayed.index.segments.keys().next_back().copied();
+        let (segment, file) = match segment {
+            Some(last) => (last, Arc::clone(&replayed.index.segments[&last].file)),
+            None => (1, begin_segment(&*disk, &mut replayed.index, 1)?),
+        };
+        let bytes = file.size().map_err(io_error("measure", segment))?;
+        let writer = Writer {
+            segment,
+            file,
+            bytes,
+            next_number: replayed.next_number,
+            next_seq: replayed.recovery.next_seq,
+            dirty: false,
+            buffer: Vec::new(),
+        };
+        let store = Self { disk, options, index: Mutex::new(replayed.index), writer: Mutex::new(writer) };
+        store.keep_salvaged(replayed.salvaged, replay)?;
+        Ok((store, replayed.recovery))
+    }
+
+    /// Writes the whole messages of a torn batch anew. They count only once they are durable.
+    fn keep_salvaged(&self, salvaged: Vec<Message>, replay: &mut dyn Replay) -> Result<(), StoreError> {
+        if salvaged.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { puts: salvaged.into_iter().map(Arc::new).collect(), ..Batch::default() };
+        match self.write(&batch).and_then(|()| self.sync()) {
+            Ok(()) => batch.puts.iter().for_each(|message| replay.message(facts(message))),
+            // Nobody has a receipt for them, so a full disk need not keep the broker from starting.
+            Err(StoreError::Full) => tracing::warn!(messages = batch.puts.len(), "no room for an unfinished batch"),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().expect("no code panics while it holds the index")
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().expect("no code panics while it holds the writer")
+    }
+
+    /// The segment that is written to.
+    pub(crate) fn active_segment(&self) -> u32 {
+        self.writer().segment
+    }
+
+    fn sync_writer(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let skip = cfg!(feature = "testing") && self.options.planted_no_sync;
+        if writer.dirty && !skip {
+            writer.file.sync().map_err(io_error("sync", writer.segment))?;
+        }
+        writer.dirty = false;
+        Ok(())
+    }
+
+    /// Acknowledgements that found no room come again, but what they free can be given back already: it may make the
+    /// room. Not so with messages in the same batch, for the refusal of a reply undoes the acknowledgement it carried.
+    fn free_settled(&self, batch: &Batch) {
+        if batch.puts.is_empty() {
+            let mut index = self.index();
+            for (mailbox, seq) in batch.settled.iter().filter_map(|settled| settled.stored.as_ref()) {
+                index.remove(mailbox, *seq);
+            }
+        }
+    }
+
+    fn rotate_if_full(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        if writer.bytes < self.options.segment_bytes {
+            return Ok(());
+        }
+        let next = writer.segment + 1;
+        writer.file = match begin_segment(&*self.disk, &mut self.index(), next) {
+            Ok(file) => file,
+            // Without room for a new file the old one goes on growing while it can.
+            Err(StoreError::Io { source, .. }) if is_full(&source) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        writer.segment = next;
+        writer.bytes = 0;
+        Ok(())
+    }
+}
+
+impl Store for LogStore {
+    fn write(&self, batch: &Batch) -> Result<(), StoreError> {
+        let mut guard = self.writer();
+        let writer = &mut *guard;
+        // Replay takes an unreadable batch with a readable one behind it for damage, so a batch is never begun before
+        // the one before it is safe.
+        self.sync_writer(writer)?;
+        self.rotate_if_full(writer)?;
+        writer.next_seq = writer.next_seq.max(batch.next_seq);
+        let mut buffer = std::mem::take(&mut writer.buffer);
+        buffer.clear();
+        let placed = record::encode_batch(batch, writer.next_number, writer.next_seq, &mut buffer);
+        let appended = match writer.bytes + buffer.len() as u64 {
+            // Places in the index have 32 bits.
+            0..=0xffff_ffff => writer.file.append(&buffer),
+            _ => Err(io::ErrorKind::StorageFull.into()),
+        };
+        let written = buffer.len() as u64;
+        buffer.shrink_to(4 << 20);
+        writer.buffer = buffer;
+        if let Err(source) = appended {
+            // Whatever part arrived must not be taken for a batch later.
+            writer.file.truncate(writer.bytes).map_err(io_error("cut back", writer.segment))?;
+            writer.dirty = true;
+            if !is_full(&source) {
+                return Err(io_error("write", writer.segment)(source));
+            }
+            drop(guard);
+            self.free_settled(batch);
+            return Err(StoreError::Full);
+        }
+        let start = writer.bytes;
+        let segment = writer.segment;
+        writer.bytes += written;
+        writer.dirty = true;
+        writer.next_number += 1;
+        let bytes = writer.bytes;
+        drop(guard);
+
+        let mut index = self.index();
+        if let Some(segment) = index.segments.get_mut(&segment) {
+            segment.bytes = bytes;
+        }
+        for (message, placed) in batch.puts.iter().zip(placed) {
+            let place = Place { segment, offset: (start + placed.offset as u64) as u32, length: placed.length };
+            index.add(&message.mailbox, message.seq, place);
+        }
+        for settled in &batch.settled {
+            if let Some((mailbox, seq)) = &settled.stored {
+                index.remove(mailbox, *seq);
+            }
+            let id =
+                RememberedId { fingerprint: settled.fingerprint, content: settled.content, at: settled.at, segment };
+            index.remember(id, self.options.history_ids, self.options.history_age);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.sync_writer(&mut self.writer())
+    }
+
+    fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError> {
+        self.read_page(mailbox, from, max_messages, max_bytes)
+    }
+
+    fn reclaim(&self) -> Result<u64, StoreError> {
+        self.reclaim_segments()
+    }
+
+    fn free_bytes(&self) -> Result<u64, StoreError> {
+        self.disk.free_bytes().map_err(|source| StoreError::Io { what: "measure", file: "the disk".into(), source })
+    }
+}
+
+pub(crate) const SEGMENT_PREFIX: &str = "segment-";
+pub(crate) const SEGMENT_SUFFIX: &str = ".log";
+
+pub(crate) fn segment_name(number: u32) -> String {
+    format!("{SEGMENT_PREFIX}{number:010}{SEGMENT_SUFFIX}")
+}
+
+fn begin_segment(disk: &dyn Disk, index: &mut Index, number: u32) -> Result<Arc<dyn DiskFile>, StoreError> {
+    let file = disk.create(&segment_name(number)).map_err(io_error("make", number))?;
+    // A file whose name is lost in a crash takes its contents along.
+    if let Err(source) = disk.sync_folder() {
+        // Should there be no room for the name, the next try must be able to make the file.
+        disk.remove(&segment_name(number)).ok();
+        return Err(io_error("sync the folder of", number)(source));
+    }
+    let segment = Segment { file: Arc::clone(&file), bytes: 0, live: 0, live_bytes: 0 };
+    index.segments.insert(number, segment);
+    Ok(file)
+}
+
+pub(crate) fn io_error(what: &'static str, segment: u32) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::Io { what, file: segment_name(segment), source }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

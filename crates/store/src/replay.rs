@@ -1,0 +1,321 @@
+//! Reading the log from its beginning: what is pending, what was torn by a crash, what was damaged later.
+//!
+//! A batch is synced before the next one is written. So an unreadable stretch with a readable batch behind it was once
+//! whole and is damage: it is set aside and reported. An unreadable end of the last segment is what a crash leaves: it
+//! is cut off, also set aside, and as much of it kept as is certain to be in order.
+
+use crate::index::{Index, Place, RememberedId, Segment};
+use crate::log::{SEGMENT_PREFIX, SEGMENT_SUFFIX, io_error, segment_name};
+use crate::record::{self, BatchHeader, HEADER_BYTES, MAGIC, Piece, Record};
+use crate::{Disk, DiskFile, StoreError, StoreOptions};
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use toolbus_engine::{AttemptsNote, Message, RestoredMessage, Seq, Settled};
+
+/// Who rebuilds its state from the log, in the order of the log.
+pub trait Replay {
+    fn message(&mut self, message: RestoredMessage<'_>);
+    fn settled(&mut self, settled: &Settled);
+    fn attempts(&mut self, note: &AttemptsNote);
+}
+
+/// What opening the log found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    pub next_seq: Seq,
+    pub batches: u64,
+    /// Bytes of an unfinished batch that a crash left.
+    pub torn_bytes: u64,
+    /// Stretches that were damaged after they had been written, and their bytes.
+    pub damaged: u64,
+    pub damaged_bytes: u64,
+}
+
+pub struct Replayed {
+    pub index: Index,
+    pub recovery: Recovery,
+    pub next_number: u64,
+    /// Whole messages of a torn batch, in order; they are to be written again.
+    pub salvaged: Vec<Message>,
+}
+
+pub fn replay(disk: &dyn Disk, options: &StoreOptions, target: &mut dyn Replay) -> Result<Replayed, StoreError> {
+    let mut segments = list_segments(disk)?;
+    segments.sort_unstable();
+    let last = segments.last().copied();
+    let replayed =
+        Replayed { index: Index::default(), recovery: Recovery::default(), next_number: 1, salvaged: Vec::new() };
+    let mut reader = Reader { disk, options, target, replayed };
+    for segment in segments {
+        reader.segment(segment, Some(segment) == last)?;
+    }
+    Ok(reader.replayed)
+}
+
+fn list_segments(disk: &dyn Disk) -> Result<Vec<u32>, StoreError> {
+    let names =
+        disk.list().map_err(|source| StoreError::Io { what: "list", file: "the data folder".into(), source })?;
+    let number = |name: &String| name.strip_prefix(SEGMENT_PREFIX)?.strip_suffix(SEGMENT_SUFFIX)?.parse().ok();
+    Ok(names.iter().filter_map(number).collect())
+}
+
+struct Reader<'a> {
+    disk: &'a dyn Disk,
+    options: &'a StoreOptions,
+    target: &'a mut dyn Replay,
+    replayed: Replayed,
+}
+
+/// How much is read at a time. A batch that is larger is read whole.
+const CHUNK: usize = 4 << 20;
+
+impl Reader<'_> {
+    fn segment(&mut self, number: u32, is_last: bool) -> Result<(), StoreError> {
+        let file = self.disk.open(&segment_name(number)).map_err(io_error("open", number))?;
+        let length = file.size().map_err(io_error("measure", number))?;
+        let segment = Segment { file: Arc::clone(&file), bytes: length, live: 0, live_bytes: 0 };
+        self.replayed.index.segments.insert(number, segment);
+        let mut window = Window { file: &*file, length, start: 0, bytes: Bytes::new() };
+        let mut position = 0;
+        while position < length {
+            position = self.batch(number, is_last, &mut window, position)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is at a position of a segment and returns where to go on.
+    fn batch(&mut self, number: u32, is_last: bool, window: &mut Window<'_>, position: u64) -> Result<u64, StoreError> {
+        let read_error = io_error("read", number);
+        let header = window.at(position, HEADER_BYTES).map_err(&read_error)?.and_then(|bytes| self.header(&bytes));
+        let end = header.map(|header| position + HEADER_BYTES as u64 + u64::from(header.body_bytes));
+        let end = end.filter(|end| *end <= window.length);
+        if let (Some(header), Some(end)) = (header, end) {
+            let body = window.exactly(position + HEADER_BYTES as u64, end).map_err(&read_error)?;
+            if self.whole_batch(header, number, position, body) {
+                return Ok(end);
+            }
+        }
+        let behind = self.next_batch(window, end.unwrap_or(position + 1)).map_err(&read_error)?;
+        if is_last && behind.is_none() {
+            self.torn_end(number, header, window, position)?;
+            return Ok(window.length);
+        }
+        let until = end.or(behind).unwrap_or(window.length);
+        let stretch = window.exactly(position, until).map_err(&read_error)?;
+        self.damaged_stretch(number, header, position, &stretch);
+        Ok(until)
+    }
+
+    /// A header counts only if its batch comes after what was read so far: leftovers of earlier files don't.
+    fn header(&self, bytes: &[u8]) -> Option<BatchHeader> {
+        BatchHeader::read(bytes).filter(|header| header.number >= self.replayed.next_number)
+    }
+
+    /// Applies a batch if all of it is readable.
+    fn whole_batch(&mut self, header: BatchHeader, segment: u32, position: u64, mut body: Bytes) -> bool {
+        let mut records = Vec::with_capacity(header.records as usize);
+        let mut offset = position + HEADER_BYTES as u64;
+        while !body.is_empty() {
+            let Some(raw) = record::split_record(&mut body) else { return false };
+            let length = raw.len() as u32;
+            let Some(record) = record::read_record(raw) else { return false };
+            records.push((record, Place { segment, offset: offset as u32, length }));
+            offset += u64::from(length);
+        }
+        if records.len() != header.records as usize {
+            return false;
+        }
+        self.count(header);
+        records.into_iter().for_each(|(record, place)| self.apply(record, place));
+        true
+    }
+
+    /// Applies what is readable of a damaged stretch and sets the rest aside.
+    fn damaged_stretch(&mut self, segment: u32, header: Option<BatchHeader>, position: u64, stretch: &Bytes) {
+        header.into_iter().for_each(|header| self.count(header));
+        let skipped = if header.is_some() { HEADER_BYTES } else { 0 };
+        let body = stretch.slice(skipped..);
+        let body_at = position + skipped as u64;
+        for piece in record::pieces(&body) {
+            match piece {
+                Piece::Whole { at, length, record } => {
+                    let offset = (body_at + at as u64) as u32;
+                    self.apply(record, Place { segment, offset, length: length as u32 });
+                }
+                Piece::Unreadable { at, length } => {
+                    self.keep_damaged(segment, body_at + at as u64, &body[at..at + length]);
+                }
+            }
+        }
+    }
+
+    /// What a crash leaves of the last batch is cut off.
+    fn torn_end(
+        &mut self,
+        number: u32,
+        header: Option<BatchHeader>,
+        window: &mut Window<'_>,
+        from: u64,
+    ) -> Result<(), StoreError> {
+        let torn = window.exactly(from, window.length).map_err(io_error("read", number))?;
+        tracing::warn!(segment = number, bytes = torn.len(), "repaired the end of the log: an unfinished batch");
+        self.replayed.recovery.torn_bytes += torn.len() as u64;
+        self.keep_aside(number, from, &torn);
+        self.salvage(header, torn);
+        window.file.truncate(from).map_err(io_error("cut back", number))?;
+        window.file.sync().map_err(io_error("sync", number))?;
+        if let Some(segment) = self.replayed.index.segments.get_mut(&number) {
+            segment.bytes = from;
+        }
+        Ok(())
+    }
+
+    /// The messages at the head of a torn batch. Nobody has a receipt for them, but if the tear is in truth damage,
+    /// somebody may. Behind the first unreadable record nothing is kept, or messages would change their order.
+    fn salvage(&mut self, header: Option<BatchHeader>, mut torn: Bytes) {
+        let next_seq = header.map_or(0, |header| header.next_seq);
+        self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(next_seq);
+        let mut body = torn.split_off(torn.len().min(HEADER_BYTES));
+        while let Some(Some(Record::Put(message))) = record::split_record(&mut body).map(record::read_record) {
+            self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(message.seq + 1);
+            self.replayed.salvaged.push(message);
+        }
+    }
+
+    fn count(&mut self, header: BatchHeader) {
+        self.replayed.next_number = header.number + 1;
+        self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(header.next_seq);
+        self.replayed.recovery.batches += 1;
+    }
+
+    fn apply(&mut self, record: Record, place: Place) {
+        let index = &mut self.replayed.index;
+        match record {
+            Record::Put(message) => {
+                let next_seq = &mut self.replayed.recovery.next_seq;
+                *next_seq = (*next_seq).max(message.seq + 1);
+                self.target.message(facts(&message));
+                let name = match index.shelves.get_key_value(&message.mailbox) {
+                    Some((name, _)) => Arc::clone(name),
+                    None => Arc::clone(&message.mailbox),
+                };
+                index.add(&name, message.seq, place);
+            }
+            Record::Settled(all) => {
+                for settled in all {
+                    if let Some((mailbox, seq)) = &settled.stored {
+                        index.remove(mailbox, *seq);
+                    }
+                    self.target.settled(&settled);
+                    let Settled { fingerprint, content, at, .. } = settled;
+                    let id = RememberedId { fingerprint, content, at, segment: place.segment };
+                    index.remember(id, self.options.history_ids, self.options.history_age);
+                }
+            }
+            Record::Attempts(all) => all.iter().for_each(|note| self.target.attempts(note)),
+        }
+    }
+
+    /// Finds the next position with a readable batch header.
+    fn next_batch(&self, window: &mut Window<'_>, from: u64) -> io::Result<Option<u64>> {
+        let magic = MAGIC.to_le_bytes();
+        let mut position = from;
+        while let Some(chunk) = window.up_to(position, 1 << 20)? {
+            for offset in memchr_all(&chunk, magic) {
+                let at = position + offset as u64;
+                let header = window.at(at, HEADER_BYTES)?.and_then(|bytes| self.header(&bytes));
+                if header.is_some_and(|h| at + (HEADER_BYTES as u64) + u64::from(h.body_bytes) <= window.length) {
+                    return Ok(Some(at));
+                }
+            }
+            // Overlap by a magic number less one, so that none hides on the seam.
+            let step = chunk.len().saturating_sub(magic.len() - 1).max(1);
+            position += step as u64;
+        }
+        Ok(None)
+    }
+
+    fn keep_damaged(&mut self, segment: u32, offset: u64, bytes: &[u8]) {
+        self.replayed.recovery.damaged += 1;
+        self.replayed.recovery.damaged_bytes += bytes.len() as u64;
+        tracing::error!(segment, offset, bytes = bytes.len(), "the log is damaged; the stretch is set aside");
+        self.keep_aside(segment, offset, bytes);
+    }
+
+    fn keep_aside(&self, segment: u32, offset: u64, bytes: &[u8]) {
+        // A copy for a person to look at; a damaged gigabyte is not worth another one.
+        keep_aside(self.disk, segment, offset, &bytes[..bytes.len().min(16 << 20)]);
+    }
+}
+
+/// Keeps damaged bytes in a file of their own. That it can't be kept must not keep the broker from starting.
+pub(crate) fn keep_aside(disk: &dyn Disk, segment: u32, offset: u64, bytes: &[u8]) {
+    let name = format!("damaged-{segment:010}-{offset}.bin");
+    let kept = match disk.create(&name) {
+        Ok(file) => file.append(bytes).and_then(|()| file.sync()).and_then(|()| disk.sync_folder()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = kept {
+        tracing::error!(file = name, %error, "damaged bytes could not be kept");
+    }
+}
+
+pub(crate) fn facts(message: &Message) -> RestoredMessage<'_> {
+    RestoredMessage {
+        seq: message.seq,
+        mailbox: &message.mailbox,
+        id: &message.id,
+        from: &message.from.name,
+        fingerprint: message.fingerprint,
+        content: message.content,
+        size: message.size(),
+        accepted_at: message.accepted_at,
+        expires_at: message.expires_at,
+    }
+}
+
+fn memchr_all(haystack: &[u8], needle: [u8; 4]) -> impl Iterator<Item = usize> {
+    haystack.windows(4).enumerate().filter(move |(_, window)| *window == needle).map(|(offset, _)| offset)
+}
+
+/// A sliding view of a file.
+struct Window<'a> {
+    file: &'a dyn DiskFile,
+    length: u64,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window<'_> {
+    /// Exactly `length` bytes at `position`, or `None` if the file ends before.
+    fn at(&mut self, position: u64, length: usize) -> io::Result<Option<Bytes>> {
+        if position + length as u64 > self.length {
+            return Ok(None);
+        }
+        let covered = position >= self.start && position + length as u64 <= self.start + self.bytes.len() as u64;
+        if !covered {
+            let size = (CHUNK.max(length) as u64).min(self.length - position) as usize;
+            let mut buffer = vec![0; size];
+            self.file.read_at(position, &mut buffer)?;
+            (self.start, self.bytes) = (position, Bytes::from(buffer));
+        }
+        let offset = (position - self.start) as usize;
+        Ok(Some(self.bytes.slice(offset..offset + length)))
+    }
+
+    /// The bytes from `position` to `end`, which is within the file.
+    fn exactly(&mut self, position: u64, end: u64) -> io::Result<Bytes> {
+        self.at(position, (end - position) as usize)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// At most `length` bytes at `position`, or `None` at the end.
+    fn up_to(&mut self, position: u64, length: usize) -> io::Result<Option<Bytes>> {
+        if position >= self.length {
+            return Ok(None);
+        }
+        let length = (length as u64).min(self.length - position) as usize;
+        self.at(position, length)
+    }
+}

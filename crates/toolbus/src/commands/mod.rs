@@ -1,0 +1,45 @@
+//! One file per command.
+
+pub mod ask;
+pub mod broker;
+pub mod ps;
+pub mod recv;
+pub mod send;
+
+use crate::failure::Failure;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Prints a line and fails, rather than panics, when nobody reads it.
+pub fn print_line(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::Stdout)
+}
+
+/// Reads a duration such as `500ms`, `30s`, `5m` or `2h`; a bare number counts seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "a duration looks like 500ms, 30s, 5m or 2h".to_owned())?;
+    let millis = match &text[digits.len()..] {
+        "ms" => Some(number),
+        "" | "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        unit => return Err(format!("unknown unit '{unit}': use ms, s, m or h")),
+    };
+    millis.map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_bad_ones_say_so() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));
+        assert!(parse_duration("5 apples").is_err());
+        assert!(parse_duration("99999999999999999999h").is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! `toolbus send`: one message, one receipt.
+
+use super::{parse_duration, print_line};
+use crate::failure::Failure;
+use crate::reach::{ReachArgs, passing_agent};
+use clap::Args;
+use std::io::Read;
+use std::time::Duration;
+use toolbus_client::SendOptions;
+use toolbus_protocol::{AgentRef, Body, InboxMessage, MsgId};
+
+#[derive(Args)]
+pub struct SendArgs {
+    /// The agent to send to.
+    #[arg(long, value_name = "NAME")]
+    to: String,
+    /// What the message is for.
+    #[arg(long, default_value = "task")]
+    kind: String,
+    /// The body as JSON; `-` reads it from standard input.
+    #[arg(long, default_value = "null", value_name = "JSON|-")]
+    body: String,
+    /// The id of the message. Sending the same message again under the same id stores it once.
+    #[arg(long)]
+    id: Option<String>,
+    /// Send in this agent's name.
+    #[arg(long = "as", value_name = "NAME")]
+    sender: Option<String>,
+    /// How long the message is worth delivering, such as 30s. For ever by default.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    deadline: Option<Duration>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+pub async fn run(args: SendArgs) -> Result<(), Failure> {
+    let body = read_body(args.body)?;
+    let me = args.sender.map_or_else(passing_agent, AgentRef::new);
+    let client = args.reach.connect(me.clone(), true).await?;
+    let mut message = InboxMessage::new(me, args.kind, body);
+    if let Some(id) = args.id {
+        message.id = MsgId::from(id);
+    }
+    let id = client.deliver_with(&args.to, message, SendOptions { deadline: args.deadline }).await?;
+    client.close().await;
+    if args.reach.json {
+        print_line(&serde_json::json!({"delivered": id.as_str(), "to": args.to}).to_string())
+    } else {
+        print_line(&format!("delivered {id} to {}", args.to))
+    }
+}
+
+fn read_body(argument: String) -> Result<Body, Failure> {
+    let mut text = argument;
+    if text == "-" {
+        text.clear();
+        std::io::stdin().read_to_string(&mut text).map_err(Failure::Stdin)?;
+    }
+    Ok(Body::parse(text.trim().to_owned())?)
+}

@@ -1,0 +1,10 @@
+//! toolbus as a library: durable mailboxes and the client for them, under the names that users of the original know.
+
+pub use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+pub use toolbus_client::{
+    Ask, AskMode, BrokerClient, BrokerError, BrokerResult, ClientOptions, LiveEvent, MultiplexedClient, Reply,
+    SendOptions,
+};
+pub use toolbus_protocol::{
+    AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, InboxKind, InboxMessage, MsgId, Status,
+};

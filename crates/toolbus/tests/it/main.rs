@@ -1,0 +1,7 @@
+//! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
+
+mod cli;
+mod client;
+mod kill;
+mod process;
+mod support;

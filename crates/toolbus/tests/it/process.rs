@@ -1,0 +1,144 @@
+//! The broker as a process: signals, descriptors, memory of the past.
+
+use crate::support::{BrokerProcess, TOKEN, connect, message, soon};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use toolbus_protocol::Framing;
+
+#[tokio::test]
+async fn sigterm_stops_within_five_seconds_and_keeps_everything() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
+    let sender = connect(&broker.url(), "alice", Framing::Compact).await;
+    for number in 0..100 {
+        soon("receipt", sender.deliver("bob", message(number))).await.expect("accepted");
+    }
+    let pid = broker.child.id().expect("it runs").to_string();
+    let asked = Instant::now();
+    let killed = Command::new("kill").arg(&pid).status().await.expect("kill exists");
+    assert!(killed.success());
+    let status = soon("exit", broker.child.wait()).await.expect("it can be waited for");
+    assert!(status.success(), "{status}");
+    assert!(asked.elapsed() < Duration::from_secs(5));
+
+    let broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
+    let receiver = connect(&broker.url(), "bob", Framing::Compact).await;
+    receiver.subscribe().await.expect("open");
+    for number in 0..100u64 {
+        let message = soon("message", receiver.next_message()).await.expect("open");
+        assert_eq!(message.body.to::<u64>().expect("a number"), number, "in order");
+    }
+}
+
+#[tokio::test]
+async fn running_out_of_descriptors_passes_and_honest_clients_are_served_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let token = folder.path().join("test-token");
+    std::fs::write(&token, TOKEN).expect("writable");
+    let mut command = Command::new("sh");
+    // The hard limit too, because the broker raises the soft one to it.
+    command.arg("-c").arg(format!(
+        "ulimit -n 64; exec '{}' broker --listen 127.0.0.1:0 --data '{}' --shared-token-file '{}'",
+        env!("CARGO_BIN_EXE_toolbus"),
+        folder.path().display(),
+        token.display()
+    ));
+    let broker = BrokerProcess::spawn(command).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        match tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(broker.address)).await {
+            Ok(Ok(socket)) => silent.push(socket),
+            _ => break,
+        }
+    }
+    assert!(silent.len() > 64, "the limit was not reached: {}", silent.len());
+    drop(silent);
+    let client = soon("a connection", async {
+        loop {
+            let agent = toolbus::AgentRef::new("alice");
+            match toolbus::BrokerClient::connect(&broker.url(), agent, TOKEN).await {
+                Ok(client) => break client,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    })
+    .await;
+    soon("receipt", client.deliver("bob", message(1))).await.expect("accepted");
+}
+
+#[tokio::test]
+async fn a_second_broker_on_the_same_folder_is_refused_with_a_reason() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let _first = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
+    let second = Command::new(env!("CARGO_BIN_EXE_toolbus"))
+        .args(["broker", "--listen", "127.0.0.1:0", "--data"])
+        .arg(folder.path())
+        .output();
+    let second = soon("exit", second).await.expect("it starts");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success());
+    assert!(said.contains("another process uses the data folder"), "{said}");
+    assert!(said.contains("hint:"), "{said}");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_messages_and_serves_the_old_ones() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("not allowed to mount a small disk here; nothing was tested");
+        return;
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+    command.args(["broker", "--listen", "127.0.0.1:0", "--reserve", "4", "--data"]).arg(disk.folder.path().join("d"));
+    let token = disk.folder.path().join("token");
+    std::fs::write(&token, TOKEN).expect("there is room");
+    command.arg("--shared-token-file").arg(token);
+    let broker = BrokerProcess::spawn(command).await;
+    let sender = connect(&broker.url(), "alice", Framing::Compact).await;
+    let mut accepted = 0u64;
+    let refused = loop {
+        let body = toolbus::Body::of(&"x".repeat(256 << 10)).expect("a string");
+        let large = toolbus::InboxMessage::new(sender.me(), "task", body);
+        match soon("an answer", sender.deliver("bob", large)).await {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+        assert!(accepted < 1000, "the disk never filled up");
+    };
+    assert_eq!(refused.code(), Some(toolbus::ErrorCode::DiskFull), "{refused}");
+    let receiver = connect(&broker.url(), "bob", Framing::Compact).await;
+    receiver.subscribe().await.expect("open");
+    for _ in 0..accepted {
+        let message = soon("message", receiver.next_message()).await.expect("open");
+        soon("confirmation", receiver.ack_confirmed(message.id)).await.expect("acknowledged on a full disk");
+    }
+}
+
+/// A disk of 32 MiB in memory.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+    _open: OwnedFd,
+}
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"])
+            .arg(folder.path())
+            .status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let open = std::fs::File::open(folder.path()).expect("it was just mounted");
+        Some(Self { folder, _open: open.into() })
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the broker may still be on its way out.
+        std::process::Command::new("umount").arg("-l").arg(self.folder.path()).status().ok();
+    }
+}

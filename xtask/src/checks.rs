@@ -1,0 +1,13 @@
+//! What is checked without running the product.
+
+use crate::run::{StepError, cargo};
+use crate::{tidy, tools};
+
+pub fn all() -> Result<(), StepError> {
+    cargo("format", ["fmt", "--all", "--", "--check"]).run()?;
+    tidy::all()?;
+    cargo("lints", ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"])
+        .run()?;
+    tools::cargo_deny()?;
+    cargo("licences and sources", ["deny", "--offline", "--all-features", "check", "bans", "licenses", "sources"]).run()
+}

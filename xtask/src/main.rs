@@ -1,0 +1,85 @@
+//! The project's own commands: `cargo xtask test` is everything that has to hold, the others are its parts and tools.
+
+mod checks;
+mod run;
+mod tidy;
+mod tools;
+
+use clap::{Parser, Subcommand};
+use run::{Step, StepError, cargo};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// All checks and tests; installs what it needs.
+    Test,
+    /// Format, lints, licences, house rules.
+    Check,
+    /// The original's client and host against our broker, and ours against its broker.
+    Interop,
+    /// Speed, as ratios against other systems in the same run.
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// The simulation: `--seed N` replays one, `--seeds FROM..TO` runs many.
+    Sim {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// A backlog of a million messages: memory, restart, drain.
+    Backlog {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().task {
+        Task::Test => test(),
+        Task::Check => checks::all(),
+        Task::Interop => interop(),
+        Task::Bench { options } => bench("run", options),
+        Task::Backlog { options } => bench("backlog", options),
+        Task::Sim { options } => simulate(options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nxtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result<(), StepError> {
+    checks::all()?;
+    tools::cargo_nextest()?;
+    // The tests with real processes start the binary that a user would.
+    cargo("build the binary", ["build", "--release", "--package", "toolbus"]).run()?;
+    cargo("tests", ["nextest", "run", "--workspace", "--all-features", "--no-fail-fast"]).run()?;
+    cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
+    interop()
+}
+
+fn interop() -> Result<(), StepError> {
+    cargo("interoperability with the original", ["test", "--manifest-path", "interop/Cargo.toml"]).run()
+}
+
+fn bench(command: &str, options: Vec<String>) -> Result<(), StepError> {
+    cargo("build the contenders", ["build", "--release", "--package", "toolbus", "--package", "toolbus-bench"])
+        .run()?;
+    Step::new("bench", "target/release/toolbus-bench").arg(command).args(options).run()
+}
+
+fn simulate(options: Vec<String>) -> Result<(), StepError> {
+    let build = ["run", "--release", "--quiet", "--package", "toolbus-testkit", "--bin", "simulate", "--"];
+    cargo("simulation", build).args(options).run()
+}

@@ -1,0 +1,62 @@
+//! Running other programs, loudly, and stopping at the first that fails.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("{step} failed")]
+    Failed { step: String },
+    #[error("{step} could not be started: {source}")]
+    NotStarted { step: String, source: io::Error },
+    #[error("{0}")]
+    Tidy(String),
+}
+
+pub struct Step {
+    name: String,
+    command: Command,
+}
+
+/// A cargo command in the project's folder.
+pub fn cargo<const N: usize>(name: &str, args: [&str; N]) -> Step {
+    Step::new(name, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).args(args)
+}
+
+impl Step {
+    pub fn new(name: &str, program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program);
+        command.current_dir(root());
+        Self { name: name.to_owned(), command }
+    }
+
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub fn run(mut self) -> Result<(), StepError> {
+        eprintln!("\n── {}", self.name);
+        match self.command.status() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(_) => Err(StepError::Failed { step: self.name }),
+            Err(source) => Err(StepError::NotStarted { step: self.name, source }),
+        }
+    }
+
+    /// Whether it runs at all, without a word.
+    pub fn works(mut self) -> bool {
+        self.command.output().is_ok_and(|output| output.status.success())
+    }
+}
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
