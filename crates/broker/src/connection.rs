@@ -2,7 +2,7 @@
 //! there, hand it to the mailboxes, write again; then rest until the socket or the outbox has something.
 
 use crate::egress::Egress;
-use crate::handshake::{Goodbye, Greeted, Socket, dismiss, ws_goodbye};
+use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
 use crate::wire;
@@ -19,8 +19,8 @@ use tokio_websockets::{CloseCode, Message as WsMessage};
 use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_protocol::{ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
-/// Messages read in one turn before others get theirs.
-const TURN_BUDGET: usize = 128;
+/// What may be read in one turn before it is dealt with and others get theirs; see `charge`.
+const TURN_BUDGET: usize = 8192;
 /// Unreadable frames that are answered before the peer is given up.
 const MAX_BAD_FRAMES: u32 = 32;
 /// How long a connection waits before it looks again whether the disk has caught up.
@@ -34,7 +34,8 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
-    let mut ticks = tokio::time::interval(server.options.heartbeat / 2);
+    let half_heartbeat = server.options.heartbeat / 2;
+    let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection = Connection {
         socket,
@@ -42,13 +43,15 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         outbox,
         conn,
         framing,
-        egress: Egress::new(framing, numbered_receipts),
+        egress: Egress::new(name.clone(), framing, numbered_receipts),
         numbered_receipts,
+        packed: Bytes::new(),
         commands: Vec::new(),
         outgoing: Vec::new(),
         bad_frames: 0,
         silent_ticks: 0,
         blocked_since: None,
+        taken: 0,
         ticks,
         pause: None,
         stop: Box::pin(server.stop.clone().cancelled_owned()),
@@ -57,6 +60,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     server.core.detach(conn);
     match end {
         End::Gone => {}
+        End::Left => part(&mut connection.socket).await,
         End::Stopping => connection.farewell().await,
         End::Dismissed(goodbye) => {
             tracing::warn!(agent = &*name, code = goodbye.code.code(), reason = goodbye.reason, "closing a connection");
@@ -68,6 +72,8 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
 
 enum End {
     Gone,
+    /// The peer closed in order.
+    Left,
     Stopping,
     Dismissed(Goodbye),
 }
@@ -80,6 +86,8 @@ struct Connection {
     framing: Framing,
     egress: Egress,
     numbered_receipts: bool,
+    /// Frames of a binary message that this turn had no budget for.
+    packed: Bytes,
     commands: Vec<Command>,
     outgoing: Vec<Outgoing>,
     bad_frames: u32,
@@ -87,6 +95,8 @@ struct Connection {
     silent_ticks: u32,
     /// Since when the peer takes no bytes.
     blocked_since: Option<Instant>,
+    /// Bytes that the peer had taken by then.
+    taken: u64,
     ticks: Interval,
     pause: Option<Pin<Box<Sleep>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -104,11 +114,13 @@ impl Connection {
                 return Poll::Ready(end);
             }
             let before = budget;
-            if let Err(end) = self.read(cx, &mut budget) {
-                return Poll::Ready(end);
-            }
+            let read = self.read(cx, &mut budget);
+            // What came before a bad frame or a goodbye was meant, and counts.
             if !self.commands.is_empty() {
                 self.server.core.submit(self.conn, &mut self.commands);
+            }
+            if let Err(end) = read {
+                return Poll::Ready(end);
             }
             if budget == 0 {
                 cx.waker().wake_by_ref();
@@ -118,7 +130,8 @@ impl Connection {
                     return Poll::Ready(end);
                 }
                 // Unless the peer is behind, nothing may be left when the task rests.
-                if self.outbox.end_turn() || self.blocked_since.is_some() {
+                let done = self.outbox.end_turn() && self.commands.is_empty();
+                if done || self.blocked_since.is_some() {
                     return Poll::Pending;
                 }
             }
@@ -140,15 +153,23 @@ impl Connection {
                 }
             }
             match self.socket.poll_flush_unpin(cx) {
-                Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => {}
+                Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => self.outbox.set_behind(false),
                 Poll::Ready(Ok(())) => return Ok(()),
                 Poll::Ready(Err(_)) => return Err(End::Gone),
-                Poll::Pending => {
-                    self.blocked_since.get_or_insert_with(Instant::now);
-                    return Ok(());
-                }
+                Poll::Pending => return self.note_blocked(),
             }
         }
+    }
+
+    /// A peer that takes some of it is slow, but not stuck.
+    fn note_blocked(&mut self) -> Result<(), End> {
+        let taken = self.socket.get_ref().written();
+        if self.blocked_since.is_none() || taken > self.taken {
+            self.blocked_since = Some(Instant::now());
+            self.taken = taken;
+        }
+        self.outbox.set_behind(true);
+        if self.outbox.overflows() { Err(slow_reader()) } else { Ok(()) }
     }
 
     /// Reads what is there into commands. A peer that doesn't read is not read from, and neither is anyone while the
@@ -158,14 +179,18 @@ impl Connection {
             return Ok(());
         }
         while *budget > 0 {
+            if !self.packed.is_empty() {
+                self.unpack(budget)?;
+                continue;
+            }
             match self.socket.poll_next_unpin(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(None) => return Err(End::Gone),
                 Poll::Ready(Some(Err(error))) => return Err(ws_goodbye(error).map_or(End::Gone, End::Dismissed)),
                 Poll::Ready(Some(Ok(message))) => {
-                    *budget -= 1;
                     self.silent_ticks = 0;
-                    self.receive(message)?;
+                    charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
+                    self.receive(message, budget)?;
                 }
             }
         }
@@ -187,12 +212,12 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, message: WsMessage) -> Result<(), End> {
+    fn receive(&mut self, message: WsMessage, budget: &mut usize) -> Result<(), End> {
         let text = message.is_text();
         if !text && !message.is_binary() {
-            return if message.is_close() { Err(End::Gone) } else { Ok(()) };
+            return if message.is_close() { Err(End::Left) } else { Ok(()) };
         }
-        let mut payload = Bytes::from(message.into_payload());
+        let payload = Bytes::from(message.into_payload());
         let limit = self.server.options.max_frame_bytes;
         if payload.len() > limit {
             let id = if text { json::message_id_of(&payload) } else { None };
@@ -201,28 +226,37 @@ impl Connection {
         }
         if text {
             match json::read_client(&payload) {
-                Ok(frame) => self.accept(frame),
+                Ok(frame) => self.accept(frame, budget),
                 Err(error) => {
                     let id = json::message_id_of(&payload).map(|id| id.into_inner());
-                    self.bad_frame(error.code(), error.to_string(), id)
+                    let Goodbye { code, reason } = error.into();
+                    self.bad_frame(code, reason, id)
                 }
             }
         } else if self.framing == Framing::Compact {
-            loop {
-                match compact::read_client(&mut payload) {
-                    Ok(Some(frame)) => self.accept(frame)?,
-                    Ok(None) => return Ok(()),
-                    // Where the next frame would begin is unknown, and so are the numbers of the delivers behind it.
-                    Err(error) => return Err(End::Dismissed(Goodbye::new(error.code(), error.to_string()))),
-                }
-            }
+            self.packed = payload;
+            Ok(())
         } else {
             let reason = "a binary message, but this connection speaks JSON".to_owned();
             self.bad_frame(ErrorCode::NotCompact, reason, None)
         }
     }
 
-    fn accept(&mut self, frame: ClientFrame) -> Result<(), End> {
+    /// Reads the frames of a binary message, as far as the budget goes.
+    fn unpack(&mut self, budget: &mut usize) -> Result<(), End> {
+        while *budget > 0 {
+            match compact::read_client(&mut self.packed) {
+                Ok(Some(frame)) => self.accept(frame, budget)?,
+                Ok(None) => return Ok(()),
+                // Where the next frame would begin is unknown, and so are the numbers of the delivers behind it.
+                Err(error) => return Err(End::Dismissed(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, frame: ClientFrame, budget: &mut usize) -> Result<(), End> {
+        charge(budget, frame_cost(&frame));
         if matches!(frame, ClientFrame::Hello(_)) {
             return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
         }
@@ -251,7 +285,11 @@ impl Connection {
     fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         while self.ticks.poll_tick(cx).is_ready() {
             if self.blocked_since.is_some_and(|since| since.elapsed() > self.server.options.heartbeat * 2) {
-                return Err(End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning())));
+                return Err(slow_reader());
+            }
+            // While we don't listen, silence is no sign of anything.
+            if self.blocked_since.is_some() || self.pause.is_some() {
+                continue;
             }
             self.silent_ticks += 1;
             match self.silent_ticks {
@@ -282,7 +320,31 @@ impl Connection {
             let reason = ErrorCode::ShuttingDown.code();
             self.socket.feed(WsMessage::close(Some(CloseCode::GOING_AWAY), reason)).await.ok();
             self.socket.flush().await.ok();
+            drain(&mut self.socket).await;
         };
         tokio::time::timeout(Duration::from_secs(1), goodbye).await.ok();
+    }
+}
+
+fn slow_reader() -> End {
+    End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning()))
+}
+
+/// What a WebSocket message costs by itself, and how many of its bytes cost as much as a small frame.
+const MESSAGE_COST: usize = 64;
+const BYTES_PER_COST: usize = 1 << 10;
+
+/// Bounds what one turn takes in, and with it memory, the time that the mailboxes are locked, and everyone's wait.
+fn charge(budget: &mut usize, cost: usize) {
+    *budget = budget.saturating_sub(cost);
+}
+
+/// Many small frames fit into one message. What has a long answer costs more than what has a short one or none.
+fn frame_cost(frame: &ClientFrame) -> usize {
+    match frame {
+        ClientFrame::Deliver(_) | ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
+        ClientFrame::Status { .. } => TURN_BUDGET,
+        ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => TURN_BUDGET / 8,
+        _ => MESSAGE_COST,
     }
 }

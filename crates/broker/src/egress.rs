@@ -2,23 +2,28 @@
 
 use crate::wire;
 use bytes::BytesMut;
-use tokio_websockets::Message as WsMessage;
-use toolbus_engine::{Command, Outgoing};
+use bytestring::ByteString;
+use tokio_websockets::{CloseCode, Message as WsMessage};
+use toolbus_engine::{Command, Outgoing, Refusal};
 use toolbus_protocol::{BrokerFrame, Framing, compact, json};
 
 /// Compact frames are packed into WebSocket messages of about this size.
 const PACK_BYTES: usize = 256 << 10;
+/// Refusals to one peer that leave a line in the log; a peer can cause any number of them.
+const MAX_LOGGED_REFUSALS: u32 = 32;
 
 pub struct Egress {
+    agent: ByteString,
     framing: Framing,
     numbered_receipts: bool,
     buffer: BytesMut,
     receipts: Vec<u64>,
+    refusals: u32,
 }
 
 impl Egress {
-    pub fn new(framing: Framing, numbered_receipts: bool) -> Self {
-        Self { framing, numbered_receipts, buffer: BytesMut::new(), receipts: Vec::new() }
+    pub fn new(agent: ByteString, framing: Framing, numbered_receipts: bool) -> Self {
+        Self { agent, framing, numbered_receipts, buffer: BytesMut::new(), receipts: Vec::new(), refusals: 0 }
     }
 
     /// Encodes everything in `outgoing`. What can't be shown to this peer comes back as a command.
@@ -29,11 +34,14 @@ impl Egress {
         mut send: impl FnMut(WsMessage),
     ) {
         for out in outgoing.drain(..) {
+            if let Outgoing::Refused { refusal, .. } = &out {
+                self.log_refusal(refusal);
+            }
             match out {
                 Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
                 out => match self.framing {
                     Framing::Compact => {
-                        compact::write_broker(&wire::frame(&out), &mut self.buffer);
+                        wire::write_compact(&out, &mut self.buffer);
                         if self.buffer.len() >= PACK_BYTES {
                             send(WsMessage::binary(self.buffer.split()));
                         }
@@ -48,6 +56,13 @@ impl Egress {
         self.encode_receipts(&mut send);
         if !self.buffer.is_empty() {
             send(WsMessage::binary(self.buffer.split()));
+        }
+    }
+
+    fn log_refusal(&mut self, refusal: &Refusal) {
+        self.refusals = self.refusals.saturating_add(1);
+        if self.refusals <= MAX_LOGGED_REFUSALS {
+            tracing::info!(agent = &*self.agent, code = wire::code(refusal).code(), %refusal, "refused");
         }
     }
 
@@ -97,6 +112,14 @@ pub fn raw_text_frame(text: &str) -> Vec<u8> {
         }
     }
     frame.extend_from_slice(&text.as_bytes()[..text.len().min(usize::from(u16::MAX))]);
+    frame
+}
+
+/// A whole close frame, for the same case.
+pub fn raw_close_frame(status: CloseCode, reason: &str) -> Vec<u8> {
+    let mut frame = vec![0x88, 2 + reason.len() as u8];
+    frame.extend_from_slice(&u16::from(status).to_be_bytes());
+    frame.extend_from_slice(reason.as_bytes());
     frame
 }
 

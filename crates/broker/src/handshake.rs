@@ -1,7 +1,7 @@
 //! The first seconds of a connection: `hello` in time and in size, or an error and the door.
 
 use crate::auth::Credential;
-use crate::egress::raw_text_frame;
+use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
 use crate::server::ServerShared;
 use bytes::Bytes;
@@ -11,13 +11,18 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
 use toolbus_protocol::{
-    AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
+    AgentRef, BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome,
+    json,
 };
 
 pub type Socket = WebSocketStream<Prefixed>;
 
 /// How much a peer may send before it is known.
 const MAX_HELLO_BYTES: usize = 64 << 10;
+/// Pings and pongs before `hello`. Each ping is owed a pong, which waits in memory if the peer takes none.
+const MAX_SIGNS_BEFORE_HELLO: usize = 32;
+/// The longest wait for a peer to take a goodbye.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A peer that was let in.
 pub struct Greeted {
@@ -39,15 +44,39 @@ impl Goodbye {
     }
 }
 
+/// The reason ends up in the log, so it quotes nothing of what the peer sent: that may be long, or a secret in the
+/// wrong place.
+impl From<DecodeError> for Goodbye {
+    fn from(error: DecodeError) -> Self {
+        let text = error.to_string();
+        let reason = match (&error, text.find("invalid "), text.rfind(", expected ")) {
+            (DecodeError::Json(_), Some(quote), Some(expected)) => {
+                format!("{}a wrong value{}", &text[..quote], &text[expected..])
+            }
+            _ => text,
+        };
+        Self::new(error.code(), reason)
+    }
+}
+
 pub async fn greet(stream: Prefixed, server: &ServerShared) -> Option<Greeted> {
     let limits = Limits::default().max_payload_len(Some(MAX_HELLO_BYTES));
     let mut socket = ServerBuilder::new().limits(limits).serve(stream);
-    let outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, server)).await;
+    let outcome = tokio::select! {
+        outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, server)) => {
+            outcome.unwrap_or_else(|_| Err(Goodbye::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning())))
+        }
+        () = server.stop.cancelled() => {
+            Err(Goodbye::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning()))
+        }
+    };
     let goodbye = match outcome {
-        Ok(Ok(Some((agent, hello)))) => return welcome(socket, agent, &hello, server).await,
-        Ok(Ok(None)) => return None,
-        Ok(Err(goodbye)) => goodbye,
-        Err(_) => Goodbye::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning()),
+        Ok(Some((agent, hello))) => return welcome(socket, agent, &hello, server).await,
+        Ok(None) => {
+            part(&mut socket).await;
+            return None;
+        }
+        Err(goodbye) => goodbye,
     };
     tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
     dismiss(&mut socket, &goodbye).await;
@@ -56,6 +85,7 @@ pub async fn greet(stream: Prefixed, server: &ServerShared) -> Option<Greeted> {
 
 /// Reads frames until `hello`; `None` if the peer left.
 async fn admit(socket: &mut Socket, server: &ServerShared) -> Result<Option<(AgentRef, Hello)>, Goodbye> {
+    let mut signs = 0;
     let text = loop {
         match socket.next().await {
             None => return Ok(None),
@@ -65,10 +95,13 @@ async fn admit(socket: &mut Socket, server: &ServerShared) -> Result<Option<(Age
                 return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got a binary message"));
             }
             Some(Ok(message)) if message.is_close() => return Ok(None),
-            Some(Ok(_)) => {}
+            Some(Ok(_)) if signs == MAX_SIGNS_BEFORE_HELLO => {
+                return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got ping after ping"));
+            }
+            Some(Ok(_)) => signs += 1,
         }
     };
-    let frame = json::read_client(&text).map_err(|error| Goodbye::new(error.code(), error.to_string()))?;
+    let frame = json::read_client(&text)?;
     let ClientFrame::Hello(hello) = frame else {
         return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected hello"));
     };
@@ -116,21 +149,28 @@ pub async fn dismiss(socket: &mut Socket, goodbye: &Goodbye) {
     let text = json::write_broker(&frame).expect("an error frame has no body");
     let farewell = async {
         if let Err(WsError::AlreadyClosed) = socket.feed(Message::text(text.clone())).await {
-            // The library has queued its close frame and takes no more messages; the reason goes out before it.
+            // The library has queued a close frame with words of its own and takes no more messages. Ours go instead.
             socket.get_mut().write_all(&raw_text_frame(&text)).await.ok();
+            socket.get_mut().write_all(&raw_close_frame(CloseCode::POLICY_VIOLATION, goodbye.code.code())).await.ok();
         } else {
             socket.feed(Message::close(Some(CloseCode::POLICY_VIOLATION), goodbye.code.code())).await.ok();
+            socket.flush().await.ok();
         }
-        socket.flush().await.ok();
-        // Bytes that we never read would turn our goodbye into a reset on its way.
-        socket.get_mut().shutdown().await.ok();
-        drain(socket.get_mut()).await;
+        drain(socket).await;
     };
-    tokio::time::timeout(Duration::from_secs(1), farewell).await.ok();
+    tokio::time::timeout(GOODBYE_LIMIT, farewell).await.ok();
 }
 
-async fn drain(stream: &mut Prefixed) {
+/// Answers a peer's close with ours. Bounded like every goodbye.
+pub async fn part(socket: &mut Socket) {
+    tokio::time::timeout(GOODBYE_LIMIT, socket.close()).await.ok();
+}
+
+/// Ends our side and reads what is still on its way: bytes that nobody read would turn our goodbye into a reset.
+pub async fn drain(socket: &mut Socket) {
     use tokio::io::AsyncReadExt;
+    let stream = socket.get_mut();
+    stream.shutdown().await.ok();
     let mut scratch = [0u8; 4096];
     let mut left: usize = 1 << 20;
     while let Ok(count) = stream.read(&mut scratch).await {

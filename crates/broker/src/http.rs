@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    ALLOW, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -35,11 +35,17 @@ pub async fn serve(socket: TcpStream, server: Arc<ServerShared>, unknown_peer: O
         .timer(TokioTimer::new())
         .header_read_timeout(server.options.hello_timeout)
         .max_buf_size(64 << 10)
-        .keep_alive(false)
+        // The buffer's limit alone is passed by a head that arrives in one piece.
+        .max_header_size(64 << 10)
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
-    if let Err(error) = serving.await {
-        tracing::debug!(%error, "an HTTP connection ended badly");
+    tokio::select! {
+        outcome = serving => {
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "an HTTP connection ended badly");
+            }
+        }
+        () = server.stop.cancelled() => {}
     }
 }
 
@@ -53,20 +59,28 @@ fn answer(request: Request<Incoming>, server: &Arc<ServerShared>, permit: &Permi
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
         },
         (&Method::GET, "/" | "/bus") => upgrade(request, server, permit),
-        (_, "/" | "/bus" | "/healthz" | "/readyz") => text(StatusCode::METHOD_NOT_ALLOWED, "only GET works here\n"),
+        (_, "/" | "/bus" | "/healthz" | "/readyz") => {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET works here\n");
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+            answer
+        }
         _ => text(StatusCode::NOT_FOUND, "nothing here; the bus is at /bus\n"),
     }
 }
 
 fn upgrade(mut request: Request<Incoming>, server: &Arc<ServerShared>, permit: &Permit) -> Answer {
-    if let Some(origin) = request.headers().get(ORIGIN)
-        && !server.options.allowed_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes())
-    {
+    let allowed = |origin: &&HeaderValue| {
+        server.options.allowed_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes())
+    };
+    // All of them: a second one must not hide behind the first.
+    if let Some(origin) = request.headers().get_all(ORIGIN).iter().find(|origin| !allowed(origin)) {
         tracing::warn!(?origin, code = ErrorCode::OriginRefused.code(), "a web page was refused");
         return refused(StatusCode::FORBIDDEN, ErrorCode::OriginRefused);
     }
     let Some(accept) = accept_key(request.headers()) else {
-        return text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
+        let mut answer = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
+        answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+        return answer;
     };
     let Some(seat) = server.take_seat() else {
         tracing::warn!(code = ErrorCode::TooManyConnections.code(), "a connection was refused");
@@ -115,9 +129,13 @@ fn refused(status: StatusCode, code: ErrorCode) -> Answer {
     text(status, format!("{} {} hint: {}\n", code.code(), code.meaning(), code.hint()))
 }
 
+/// A page after which the connection closes. This is said here and not to hyper, which would say it in the answer to an
+/// upgrade as well: the original's client takes no `Connection` but `Upgrade` alone.
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }

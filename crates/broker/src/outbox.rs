@@ -1,21 +1,37 @@
-//! What waits to be written to one connection. The engine's windows bound the messages in it; live events, which are
-//! lossy, are dropped when the peer is behind.
+//! What waits to be written to one connection. The engine's windows bound the messages in it; cancels and live events,
+//! which are lossy, are dropped when too many of them wait, and what else piles up ends the connection.
 
+use bytes::Bytes;
+use bytestring::ByteString;
 use futures_util::task::AtomicWaker;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
-use toolbus_engine::{Outbox, Outgoing};
+use toolbus_engine::{Message, Outbox, Outgoing};
 
-/// Past this many waiting frames, live events are dropped.
-const MAX_BEHIND_FOR_EVENTS: usize = 1024;
+/// Cancels and live events that may wait, by count and by bytes. One that is larger goes alone.
+const MAX_SIGNALS: usize = 8192;
+const MAX_SIGNAL_BYTES: usize = 4 << 20;
+/// Answers and notices that may wait for a peer that takes none. More than its own questions can ever make.
+const MAX_NOTICES: usize = 64 << 10;
 
 #[derive(Default)]
 pub struct ConnectionOutbox {
-    queue: Mutex<Vec<Outgoing>>,
+    queue: Mutex<Queue>,
     waker: AtomicWaker,
     /// The connection's task is running and will look into the queue before it rests.
     awake: AtomicBool,
+    /// The peer does not take what it was sent before, so what arrives now will stay for a while.
+    behind: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: Vec<Outgoing>,
+    signals: usize,
+    signal_bytes: usize,
+    notices: usize,
 }
 
 impl ConnectionOutbox {
@@ -28,26 +44,92 @@ impl ConnectionOutbox {
     /// The task is about to rest. False if something arrived that it has not seen.
     pub fn end_turn(&self) -> bool {
         self.awake.store(false, Ordering::Release);
-        self.queue.lock().expect("no code panics while it holds the queue").is_empty()
+        self.queue.lock().expect("no code panics while it holds the queue").frames.is_empty()
     }
 
     /// Moves what waits to the end of `out`.
     pub fn take(&self, out: &mut Vec<Outgoing>) {
-        out.append(&mut self.queue.lock().expect("no code panics while it holds the queue"));
+        let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
+        out.append(&mut queue.frames);
+        (queue.signals, queue.signal_bytes, queue.notices) = (0, 0, 0);
+    }
+
+    pub fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Relaxed);
+    }
+
+    /// Whether more waits for a peer that takes nothing than it could have asked for.
+    pub fn overflows(&self) -> bool {
+        self.queue.lock().expect("no code panics while it holds the queue").notices > MAX_NOTICES
     }
 }
 
 impl Outbox for ConnectionOutbox {
     fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
+        let behind = self.behind.load(Ordering::Relaxed);
         {
             let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
-            if queue.len() > MAX_BEHIND_FOR_EVENTS {
-                outgoing.retain(|frame| !matches!(frame, Outgoing::Event { .. }));
+            for mut frame in outgoing.drain(..) {
+                if !queue.admits(&frame) {
+                    continue;
+                }
+                if behind {
+                    detach(&mut frame);
+                }
+                queue.frames.push(frame);
             }
-            queue.append(outgoing);
         }
         if !self.awake.load(Ordering::Acquire) {
             self.waker.wake();
         }
     }
+}
+
+impl Queue {
+    fn admits(&mut self, frame: &Outgoing) -> bool {
+        let bytes = match frame {
+            Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
+            Outgoing::Cancel { correlation_id } => correlation_id.len(),
+            // Bounded by the window, and by what the peer itself has sent.
+            Outgoing::Message { .. } | Outgoing::Receipt { .. } => return true,
+            _ => {
+                self.notices += 1;
+                return true;
+            }
+        };
+        let room = self.signals < MAX_SIGNALS && self.signal_bytes + bytes <= MAX_SIGNAL_BYTES;
+        if !room && self.signals > 0 {
+            return false;
+        }
+        self.signals += 1;
+        self.signal_bytes += bytes;
+        true
+    }
+}
+
+/// Bytes are slices of what their sender sent in one go, and keep all of it. That is fine for a moment, but not for as
+/// long as a peer pleases.
+fn detach(frame: &mut Outgoing) {
+    match frame {
+        Outgoing::Message { message, .. } => {
+            *message = Arc::new(Message {
+                mailbox: Arc::clone(&message.mailbox),
+                from: Arc::clone(&message.from),
+                id: copy(&message.id),
+                correlation_id: message.correlation_id.as_ref().map(copy),
+                sealed: Bytes::copy_from_slice(&message.sealed),
+                ..**message
+            });
+        }
+        Outgoing::Event { correlation_id, body, .. } => {
+            *correlation_id = copy(correlation_id);
+            *body = Bytes::copy_from_slice(body);
+        }
+        Outgoing::Cancel { correlation_id } => *correlation_id = copy(correlation_id),
+        _ => {}
+    }
+}
+
+fn copy(text: &ByteString) -> ByteString {
+    ByteString::from(&**text)
 }

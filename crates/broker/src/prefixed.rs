@@ -10,11 +10,24 @@ use tokio::net::TcpStream;
 pub struct Prefixed {
     prefix: Bytes,
     socket: TcpStream,
+    written: u64,
 }
 
 impl Prefixed {
     pub fn new(prefix: Bytes, socket: TcpStream) -> Self {
-        Self { prefix, socket }
+        Self { prefix, socket, written: 0 }
+    }
+
+    /// Bytes that the peer's side has taken so far: a peer that is slow still makes this grow.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn count(&mut self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = &outcome {
+            self.written += *count as u64;
+        }
+        outcome
     }
 }
 
@@ -32,7 +45,8 @@ impl AsyncRead for Prefixed {
 
 impl AsyncWrite for Prefixed {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
+        let outcome = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.count(outcome)
     }
 
     fn poll_write_vectored(
@@ -40,7 +54,8 @@ impl AsyncWrite for Prefixed {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+        let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        self.count(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

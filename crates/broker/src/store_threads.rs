@@ -16,9 +16,11 @@ const RETRY_WHEN_FULL_MS: u64 = 500;
 const IDLE: Duration = Duration::from_secs(1);
 
 pub fn spawn(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
-    let (writer, reader) = (Arc::clone(shared), Arc::clone(shared));
+    let (mut writer, reader) = (Writer::new(Arc::clone(shared)), Arc::clone(shared));
+    // Before the first message, so that none is taken that there is no room for.
+    writer.check_space();
     Ok(vec![
-        Builder::new().name("toolbus-writer".into()).spawn(move || Writer::new(writer).run())?,
+        Builder::new().name("toolbus-writer".into()).spawn(move || writer.run())?,
         Builder::new().name("toolbus-reader".into()).spawn(move || read_loop(&reader))?,
     ])
 }
@@ -34,7 +36,6 @@ impl Writer {
     }
 
     fn run(mut self) {
-        self.check_space();
         while !self.shared.has_failed() {
             match self.next_batch() {
                 Next::Batch(batch) => self.write(batch),

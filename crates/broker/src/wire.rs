@@ -1,11 +1,12 @@
 //! Between frames and the engine's words.
 
+use bytes::BytesMut;
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{Command, Delivery, Message, Outgoing, Refusal, Sender, StatusView};
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Envelope, ErrorCode, Event, MailboxStatus, Push,
-    Refusal as RefusalFrame, Status,
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
+    MailboxStatus, Push, Refusal as RefusalFrame, Status, compact,
 };
 
 /// A client's frame as a command. `None` for what is ignored after the handshake; the handshake itself is not a
@@ -13,9 +14,9 @@ use toolbus_protocol::{
 pub fn command(frame: ClientFrame) -> Option<Command> {
     Some(match frame {
         ClientFrame::Deliver(deliver) => Command::Deliver(Delivery {
-            to: deliver.to,
             content: xxhash_rust::xxh3::xxh3_64(deliver.envelope.content()),
-            id: deliver.envelope.id.clone(),
+            id: message_id(&deliver),
+            to: deliver.to,
             correlation_id: deliver.envelope.correlation_id.clone(),
             sealed: deliver.envelope.sealed().clone(),
             deadline_ms: deliver.deadline_ms,
@@ -33,6 +34,15 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         ClientFrame::Status { request_id } => Command::Status { request_id },
         ClientFrame::Hello(_) | ClientFrame::Unknown { .. } => return None,
     })
+}
+
+/// The id of a message with a deadline is kept until then. It is a slice of all that came in one go, and must not keep
+/// that as well.
+fn message_id(deliver: &Deliver) -> ByteString {
+    match deliver.deadline_ms {
+        Some(_) => ByteString::from(&*deliver.envelope.id),
+        None => deliver.envelope.id.clone(),
+    }
 }
 
 /// What the engine sends, as a frame. Receipts are the connection's business: how they look depends on the peer.
@@ -59,6 +69,24 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             body: Body::from_trusted(body.clone()),
         }),
         Outgoing::Status { request_id, view } => BrokerFrame::Status(status(request_id, view)),
+    }
+}
+
+/// Appends what the engine sends in the compact framing. Messages, which are most of it, go without a detour.
+pub fn write_compact(outgoing: &Outgoing, out: &mut BytesMut) {
+    match outgoing {
+        Outgoing::Message { message, attempt, deadline_ms } => {
+            let parts = compact::PushParts {
+                tag: Some(message.seq),
+                attempt: *attempt,
+                from: &message.from.name,
+                role: message.from.role.as_deref(),
+                deadline_ms: *deadline_ms,
+                sealed: &message.sealed,
+            };
+            compact::write_push_parts(parts, out);
+        }
+        other => compact::write_broker(&frame(other), out),
     }
 }
 

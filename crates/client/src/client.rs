@@ -78,16 +78,17 @@ impl BrokerClient {
 
     pub async fn deliver_with(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
         let id = message.id.clone();
-        let receipt = self.start_delivery(to, &message, send, None).await?;
+        let (sender, receipt) = oneshot::channel();
+        self.start_delivery(to, &message, send, None, Some(sender)).await?;
         self.await_receipt(receipt).await?;
         Ok(id)
     }
 
     /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.
     pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
-        let receipt = self.start_reply(request, kind, body).await?;
-        let id = receipt.0;
-        self.await_receipt(receipt.1).await?;
+        let (sender, receipt) = oneshot::channel();
+        let id = self.start_reply(request, kind, body, Some(sender)).await?;
+        self.await_receipt(receipt).await?;
         Ok(id)
     }
 
@@ -98,7 +99,7 @@ impl BrokerClient {
         kind: impl Into<InboxKind>,
         body: Body,
     ) -> BrokerResult<()> {
-        self.start_reply(request, kind, body).await?;
+        self.start_reply(request, kind, body, None).await?;
         Ok(())
     }
 
@@ -107,12 +108,13 @@ impl BrokerClient {
         request: &InboxMessage,
         kind: impl Into<InboxKind>,
         body: Body,
-    ) -> BrokerResult<(MsgId, Receipt)> {
+        receipt: Option<ReceiptSender>,
+    ) -> BrokerResult<MsgId> {
         let reply = InboxMessage::new(self.me(), kind, body).correlated_to(request.id.clone());
         let to = request.from.session_id.clone();
         let id = reply.id.clone();
-        let receipt = self.start_delivery(&to, &reply, SendOptions::default(), Some(&request.id)).await?;
-        Ok((id, receipt))
+        self.start_delivery(&to, &reply, SendOptions::default(), Some(&request.id), receipt).await?;
+        Ok(id)
     }
 
     pub(crate) async fn start_delivery(
@@ -121,12 +123,12 @@ impl BrokerClient {
         message: &InboxMessage,
         send: SendOptions,
         settles: Option<&MsgId>,
-    ) -> BrokerResult<Receipt> {
+        receipt: Option<ReceiptSender>,
+    ) -> BrokerResult<()> {
         for name in [to, message.id.as_str()] {
             check_name(name).map_err(|error| BrokerError::Address(format!("{name:?}: {error}")))?;
         }
         let slot = Arc::clone(&self.shared.slots).acquire_owned().await.map_err(|_| BrokerError::Closed)?;
-        let (sender, receipt) = oneshot::channel();
         let envelope = message.seal();
         self.shared.change(|session| {
             if let Some(closed) = &session.closed {
@@ -139,15 +141,14 @@ impl BrokerClient {
                 envelope,
                 deadline: send.deadline.map(|limit| Instant::now() + limit),
                 settles,
-                receipt: Some(sender),
+                receipt,
                 _slot: Some(slot),
             });
             Ok(())
-        })?;
-        Ok(receipt)
+        })
     }
 
-    pub(crate) async fn await_receipt(&self, receipt: Receipt) -> BrokerResult<()> {
+    async fn await_receipt(&self, receipt: oneshot::Receiver<BrokerResult<()>>) -> BrokerResult<()> {
         let limit = self.options.receipt_timeout;
         match tokio::time::timeout(limit, receipt).await {
             Ok(Ok(outcome)) => outcome,
@@ -209,8 +210,10 @@ impl BrokerClient {
         let (sender, outcome) = oneshot::channel();
         self.shared.change(|session| {
             session.forget_received(&id);
-            session.ack_results.insert(request_id.clone(), sender);
-            session.send(ClientFrame::AckWithReceipt { id: id.into_inner(), request_id });
+            if session.is_connected() {
+                session.ack_results.insert(request_id.clone(), sender);
+                session.send(ClientFrame::AckWithReceipt { id: id.into_inner(), request_id });
+            }
         });
         self.await_answer(outcome).await?
     }
@@ -239,8 +242,11 @@ impl BrokerClient {
     pub async fn list_connected(&self, role: &str) -> BrokerResult<Vec<String>> {
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
-            session.presence.push_back(sender);
-            session.send(ClientFrame::ListConnected { role: ByteString::from(role) });
+            // Answers come in the order of the questions: one that isn't asked must not wait among them.
+            if session.is_connected() {
+                session.presence.push_back(sender);
+                session.send(ClientFrame::ListConnected { role: ByteString::from(role) });
+            }
         });
         let ids = self.await_answer(answer).await?;
         Ok(ids.into_iter().map(|id| id.to_string()).collect())
@@ -254,8 +260,10 @@ impl BrokerClient {
         let request_id = MsgId::new().into_inner();
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
-            session.statuses.insert(request_id.clone(), sender);
-            session.send(ClientFrame::Status { request_id });
+            if session.is_connected() {
+                session.statuses.insert(request_id.clone(), sender);
+                session.send(ClientFrame::Status { request_id });
+            }
         });
         self.await_answer(answer).await
     }
@@ -264,7 +272,7 @@ impl BrokerClient {
         let limit = self.options.receipt_timeout;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(BrokerError::Transport("the connection was lost before the answer came".into())),
+            Ok(Err(_)) => Err(BrokerError::Transport("there is no connection to bring the answer".into())),
             Err(_) => Err(BrokerError::Timeout(limit)),
         }
     }
@@ -294,4 +302,4 @@ impl Drop for BrokerClient {
     }
 }
 
-pub(crate) type Receipt = oneshot::Receiver<BrokerResult<()>>;
+type ReceiptSender = oneshot::Sender<BrokerResult<()>>;

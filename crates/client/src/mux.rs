@@ -66,7 +66,7 @@ impl MultiplexedClient {
         let send = SendOptions { deadline: Some(timeout) };
         let exchange = async {
             // The receipt is of no interest: the reply implies it, and a refusal reaches the request as well.
-            self.client.start_delivery(to, &message, send, None).await?;
+            self.client.start_delivery(to, &message, send, None, None).await?;
             reply.await.unwrap_or(Err(BrokerError::Closed))
         };
         match tokio::time::timeout(timeout, exchange).await {

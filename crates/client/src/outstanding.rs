@@ -44,7 +44,10 @@ impl OutstandingDelivery {
 #[derive(Default)]
 pub struct OutstandingDeliveries {
     by_order: BTreeMap<u64, OutstandingDelivery>,
+    /// The latest delivery of each id.
     by_id: HashMap<ByteString, u64>,
+    /// Deliveries whose id was given to a later one: a caller repeated a message whose receipt it stopped waiting for.
+    repeated: Vec<u64>,
     next_order: u64,
     /// Which delivery each number of this connection is; numbers start at one.
     numbers: VecDeque<u64>,
@@ -56,7 +59,7 @@ impl OutstandingDeliveries {
     pub fn add(&mut self, delivery: OutstandingDelivery) {
         let order = self.next_order;
         self.next_order += 1;
-        self.by_id.insert(delivery.envelope.id.clone(), order);
+        self.repeated.extend(self.by_id.insert(delivery.envelope.id.clone(), order));
         self.by_order.insert(order, delivery);
         self.numbers.push_back(order);
     }
@@ -64,15 +67,16 @@ impl OutstandingDeliveries {
     /// A new connection: everything is sent again, in order, and counted from one. Without a connection nothing has a
     /// number.
     pub fn resend(&mut self, epoch: u64) -> Vec<ClientFrame> {
-        self.first_number = 1;
-        self.numbers = self.by_order.keys().copied().collect();
         let now = Instant::now();
         let expired = self.by_order.iter().filter(|(_, delivery)| delivery.deadline.is_some_and(|at| at <= now));
-        let expired: Vec<ByteString> = expired.map(|(_, delivery)| delivery.envelope.id.clone()).collect();
-        for id in expired {
-            self.fail(&id, BrokerError::Timeout(std::time::Duration::ZERO));
+        let expired: Vec<u64> = expired.map(|(order, _)| *order).collect();
+        for order in expired {
+            if let Some(delivery) = self.remove(order) {
+                give_up(delivery, BrokerError::Timeout(std::time::Duration::ZERO));
+            }
         }
-        self.numbers.retain(|order| self.by_order.contains_key(order));
+        self.first_number = 1;
+        self.numbers = self.by_order.keys().copied().collect();
         self.by_order.values().map(|delivery| delivery.frame(epoch)).collect()
     }
 
@@ -84,11 +88,6 @@ impl OutstandingDeliveries {
                 complete(delivery, epoch, to_ack);
             }
         }
-        // Numbers at the front whose deliveries are done are never asked for again.
-        while self.numbers.front().is_some_and(|order| !self.by_order.contains_key(order)) {
-            self.numbers.pop_front();
-            self.first_number += 1;
-        }
     }
 
     pub fn receipt_by_id(&mut self, id: &ByteString, epoch: u64, to_ack: &mut Vec<Settles>) {
@@ -98,27 +97,57 @@ impl OutstandingDeliveries {
     }
 
     pub fn fail(&mut self, id: &ByteString, error: BrokerError) {
-        if let Some(delivery) = self.by_id.get(id).copied().and_then(|order| self.remove(order))
-            && let Some(receipt) = delivery.receipt
-        {
-            receipt.send(Err(error)).ok();
+        if let Some(delivery) = self.by_id.get(id).copied().and_then(|order| self.remove(order)) {
+            give_up(delivery, error);
         }
     }
 
     pub fn fail_all(&mut self, error: &BrokerError) {
         for (_, delivery) in std::mem::take(&mut self.by_order) {
-            if let Some(receipt) = delivery.receipt {
-                receipt.send(Err(error.clone())).ok();
-            }
+            give_up(delivery, error.clone());
         }
         self.by_id.clear();
+        self.repeated.clear();
         self.numbers.clear();
     }
 
     fn remove(&mut self, order: u64) -> Option<OutstandingDelivery> {
         let delivery = self.by_order.remove(&order)?;
-        self.by_id.remove(&delivery.envelope.id);
+        self.forget_id(&delivery.envelope.id, order);
+        // Numbers at the front whose deliveries are done are never asked for again.
+        while self.numbers.front().is_some_and(|order| !self.by_order.contains_key(order)) {
+            self.numbers.pop_front();
+            self.first_number += 1;
+        }
         Some(delivery)
+    }
+
+    /// The id goes back to the delivery that had it before, if that one still waits.
+    fn forget_id(&mut self, id: &ByteString, order: u64) {
+        if self.repeated.is_empty() {
+            self.by_id.remove(id);
+            return;
+        }
+        if self.by_id.get(id) != Some(&order) {
+            self.repeated.retain(|repeated| *repeated != order);
+            return;
+        }
+        let same_id = |order: &u64| self.by_order.get(order).is_some_and(|delivery| delivery.envelope.id == *id);
+        match self.repeated.iter().rposition(same_id) {
+            Some(position) => {
+                let before = self.repeated.remove(position);
+                self.by_id.insert(id.clone(), before);
+            }
+            None => {
+                self.by_id.remove(id);
+            }
+        }
+    }
+}
+
+fn give_up(delivery: OutstandingDelivery, error: BrokerError) {
+    if let Some(receipt) = delivery.receipt {
+        receipt.send(Err(error)).ok();
     }
 }
 
@@ -129,5 +158,73 @@ fn complete(delivery: OutstandingDelivery, epoch: u64, to_ack: &mut Vec<Settles>
     }
     if let Some(receipt) = delivery.receipt {
         receipt.send(Ok(())).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbus_protocol::{AgentRef, Body, InboxMessage};
+
+    /// Adds a delivery of that message and returns its receipt.
+    fn add(deliveries: &mut OutstandingDeliveries, message: &InboxMessage) -> oneshot::Receiver<BrokerResult<()>> {
+        let (sender, receipt) = oneshot::channel();
+        deliveries.add(OutstandingDelivery {
+            to: ByteString::from("to"),
+            envelope: message.seal(),
+            deadline: None,
+            settles: None,
+            receipt: Some(sender),
+            _slot: None,
+        });
+        receipt
+    }
+
+    fn message() -> InboxMessage {
+        InboxMessage::new(AgentRef::new("me"), "task", Body::null())
+    }
+
+    fn connected() -> OutstandingDeliveries {
+        let mut deliveries = OutstandingDeliveries::default();
+        deliveries.resend(1);
+        deliveries
+    }
+
+    #[test]
+    fn each_repetition_of_a_message_takes_one_receipt_by_id() {
+        let (mut deliveries, message) = (connected(), message());
+        let mut receipts = [(); 3].map(|()| add(&mut deliveries, &message));
+        let id = message.id.into_inner();
+        for done in 1..=3 {
+            deliveries.receipt_by_id(&id, 1, &mut Vec::new());
+            let received = receipts.iter_mut().filter_map(|receipt| receipt.try_recv().ok()).count();
+            assert_eq!(received, 1, "receipt {done}");
+        }
+        assert!(deliveries.by_order.is_empty() && deliveries.by_id.is_empty() && deliveries.repeated.is_empty());
+    }
+
+    #[test]
+    fn a_repetition_can_be_refused_after_the_first_one_got_its_receipt() {
+        let (mut deliveries, message) = (connected(), message());
+        let mut first = add(&mut deliveries, &message);
+        let mut second = add(&mut deliveries, &message);
+        deliveries.receipts(1, 1, 1, &mut Vec::new());
+        assert!(matches!(first.try_recv(), Ok(Ok(()))));
+        deliveries.fail(&message.id.into_inner(), BrokerError::Closed);
+        assert!(matches!(second.try_recv(), Ok(Err(BrokerError::Closed))));
+    }
+
+    #[test]
+    fn receipts_by_id_leave_no_numbers_behind() {
+        let mut deliveries = connected();
+        for _ in 0..10 {
+            let message = message();
+            add(&mut deliveries, &message);
+            deliveries.receipt_by_id(&message.id.into_inner(), 1, &mut Vec::new());
+        }
+        assert!(deliveries.numbers.is_empty());
+        let mut receipt = add(&mut deliveries, &message());
+        deliveries.receipts(11, 11, 1, &mut Vec::new());
+        assert!(matches!(receipt.try_recv(), Ok(Ok(()))), "the next number is the eleventh");
     }
 }

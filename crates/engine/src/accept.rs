@@ -2,7 +2,7 @@
 
 use crate::engine::{DeadlineEntry, Delivery};
 use crate::message::size_of_sealed;
-use crate::unsettled::{Waiter, Waiters};
+use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
     ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, PlantedBug, Refusal, Sender, Seq, fingerprint,
 };
@@ -123,15 +123,17 @@ impl Engine {
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;
         }
+        let goes_at_once = mailbox.is_caught_up() && mailbox.has_room(size, &self.options);
         mailbox.pending += 1;
         mailbox.pending_bytes += size;
-        mailbox.waiting.insert(seq);
         self.note_deadline(&message);
-        self.unsettled.push(message, waiters, now + self.options.linger);
-        self.pump(now, index, effects);
-        // Someone who isn't there, or is behind, can't acknowledge in time: no point in waiting for it.
-        let waits = self.boxes.get(index).is_some_and(|mailbox| mailbox.waiting.contains(&seq));
-        if waits {
+        self.unsettled.push(Arc::clone(&message), waiters, now + self.options.linger);
+        if goes_at_once {
+            self.push(now, index, &message, effects);
+        } else {
+            self.boxes[index].waiting.insert(seq);
+            self.pump(now, index, effects);
+            // Someone who isn't there, or is behind, can't acknowledge in time: no point in waiting for it.
             self.unsettled.hurry();
         }
         seq
@@ -154,9 +156,31 @@ impl Engine {
             Some(known) if known.pending => known.seq,
             _ => self.take_in_letter(now, &name, fingerprint, message, effects),
         };
+        self.hand_over(message.seq, letter);
         let waiters = self.settle(now, index, message.seq, message.fingerprint, Some(letter));
         self.wait_for(letter, waiters, effects);
         true
+    }
+
+    /// A reply that dies before it is safe leaves to its letter what it settled.
+    fn hand_over(&mut self, dying: Seq, letter: Seq) {
+        let Some(reply) = self.unsettled.get_mut(dying) else { return };
+        let (stage, settles) = (reply.stage, std::mem::take(&mut reply.settles));
+        for provisional in &settles {
+            self.ledger.depend_on(&provisional.settled.fingerprint, letter);
+        }
+        match &mut self.writing {
+            Some(writing) if stage == Stage::Writing => writing.handed_over.push((letter, settles)),
+            _ => self.ride_on(letter, settles),
+        }
+    }
+
+    /// Settlements go to disk with that message, or with the next batch if it is safe already.
+    pub(crate) fn ride_on(&mut self, message: Seq, settles: Vec<Provisional>) {
+        match self.unsettled.get_mut(message) {
+            Some(unsettled) => unsettled.settles.extend(settles),
+            None => self.open.settled.extend(settles.into_iter().map(|provisional| provisional.settled)),
+        }
     }
 
     fn take_in_letter(

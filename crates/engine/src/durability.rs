@@ -86,6 +86,8 @@ pub(crate) struct WritingBatch {
     number: u64,
     messages: std::ops::Range<Seq>,
     ack_waiters: Vec<AckWaiter>,
+    /// Settlements in this batch whose reply died since, and the letter they go with should the batch be refused.
+    pub handed_over: Vec<(Seq, Vec<Provisional>)>,
 }
 
 impl Engine {
@@ -101,7 +103,12 @@ impl Engine {
         let mut closed = self.unsettled.close_batch(now);
         let mut settled = open.settled;
         settled.append(&mut closed.settled);
-        self.writing = Some(WritingBatch { number, messages: closed.messages.clone(), ack_waiters: open.ack_waiters });
+        self.writing = Some(WritingBatch {
+            number,
+            messages: closed.messages.clone(),
+            ack_waiters: open.ack_waiters,
+            handed_over: Vec::new(),
+        });
         let next_seq = self.unsettled.end();
         let attempts = open.attempts.into_values().collect();
         Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts })
@@ -149,6 +156,10 @@ impl Engine {
         self.disk_low = true;
         let puts = std::mem::take(&mut batch.puts);
         self.open.put_back(batch, writing.ack_waiters);
+        for (letter, settles) in writing.handed_over {
+            self.open.settled.retain(|settled| !settles.iter().any(|provisional| provisional.settled == *settled));
+            self.ride_on(letter, settles);
+        }
         self.open.ack_waiters.retain(|waiter| self.conns.contains_key(&waiter.conn));
         // Only what nobody can refuse is left; it is tried again when there may be room.
         self.open.due = (!self.open.is_empty()).then_some(retry_at);

@@ -94,8 +94,11 @@ impl Ledger {
                 break;
             }
             self.history.pop_front();
-            if self.known.get(&oldest).is_some_and(|known| !known.pending) {
-                self.known.remove(&oldest);
+            // One look into the table, not two: it is large, and every look is a wait for memory.
+            if let Entry::Occupied(known) = self.known.entry(oldest)
+                && !known.get().pending
+            {
+                known.remove();
             }
         }
     }

@@ -64,6 +64,11 @@ impl Mailbox {
         self.pending - self.leases.len() as u64 - self.waiting.len() as u64
     }
 
+    /// Whether the next message can go straight to the subscriber, with nothing before it.
+    pub fn is_caught_up(&self) -> bool {
+        self.subscriber.is_some() && self.waiting.is_empty() && self.stored_unpushed() == 0
+    }
+
     pub fn has_room(&self, size: u64, options: &EngineOptions) -> bool {
         // A message larger than the window goes alone rather than never.
         self.leases.is_empty()

@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// Pushes one message, unless its time has passed or it was pushed too often.
-    fn push(&mut self, now: Millis, index: usize, message: &Arc<Message>, effects: &mut Effects) {
+    pub(crate) fn push(&mut self, now: Millis, index: usize, message: &Arc<Message>, effects: &mut Effects) {
         if !self.options.planted(PlantedBug::DeadlineIgnored)
             && let Some(at) = message.expires_at.filter(|at| *at <= now)
         {

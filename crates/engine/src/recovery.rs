@@ -1,6 +1,7 @@
 //! Putting back what an earlier run left: the store replays its records in order, the engine rebuilds its books.
 
 use crate::engine::DeadlineEntry;
+use crate::ledger::Known;
 use crate::unsettled::Unsettled;
 use crate::{AttemptsNote, Engine, Fingerprint, Millis, PlantedBug, Seq, Settled};
 use bytestring::ByteString;
@@ -26,11 +27,7 @@ impl Engine {
         if self.ledger.pending(&message.fingerprint, message.seq) {
             return;
         }
-        // Two of one id can't both be pending: the first was settled before the second came, and the note of it is
-        // damaged.
-        if let Some(first) = self.ledger.get(&message.fingerprint).copied().filter(|known| known.pending) {
-            self.strike_restored(message.mailbox, first.seq, &message.fingerprint);
-        }
+        self.supersede(&message);
         self.ledger.insert_pending(message.fingerprint, message.seq, message.content, message.size as u32);
         self.total_messages += 1;
         self.total_bytes += message.size;
@@ -49,6 +46,18 @@ impl Engine {
                 from: Arc::from(message.from),
             };
             self.deadlines.insert((at, message.seq), entry);
+        }
+    }
+
+    /// Two of one id can't both be pending: the first was settled before the second came, and the note of it is lost.
+    fn supersede(&mut self, message: &RestoredMessage<'_>) {
+        let first = self.ledger.get(&message.fingerprint).copied().filter(|known| known.pending);
+        if let Some(Known { seq, content, size, .. }) = first {
+            self.strike_restored(message.mailbox, seq, &message.fingerprint);
+            let stored = Some((Arc::from(message.mailbox), seq));
+            let (fingerprint, size, at) = (message.fingerprint, size.into(), message.accepted_at);
+            self.open.settled.push(Settled { fingerprint, content, size, at, stored });
+            self.open.due_by(message.accepted_at);
         }
     }
 

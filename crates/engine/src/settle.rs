@@ -95,12 +95,15 @@ impl Engine {
 
     /// What was settled by a reply is acknowledged by itself too: it stays settled whatever becomes of the reply.
     fn confirm(&mut self, fingerprint: &Fingerprint, onto: Seq) {
+        let is_it = |provisional: &mut Provisional| provisional.settled.fingerprint == *fingerprint;
+        for (_, settles) in self.writing.iter_mut().flat_map(|writing| &mut writing.handed_over) {
+            settles.retain_mut(|provisional| !is_it(provisional));
+        }
         let Some(reply) = self.unsettled.get_mut(onto) else { return };
-        let open = reply.stage == Stage::Open;
-        let confirmed = reply.settles.extract_if(.., |provisional| provisional.settled.fingerprint == *fingerprint);
-        let confirmed: Vec<Settled> = confirmed.map(|provisional| provisional.settled).collect();
-        if open {
-            self.open.settled.extend(confirmed);
+        let confirmed: Vec<Provisional> = reply.settles.extract_if(.., is_it).collect();
+        // The batch that is being written holds the settlements of its replies.
+        if reply.stage == Stage::Open {
+            self.open.settled.extend(confirmed.into_iter().map(|provisional| provisional.settled));
         }
     }
 

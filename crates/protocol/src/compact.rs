@@ -122,30 +122,52 @@ fn read_deliver(mut rest: Bytes) -> Result<Deliver, DecodeError> {
     Ok(Deliver { to, envelope: Envelope::from_sealed(rest)?, deadline_ms, ack })
 }
 
+/// A pushed message in borrowed parts, for a broker that has them and should not copy names to write them.
+#[derive(Debug, Clone, Copy)]
+pub struct PushParts<'a> {
+    pub tag: Option<u64>,
+    pub attempt: u32,
+    pub from: &'a str,
+    pub role: Option<&'a str>,
+    pub deadline_ms: Option<u64>,
+    pub sealed: &'a [u8],
+}
+
 fn write_push(push: &Push, out: &mut BytesMut) {
-    let sealed = push.envelope.sealed();
+    let parts = PushParts {
+        tag: push.tag,
+        attempt: push.attempt,
+        from: &push.from.session_id,
+        role: push.from.role.as_deref(),
+        deadline_ms: push.deadline_ms,
+        sealed: push.envelope.sealed(),
+    };
+    write_push_parts(parts, out);
+}
+
+/// Appends a `message` frame.
+pub fn write_push_parts(push: PushParts<'_>, out: &mut BytesMut) {
     let length = 1
         + push.tag.map_or(0, varint::len)
         + varint::len(push.attempt.into())
-        + varint::str_len(&push.from.session_id)
-        + push.from.role.as_deref().map_or(0, varint::str_len)
+        + varint::str_len(push.from)
+        + push.role.map_or(0, varint::str_len)
         + push.deadline_ms.map_or(0, varint::len)
-        + sealed.len();
+        + push.sealed.len();
     framed(out, op::MESSAGE, length, |out| {
-        let role = push.from.role.as_ref();
-        out.put_u8(flag(push.tag, HAS_TAG) | flag(role, HAS_ROLE) | flag(push.deadline_ms, HAS_DEADLINE));
+        out.put_u8(flag(push.tag, HAS_TAG) | flag(push.role, HAS_ROLE) | flag(push.deadline_ms, HAS_DEADLINE));
         if let Some(tag) = push.tag {
             put(out, tag);
         }
         put(out, push.attempt.into());
-        put_str(out, &push.from.session_id);
-        if let Some(role) = role {
+        put_str(out, push.from);
+        if let Some(role) = push.role {
             put_str(out, role);
         }
         if let Some(deadline) = push.deadline_ms {
             put(out, deadline);
         }
-        out.put_slice(sealed);
+        out.put_slice(push.sealed);
     });
 }
 

@@ -16,7 +16,7 @@ pub trait Store: Send + Sync {
     fn sync(&self) -> Result<(), StoreError>;
     /// Reads pending messages of a mailbox in order, at least one if there is one.
     fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError>;
-    /// Gives space of settled messages back and returns how many bytes. Call it between writes.
+    /// Gives space of settled messages back and returns how many bytes. Not at the same time as a write.
     fn reclaim(&self) -> Result<u64, StoreError>;
     fn free_bytes(&self) -> Result<u64, StoreError>;
 }
@@ -48,7 +48,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, history_ids: 500_000, history_age: 3_600_000, planted_no_sync: false }
+        Self { segment_bytes: 64 << 20, history_ids: 200_000, history_age: 3_600_000, planted_no_sync: false }
     }
 }
 

@@ -12,6 +12,8 @@ const ID_BYTES: u64 = 48;
 
 impl LogStore {
     pub(crate) fn reclaim_segments(&self) -> Result<u64, StoreError> {
+        // What was settled may go only once that is certain to be remembered.
+        self.sync()?;
         let mut freed = 0;
         // What is moved ends up behind this segment and is not moved again.
         let end = self.active_segment();

@@ -12,7 +12,8 @@ pub struct Rng(u64);
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        // Neighbouring seeds must not give the same numbers a few draws apart.
+        Self(Self(seed).next_u64())
     }
 
     pub fn next_u64(&mut self) -> u64 {

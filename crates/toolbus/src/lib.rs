@@ -8,3 +8,7 @@ pub use toolbus_client::{
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, InboxKind, InboxMessage, MsgId, Status,
 };
+
+#[doc = include_str!("../../../README.md")]
+#[cfg(doctest)]
+pub struct ReadmeExamples;

@@ -98,7 +98,7 @@ async fn consume(client: BrokerClient, witness: Arc<Witness>) {
             witness.came_back.lock().expect("no panic").push(id.clone());
         }
         witness.seen.lock().expect("no panic").insert(id.clone());
-        if count % 3 == 0 {
+        if count.is_multiple_of(3) {
             if client.ack_confirmed(id.clone()).await.is_ok() {
                 witness.confirmed.lock().expect("no panic").insert(id);
             }

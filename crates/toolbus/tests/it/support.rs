@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A broker in this process.
 pub struct TestBus {
-    pub folder: TempDir,
+    _folder: TempDir,
     pub address: SocketAddr,
     server: Arc<BrokerServer>,
     serving: JoinHandle<()>,
@@ -37,7 +37,7 @@ impl TestBus {
             let server = Arc::clone(&server);
             async move { server.serve(listener).await.expect("it stops when asked") }
         });
-        Self { folder, address, server, serving }
+        Self { _folder: folder, address, server, serving }
     }
 
     pub fn url(&self) -> String {

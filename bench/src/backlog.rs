@@ -1,0 +1,199 @@
+//! A large backlog in one mailbox: how much memory the broker needs for it, how soon it is back after being killed, and
+//! whether the rate of emptying it depends on how much is left.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::{process::Command, task::JoinSet};
+use toolbus_client::{AgentRef, Body, BrokerClient, InboxMessage};
+
+use crate::process::Running;
+
+const TOKEN: &str = "backlog-token";
+const MAILBOX: &str = "backlog";
+const IN_FLIGHT: usize = 1024;
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const STEP_LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Args)]
+pub struct BacklogOptions {
+    /// Messages in the mailbox.
+    #[arg(long, default_value_t = 1_000_000)]
+    messages: u64,
+    /// Bytes of each body.
+    #[arg(long, default_value_t = 1024)]
+    bytes: usize,
+    /// Fail if a goal is short.
+    #[arg(long)]
+    check: bool,
+}
+
+pub async fn run(options: BacklogOptions) -> anyhow::Result<ExitCode> {
+    let folder = tempfile::tempdir_in(target_folder()?).context("make a folder")?;
+    fs::write(folder.path().join("token"), TOKEN).context("write the token")?;
+    let mut report = Report::default();
+
+    let (broker, url, _) = start(folder.path()).await?;
+    let begin = Instant::now();
+    fill(&url, &options).await?;
+    report.line("fill", format!("{:.0} messages/s", options.messages as f64 / begin.elapsed().as_secs_f64()));
+    report.check("memory after the fill", memory(&broker)?.0, 300.0, "MiB");
+    broker.stop().await?;
+
+    let (broker, url, ready) = start(folder.path()).await?;
+    report.check("killed to ready", ready.as_secs_f64(), 5.0, "s");
+    report.check("memory after the restart", memory(&broker)?.0, 300.0, "MiB");
+
+    let rates = drain(&url, &options).await?;
+    report.check("memory at its peak since the restart", memory(&broker)?.1, 300.0, "MiB");
+    report.line("drain, first tenth", format!("{:.0} messages/s", rates.first));
+    report.line("drain, last tenth", format!("{:.0} messages/s", rates.last));
+    report.check("slowdown from first to last", 100.0 * (1.0 - rates.last / rates.first), 20.0, "%");
+    let left = space_after(folder.path()).await?;
+    report.check("disk in use after the drain", left, 256.0, "MiB");
+    broker.stop().await?;
+    Ok(report.finish(options.check))
+}
+
+async fn start(folder: &Path) -> anyhow::Result<(Running, String, Duration)> {
+    let binary = std::env::current_exe().context("find this program")?.with_file_name("toolbus");
+    let mut command = Command::new(binary);
+    command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
+    command.arg("--shared-token-file").arg(folder.join("token"));
+    let begin = Instant::now();
+    let mut broker = Running::spawn("broker", command, folder)?;
+    let url = broker.line_after("listening on ", READY_LIMIT).await?;
+    Ok((broker, url, begin.elapsed()))
+}
+
+async fn fill(url: &str, options: &BacklogOptions) -> anyhow::Result<()> {
+    let client = std::sync::Arc::new(connect(url, "filler").await?);
+    let body = Body::of(&"x".repeat(options.bytes.saturating_sub(2)))?;
+    let progress = bar("fill", options.messages);
+    let mut deliveries = JoinSet::new();
+    for _ in 0..options.messages {
+        if deliveries.len() >= IN_FLIGHT {
+            receipt(&mut deliveries, &progress).await?;
+        }
+        let message = InboxMessage::new(client.me(), "task", body.clone());
+        let client = client.clone();
+        deliveries.spawn(async move { client.deliver(MAILBOX, message).await });
+    }
+    while !deliveries.is_empty() {
+        receipt(&mut deliveries, &progress).await?;
+    }
+    progress.finish_and_clear();
+    Ok(())
+}
+
+async fn receipt<T: 'static>(
+    deliveries: &mut JoinSet<Result<T, toolbus_client::BrokerError>>,
+    progress: &ProgressBar,
+) -> anyhow::Result<()> {
+    let done = tokio::time::timeout(STEP_LIMIT, deliveries.join_next()).await.context("no receipt in time")?;
+    done.context("a delivery was running")?.context("a delivery panicked")?.context("deliver")?;
+    progress.inc(1);
+    Ok(())
+}
+
+struct Rates {
+    first: f64,
+    last: f64,
+}
+
+/// Empties the mailbox and compares the first tenth with the last.
+async fn drain(url: &str, options: &BacklogOptions) -> anyhow::Result<Rates> {
+    let owner = connect(url, MAILBOX).await?;
+    owner.subscribe().await?;
+    let tenth = (options.messages / 10).max(1);
+    let progress = bar("drain", options.messages);
+    let mut marks = vec![Instant::now()];
+    for count in 1..=options.messages {
+        let message = tokio::time::timeout(STEP_LIMIT, owner.next_message()).await.context("no message in time")?;
+        let id = message.context("the broker hung up")?.id;
+        if count == options.messages {
+            owner.ack_confirmed(id).await?;
+        } else {
+            owner.ack(id).await?;
+        }
+        if count % tenth == 0 {
+            marks.push(Instant::now());
+            progress.inc(tenth);
+        }
+    }
+    progress.finish_and_clear();
+    ensure!(marks.len() > 2, "too few messages to compare");
+    let rate = |from: Instant, to: Instant| tenth as f64 / (to - from).as_secs_f64();
+    let last = marks.len() - 1;
+    Ok(Rates { first: rate(marks[0], marks[1]), last: rate(marks[last - 1], marks[last]) })
+}
+
+/// Resident memory now and at its highest, in MiB.
+fn memory(broker: &Running) -> anyhow::Result<(f64, f64)> {
+    let status = fs::read_to_string(format!("/proc/{}/status", broker.id()?)).context("read the broker's memory")?;
+    let field = |name: &str| -> anyhow::Result<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("a field of the status")?;
+        let kib: f64 = line.trim().trim_end_matches(" kB").parse().context("a number of the status")?;
+        Ok(kib / 1024.0)
+    };
+    Ok((field("VmRSS:")?, field("VmHWM:")?))
+}
+
+/// MiB in the data folder once it has stopped shrinking.
+async fn space_after(folder: &Path) -> anyhow::Result<f64> {
+    let mut last = f64::MAX;
+    for _ in 0..20 {
+        let bytes: u64 =
+            fs::read_dir(folder.join("data"))?.map(|entry| Ok(entry?.metadata()?.len())).sum::<std::io::Result<_>>()?;
+        let mib = bytes as f64 / f64::from(1 << 20);
+        if mib >= last {
+            return Ok(mib);
+        }
+        last = mib;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(last)
+}
+
+async fn connect(url: &str, name: &str) -> anyhow::Result<BrokerClient> {
+    BrokerClient::connect(url, AgentRef::new(name.to_owned()), TOKEN).await.context("connect")
+}
+
+fn target_folder() -> anyhow::Result<PathBuf> {
+    let folder = std::env::current_exe()?.with_file_name("bench");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+fn bar(what: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:6} {bar:40} {human_pos}/{human_len} {per_sec}");
+    ProgressBar::new(length).with_message(what).with_style(style.expect("the template is well formed"))
+}
+
+#[derive(Default)]
+struct Report {
+    short: u32,
+}
+
+impl Report {
+    fn line(&self, what: &str, figure: String) {
+        println!("{what:<40} {figure}");
+    }
+
+    fn check(&mut self, what: &str, figure: f64, limit: f64, unit: &str) {
+        let verdict = if figure <= limit { "reached" } else { "SHORT" };
+        self.short += u32::from(figure > limit);
+        self.line(what, format!("{figure:.1} {unit} (at most {limit} {unit}: {verdict})"));
+    }
+
+    fn finish(self, check: bool) -> ExitCode {
+        if check && self.short > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{contenders::Contender, shape::Shape};
+
+/// Benchmarks the bus against its contenders.
+#[derive(Parser)]
+#[command(name = "toolbus-bench", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Measure the contenders and compare them with the goals.
+    Run(RunOptions),
+    /// A large backlog in one mailbox: memory, restart, drain.
+    Backlog(crate::backlog::BacklogOptions),
+    /// A relay process of a measurement.
+    #[command(hide = true)]
+    Relay {
+        #[arg(long)]
+        contender: Contender,
+    },
+    /// The host process of a measurement.
+    #[command(hide = true)]
+    Host(Peer),
+    /// The worker process of a measurement.
+    #[command(hide = true)]
+    Worker(WorkerOptions),
+}
+
+#[derive(Args)]
+pub struct RunOptions {
+    /// Rounds; medians over the rounds are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Seconds per measurement, warm-up not included.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Only these contenders, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub only: Vec<Contender>,
+    /// Only these shapes, separated by commas (1x1-100, 1x64-100, …, one-way, drain-1000).
+    #[arg(long, value_delimiter = ',', value_name = "SHAPE")]
+    pub shapes: Vec<Shape>,
+    /// One round of half-second measurements: a smoke test, not a result.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    pub quick: bool,
+    /// Seconds to wait before each measurement for the machine to be quiet.
+    #[arg(long, default_value_t = 1, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=60))]
+    patience: u64,
+    /// Fail if a goal is short or a measurement failed.
+    #[arg(long)]
+    pub check: bool,
+    /// Folder for results and tools [default: bench, in the target folder].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+impl RunOptions {
+    pub fn rounds(&self) -> u32 {
+        if self.quick { 1 } else { self.rounds }
+    }
+
+    pub fn seconds(&self) -> f64 {
+        if self.quick { 0.5 } else { self.seconds }
+    }
+
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(if self.quick { 0 } else { self.patience })
+    }
+
+    pub fn contenders(&self) -> Vec<Contender> {
+        let chosen = |contender: &Contender| match self.only.as_slice() {
+            [] => contender.by_default(),
+            only => only.contains(contender),
+        };
+        Contender::ALL.into_iter().filter(chosen).collect()
+    }
+
+    pub fn shapes(&self) -> Vec<Shape> {
+        let chosen = |shape: &Shape| self.shapes.is_empty() || self.shapes.contains(shape);
+        Shape::ALL.into_iter().filter(chosen).collect()
+    }
+}
+
+#[derive(Args)]
+pub struct Peer {
+    #[arg(long)]
+    pub contender: Contender,
+    #[arg(long)]
+    pub url: String,
+}
+
+#[derive(Args)]
+pub struct WorkerOptions {
+    #[command(flatten)]
+    pub peer: Peer,
+    #[arg(long)]
+    pub shape: Shape,
+    #[arg(long, value_parser = seconds)]
+    pub seconds: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=60.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected between 0.1 and 60 seconds".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_selection_keeps_the_canonical_order() {
+        let cli = Cli::parse_from(["bench", "run", "--only", "nats-core,toolbus"]);
+        let Command::Run(options) = cli.command else {
+            panic!("run was asked for");
+        };
+        assert_eq!(options.contenders(), [Contender::Toolbus, Contender::NatsCore]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Who is compared: every contender's name, what it can be measured in, and how its
+//! broker, its host and its workers are run. One file per family below.
+
+pub mod broker;
+pub mod jetstream;
+pub mod nats;
+pub mod original;
+pub mod toolbus;
+
+use std::{fmt, future::Future, str::FromStr};
+
+use anyhow::{anyhow, bail};
+use async_nats::jetstream::stream::RetentionPolicy;
+
+use crate::{
+    load::{Load, Plan, Sample, drive},
+    shape::Shape,
+    wire::{client, fast::Fast, tungstenite::Tungstenite},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contender {
+    Toolbus,
+    ToolbusJson,
+    RelayFast,
+    RelayMultiThread,
+    NatsCore,
+    JetStream,
+    JetStreamLog,
+    JetStreamAlways,
+    Bamboo,
+}
+
+use Contender::{
+    Bamboo, JetStream, JetStreamAlways, JetStreamLog, NatsCore, RelayFast, RelayMultiThread, Toolbus, ToolbusJson,
+};
+
+impl Contender {
+    pub const ALL: [Contender; 9] =
+        [Toolbus, ToolbusJson, RelayFast, RelayMultiThread, NatsCore, JetStream, JetStreamLog, JetStreamAlways, Bamboo];
+
+    /// The name used on the command line, in tables and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Toolbus => "toolbus",
+            ToolbusJson => "toolbus+json",
+            RelayFast => "ws-relay-fast",
+            RelayMultiThread => "ws-relay-mt",
+            NatsCore => "nats-core",
+            JetStream => "jetstream",
+            JetStreamLog => "jetstream-log",
+            JetStreamAlways => "jetstream-always",
+            Bamboo => "bamboo+nodelay",
+        }
+    }
+
+    pub fn description(self) -> &'static str {
+        match self {
+            Toolbus => "this broker: durable, deduplicated, identity stamped",
+            ToolbusJson => "this broker, spoken to in the original JSON protocol",
+            RelayFast => "WebSocket relay that does nothing, fastwebsockets, one thread",
+            RelayMultiThread => "WebSocket relay that does nothing, tokio-tungstenite, multi-thread",
+            NatsCore => "NATS request/reply, nothing durable",
+            JetStream => "JetStream file storage, work queues, default sync (every 2 min)",
+            JetStreamLog => "JetStream as above, but acked messages are kept",
+            JetStreamAlways => "JetStream file storage, work queues, sync_interval: always",
+            Bamboo => "bamboo-broker 2026.11.1, TCP_NODELAY forced on, no rate limit",
+        }
+    }
+
+    /// Whether it is measured without being named. Those that are not have no part in the goals.
+    pub fn by_default(self) -> bool {
+        !matches!(self, ToolbusJson | JetStreamLog)
+    }
+
+    pub fn supports(self, shape: Shape) -> bool {
+        match shape {
+            Shape::Call { .. } => true,
+            Shape::OneWay => matches!(self, Toolbus | JetStream | JetStreamAlways),
+            Shape::Drain { .. } => self == Toolbus,
+        }
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for Contender {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Contender::ALL.into_iter().find(|contender| contender.name() == text).ok_or_else(|| {
+            let known = Contender::ALL.map(Contender::name).join(", ");
+            anyhow!("unknown contender {text:?}; known contenders: {known}")
+        })
+    }
+}
+
+/// Runs the echoing host of a contender until its connection ends.
+pub async fn host(contender: Contender, url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
+    match contender {
+        Toolbus => toolbus::host(url, ready).await,
+        RelayFast => client::host::<Fast>(url, ready).await,
+        RelayMultiThread => client::host::<Tungstenite>(url, ready).await,
+        NatsCore => nats::host(url, ready).await,
+        JetStream | JetStreamAlways => jetstream::host(url, RetentionPolicy::WorkQueue, ready).await,
+        JetStreamLog => jetstream::host(url, RetentionPolicy::Limits, ready).await,
+        Bamboo | ToolbusJson => original::host(url, ready).await,
+    }
+}
+
+/// Measures one shape against a running broker and, for calls, a running host.
+pub async fn measure(contender: Contender, url: &str, shape: Shape, plan: Plan) -> anyhow::Result<Sample> {
+    match (shape, contender) {
+        (Shape::Call { workers, .. }, _) => calls(contender, url, shape, workers, plan).await,
+        (Shape::OneWay, Toolbus) => {
+            drive(vec![toolbus::Publisher::connect(url, shape.body()).await?], shape.body(), plan).await
+        }
+        (Shape::OneWay, JetStream | JetStreamAlways) => {
+            drive(vec![jetstream::Publisher::connect(url).await?], shape.body(), plan).await
+        }
+        (Shape::Drain { pending }, Toolbus) => toolbus::drain(url, pending, shape.body()).await,
+        _ => bail!("{contender} is not measured in {shape}"),
+    }
+}
+
+async fn calls(contender: Contender, url: &str, shape: Shape, workers: u32, plan: Plan) -> anyhow::Result<Sample> {
+    match contender {
+        Toolbus => call_all(shape, workers, plan, |n| toolbus::Worker::connect(url, n, shape.body())).await,
+        RelayFast => {
+            let connect = |n| client::Worker::connect::<Fast>(url, n);
+            call_all(shape, workers, plan, connect).await
+        }
+        RelayMultiThread => {
+            let connect = |n| client::Worker::connect::<Tungstenite>(url, n);
+            call_all(shape, workers, plan, connect).await
+        }
+        NatsCore => call_all(shape, workers, plan, |_| nats::Worker::connect(url)).await,
+        JetStream | JetStreamLog | JetStreamAlways => {
+            call_all(shape, workers, plan, |n| jetstream::Worker::connect(url, n)).await
+        }
+        Bamboo | ToolbusJson => call_all(shape, workers, plan, |n| original::Worker::connect(url, n)).await,
+    }
+}
+
+async fn call_all<L, F>(shape: Shape, workers: u32, plan: Plan, connect: impl Fn(u32) -> F) -> anyhow::Result<Sample>
+where
+    L: Load,
+    F: Future<Output = anyhow::Result<L>>,
+{
+    let mut connections = Vec::new();
+    for number in 1..=workers {
+        connections.push(connect(number).await?);
+    }
+    drive(connections, shape.body(), plan).await
+}

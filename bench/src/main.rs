@@ -1,0 +1,109 @@
+//! Measures the bus against its contenders. `run` orchestrates; the other commands are
+//! the processes it starts: a relay, an echoing host, and a worker that measures.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod backlog;
+mod cli;
+mod contenders;
+mod goals;
+mod load;
+mod process;
+mod quiet;
+mod report;
+mod results;
+mod run;
+mod shape;
+mod tools;
+mod wire;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use tokio::runtime::Builder;
+
+use crate::{
+    cli::{Cli, Command, Peer, WorkerOptions},
+    contenders::Contender,
+    shape::Shape,
+    wire::{fast::Fast, relay, tungstenite::Tungstenite},
+};
+
+/// No process of a measurement outlives this, whatever happens to the others.
+const LIFETIME: Duration = Duration::from_secs(10 * 60);
+
+fn main() -> ExitCode {
+    match execute(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(options) => {
+            return one_thread()?.block_on(run::run(options));
+        }
+        Command::Backlog(options) => {
+            return one_thread()?.block_on(backlog::run(options));
+        }
+        Command::Relay { contender } => {
+            process::exit_with_parent();
+            serve_relay(contender)?;
+        }
+        Command::Host(Peer { contender, url }) => {
+            process::exit_with_parent();
+            let host = contenders::host(contender, &url, || println!("ready"));
+            one_thread()?.block_on(limited(host))?;
+        }
+        Command::Worker(options) => {
+            process::exit_with_parent();
+            one_thread()?.block_on(limited(work(options)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve_relay(contender: Contender) -> anyhow::Result<()> {
+    match contender {
+        Contender::RelayFast => one_thread()?.block_on(limited(relay::serve::<Fast>())),
+        Contender::RelayMultiThread => Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime")?
+            .block_on(limited(relay::serve::<Tungstenite>())),
+        other => bail!("{other} is not a relay"),
+    }
+}
+
+async fn work(options: WorkerOptions) -> anyhow::Result<()> {
+    let Peer { contender, url } = options.peer;
+    let plan = options.shape.plan(Duration::from_secs_f64(options.seconds));
+    let sample = contenders::measure(contender, &url, options.shape, plan).await?;
+    println!("sample {}", serde_json::to_string(&sample)?);
+    Ok(())
+}
+
+async fn limited(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::time::timeout(LIFETIME, work).await.context("the process outlived its measurement")?
+}
+
+fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+    Builder::new_current_thread().enable_all().build().context("start a runtime")
+}
+
+impl Shape {
+    /// How a worker drives this shape for the given time.
+    fn plan(self, window: Duration) -> load::Plan {
+        match self {
+            Shape::Call { in_flight, .. } => load::Plan::new(in_flight, window),
+            Shape::OneWay | Shape::Drain { .. } => {
+                load::Plan { limit: shape::ONE_WAY_LIMIT, ..load::Plan::new(shape::ONE_WAY_WINDOW, window) }
+            }
+        }
+    }
+}

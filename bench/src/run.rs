@@ -1,0 +1,223 @@
+//! The orchestrator: for every round and shape it measures all contenders one after the
+//! other, each with a fresh broker, host and worker process, and reports at the end.
+
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::{
+    process::Command,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{
+    cli::RunOptions,
+    contenders::{Contender, broker},
+    goals,
+    load::Sample,
+    process::Running,
+    quiet,
+    report::{self, number::grouped},
+    results::{Failure, Results},
+    shape::Shape,
+    tools::Tools,
+};
+
+const HOST_TIMEOUT: Duration = Duration::from_secs(15);
+/// What a worker may need beyond its window: connections, warm-up, stragglers, and the
+/// filling of the mailbox that a drain empties.
+const WORKER_SLACK: Duration = Duration::from_secs(60);
+/// A full window of messages that are synced one by one may take seconds to come back.
+const ALWAYS_SECONDS: f64 = 4.0;
+
+pub async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
+    let mut terminated = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
+    tokio::select! {
+        done = measure_and_report(options) => done,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = terminated.recv() => bail!("terminated"),
+    }
+}
+
+async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
+    let mut tools = Tools::locate(options.out.clone())?;
+    let shapes = options.shapes();
+    let mut results = Results::default();
+    let contenders = prepare(&mut tools, options.contenders(), &mut results).await;
+    let plan = schedule(options.rounds(), &shapes, &contenders);
+    let progress = Progress::new(plan.len(), options.rounds());
+    for step in &plan {
+        progress.begin(step);
+        if !quiet::wait(options.patience()).await {
+            results.disturbed += 1;
+        }
+        match measure(&tools, step, options.seconds()).await {
+            Ok(sample) => {
+                progress.measured(step, &sample);
+                results.add(step.contender, step.shape, sample);
+            }
+            Err(error) => {
+                let reason = format!("{error:#}");
+                progress.failed(step, &reason);
+                results.failures.push(Failure {
+                    contender: step.contender,
+                    shape: step.shape,
+                    round: step.round,
+                    reason,
+                });
+            }
+        }
+    }
+    progress.finish();
+    let run = report::RunFacts::collect(&options, &tools).await;
+    let verdicts = goals::judge(&results);
+    report::print(&results, &verdicts, &run);
+    ensure!(!results.is_empty(), "nothing was measured");
+    report::write(&tools.out, &results, &verdicts, &run)?;
+    let short = verdicts.iter().any(|verdict| verdict.reached != Some(true));
+    let failed = options.check && (short || !results.failures.is_empty());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Makes the contenders' programs available and drops those that can't be had.
+async fn prepare(tools: &mut Tools, contenders: Vec<Contender>, results: &mut Results) -> Vec<Contender> {
+    let spinner = ProgressBar::new_spinner();
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    let mut ready = Vec::new();
+    for contender in contenders {
+        spinner.set_message(format!("preparing {contender}"));
+        match tools.prepare(contender).await {
+            Ok(()) => ready.push(contender),
+            Err(reason) => results.skipped.push((contender, reason)),
+        }
+    }
+    spinner.finish_and_clear();
+    ready
+}
+
+struct Step {
+    round: u32,
+    shape: Shape,
+    contender: Contender,
+}
+
+/// All measurements in order. Contenders are neighbours in time within a shape, and
+/// another one goes first in each round, so that drift of the machine hits all alike.
+fn schedule(rounds: u32, shapes: &[Shape], contenders: &[Contender]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut order = contenders.to_vec();
+    for round in 1..=rounds {
+        for &shape in shapes {
+            let able = order.iter().filter(|contender| contender.supports(shape));
+            steps.extend(able.map(|&contender| Step { round, shape, contender }));
+        }
+        if !order.is_empty() {
+            order.rotate_left(1);
+        }
+    }
+    steps
+}
+
+async fn measure(tools: &Tools, step: &Step, seconds: f64) -> anyhow::Result<Sample> {
+    let folder = tempfile::tempdir_in(&tools.out).context("create a data folder")?;
+    let folder = folder.path();
+    let broker = broker::start(step.contender, tools, folder).await?;
+    let peer = |role: &str| {
+        let mut command = Command::new(&tools.bench);
+        command.args([role, "--contender", step.contender.name()]);
+        command.args(["--url", &broker.url]);
+        command
+    };
+    let host = if let Shape::Call { .. } = step.shape {
+        let mut host = Running::spawn("host", peer("host"), folder)?;
+        host.line_after("ready", HOST_TIMEOUT).await?;
+        Some(host)
+    } else {
+        None
+    };
+    let seconds = match (step.contender, step.shape) {
+        (Contender::JetStreamAlways, Shape::OneWay) => seconds.max(ALWAYS_SECONDS),
+        _ => seconds,
+    };
+    let mut command = peer("worker");
+    command.args(["--shape", &step.shape.key()]);
+    command.args(["--seconds", &seconds.to_string()]);
+    let mut worker = Running::spawn("worker", command, folder)?;
+    let limit = Duration::from_secs_f64(seconds) + WORKER_SLACK;
+    let line = worker.line_after("sample ", limit).await?;
+    worker.stop().await?;
+    if let Some(host) = host {
+        host.id().context("the host did not survive")?;
+        host.stop().await?;
+    }
+    broker.process.stop().await?;
+    serde_json::from_str(&line).context("read the worker's sample")
+}
+
+/// A progress bar on a terminal, a line per measurement elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    rounds: u32,
+    plain: bool,
+}
+
+impl Progress {
+    fn new(steps: usize, rounds: u32) -> Self {
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} {msg}")
+            .expect("the template is valid");
+        let bar = ProgressBar::new(steps as u64).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self { bar, rounds, plain: !std::io::stderr().is_terminal() }
+    }
+
+    fn begin(&self, step: &Step) {
+        self.bar.set_message(self.describe(step));
+    }
+
+    fn measured(&self, step: &Step, sample: &Sample) {
+        let rate = grouped(sample.rate);
+        self.end(step, &format!("{rate} {}", step.shape.unit()));
+    }
+
+    fn failed(&self, step: &Step, reason: &str) {
+        self.end(step, &format!("FAILED: {reason}"));
+    }
+
+    fn end(&self, step: &Step, outcome: &str) {
+        self.bar.inc(1);
+        if self.plain {
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
+            eprintln!("[{done}/{all}] {}: {outcome}", self.describe(step));
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn describe(&self, step: &Step) -> String {
+        let Step { round, shape, contender } = step;
+        format!("round {round}/{} · {shape} · {contender}", self.rounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contenders_are_interleaved_and_take_turns_in_going_first() {
+        let shapes = [crate::shape::LONE_SMALL, Shape::OneWay];
+        let steps = schedule(2, &shapes, &[Contender::NatsCore, Contender::JetStream]);
+        let order: Vec<_> = steps.iter().map(|step| (step.round, step.contender)).collect();
+        let expected = [
+            (1, Contender::NatsCore),
+            (1, Contender::JetStream),
+            (1, Contender::JetStream),
+            (2, Contender::JetStream),
+            (2, Contender::NatsCore),
+            (2, Contender::JetStream),
+        ];
+        assert_eq!(order, expected);
+    }
+}

@@ -1,0 +1,223 @@
+//! The first frame of a connection: anything but a good `hello` ends it, with a code, one line in the log, and no trace
+//! of the token anywhere.
+
+use crate::support::{Bus, Logs, Peer, Seen, Setup, TOKEN, hello, hello_v2, masked_frame};
+use crate::witness::Witness;
+use serde_json::{Value, json};
+use std::time::Duration;
+use toolbus_broker::ServerOptions;
+
+enum Input {
+    Text(String),
+    Binary(Vec<u8>),
+    Raw(Vec<u8>),
+}
+
+struct Case(&'static str, Input, &'static str);
+
+fn text(what: &'static str, frame: impl ToString, code: &'static str) -> Case {
+    Case(what, Input::Text(frame.to_string()), code)
+}
+
+fn hello_with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut frame = hello("intruder");
+    change(&mut frame);
+    frame
+}
+
+fn named(name: &str) -> Value {
+    hello_with(|frame| frame["agent"]["session_id"] = name.into())
+}
+
+/// The token with one byte changed, at that place.
+fn token_wrong_at(place: usize) -> Value {
+    let mut token = TOKEN.as_bytes().to_vec();
+    token[place] ^= 1;
+    hello_with(|frame| frame["token"] = String::from_utf8(token).expect("ASCII stays ASCII").into())
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        text("no JSON", "hello there", "TB0101"),
+        text("nothing", "", "TB0101"),
+        text("a list", json!(["hello"]), "TB0101"),
+        text("half a frame", &hello("intruder").to_string()[..40], "TB0101"),
+        text("no kind", json!({"token": TOKEN}), "TB0101"),
+        text("no agent", json!({"kind": "hello", "token": TOKEN}), "TB0101"),
+        text("no token", json!({"kind": "hello", "agent": {"session_id": "intruder"}}), "TB0101"),
+        text("two tokens", r#"{"kind":"hello","agent":{"session_id":"a"},"token":"a","token":"b"}"#, "TB0101"),
+        text("a version below zero", hello_with(|frame| frame["version"] = json!(-1)), "TB0101"),
+        text("an agent that is a list", hello_with(|frame| frame["agent"] = json!(["intruder"])), "TB0101"),
+        text("deep nesting", "[".repeat(60_000), "TB0101"),
+        text("another frame", json!({"kind": "subscribe"}), "TB0102"),
+        text("an unknown kind", json!({"kind": "hullo", "token": TOKEN}), "TB0102"),
+        text("a broker's frame", json!({"kind": "welcome"}), "TB0102"),
+        Case("a binary message", Input::Binary(vec![1, 0]), "TB0102"),
+        text("a wrong first byte", token_wrong_at(0), "TB0103"),
+        text("a wrong last byte", token_wrong_at(TOKEN.len() - 1), "TB0103"),
+        text("a byte too few", hello_with(|frame| frame["token"] = TOKEN[1..].into()), "TB0103"),
+        text("a byte too many", hello_with(|frame| frame["token"] = format!("{TOKEN} ").into()), "TB0103"),
+        text("the token in capitals", hello_with(|frame| frame["token"] = TOKEN.to_uppercase().into()), "TB0103"),
+        text("an empty token", hello_with(|frame| frame["token"] = "".into()), "TB0103"),
+        text("a name with a slash", named("a/b"), "TB0107"),
+        text("a name that climbs", named("../../etc/passwd"), "TB0107"),
+        text("two dots", named(".."), "TB0107"),
+        text("a NUL", named("a\0b"), "TB0107"),
+        text("no name", named(""), "TB0107"),
+        text("10 KB of name", named(&"n".repeat(10_000)), "TB0107"),
+        text("a role with a slash", hello_with(|frame| frame["agent"]["role"] = "a/b".into()), "TB0107"),
+        text("more than 64 KiB", named(&"n".repeat(65 << 10)), "TB0105"),
+        Case("half of more than 64 KiB", Input::Raw(long_frame_that_only_begins()), "TB0105"),
+        Case("more than 64 KiB in fragments", Input::Raw(endless_fragments()), "TB0105"),
+        Case("bytes that are not UTF-8", Input::Raw(masked_frame(0x81, b"{\"kind\":\"\xff\xfe\"}")), "TB0101"),
+        Case("a frame without a mask", Input::Raw(vec![0x81, 2, b'{', b'}']), "TB0101"),
+        Case("an unknown opcode", Input::Raw(masked_frame(0x83, b"{}")), "TB0101"),
+        Case("a reserved bit", Input::Raw(masked_frame(0xc1, b"{}")), "TB0101"),
+        Case("a long ping", Input::Raw(masked_frame(0x89, &[0; 126])), "TB0101"),
+        Case("a ping in pieces", Input::Raw(masked_frame(0x09, b"?")), "TB0101"),
+        Case("a continuation of nothing", Input::Raw(masked_frame(0x80, b"{}")), "TB0101"),
+    ]
+}
+
+/// The head of a frame of a gigabyte. The broker needs no more to know.
+fn long_frame_that_only_begins() -> Vec<u8> {
+    let mut frame = vec![0x81, 0xff];
+    frame.extend_from_slice(&(1u64 << 30).to_be_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    frame
+}
+
+fn endless_fragments() -> Vec<u8> {
+    let mut frames = masked_frame(0x01, &[b' '; 30_000]);
+    for _ in 0..3 {
+        frames.extend(masked_frame(0x00, &[b' '; 30_000]));
+    }
+    frames
+}
+
+#[tokio::test]
+async fn every_bad_first_frame_is_told_why_and_shown_the_door() {
+    let bus = Bus::start().await;
+    let mut witness = Witness::join(&bus).await;
+    let logs = Logs::start();
+    for Case(what, input, code) in cases() {
+        logs.clear();
+        let mut peer = Peer::connect(bus.address).await;
+        match input {
+            Input::Text(frame) => peer.send_text(frame).await,
+            Input::Binary(bytes) => peer.send_binary(bytes).await,
+            Input::Raw(bytes) => peer.send_raw(&bytes).await,
+        }
+        println!("{what}");
+        let error = peer.expect_error(code).await;
+        assert_eq!(error["id"], Value::Null, "{what}");
+        peer.expect_close(code).await;
+        let warnings = logs.warnings();
+        assert_eq!(warnings.len(), 1, "{what}: {warnings:#?}");
+        assert!(warnings[0].contains(code), "{what}: {warnings:?}");
+        assert!(!logs.text().contains(TOKEN), "{what}: the token is in the log");
+        witness.is_served().await;
+    }
+}
+
+#[tokio::test]
+async fn secrets_in_the_wrong_place_do_not_reach_the_log() {
+    let bus = Bus::start().await;
+    let logs = Logs::start();
+    let number = 4_815_162_342_u64;
+    let misplaced = [
+        hello_with(|frame| frame["token"] = number.into()),
+        hello_with(|frame| frame["agent"] = number.to_string().into()),
+        hello_with(|frame| frame["version"] = number.to_string().into()),
+        hello_with(|frame| frame["agent"]["role"] = json!({ number.to_string(): 1 })),
+    ];
+    for frame in misplaced {
+        let mut peer = Peer::connect(bus.address).await;
+        peer.send(frame.clone()).await;
+        peer.expect_error("TB0101").await;
+        peer.expect_close("TB0101").await;
+        assert!(!logs.text().contains(&number.to_string()), "{frame}: {}", logs.text());
+    }
+}
+
+#[tokio::test]
+async fn a_log_line_about_a_stranger_is_short_whatever_the_stranger_sent() {
+    let bus = Bus::start().await;
+    let logs = Logs::start();
+    let mut peer = Peer::connect(bus.address).await;
+    peer.send(hello_with(|frame| frame["agent"] = "n\n".repeat(20_000).into())).await;
+    let error = peer.expect_error("TB0101").await;
+    assert!(error.to_string().len() < 1000, "an error of {} bytes", error.to_string().len());
+    peer.expect_close("TB0101").await;
+    let warnings = logs.warnings();
+    assert!(warnings.len() == 1 && warnings[0].len() < 1000, "{} lines of log", warnings.len());
+    assert_eq!(logs.text().matches("n\\n").count(), 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_is_shown_the_door_in_time() {
+    let hello_timeout = Duration::from_millis(300);
+    let server = ServerOptions { hello_timeout, ..ServerOptions::default() };
+    let bus = Bus::with(Setup { server, ..Setup::default() }).await;
+    let mut witness = Witness::join(&bus).await;
+    let logs = Logs::start();
+    let started = std::time::Instant::now();
+
+    let mut silent = Peer::connect(bus.address).await;
+    let mut halting = Peer::connect(bus.address).await;
+    halting.send_raw(&masked_frame(0x81, hello("halting").to_string().as_bytes())[..20]).await;
+    for peer in [&mut silent, &mut halting] {
+        peer.expect_error("TB0104").await;
+        peer.expect_close("TB0104").await;
+    }
+    assert!(started.elapsed() >= hello_timeout, "cut after {:?}", started.elapsed());
+    assert_eq!(logs.warnings().len(), 2, "{:?}", logs.warnings());
+    witness.is_served().await;
+}
+
+#[tokio::test]
+async fn pings_do_not_buy_a_stranger_more_time() {
+    let server = ServerOptions { hello_timeout: Duration::from_millis(300), ..ServerOptions::default() };
+    let bus = Bus::with(Setup { server, ..Setup::default() }).await;
+    let mut peer = Peer::connect(bus.address).await;
+    let ended = async {
+        loop {
+            peer.send_raw(&masked_frame(0x89, b"still here")).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            match tokio::time::timeout(Duration::from_millis(1), peer.see()).await {
+                Ok(Seen::Frame(frame)) => return frame,
+                Ok(other) => panic!("cut without a word: {other:?}"),
+                Err(_) => {}
+            }
+        }
+    };
+    let error = crate::support::within("the end of patience", ended).await;
+    assert!(["TB0104", "TB0102"].contains(&error["code"].as_str().unwrap_or_default()), "{error}");
+}
+
+#[tokio::test]
+async fn a_stranger_may_leave_without_a_word() {
+    let bus = Bus::start().await;
+    let logs = Logs::start();
+    let mut polite = Peer::connect(bus.address).await;
+    polite.send_close().await;
+    assert!(matches!(polite.see().await, Seen::Close { .. }), "a close is answered by a close");
+    drop(Peer::connect(bus.address).await);
+    bus.peer("the next one").await.settle().await;
+    assert_eq!(logs.warnings(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn welcome_comes_first_and_tells_version_and_limits() {
+    let bus = Bus::start().await;
+    for (frame, framing) in [(hello("old"), "json"), (hello_v2("new"), "json")] {
+        let mut peer = Peer::connect(bus.address).await;
+        peer.send(frame).await;
+        let welcome = peer.frame().await;
+        assert_eq!(welcome["kind"], "welcome");
+        assert_eq!((&welcome["version"], &welcome["framing"]), (&json!(2), &json!(framing)));
+        assert_eq!(welcome["limits"]["max_frame_bytes"], 16 << 20);
+        assert_eq!(welcome["heartbeat_ms"], 10_000);
+        assert_eq!(peer.frame().await["kind"], "broker_identity");
+    }
+}

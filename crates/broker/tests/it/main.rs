@@ -1,0 +1,18 @@
+//! The broker attacked from outside: over the wire, over HTTP, and through the trait that its mailboxes implement.
+//!
+//! Every test has a bus of its own on a free port, with short timeouts where time matters, and every wait is bounded.
+
+mod bad_frames;
+mod first_frame;
+mod health;
+mod hoarding;
+mod leaving;
+mod limits;
+mod mailboxes_contract;
+mod origins;
+mod ownership;
+mod silence;
+mod slow_reader;
+mod storage;
+mod support;
+mod witness;

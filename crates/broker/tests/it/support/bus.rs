@@ -1,0 +1,80 @@
+//! A broker in this process, on a free port of the loopback, in a folder that goes away.
+
+use super::{Peer, TOKEN, hello, hello_compact, hello_v2, within};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use toolbus_broker::{BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+
+/// How a bus is configured.
+#[derive(Default)]
+pub struct Setup {
+    pub server: ServerOptions,
+    pub core: CoreOptions,
+}
+
+pub struct Bus {
+    pub address: SocketAddr,
+    server: Arc<BrokerServer>,
+    serving: JoinHandle<BrokerResult<()>>,
+    folder: TempDir,
+}
+
+impl Bus {
+    pub async fn start() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    pub async fn with(setup: Setup) -> Self {
+        Self::reopen(TempDir::new().expect("a folder"), setup).await
+    }
+
+    /// A bus on what an earlier one left behind.
+    pub async fn reopen(folder: TempDir, setup: Setup) -> Self {
+        let core = BrokerCore::open(folder.path(), setup.core).expect("the folder opens");
+        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), setup.server);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let serving = tokio::spawn(Arc::clone(&server).serve(listener));
+        Self { address, server, serving, folder }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Asks the bus to stop, without waiting for it.
+    pub fn begin_stop(&self) {
+        self.server.stop();
+    }
+
+    /// Stops the bus in order and leaves its folder for the next.
+    pub async fn stop(self) -> TempDir {
+        self.server.stop();
+        let outcome = within("the bus to stop", self.serving).await.expect("serving does not panic");
+        outcome.expect("the bus stops without a failure");
+        self.folder
+    }
+
+    /// A peer of version 1, which is what a `hello` without a version says.
+    pub async fn peer(&self, name: &str) -> Peer {
+        Peer::join(self.address, hello(name)).await
+    }
+
+    pub async fn peer_v2(&self, name: &str) -> Peer {
+        Peer::join(self.address, hello_v2(name)).await
+    }
+
+    pub async fn compact_peer(&self, name: &str) -> Peer {
+        Peer::join(self.address, hello_compact(name)).await
+    }
+
+    pub async fn subscriber(&self, name: &str) -> Peer {
+        let mut peer = self.peer(name).await;
+        peer.subscribe().await;
+        peer
+    }
+}

@@ -1,0 +1,59 @@
+//! Runs the simulation for one seed or a range of them, and stops at the first failure.
+
+use clap::Parser;
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Instant;
+use toolbus_testkit::planted::Planted;
+use toolbus_testkit::simulation::{self, Options};
+
+#[derive(Debug, Parser)]
+#[command(about = "Simulates broker, disk and clients from a seed")]
+struct Args {
+    /// One seed
+    #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
+    seed: Option<u64>,
+    /// A range of seeds, FROM..TO
+    #[arg(long, value_parser = parse_range)]
+    seeds: Option<Range<u64>>,
+    /// Print every event
+    #[arg(long)]
+    trace: bool,
+    /// A known defect to plant
+    #[arg(long)]
+    planted: Option<Planted>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let seeds = match (args.seed, args.seeds) {
+        (Some(seed), _) => seed..seed.saturating_add(1),
+        (None, seeds) => seeds.unwrap_or_default(),
+    };
+    let options = Options { planted: args.planted, trace: args.trace };
+    let started = Instant::now();
+    let (mut steps, mut crashes, mut letters) = (0, 0, 0);
+    for seed in seeds.clone() {
+        match simulation::run(seed, options) {
+            Ok(report) => {
+                steps += report.steps;
+                crashes += report.crashes;
+                letters += report.letters;
+            }
+            Err(failure) => {
+                eprintln!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let count = seeds.end - seeds.start;
+    println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes in {:.1?}", started.elapsed());
+    ExitCode::SUCCESS
+}
+
+fn parse_range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("write it as FROM..TO")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("'{text}': {error}"));
+    let (from, to) = (number(from)?, number(to)?);
+    if from < to { Ok(from..to) } else { Err("the range is empty".into()) }
+}

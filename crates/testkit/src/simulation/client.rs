@@ -1,0 +1,104 @@
+//! Simulated clients and the links between them and the broker. Frames on a link arrive in order or, when the link
+//! breaks, not at all.
+
+use super::letters::LetterNo;
+use bytestring::ByteString;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use toolbus_engine::{ConnId, Message, Outgoing, Seq};
+
+pub struct Client {
+    pub name: ByteString,
+    pub numbered_receipts: bool,
+    /// Acknowledges seldom.
+    pub slow: bool,
+    /// Where it sends; others of its links only receive and acknowledge.
+    pub primary: Option<ConnId>,
+    /// All it ever sent, in order.
+    pub sent: Vec<LetterNo>,
+    /// Received and not yet answered or acknowledged.
+    pub held: Vec<Held>,
+    /// Replies by their requests, so that a request that comes again gets the same reply.
+    pub replies: BTreeMap<LetterNo, LetterNo>,
+    /// What a reply on its way settles, in case it is refused.
+    pub settling: BTreeMap<LetterNo, Held>,
+}
+
+/// A message in the hands of its reader. The tag is good on the connection it came by.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub no: LetterNo,
+    pub message: Arc<Message>,
+    pub conn: ConnId,
+}
+
+pub struct Link {
+    pub client: usize,
+    /// What each deliver on this link was about, by number; nothing for those that are meant to be refused.
+    pub numbers: Vec<Option<LetterNo>>,
+    pub to_broker: VecDeque<Frame>,
+    pub to_client: VecDeque<Outgoing>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Frame {
+    Subscribe,
+    Deliver {
+        no: LetterNo,
+        ack: Option<Seq>,
+    },
+    /// The id of a letter with something else in it, or from someone else.
+    Impostor {
+        no: LetterNo,
+        other_content: bool,
+    },
+    Ack {
+        no: LetterNo,
+    },
+    AckTags {
+        tags: Vec<Seq>,
+    },
+    AckWithReceipt {
+        no: LetterNo,
+    },
+    Unreadable {
+        no: LetterNo,
+        message: Arc<Message>,
+    },
+    Cancel {
+        to: ByteString,
+    },
+}
+
+impl Client {
+    pub fn new(name: &str, numbered_receipts: bool, slow: bool) -> Self {
+        Self {
+            name: ByteString::from(name),
+            numbered_receipts,
+            slow,
+            primary: None,
+            sent: Vec::new(),
+            held: Vec::new(),
+            replies: BTreeMap::new(),
+            settling: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a message into its hands, in place of an older copy by the same connection.
+    pub fn hold(&mut self, held: Held) {
+        let is_copy = |other: &Held| other.no == held.no && other.conn == held.conn;
+        if self.held.iter().any(|other| is_copy(other) && other.message.seq > held.message.seq) {
+            return;
+        }
+        self.held.retain(|other| !is_copy(other));
+        self.held.push(held);
+    }
+
+    pub fn link_gone(&mut self, conn: ConnId) {
+        self.held.retain(|held| held.conn != conn);
+        self.settling.retain(|_, held| held.conn != conn);
+        if self.primary == Some(conn) {
+            self.primary = None;
+        }
+    }
+}

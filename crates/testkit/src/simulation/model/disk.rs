@@ -1,0 +1,148 @@
+//! What is on stable storage, told from the batches alone: the engine's counters and a restart are compared with it.
+
+use super::{How, Letter, LetterNo, Model};
+use std::collections::{BTreeMap, BTreeSet};
+use toolbus_engine::{Batch, Millis, Seq, StatusView};
+
+#[derive(Debug, Default)]
+pub struct DiskModel {
+    pub durable: BTreeMap<Seq, LetterNo>,
+    /// The batch that was handed to the store and is not synced: a crash may keep any part of it.
+    pub in_flight: Option<InFlight>,
+    /// Settled in a batch that found no room: the record may be given up all the same.
+    pub given_up: BTreeSet<Seq>,
+    /// The space of remembered ids was given up on a full disk.
+    pub ids_dropped: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct InFlight {
+    pub puts: BTreeMap<Seq, LetterNo>,
+    pub settled: Vec<(LetterNo, Option<Seq>)>,
+}
+
+impl Model {
+    pub fn batch_taken(&mut self, now: Millis, batch: &Batch) {
+        let mut flight = InFlight::default();
+        for message in &batch.puts {
+            if let Some(no) = self.witness(message) {
+                flight.puts.insert(message.seq, no);
+            }
+        }
+        for settled in &batch.settled {
+            let Some(&no) = self.by_fingerprint.get(&settled.fingerprint) else {
+                self.violated("an id was settled that nobody ever sent");
+                continue;
+            };
+            if self.letters[no].pending() {
+                self.settled_unseen(now, no);
+            }
+            flight.settled.push((no, settled.stored.as_ref().map(|(_, seq)| *seq)));
+        }
+        self.disk.in_flight = Some(flight);
+    }
+
+    /// The engine may have settled what nobody acknowledged, but not without reason.
+    fn settled_unseen(&mut self, now: Millis, no: LetterNo) {
+        let letter = &self.letters[no];
+        let is_dead = |letter: &Letter| letter.dead_copy.is_some_and(|copy| self.letters[copy].known);
+        // A reply that died before its refusal took along what it settled.
+        let reply = self.letters.iter().position(|reply| reply.answers == Some(no) && is_dead(reply));
+        match (letter.dead_copy, reply) {
+            _ if letter.expired(now) => self.settle(no, How::Expired),
+            (Some(copy), _) if is_dead(letter) => self.settle(no, How::Dead(copy)),
+            (_, Some(reply)) => self.settle(no, How::Answered(reply)),
+            // A life that ended before this one began.
+            _ if !self.has_one_life(no) => {}
+            _ => self.violated(format!("{} was settled though nobody acknowledged it", self.describe(no))),
+        }
+    }
+
+    pub fn batch_synced(&mut self) {
+        let flight = self.disk.in_flight.take().unwrap_or_default();
+        for (seq, no) in flight.puts {
+            self.disk.durable.insert(seq, no);
+            if self.letters[no].seq == Some(seq) {
+                self.letters[no].record_durable = true;
+            }
+        }
+        for (no, stored) in flight.settled {
+            if let Some(seq) = stored {
+                self.disk.durable.remove(&seq);
+                self.disk.given_up.remove(&seq);
+            }
+            let letter = &mut self.letters[no];
+            let this_life = stored.is_none_or(|seq| letter.seq == Some(seq));
+            letter.settlement_durable |= letter.settled.is_some() && this_life;
+        }
+    }
+
+    pub fn batch_refused(&mut self, batch: &Batch) {
+        let flight = self.disk.in_flight.take().unwrap_or_default();
+        if batch.puts.is_empty() {
+            self.disk.given_up.extend(flight.settled.iter().filter_map(|(_, stored)| *stored));
+        }
+        let refused: BTreeSet<LetterNo> =
+            flight.puts.into_values().filter(|no| self.letters[*no].settled.is_none()).collect();
+        refused.into_iter().for_each(|no| self.refuse(no));
+    }
+
+    /// Nothing is left of a letter. What it settled is pending again, or goes with it.
+    fn refuse(&mut self, refused: LetterNo) {
+        self.forget(refused);
+        for no in 0..self.letters.len() {
+            let undone = matches!(self.letters[no].settled, Some(How::Answered(by) | How::Dead(by)) if by == refused);
+            if undone && self.letters[no].record_durable {
+                self.revive(no);
+            } else if undone {
+                self.refuse(no);
+            }
+        }
+    }
+
+    fn forget(&mut self, no: LetterNo) {
+        self.end_lease(no);
+        self.may_be_pushed_again(no);
+        let letter = &mut self.letters[no];
+        letter.known = false;
+        letter.settled = None;
+        letter.seq = None;
+        letter.lost_its_place = true;
+    }
+
+    fn revive(&mut self, no: LetterNo) {
+        self.may_be_pushed_again(no);
+        self.letters[no].settled = None;
+        self.deadlines.extend(self.letters[no].expires_at.map(|at| (at, no)));
+    }
+
+    pub(super) fn may_be_pushed_again(&mut self, no: LetterNo) {
+        let name = self.letters[no].mailbox.clone();
+        self.mailbox(&name).pushed.remove(&no);
+    }
+
+    /// With nothing on the way, the engine's books say what is on disk.
+    pub fn compare(&mut self, view: &StatusView) {
+        let mut expected: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for no in self.disk.durable.values() {
+            let letter = &self.letters[*no];
+            let (messages, bytes) = expected.entry(&letter.mailbox).or_default();
+            (*messages, *bytes) = (*messages + 1, *bytes + letter.size());
+        }
+        let mut wrong = None;
+        for row in &view.mailboxes {
+            let counted = (row.messages, row.bytes);
+            let wanted = expected.remove(&*row.name).unwrap_or_default();
+            let leases = self.mailboxes.get(&*row.name).map_or(0, |mailbox| mailbox.leases.len() as u64);
+            if counted != wanted || row.in_flight != leases {
+                wrong = Some(format!("{row:?} should have {wanted:?} and {leases} in flight"));
+            }
+        }
+        if let Some((name, wanted)) = expected.first_key_value() {
+            wrong = Some(format!("mailbox '{name}' should have {wanted:?}"));
+        }
+        if let Some(wrong) = wrong {
+            self.violated(format!("the engine miscounts: {wrong}"));
+        }
+    }
+}

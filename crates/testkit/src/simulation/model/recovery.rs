@@ -1,0 +1,134 @@
+//! What a restart must bring back, and what it must not.
+
+use super::{LetterNo, MailboxModel, Model};
+use crate::simulation::letters::How;
+use std::collections::{BTreeMap, BTreeSet};
+use toolbus_engine::{AttemptsNote, Engine, Fingerprint, Millis, RestoredMessage, Seq, Settled};
+use toolbus_store::Replay;
+
+/// Passes a replay on to the engine and keeps its own account of it.
+pub struct Recovered {
+    pub engine: Engine,
+    pending: BTreeMap<Seq, Restored>,
+    remembered: BTreeSet<Fingerprint>,
+    superseded: BTreeSet<Seq>,
+    /// Stretches that the store took for damage.
+    pub damaged: u64,
+}
+
+struct Restored {
+    fingerprint: Fingerprint,
+    accepted_at: Millis,
+    expires_at: Option<Millis>,
+}
+
+impl Recovered {
+    pub fn into(engine: Engine) -> Self {
+        Self { engine, pending: BTreeMap::new(), remembered: BTreeSet::new(), superseded: BTreeSet::new(), damaged: 0 }
+    }
+}
+
+impl Replay for Recovered {
+    fn message(&mut self, message: RestoredMessage<'_>) {
+        let RestoredMessage { fingerprint, accepted_at, expires_at, .. } = message;
+        // Of two with one id the later stands for both; the settlement of the first was lost.
+        let earlier = self.pending.extract_if(.., |seq, other| *seq != message.seq && other.fingerprint == fingerprint);
+        self.superseded.extend(earlier.map(|(seq, _)| seq));
+        self.pending.insert(message.seq, Restored { fingerprint, accepted_at, expires_at });
+        self.engine.restore_message(message);
+    }
+
+    fn settled(&mut self, settled: &Settled) {
+        if let Some((_, seq)) = &settled.stored {
+            self.pending.remove(seq);
+        }
+        self.remembered.insert(settled.fingerprint);
+        self.engine.restore_settled(settled);
+    }
+
+    fn attempts(&mut self, note: &AttemptsNote) {
+        self.engine.restore_attempts(note);
+    }
+}
+
+impl Model {
+    pub fn recovered(&mut self, found: &Recovered) {
+        let flight = self.disk.in_flight.take().unwrap_or_default();
+        let may_be_gone: BTreeSet<Seq> = flight.settled.iter().filter_map(|(_, stored)| *stored).collect();
+        for (seq, no) in std::mem::take(&mut self.disk.durable) {
+            let excused =
+                may_be_gone.contains(&seq) || self.disk.given_up.contains(&seq) || found.superseded.contains(&seq);
+            if !found.pending.contains_key(&seq) && !excused {
+                self.violated(format!("{} was on stable storage and is gone", self.describe(no)));
+            }
+            self.disk.durable.insert(seq, no);
+        }
+        if !found.superseded.is_empty() && self.long_memory && !self.disk.ids_dropped {
+            self.violated("two messages with one id came back");
+        }
+        let mut back: BTreeMap<LetterNo, Seq> = BTreeMap::new();
+        for (seq, restored) in &found.pending {
+            let expected = self.disk.durable.contains_key(seq) || flight.puts.contains_key(seq);
+            match self.by_fingerprint.get(&restored.fingerprint).copied() {
+                Some(no) if expected => self.comes_back(no, *seq, &mut back),
+                _ => self.violated(format!("message {seq} came back from nowhere")),
+            }
+        }
+        let remembered: BTreeSet<LetterNo> =
+            found.remembered.iter().filter_map(|fingerprint| self.by_fingerprint.get(fingerprint).copied()).collect();
+        for no in 0..self.letters.len() {
+            self.check_restart(no, &back, &remembered);
+        }
+        for no in 0..self.letters.len() {
+            let restored = back.get(&no).map(|seq| (*seq, &found.pending[seq]));
+            self.restart(no, restored, remembered.contains(&no));
+        }
+        self.disk.durable = back.into_iter().map(|(no, seq)| (seq, no)).collect();
+        self.disk.given_up.clear();
+        self.mailboxes.values_mut().for_each(|mailbox| *mailbox = MailboxModel::default());
+    }
+
+    fn comes_back(&mut self, no: LetterNo, seq: Seq, back: &mut BTreeMap<LetterNo, Seq>) {
+        let letter = &self.letters[no];
+        if letter.settlement_durable && letter.seq == Some(seq) {
+            let what = if letter.confirmed { "its acknowledgement was confirmed" } else { "it was settled for good" };
+            self.violated(format!("{} came back though {what}", self.describe(no)));
+        }
+        back.insert(no, seq);
+    }
+
+    fn check_restart(&mut self, no: LetterNo, back: &BTreeMap<LetterNo, Seq>, remembered: &BTreeSet<LetterNo>) {
+        let letter = &self.letters[no];
+        let about = self.describe(no);
+        if back.contains_key(&no) {
+            return;
+        }
+        let must_remember = letter.settlement_durable && self.long_memory && !self.disk.ids_dropped;
+        if letter.receipted && letter.pending() && !letter.expired(self.latest) {
+            self.violated(format!("{about} was receipted and is gone"));
+        } else if must_remember && !remembered.contains(&no) {
+            self.violated(format!("the id of {about} was forgotten at the restart"));
+        } else if let (Some(How::Answered(reply)), true) = (letter.settled, letter.record_durable)
+            && self.letters[reply].pending()
+            && !back.contains_key(&reply)
+        {
+            self.violated(format!("{about} is settled, but its reply is gone"));
+        }
+    }
+
+    fn restart(&mut self, no: LetterNo, restored: Option<(Seq, &Restored)>, remembered: bool) {
+        let letter = &mut self.letters[no];
+        letter.known = restored.is_some() || remembered;
+        letter.seq = restored.map(|(seq, _)| seq);
+        letter.record_durable = restored.is_some();
+        letter.settlement_durable = restored.is_none() && remembered;
+        letter.settled = letter.settlement_durable.then_some(How::BeforeRestart);
+        if let Some((_, restored)) = restored {
+            letter.confirmed = false;
+            letter.born = restored.accepted_at;
+            letter.accepted_at.push(restored.accepted_at);
+            letter.expires_at = restored.expires_at;
+            self.deadlines.extend(letter.expires_at.map(|at| (at, no)));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Which event happens next: drawn by weight, within what the scenario allows.
+
+use super::client::Frame;
+use super::world::World;
+use toolbus_engine::DEAD_LETTER_SUFFIX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Write,
+    Repeat,
+    Pretend,
+    Flow,
+    Consume,
+    Wait,
+    Tick,
+    Jump,
+    Storage,
+    Fetch,
+    Reclaim,
+    SettleDown,
+    CheckSpace,
+    Cancel,
+    Connect,
+    Disconnect,
+    Displace,
+    Crash,
+    StopSoon,
+    FailSync,
+    ShrinkDisk,
+    GrowDisk,
+    ReadDeadLetters,
+}
+
+/// The steps of this world with their weights.
+pub fn choices(world: &World) -> Vec<(u64, Step)> {
+    let scenario = &world.scenario;
+    let if_any = |condition: bool, weight: u64| if condition { weight } else { 0 };
+    let rough = !scenario.calm;
+    vec![
+        (14, Step::Write),
+        (5, Step::Repeat),
+        (2, Step::Pretend),
+        (60, Step::Flow),
+        (20, Step::Consume),
+        (5, Step::Wait),
+        (2, Step::Tick),
+        (1, Step::Jump),
+        (25, Step::Storage),
+        (10, Step::Fetch),
+        (2, Step::Reclaim),
+        (1, Step::SettleDown),
+        (2, Step::CheckSpace),
+        (1, Step::Cancel),
+        (6, Step::Connect),
+        (if_any(rough, 2), Step::Disconnect),
+        (if_any(rough, 1), Step::Displace),
+        (if_any(scenario.crashes, 1), Step::Crash),
+        (if_any(scenario.crashes, 1), Step::StopSoon),
+        (if_any(scenario.crashes && scenario.disk_trouble, 1), Step::FailSync),
+        (if_any(scenario.disk_trouble, 1), Step::ShrinkDisk),
+        (if_any(scenario.disk_trouble, 2), Step::GrowDisk),
+        (if_any(scenario.deaths(), 1), Step::ReadDeadLetters),
+    ]
+}
+
+pub fn draw(world: &mut World, choices: &[(u64, Step)]) -> Step {
+    let total = choices.iter().map(|(weight, _)| weight).sum();
+    let mut left = world.rng.below(total);
+    for (weight, step) in choices {
+        match left.checked_sub(*weight) {
+            Some(rest) => left = rest,
+            None => return *step,
+        }
+    }
+    Step::Wait
+}
+
+impl World {
+    pub fn take(&mut self, step: Step) {
+        let passed = if self.rng.chance(30) { self.rng.below(3) } else { 0 };
+        self.advance(passed);
+        match step {
+            Step::Write => {
+                let sender = self.random_sender();
+                self.write_letter(sender);
+            }
+            Step::Repeat => {
+                let sender = self.random_sender();
+                self.repeat(sender);
+            }
+            Step::Pretend => self.pretend(),
+            Step::Flow => self.flow(),
+            Step::Consume => {
+                let client = self.rng.below(self.clients.len() as u64) as usize;
+                self.consume(client);
+            }
+            Step::Wait => {
+                let passed = self.rng.below(250);
+                self.advance(passed);
+            }
+            Step::Tick => self.tick(),
+            Step::Jump => {
+                let scale = self.rng.below(22);
+                let passed = self.rng.below(1 << scale);
+                self.advance(passed);
+            }
+            Step::Storage => self.storage_step(),
+            Step::Fetch => self.fetch(),
+            Step::Reclaim => self.reclaim(),
+            Step::SettleDown => self.settle_down(),
+            Step::CheckSpace => self.check_space(),
+            Step::Cancel => self.cancel_something(),
+            Step::Connect => self.connect_someone(),
+            Step::Disconnect => self.disconnect_someone(),
+            Step::Displace => self.displace_someone(),
+            Step::Crash => self.crash(),
+            Step::StopSoon => self.disk.stop_after(Some(self.rng.below(12))),
+            Step::FailSync => self.disk.fail_syncs(true),
+            Step::ShrinkDisk => self.shrink_disk(),
+            Step::GrowDisk => self.grow_disk(),
+            Step::ReadDeadLetters => self.read_dead_letters(),
+        }
+        self.check_memory();
+    }
+
+    fn random_sender(&mut self) -> usize {
+        self.rng.below(self.scenario.clients as u64) as usize
+    }
+
+    /// A few frames get across, one way or the other.
+    fn flow(&mut self) {
+        if self.links.is_empty() {
+            return;
+        }
+        let conn = self.random_link();
+        let to_broker = self.rng.chance(50);
+        for _ in 0..1 + self.rng.below(4) {
+            if to_broker {
+                self.broker_reads(conn);
+            } else {
+                self.client_reads(conn);
+            }
+        }
+    }
+
+    fn fetch(&mut self) {
+        let waiting = self.fetches.len() as u64;
+        if waiting == 0 {
+            return;
+        }
+        let index = self.rng.below(waiting) as usize;
+        let was_read = self.fetches[index].page.is_some();
+        if !was_read {
+            self.read_page(index);
+        }
+        // Between the read and the answer anything may happen, or nothing.
+        if was_read || self.rng.chance(60) && index < self.fetches.len() {
+            self.answer_fetch(index);
+        }
+    }
+
+    fn cancel_something(&mut self) {
+        if !self.links.is_empty() {
+            let conn = self.random_link();
+            let to = self.random_sender();
+            self.queue(conn, Frame::Cancel { to: self.clients[to].name.clone() });
+        }
+    }
+
+    fn connect_someone(&mut self) {
+        let client = self.rng.below(self.clients.len() as u64) as usize;
+        match self.clients[client].primary {
+            None => {
+                let conn = self.connect(client);
+                if self.rng.chance(90) {
+                    self.queue(conn, Frame::Subscribe);
+                }
+                self.make_primary(conn);
+            }
+            Some(conn) if self.rng.chance(20) => {
+                let name = self.clients[client].name.clone();
+                if self.model.mailbox(&name).subscriber.is_none() {
+                    self.queue(conn, Frame::Subscribe);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn disconnect_someone(&mut self) {
+        if !self.links.is_empty() {
+            let conn = self.random_link();
+            self.disconnect(conn);
+        }
+    }
+
+    /// A second connection of the same client subscribes. The first one stays, or goes later.
+    fn displace_someone(&mut self) {
+        let client = self.rng.below(self.clients.len() as u64) as usize;
+        let others = self.links.values().filter(|link| link.client == client).count();
+        if others == 0 || others > 2 {
+            return;
+        }
+        let conn = self.connect(client);
+        self.queue(conn, Frame::Subscribe);
+        if self.rng.chance(50) {
+            self.make_primary(conn);
+        }
+    }
+
+    fn shrink_disk(&mut self) {
+        let used: usize = self.disk.files().iter().map(|(_, bytes)| bytes).sum();
+        let room = self.rng.below(3_000);
+        self.disk.set_capacity(Some(used as u64 + room));
+        self.disk_is_small = true;
+        self.note("disk shrinks", &[("room", room)]);
+    }
+
+    pub fn grow_disk(&mut self) {
+        self.disk.set_capacity(None);
+        self.disk_is_small = false;
+        self.engine.set_disk_low(false);
+        self.note("disk grows", &[]);
+    }
+
+    fn read_dead_letters(&mut self) {
+        let of = self.random_sender();
+        let name = self.clients[of].name.clone();
+        if !name.ends_with(DEAD_LETTER_SUFFIX) {
+            self.add_reader_of_dead_letters(&name);
+        }
+    }
+
+    /// What is neither durable nor settled has a limit, which one message may step over.
+    fn check_memory(&mut self) {
+        let limit = self.scenario.engine.unsettled_bytes + self.scenario.largest_body + 64;
+        if !self.scenario.deaths() && self.engine.unsettled_bytes() > limit {
+            self.model.violated(format!("{} bytes wait for the disk", self.engine.unsettled_bytes()));
+        }
+    }
+}
