@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -11,15 +11,13 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::{process::Command, task::JoinSet};
-use toolbus_client::{AgentRef, Body, BrokerClient, InboxMessage};
+use tokio::task::JoinSet;
+use toolbus_client::{Body, InboxMessage};
 
-use crate::process::Running;
+use crate::own_broker::{Report, connect, folder, memory, start};
 
-const TOKEN: &str = "backlog-token";
 const MAILBOX: &str = "backlog";
 const IN_FLIGHT: usize = 1024;
-const READY_LIMIT: Duration = Duration::from_secs(60);
 const STEP_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
@@ -36,8 +34,7 @@ pub struct BacklogOptions {
 }
 
 pub async fn run(options: BacklogOptions) -> anyhow::Result<ExitCode> {
-    let folder = tempfile::tempdir_in(target_folder()?).context("make a folder")?;
-    fs::write(folder.path().join("token"), TOKEN).context("write the token")?;
+    let folder = folder()?;
     let mut report = Report::default();
 
     let (broker, url, _) = start(folder.path()).await?;
@@ -60,17 +57,6 @@ pub async fn run(options: BacklogOptions) -> anyhow::Result<ExitCode> {
     report.check("disk in use after the drain", left, 256.0, "MiB");
     broker.stop().await?;
     Ok(report.finish(options.check))
-}
-
-async fn start(folder: &Path) -> anyhow::Result<(Running, String, Duration)> {
-    let binary = std::env::current_exe().context("find this program")?.with_file_name("toolbus");
-    let mut command = Command::new(binary);
-    command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
-    command.arg("--shared-token-file").arg(folder.join("token"));
-    let begin = Instant::now();
-    let mut broker = Running::spawn("broker", command, folder)?;
-    let url = broker.line_after("listening on ", READY_LIMIT).await?;
-    Ok((broker, url, begin.elapsed()))
 }
 
 async fn fill(url: &str, options: &BacklogOptions) -> anyhow::Result<()> {
@@ -135,17 +121,6 @@ async fn drain(url: &str, options: &BacklogOptions) -> anyhow::Result<Rates> {
     Ok(Rates { first: rate(marks[0], marks[1]), last: rate(marks[last - 1], marks[last]) })
 }
 
-/// Resident memory now and at its highest, in MiB.
-fn memory(broker: &Running) -> anyhow::Result<(f64, f64)> {
-    let status = fs::read_to_string(format!("/proc/{}/status", broker.id()?)).context("read the broker's memory")?;
-    let field = |name: &str| -> anyhow::Result<f64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("a field of the status")?;
-        let kib: f64 = line.trim().trim_end_matches(" kB").parse().context("a number of the status")?;
-        Ok(kib / 1024.0)
-    };
-    Ok((field("VmRSS:")?, field("VmHWM:")?))
-}
-
 /// MiB in the data folder once it has stopped shrinking.
 async fn space_after(folder: &Path) -> anyhow::Result<f64> {
     let mut last = f64::MAX;
@@ -162,38 +137,7 @@ async fn space_after(folder: &Path) -> anyhow::Result<f64> {
     Ok(last)
 }
 
-async fn connect(url: &str, name: &str) -> anyhow::Result<BrokerClient> {
-    BrokerClient::connect(url, AgentRef::new(name.to_owned()), TOKEN).await.context("connect")
-}
-
-fn target_folder() -> anyhow::Result<PathBuf> {
-    let folder = std::env::current_exe()?.with_file_name("bench");
-    fs::create_dir_all(&folder)?;
-    Ok(folder)
-}
-
 fn bar(what: &'static str, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:6} {bar:40} {human_pos}/{human_len} {per_sec}");
     ProgressBar::new(length).with_message(what).with_style(style.expect("the template is well formed"))
-}
-
-#[derive(Default)]
-struct Report {
-    short: u32,
-}
-
-impl Report {
-    fn line(&self, what: &str, figure: String) {
-        println!("{what:<40} {figure}");
-    }
-
-    fn check(&mut self, what: &str, figure: f64, limit: f64, unit: &str) {
-        let verdict = if figure <= limit { "reached" } else { "SHORT" };
-        self.short += u32::from(figure > limit);
-        self.line(what, format!("{figure:.1} {unit} (at most {limit} {unit}: {verdict})"));
-    }
-
-    fn finish(self, check: bool) -> ExitCode {
-        if check && self.short > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-    }
 }

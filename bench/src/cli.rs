@@ -20,6 +20,8 @@ pub enum Command {
     Run(RunOptions),
     /// A large backlog in one mailbox: memory, restart, drain.
     Backlog(crate::backlog::BacklogOptions),
+    /// What connections and mailboxes cost while nothing happens in them.
+    Idle(crate::idle::IdleOptions),
     /// A relay process of a measurement.
     #[command(hide = true)]
     Relay {

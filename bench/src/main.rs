@@ -7,7 +7,9 @@ mod backlog;
 mod cli;
 mod contenders;
 mod goals;
+mod idle;
 mod load;
+mod own_broker;
 mod process;
 mod quiet;
 mod report;
@@ -50,6 +52,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Backlog(options) => {
             return one_thread()?.block_on(backlog::run(options));
+        }
+        Command::Idle(options) => {
+            return one_thread()?.block_on(idle::run(options));
         }
         Command::Relay { contender } => {
             process::exit_with_parent();

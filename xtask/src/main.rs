@@ -34,6 +34,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// What idle connections and mailboxes cost.
+    Idle {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// A backlog of a million messages: memory, restart, drain.
     Backlog {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
         Task::Interop => interop(),
         Task::Bench { options } => bench("run", options),
         Task::Backlog { options } => bench("backlog", options),
+        Task::Idle { options } => bench("idle", options),
         Task::Sim { options } => simulate(options),
     };
     match outcome {

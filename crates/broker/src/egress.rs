@@ -9,6 +9,8 @@ use toolbus_protocol::{BrokerFrame, Framing, compact, json};
 
 /// Compact frames are packed into WebSocket messages of about this size.
 const PACK_BYTES: usize = 256 << 10;
+/// The largest buffer that a connection keeps from one turn to the next.
+const KEPT_BYTES: usize = 16 << 10;
 /// Refusals to one peer that leave a line in the log; a peer can cause any number of them.
 const MAX_LOGGED_REFUSALS: u32 = 32;
 
@@ -43,7 +45,7 @@ impl Egress {
                     Framing::Compact => {
                         wire::write_compact(&out, &mut self.buffer);
                         if self.buffer.len() >= PACK_BYTES {
-                            send(WsMessage::binary(self.buffer.split()));
+                            send(WsMessage::binary(std::mem::take(&mut self.buffer)));
                         }
                     }
                     Framing::Json => match json::write_broker(&wire::frame(&out)) {
@@ -55,7 +57,10 @@ impl Egress {
         }
         self.encode_receipts(&mut send);
         if !self.buffer.is_empty() {
-            send(WsMessage::binary(self.buffer.split()));
+            // A small buffer serves several turns; a large one would be kept by a connection that may rest for hours.
+            let packed =
+                if self.buffer.len() > KEPT_BYTES { std::mem::take(&mut self.buffer) } else { self.buffer.split() };
+            send(WsMessage::binary(packed));
         }
     }
 

@@ -172,7 +172,7 @@ pub async fn drain(socket: &mut Socket) {
     let stream = socket.get_mut();
     stream.shutdown().await.ok();
     let mut scratch = [0u8; 4096];
-    let mut left: usize = 1 << 20;
+    let mut left: usize = 16 << 20;
     while let Ok(count) = stream.read(&mut scratch).await {
         left = left.saturating_sub(count);
         if count == 0 || left == 0 {

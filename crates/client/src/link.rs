@@ -8,7 +8,9 @@ use http::Uri;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_websockets::{ClientBuilder, Limits, Message, WebSocketStream};
-use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame, Framing, Hello, PROTOCOL_VERSION, Welcome, json};
+use toolbus_protocol::{
+    AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
+};
 
 pub struct Link {
     pub socket: WebSocketStream<TcpStream>,
@@ -84,11 +86,21 @@ async fn await_welcome(socket: &mut WebSocketStream<TcpStream>) -> BrokerResult<
         match json::read_broker(text.as_bytes()) {
             Ok(BrokerFrame::Welcome(welcome)) => return Ok(welcome),
             Ok(BrokerFrame::Error(refusal)) => {
-                return Err(BrokerError::Auth { code: refusal.code, reason: refusal.reason });
+                return Err(refused(refusal));
             }
             Ok(_) => {}
             Err(error) => return Err(BrokerError::Protocol(error.to_string())),
         }
     }
     Err(BrokerError::Transport("the broker closed the connection during the handshake".into()))
+}
+
+/// A broker that is busy or on its way out says so for now; everything else is about who we are, and stays.
+fn refused(Refusal { code, reason, .. }: Refusal) -> BrokerError {
+    match code {
+        Some(ErrorCode::HelloTimeout | ErrorCode::ShuttingDown | ErrorCode::TooManyConnections) => {
+            BrokerError::Transport(reason)
+        }
+        code => BrokerError::Auth { code, reason },
+    }
 }

@@ -7,8 +7,8 @@ use hashbrown::HashMap;
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, Framing, InboxMessage, MsgId, Push, Refusal,
-    Status,
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, Framing, InboxKind, InboxMessage, MsgId,
+    Push, Refusal, Status,
 };
 
 /// Cancels and live events that nobody took; older ones give way to newer ones.
@@ -261,14 +261,16 @@ impl Session {
                 }
                 return;
             }
-            if self.multiplexed {
-                // Too late, or from someone who was not asked.
-                self.ack_push(&push);
-                return;
-            }
+        }
+        let message = push.envelope.open(push.from.clone());
+        let is_reply = matches!(message.kind, InboxKind::Reply | InboxKind::McpReply);
+        if self.multiplexed && is_reply && message.correlation_id.is_some() {
+            // Too late, or from someone who was not asked.
+            self.ack_push(&push);
+            return;
         }
         self.received.insert(push.envelope.id.clone(), (self.epoch, push.tag));
-        self.inbox.push_back(push.envelope.open(push.from));
+        self.inbox.push_back(message);
     }
 
     fn ack_push(&mut self, push: &Push) {

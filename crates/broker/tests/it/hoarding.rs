@@ -1,7 +1,7 @@
 //! Peers that were let in and try to make the broker keep more than their share: questions by the thousand in one
 //! message, signals for someone who does not read, crumbs in large wrappings.
 
-use crate::support::{Bus, MIB, Peer, Setup, deliver, resident_bytes};
+use crate::support::{Bus, MIB, Peer, Setup, alone, deliver, resident_bytes};
 use crate::witness::Witness;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::json;
@@ -46,6 +46,7 @@ async fn wide_bus() -> Bus {
 
 #[tokio::test]
 async fn a_message_full_of_questions_is_answered_as_fast_as_the_answers_are_taken() {
+    let _alone = alone().await;
     let bus = Bus::start().await;
     let mut witness = Witness::join(&bus).await;
     let mut sender = bus.peer("sender").await;
@@ -75,6 +76,7 @@ async fn a_message_full_of_questions_is_answered_as_fast_as_the_answers_are_take
 
 #[tokio::test]
 async fn live_events_for_someone_who_does_not_read_are_dropped_by_their_bytes() {
+    let _alone = alone().await;
     let bus = wide_bus().await;
     let mut witness = Witness::join(&bus).await;
     let mut sender = bus.peer("sender").await;
@@ -91,6 +93,7 @@ async fn live_events_for_someone_who_does_not_read_are_dropped_by_their_bytes() 
 
 #[tokio::test]
 async fn cancels_for_someone_who_does_not_read_do_not_pile_up() {
+    let _alone = alone().await;
     let bus = wide_bus().await;
     let mut witness = Witness::join(&bus).await;
     let mut sender = bus.peer("sender").await;
@@ -135,6 +138,7 @@ async fn until_receipted(peer: &mut Peer, mut open: u64) {
 
 #[tokio::test]
 async fn a_crumb_that_waits_for_its_reader_does_not_keep_the_loaf() {
+    let _alone = alone().await;
     let bus = wide_bus().await;
     let mut witness = Witness::join(&bus).await;
     let mut sender = bus.peer("sender").await;
@@ -151,6 +155,7 @@ async fn a_crumb_that_waits_for_its_reader_does_not_keep_the_loaf() {
 
 #[tokio::test]
 async fn a_crumb_that_waits_for_its_deadline_does_not_keep_the_loaf() {
+    let _alone = alone().await;
     let bus = Bus::start().await;
     let mut miser = bus.compact_peer("miser").await;
     let before = resident_bytes();
@@ -163,6 +168,7 @@ async fn a_crumb_that_waits_for_its_deadline_does_not_keep_the_loaf() {
 
 #[tokio::test]
 async fn someone_who_sends_and_never_reads_is_not_read_from_for_long() {
+    let _alone = alone().await;
     let bus = Bus::start().await;
     let mut witness = Witness::join(&bus).await;
     let before = resident_bytes();
@@ -176,7 +182,7 @@ async fn someone_who_sends_and_never_reads_is_not_read_from_for_long() {
         }
     };
     // It comes to a halt: the broker takes no more before its answers are taken.
-    tokio::time::timeout(std::time::Duration::from_secs(2), sending).await.expect_err("it cannot send it all");
+    tokio::time::timeout(std::time::Duration::from_secs(1), sending).await.expect_err("it cannot send it all");
     check_grown(before, 32 * MIB, "a peer that never reads");
     witness.is_served().await;
 }
@@ -216,6 +222,7 @@ async fn a_mailbox_that_is_full_refuses_and_the_others_go_on() {
 /// end to that even before its time is up.
 #[tokio::test]
 async fn notices_for_someone_who_does_not_read_end_its_connection() {
+    let _alone = alone().await;
     let mut setup = wide_window();
     setup.server.heartbeat = std::time::Duration::from_secs(600);
     let bus = Bus::with(setup).await;

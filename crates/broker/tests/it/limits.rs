@@ -1,7 +1,7 @@
 //! Floods of sockets: strangers are few at a time and not for long, seats are counted, and those who are in stay served.
 
 use crate::support::{
-    Bus, Logs, MIB, Peer, Seen, Setup, hello, masked_frame, request, resident_bytes, upgrade_request,
+    Bus, Logs, MIB, Peer, Seen, Setup, alone, hello, masked_frame, request, resident_bytes, upgrade_request,
 };
 use crate::witness::Witness;
 use serde_json::json;
@@ -57,6 +57,32 @@ async fn silent_sockets_take_neither_the_accept_loop_nor_the_place_of_those_who_
 }
 
 #[tokio::test]
+async fn strangers_past_the_limit_are_dropped_at_once_and_make_room_when_they_leave() {
+    let server =
+        ServerOptions { max_unknown_peers: 16, hello_timeout: Duration::from_secs(60), ..ServerOptions::default() };
+    let bus = bus_with(server).await;
+    let mut strangers = Vec::new();
+    for _ in 0..50 {
+        strangers.push(TcpStream::connect(bus.address).await.expect("the kernel accepts"));
+    }
+    for dropped in &mut strangers[16..] {
+        let mut rest = Vec::new();
+        crate::support::within("the end", dropped.read_to_end(&mut rest)).await.ok();
+    }
+    for kept in &strangers[..16] {
+        assert!(kept.try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
+    assert!(!gets_in(&bus).await);
+    strangers.truncate(15);
+    crate::support::within("room for a newcomer", async {
+        while !gets_in(&bus).await {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn every_silent_socket_is_let_go_of() {
     let server =
         ServerOptions { max_unknown_peers: 64, hello_timeout: Duration::from_millis(300), ..ServerOptions::default() };
@@ -102,6 +128,7 @@ async fn a_connection_too_many_is_refused_with_a_code_and_the_others_stay() {
 
 #[tokio::test]
 async fn strangers_that_send_much_before_hello_are_cut_and_cost_little() {
+    let _alone = alone().await;
     let bus = Bus::start().await;
     let mut witness = Witness::join(&bus).await;
     let before = resident_bytes();
@@ -131,6 +158,7 @@ async fn strangers_that_send_much_before_hello_are_cut_and_cost_little() {
 /// Each ping is owed a pong, and a stranger that takes none of them makes the broker keep them.
 #[tokio::test]
 async fn a_stranger_cannot_make_the_broker_hoard_pongs() {
+    let _alone = alone().await;
     let bus = Bus::start().await;
     let before = resident_bytes();
     let mut peer = Peer::connect(bus.address).await;

@@ -52,8 +52,6 @@ async fn stopping_in_the_middle_of_a_flood_loses_nothing_that_has_a_receipt() {
     assert_eq!(closing, Seen::Close { status: 1001, reason: "TB0209".into() });
     let folder = bus.stop().await;
     assert!(started.elapsed() < Duration::from_secs(5), "stopping took {:?}", started.elapsed());
-    // Every message that was in before the stop has its answer.
-    assert!(seen.receipts.len() + seen.refused.len() >= 500, "{} and {}", seen.receipts.len(), seen.refused.len());
 
     let bus = Bus::reopen(folder, Setup::default()).await;
     let mut heir = bus.subscriber("heir").await;
@@ -68,6 +66,8 @@ async fn stopping_in_the_middle_of_a_flood_loses_nothing_that_has_a_receipt() {
     }
     assert!(found.is_superset(&seen.receipts), "lost: {:?}", seen.receipts.difference(&found).collect::<Vec<_>>());
     assert!(found.is_disjoint(&seen.refused), "refused and yet there");
+    // What was taken in was receipted before the end, so that nobody sends it once more for nothing.
+    assert_eq!(found, seen.receipts);
 }
 
 #[derive(Default)]

@@ -165,6 +165,14 @@ impl Model {
         }
     }
 
+    /// Settled by a reply, or, if that is sent again after it was answered itself, by what answered it.
+    pub fn answered(&mut self, no: LetterNo, mut reply: LetterNo) {
+        while let Some(How::Answered(next) | How::Dead(next)) = self.letters[reply].settled {
+            reply = next;
+        }
+        self.settle(no, How::Answered(reply));
+    }
+
     pub fn settle(&mut self, no: LetterNo, how: How) {
         self.end_lease(no);
         self.letters[no].settled = Some(how);
@@ -233,13 +241,13 @@ impl Model {
         let same = letter.sealed == message.sealed
             && letter.correlation_id == message.correlation_id
             && *self.names[letter.from] == *message.from.name
-            && times.contains(&message.accepted_at)
             && message.expires_at == letter.deadline_ms.map(|ms| message.accepted_at + ms);
+        let once = letter.seq.is_none_or(|seq| seq == message.seq) && times.contains(&message.accepted_at);
         if !letter.known {
             self.violated(format!("{} is there although it was never accepted", self.describe(no)));
         } else if !same {
             self.violated(format!("{} changed on the way", self.describe(no)));
-        } else if letter.seq.is_some_and(|seq| seq != message.seq) {
+        } else if !once {
             self.violated(format!("{} was taken in twice", self.describe(no)));
         }
         self.letters[no].seq = Some(message.seq);

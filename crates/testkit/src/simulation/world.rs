@@ -173,7 +173,7 @@ impl World {
                 self.model.taken_in(self.now, no);
                 let name = self.clients[client].name.clone();
                 if let Some(settled) = ack.and_then(|ack| self.model.mailbox(&name).leases.get(&ack).copied()) {
-                    self.model.settle(settled, How::Answered(no));
+                    self.model.answered(settled, no);
                 }
             }
         }

@@ -120,7 +120,7 @@ pub fn a_message_past_its_deadline_is_gone_and_its_sender_told(factory: &impl Fa
     assert!(matches!(told, Outgoing::Refused { refusal: Refusal::Expired { .. }, .. }), "{told:?}");
     sender.deliver_safely(Delivery { deadline_ms: Some(600_000), ..delivery("recipient", "later", 1) });
     let recipient = Client::subscribed(&mailboxes, "recipient");
-    let left = recipient.expect_that(|outgoing| match outgoing {
+    let left = recipient.expect("what is left of a deadline", |outgoing| match outgoing {
         Outgoing::Message { message, deadline_ms, .. } if *message.id == *"later" => *deadline_ms,
         _ => None,
     });

@@ -22,7 +22,7 @@ pub fn a_cancel_reaches_the_subscriber_and_nobody_else(factory: &impl Factory) {
     let host = Client::subscribed(&mailboxes, "host");
     host.expect_nothing();
     client.submit(cancel("host"));
-    let id = host.expect_that(|outgoing| match outgoing {
+    let id = host.expect("a cancel", |outgoing| match outgoing {
         Outgoing::Cancel { correlation_id } => Some(correlation_id.to_string()),
         _ => None,
     });
@@ -39,7 +39,7 @@ pub fn a_live_event_carries_its_senders_name_and_is_not_stored(factory: &impl Fa
     let worker = Client::subscribed(&mailboxes, "worker");
     worker.expect_nothing();
     host.submit(event("worker", "2"));
-    let (from, body) = worker.expect_that(|outgoing| match outgoing {
+    let (from, body) = worker.expect("an event", |outgoing| match outgoing {
         Outgoing::Event { from, body, .. } => Some((from.to_string(), body.clone())),
         _ => None,
     });
@@ -57,7 +57,7 @@ pub fn an_event_does_not_arrive_after_a_message_that_was_sent_later(factory: &im
         host.deliver(delivery("worker", &format!("m-{n}"), n));
     }
     for n in 0..100 {
-        worker.expect_that(|outgoing| matches!(outgoing, Outgoing::Event { .. }).then_some(()));
+        worker.expect("an event", |outgoing| matches!(outgoing, Outgoing::Event { .. }).then_some(()));
         worker.expect_message(&format!("m-{n}"), 1);
         worker.ack(&format!("m-{n}"));
     }
@@ -68,7 +68,7 @@ pub fn presence_lists_the_subscribers_of_a_role(factory: &impl Factory) {
     let observer = Client::attach(&mailboxes, "observer");
     let connected = |role: &str| {
         observer.submit(Command::ListConnected { role: role.into() });
-        observer.expect_that(|outgoing| match outgoing {
+        observer.expect("who is there", |outgoing| match outgoing {
             Outgoing::Connected { ids } => Some(ids.iter().map(|id| id.to_string()).collect::<Vec<_>>()),
             _ => None,
         })

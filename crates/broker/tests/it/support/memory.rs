@@ -1,8 +1,16 @@
-//! How much memory this process holds: the broker, its peers, and the tests that run beside.
+//! How much memory this process holds: the broker and its peers, and where tests share a process, those beside.
 
 use std::fs;
+use tokio::sync::{Mutex, MutexGuard};
 
 pub const MIB: usize = 1 << 20;
+
+static SCALES: Mutex<()> = Mutex::const_new(());
+
+/// Keeps tests apart that measure memory or use much of it.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    SCALES.lock().await
+}
 
 pub fn resident_bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells a process about itself");

@@ -9,7 +9,7 @@ mod peer;
 pub use bus::{Bus, Setup};
 pub use http::{Answer, get, request, upgrade_request};
 pub use logs::Logs;
-pub use memory::{MIB, resident_bytes};
+pub use memory::{MIB, alone, resident_bytes};
 pub use peer::{Peer, Seen, deliver, hello, hello_compact, hello_v2, masked_frame};
 
 use std::time::Duration;

@@ -34,10 +34,14 @@ impl Model {
                 self.violated("an id was settled that nobody ever sent");
                 continue;
             };
-            if self.letters[no].pending() {
+            let stored = settled.stored.as_ref().map(|(_, seq)| *seq);
+            let letter = &self.letters[no];
+            let this_life =
+                if stored.is_some() { letter.seq.is_none_or(|seq| Some(seq) == stored) } else { self.has_one_life(no) };
+            if letter.pending() && this_life {
                 self.settled_unseen(now, no);
             }
-            flight.settled.push((no, settled.stored.as_ref().map(|(_, seq)| *seq)));
+            flight.settled.push((no, stored));
         }
         self.disk.in_flight = Some(flight);
     }
@@ -97,6 +101,13 @@ impl Model {
             } else if undone {
                 self.refuse(no);
             }
+        }
+        // It died before its deadline passed, so it is the death that is undone.
+        if let Some(origin) = self.letters[refused].origin
+            && self.letters[origin].settled == Some(How::Expired)
+            && !self.letters[origin].record_durable
+        {
+            self.refuse(origin);
         }
     }
 

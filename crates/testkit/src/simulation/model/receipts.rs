@@ -14,7 +14,9 @@ impl Model {
 
     fn is_safe(&self, now: Millis, no: LetterNo) -> bool {
         let letter = &self.letters[no];
+        let is_dead = letter.dead_copy.is_some_and(|copy| self.letters[copy].pending() && self.is_safe(now, copy));
         letter.record_durable
+            || is_dead
             || letter.settlement_durable
             || letter.expired(now)
             || match letter.settled {
