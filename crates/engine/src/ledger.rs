@@ -2,9 +2,7 @@
 
 use crate::{Millis, Seq};
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A mailbox and an id in 128 bits, keyed by the store's seed.
@@ -53,54 +51,68 @@ impl Hasher for TakeFirstWord {
     }
 }
 
+type Table<T> = HashMap<Fingerprint, T, BuildHasherDefault<TakeFirstWord>>;
+
+/// Settled ids live in two generations. When the younger one is full or old enough, it becomes the older one and the
+/// older one is forgotten whole: forgetting ids one by one would mean a wait for memory with every message.
 #[derive(Default)]
 pub struct Ledger {
-    known: HashMap<Fingerprint, Known, BuildHasherDefault<TakeFirstWord>>,
-    /// Settled ids, oldest first.
-    history: VecDeque<(Millis, Fingerprint)>,
+    pending: Table<PendingId>,
+    younger: Table<SettledId>,
+    older: Table<SettledId>,
+    younger_since: Millis,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PendingId {
+    seq: Seq,
+    content: u64,
+    size: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SettledId {
+    /// The message that it is as safe as.
+    seq: Seq,
+    content: u64,
 }
 
 impl Ledger {
-    pub fn get(&self, fingerprint: &Fingerprint) -> Option<&Known> {
-        self.known.get(fingerprint)
+    pub fn get(&self, fingerprint: &Fingerprint) -> Option<Known> {
+        if let Some(PendingId { seq, content, size }) = self.pending.get(fingerprint).copied() {
+            return Some(Known { seq, content, size, pending: true });
+        }
+        let SettledId { seq, content } =
+            self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
+        Some(Known { seq, content, size: 0, pending: false })
     }
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
-        self.known.get(fingerprint).is_some_and(|known| known.pending && known.seq == seq)
+        self.pending.get(fingerprint).is_some_and(|known| known.seq == seq)
     }
 
     pub fn insert_pending(&mut self, fingerprint: Fingerprint, seq: Seq, content: u64, size: u32) {
-        self.known.insert(fingerprint, Known { seq, content, size, pending: true });
+        self.pending.insert(fingerprint, PendingId { seq, content, size });
     }
 
     pub fn forget(&mut self, fingerprint: &Fingerprint) {
-        self.known.remove(fingerprint);
+        self.pending.remove(fingerprint);
     }
 
-    /// Marks an id as settled; it stays known until the history outgrows its limits.
+    /// Marks an id as settled. It stays known for at least so many further ids, or that long.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
-        match self.known.entry(fingerprint) {
-            // Replayed twice, because its segment was being cleaned up when a crash came.
-            Entry::Occupied(known) if !known.get().pending => return,
-            Entry::Occupied(mut known) => known.get_mut().pending = false,
-            Entry::Vacant(free) => {
-                free.insert(Known { seq: 0, content, size: 0, pending: false });
-            }
-        }
-        self.history.push_back((now, fingerprint));
+        let seq = self.pending.remove(&fingerprint).map_or(0, |known| known.seq);
         let (max_ids, max_age) = limits;
-        while let Some((at, oldest)) = self.history.front().copied() {
-            if self.history.len() <= max_ids && now.saturating_sub(at) <= max_age {
-                break;
-            }
-            self.history.pop_front();
-            // One look into the table, not two: it is large, and every look is a wait for memory.
-            if let Entry::Occupied(known) = self.known.entry(oldest)
-                && !known.get().pending
-            {
-                known.remove();
-            }
+        let full = self.younger.len() >= max_ids.max(1);
+        let old = !self.younger.is_empty() && now.saturating_sub(self.younger_since) > max_age;
+        if full || old {
+            std::mem::swap(&mut self.younger, &mut self.older);
+            self.younger.clear();
         }
+        if self.younger.is_empty() {
+            self.younger_since = now;
+        }
+        self.younger.insert(fingerprint, SettledId { seq, content });
     }
 
     /// Makes a settled id pending again.
@@ -109,21 +121,21 @@ impl Ledger {
         self.insert_pending(fingerprint, seq, content, size);
     }
 
-    /// Forgets an id before its time. Looks through the history; only for what a full disk undid.
+    /// Forgets an id before its time; only for what a full disk undid.
     pub fn forget_settled(&mut self, fingerprint: &Fingerprint) {
-        self.history.retain(|(_, settled)| settled != fingerprint);
-        self.known.remove(fingerprint);
+        self.younger.remove(fingerprint);
+        self.older.remove(fingerprint);
     }
 
     /// A settled id is as safe as the message that settled it: `seq` names that one from now on.
     pub fn depend_on(&mut self, fingerprint: &Fingerprint, seq: Seq) {
-        if let Some(known) = self.known.get_mut(fingerprint) {
+        if let Some(known) = self.younger.get_mut(fingerprint).or_else(|| self.older.get_mut(fingerprint)) {
             known.seq = seq;
         }
     }
 
     /// Looks through everything; only for messages whose record can't be read.
     pub fn find_pending(&self, seq: Seq) -> Option<Fingerprint> {
-        self.known.iter().find(|(_, known)| known.pending && known.seq == seq).map(|(fingerprint, _)| *fingerprint)
+        self.pending.iter().find(|(_, known)| known.seq == seq).map(|(fingerprint, _)| *fingerprint)
     }
 }

@@ -22,7 +22,7 @@ pub struct EngineOptions {
     pub linger: Millis,
     /// How long acknowledgements and settled ids, which nobody waits for, may stay unwritten.
     pub lazy: Millis,
-    /// Settled ids that are remembered, by count and by age.
+    /// Settled ids that are remembered at least, by count or by age, whichever is less.
     pub history_ids: usize,
     pub history_age: Millis,
     /// Secret of this store, so that nobody can construct ids that collide.
@@ -45,7 +45,7 @@ impl Default for EngineOptions {
             max_attempts: 32,
             linger: 5,
             lazy: 100,
-            history_ids: 200_000,
+            history_ids: 100_000,
             history_age: 3_600_000,
             fingerprint_seed: 0,
             planted: None,

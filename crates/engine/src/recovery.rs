@@ -51,7 +51,7 @@ impl Engine {
 
     /// Two of one id can't both be pending: the first was settled before the second came, and the note of it is lost.
     fn supersede(&mut self, message: &RestoredMessage<'_>) {
-        let first = self.ledger.get(&message.fingerprint).copied().filter(|known| known.pending);
+        let first = self.ledger.get(&message.fingerprint).filter(|known| known.pending);
         if let Some(Known { seq, content, size, .. }) = first {
             self.strike_restored(message.mailbox, seq, &message.fingerprint);
             let stored = Some((Arc::from(message.mailbox), seq));

@@ -56,7 +56,7 @@ impl Engine {
             self.ack_by_suffix(now, name, id, effects);
         }
         let fingerprint = fingerprint(self.options.fingerprint_seed, name, id);
-        let Some(known) = self.ledger.get(&fingerprint).copied() else {
+        let Some(known) = self.ledger.get(&fingerprint) else {
             return Err(Refusal::UnknownMessage { id: id.clone() });
         };
         if !known.pending {
@@ -129,7 +129,7 @@ impl Engine {
         fingerprint: Fingerprint,
         onto: Option<Seq>,
     ) -> Waiters {
-        let known = *self.ledger.get(&fingerprint).expect("a pending message is in the ledger");
+        let known = self.ledger.get(&fingerprint).expect("a pending message is in the ledger");
         let size = u64::from(known.size);
         let expires_at = self.boxes[index].leases.get(&seq).and_then(|lease| lease.expires_at);
         let deadline = expires_at.and_then(|at| self.deadlines.remove_entry(&(at, seq)));

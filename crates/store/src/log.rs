@@ -48,7 +48,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, history_ids: 200_000, history_age: 3_600_000, planted_no_sync: false }
+        Self { segment_bytes: 64 << 20, history_ids: 100_000, history_age: 3_600_000, planted_no_sync: false }
     }
 }
 

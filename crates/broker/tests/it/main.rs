@@ -3,6 +3,7 @@
 //! Every test has a bus of its own on a free port, with short timeouts where time matters, and every wait is bounded.
 
 mod bad_frames;
+mod congestion;
 mod first_frame;
 mod health;
 mod hoarding;

@@ -313,11 +313,33 @@ impl World {
                 self.model.ack_confirmed(no);
                 self.note("ack result", &[("conn", conn.0), ("letter", no as u64)]);
             }
-            Outgoing::Refused { .. } => self.note("refused", &[("conn", conn.0)]),
+            Outgoing::Refused { refusal, id } => {
+                let client = link.client;
+                self.note("refused", &[("conn", conn.0)]);
+                self.check_refusal(client, refusal, id.as_ref());
+            }
             _ => {}
         }
         if let Some(link) = self.links.get_mut(&conn) {
             link.to_client.push_back(outgoing);
+        }
+    }
+
+    /// A refusal must be about a letter of this client and true of it.
+    fn check_refusal(&mut self, client: usize, refusal: &Refusal, id: Option<&ByteString>) {
+        let Some(id) = id else { return };
+        let own = self.clients[client].sent.iter().copied().find(|no| self.model.letters[*no].id == *id);
+        let lie = match (refusal, own) {
+            (Refusal::IdConflict { .. }, _) => false,
+            (Refusal::Expired { mailbox, .. }, Some(no)) => {
+                let letter = &self.model.letters[no];
+                letter.mailbox != *mailbox || !(letter.deadline_ms == Some(0) || letter.expired_once(self.now))
+            }
+            (Refusal::DiskFull, Some(no)) => self.model.letters[no].pending() && self.model.has_one_life(no),
+            (_, own) => own.is_none(),
+        };
+        if lie {
+            self.model.violated(format!("'{id}' is not what was refused: {refusal}"));
         }
     }
 

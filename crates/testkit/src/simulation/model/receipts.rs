@@ -27,7 +27,7 @@ impl Model {
     }
 
     /// With a short memory an answer may be about an earlier life of the letter; and who died once may die again.
-    pub(super) fn has_one_life(&self, no: LetterNo) -> bool {
+    pub fn has_one_life(&self, no: LetterNo) -> bool {
         let letter = &self.letters[no];
         letter.lives <= 1 || (self.long_memory && letter.origin.is_none())
     }
