@@ -3,7 +3,7 @@
 use crate::error::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use toolbus_protocol::{ClientFrame, Deliver, Envelope};
@@ -41,98 +41,99 @@ impl OutstandingDelivery {
     }
 }
 
-#[derive(Default)]
+/// Every delivery of a connection has a number, counted from one without gaps, so a queue indexed by them is enough.
 pub struct OutstandingDeliveries {
-    by_order: BTreeMap<u64, OutstandingDelivery>,
+    deliveries: VecDeque<Option<OutstandingDelivery>>,
+    /// The number of the first in the queue.
+    first: u64,
     /// The latest delivery of each id.
     by_id: HashMap<ByteString, u64>,
     /// Deliveries whose id was given to a later one: a caller repeated a message whose receipt it stopped waiting for.
     repeated: Vec<u64>,
-    next_order: u64,
-    /// Which delivery each number of this connection is; numbers start at one.
-    numbers: VecDeque<u64>,
-    first_number: u64,
+}
+
+impl Default for OutstandingDeliveries {
+    fn default() -> Self {
+        Self { deliveries: VecDeque::new(), first: 1, by_id: HashMap::new(), repeated: Vec::new() }
+    }
 }
 
 impl OutstandingDeliveries {
     /// Adds a delivery that is about to be sent.
     pub fn add(&mut self, delivery: OutstandingDelivery) {
-        let order = self.next_order;
-        self.next_order += 1;
-        self.repeated.extend(self.by_id.insert(delivery.envelope.id.clone(), order));
-        self.by_order.insert(order, delivery);
-        self.numbers.push_back(order);
+        let number = self.first + self.deliveries.len() as u64;
+        self.repeated.extend(self.by_id.insert(delivery.envelope.id.clone(), number));
+        self.deliveries.push_back(Some(delivery));
     }
 
-    /// A new connection: everything is sent again, in order, and counted from one. Without a connection nothing has a
-    /// number.
+    /// A new connection: everything is sent again, in order, and counted from one.
     pub fn resend(&mut self, epoch: u64) -> Vec<ClientFrame> {
         let now = Instant::now();
-        let expired = self.by_order.iter().filter(|(_, delivery)| delivery.deadline.is_some_and(|at| at <= now));
-        let expired: Vec<u64> = expired.map(|(order, _)| *order).collect();
-        for order in expired {
-            if let Some(delivery) = self.remove(order) {
+        let waiting = std::mem::take(self).deliveries.into_iter().flatten();
+        for delivery in waiting {
+            if delivery.deadline.is_some_and(|at| at <= now) {
                 give_up(delivery, BrokerError::Timeout(std::time::Duration::ZERO));
+            } else {
+                self.add(delivery);
             }
         }
-        self.first_number = 1;
-        self.numbers = self.by_order.keys().copied().collect();
-        self.by_order.values().map(|delivery| delivery.frame(epoch)).collect()
+        self.deliveries.iter().flatten().map(|delivery| delivery.frame(epoch)).collect()
     }
 
     /// Receipts by number. Returns what still has to be acknowledged in a frame of its own.
     pub fn receipts(&mut self, first: u64, last: u64, epoch: u64, to_ack: &mut Vec<Settles>) {
-        for number in first..=last.min(self.first_number + self.numbers.len() as u64) {
-            let order = number.checked_sub(self.first_number).and_then(|index| self.numbers.get(index as usize));
-            if let Some(delivery) = order.copied().and_then(|order| self.remove(order)) {
+        let end = self.first + self.deliveries.len() as u64;
+        for number in first.max(self.first)..=last.min(end) {
+            if let Some(delivery) = self.remove(number) {
                 complete(delivery, epoch, to_ack);
             }
         }
     }
 
     pub fn receipt_by_id(&mut self, id: &ByteString, epoch: u64, to_ack: &mut Vec<Settles>) {
-        if let Some(delivery) = self.by_id.get(id).copied().and_then(|order| self.remove(order)) {
+        if let Some(delivery) = self.by_id.get(id).copied().and_then(|number| self.remove(number)) {
             complete(delivery, epoch, to_ack);
         }
     }
 
     pub fn fail(&mut self, id: &ByteString, error: BrokerError) {
-        if let Some(delivery) = self.by_id.get(id).copied().and_then(|order| self.remove(order)) {
+        if let Some(delivery) = self.by_id.get(id).copied().and_then(|number| self.remove(number)) {
             give_up(delivery, error);
         }
     }
 
     pub fn fail_all(&mut self, error: &BrokerError) {
-        for (_, delivery) in std::mem::take(&mut self.by_order) {
+        for delivery in std::mem::take(self).deliveries.into_iter().flatten() {
             give_up(delivery, error.clone());
         }
-        self.by_id.clear();
-        self.repeated.clear();
-        self.numbers.clear();
     }
 
-    fn remove(&mut self, order: u64) -> Option<OutstandingDelivery> {
-        let delivery = self.by_order.remove(&order)?;
-        self.forget_id(&delivery.envelope.id, order);
-        // Numbers at the front whose deliveries are done are never asked for again.
-        while self.numbers.front().is_some_and(|order| !self.by_order.contains_key(order)) {
-            self.numbers.pop_front();
-            self.first_number += 1;
+    fn get(&self, number: u64) -> Option<&OutstandingDelivery> {
+        self.deliveries.get(number.checked_sub(self.first)? as usize)?.as_ref()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<OutstandingDelivery> {
+        let index = number.checked_sub(self.first)? as usize;
+        let delivery = self.deliveries.get_mut(index)?.take()?;
+        self.forget_id(&delivery.envelope.id, number);
+        while matches!(self.deliveries.front(), Some(None)) {
+            self.deliveries.pop_front();
+            self.first += 1;
         }
         Some(delivery)
     }
 
     /// The id goes back to the delivery that had it before, if that one still waits.
-    fn forget_id(&mut self, id: &ByteString, order: u64) {
+    fn forget_id(&mut self, id: &ByteString, number: u64) {
         if self.repeated.is_empty() {
             self.by_id.remove(id);
             return;
         }
-        if self.by_id.get(id) != Some(&order) {
-            self.repeated.retain(|repeated| *repeated != order);
+        if self.by_id.get(id) != Some(&number) {
+            self.repeated.retain(|repeated| *repeated != number);
             return;
         }
-        let same_id = |order: &u64| self.by_order.get(order).is_some_and(|delivery| delivery.envelope.id == *id);
+        let same_id = |number: &u64| self.get(*number).is_some_and(|delivery| delivery.envelope.id == *id);
         match self.repeated.iter().rposition(same_id) {
             Some(position) => {
                 let before = self.repeated.remove(position);
@@ -200,7 +201,7 @@ mod tests {
             let received = receipts.iter_mut().filter_map(|receipt| receipt.try_recv().ok()).count();
             assert_eq!(received, 1, "receipt {done}");
         }
-        assert!(deliveries.by_order.is_empty() && deliveries.by_id.is_empty() && deliveries.repeated.is_empty());
+        assert!(deliveries.deliveries.is_empty() && deliveries.by_id.is_empty() && deliveries.repeated.is_empty());
     }
 
     #[test]
@@ -222,7 +223,7 @@ mod tests {
             add(&mut deliveries, &message);
             deliveries.receipt_by_id(&message.id.into_inner(), 1, &mut Vec::new());
         }
-        assert!(deliveries.numbers.is_empty());
+        assert!(deliveries.deliveries.is_empty());
         let mut receipt = add(&mut deliveries, &message());
         deliveries.receipts(11, 11, 1, &mut Vec::new());
         assert!(matches!(receipt.try_recv(), Ok(Ok(()))), "the next number is the eleventh");

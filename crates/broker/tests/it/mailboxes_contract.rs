@@ -104,6 +104,7 @@ macro_rules! mailboxes_contract {
                 what_is_acknowledged_never_comes_again,
                 tags_acknowledge_only_what_was_pushed_to_their_owner,
                 acknowledging_twice_is_fine_and_acknowledging_nothing_is_not,
+                an_acknowledgement_is_for_one_whole_id,
                 a_message_of_another_mailbox_cannot_be_acknowledged,
                 a_reply_settles_its_request,
                 a_refused_reply_settles_nothing,

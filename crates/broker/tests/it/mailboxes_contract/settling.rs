@@ -56,6 +56,20 @@ pub fn acknowledging_twice_is_fine_and_acknowledging_nothing_is_not(factory: &im
     assert!(matches!(recipient.ack_safely("never-here"), Some(Refusal::UnknownMessage { .. })));
 }
 
+pub fn an_acknowledgement_is_for_one_whole_id(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let recipient = Client::subscribed(&mailboxes, "recipient");
+    let sender = Client::attach(&mailboxes, "sender");
+    let ids = ["7", "job-7", "job-77", "77"];
+    ids.iter().for_each(|id| sender.deliver(delivery("recipient", id, 1)));
+    recipient.ack("7");
+    ids.iter().for_each(|id| drop(recipient.expect_message(id, 1)));
+    recipient.detach();
+    let recipient = Client::subscribed(&mailboxes, "recipient");
+    ids[1..].iter().for_each(|id| drop(recipient.expect_message(id, 2)));
+    recipient.expect_nothing();
+}
+
 pub fn a_message_of_another_mailbox_cannot_be_acknowledged(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");

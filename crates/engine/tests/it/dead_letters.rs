@@ -1,0 +1,105 @@
+//! Messages that can't be delivered move to `NAME#dead`, in one step on disk.
+
+use crate::support::{Bench, Told, message, puts, receipt, settled};
+use toolbus_engine::{Command, Refusal};
+
+/// Pushes everything in bob's mailbox to a bob who leaves without a word.
+fn push_in_vain(bench: &mut Bench, times: u32) {
+    for _ in 0..times {
+        let bob = bench.join("bob");
+        bench.serve_fetches();
+        bench.disconnect(bob);
+        bench.told(bob);
+    }
+}
+
+#[test]
+fn a_stored_message_dies_in_the_same_batch_that_keeps_its_letter() {
+    let mut bench = Bench::with(|options| options.max_attempts = 2);
+    let alice = bench.connect("alice");
+    bench.send(alice, "bob", "a");
+    bench.sync_all();
+    push_in_vain(&mut bench, 2);
+    bench.sync_all();
+    let bob = bench.join("bob");
+    bench.serve_fetches();
+    assert_eq!(bench.told(bob), [], "it was pushed twice already");
+    let batch = bench.take_all();
+    assert_eq!(puts(&batch), ["a"]);
+    assert_eq!(&*batch.puts[0].mailbox, "bob#dead");
+    let gone = settled(&batch, "bob", "a").expect("the original goes in the same batch");
+    assert!(gone.stored.is_some());
+    bench.synced(batch);
+    let dead = bench.join("bob#dead");
+    bench.serve_fetches();
+    assert_eq!(bench.told(dead), [message("a", 1)]);
+}
+
+#[test]
+fn a_message_that_was_never_written_dies_with_its_receipt_waiting_for_the_letter() {
+    let mut bench = Bench::with(|options| options.max_attempts = 1);
+    let alice = bench.connect("alice");
+    bench.send(alice, "bob", "a");
+    push_in_vain(&mut bench, 1);
+    bench.join("bob");
+    assert_eq!(bench.told(alice), []);
+    let batch = bench.take_all();
+    assert_eq!(puts(&batch), ["a"]);
+    assert_eq!(&*batch.puts[0].mailbox, "bob#dead");
+    assert_eq!(settled(&batch, "bob", "a").unwrap().stored, None);
+    bench.synced(batch);
+    assert_eq!(bench.told(alice), [receipt(1, "a")]);
+}
+
+#[test]
+fn attempts_are_counted_across_a_restart() {
+    let mut bench = Bench::with(|options| options.max_attempts = 2);
+    let alice = bench.connect("alice");
+    bench.send(alice, "bob", "a");
+    bench.sync_all();
+    push_in_vain(&mut bench, 1);
+    bench.sync_all();
+    let mut bench = bench.restart();
+    let bob = bench.join("bob");
+    bench.serve_fetches();
+    assert_eq!(bench.told(bob), [message("a", 2)]);
+}
+
+#[test]
+fn a_dead_letter_does_not_block_what_comes_after_it() {
+    let mut bench = Bench::with(|options| options.max_attempts = 1);
+    let alice = bench.connect("alice");
+    bench.send(alice, "bob", "a");
+    push_in_vain(&mut bench, 1);
+    bench.send(alice, "bob", "b");
+    let bob = bench.join("bob");
+    assert_eq!(bench.told(bob), [message("b", 1)]);
+}
+
+#[test]
+fn letters_do_not_die_again() {
+    let mut bench = Bench::with(|options| options.max_attempts = 1);
+    let alice = bench.connect("alice");
+    bench.send(alice, "bob", "a");
+    push_in_vain(&mut bench, 1);
+    bench.join("bob");
+    for attempt in 1..5 {
+        let dead = bench.join("bob#dead");
+        assert_eq!(bench.told(dead), [message("a", attempt)]);
+        bench.disconnect(dead);
+    }
+}
+
+#[test]
+fn a_message_that_can_not_be_shown_moves_and_its_recipient_learns_which() {
+    let mut bench = Bench::new();
+    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
+    bench.send(alice, "bob", "a");
+    bench.told(bob);
+    let message = bench.pushed("a");
+    bench.handle(bob, Command::Unreadable { message });
+    assert_eq!(bench.told(bob), [Told::Refused { refusal: Refusal::Unreadable { id: "a".into() }, id: None }]);
+    let batch = bench.take_all();
+    assert_eq!(&*batch.puts[0].mailbox, "bob#dead");
+    assert!(settled(&batch, "bob", "a").is_some());
+}
