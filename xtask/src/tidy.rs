@@ -28,8 +28,9 @@ fn check_file(name: &str, text: &str) -> Vec<String> {
     if lines > MAX_LINES {
         complaints.push(format!("{name}: {lines} lines; look for the seam"));
     }
+    // Load generators are closed loops; the product has no such excuse.
     let unbounded = ["unbounded", "_channel("].concat();
-    if text.contains(&unbounded) {
+    if name.starts_with("crates/") && text.contains(&unbounded) {
         complaints.push(format!("{name}: a queue without a limit"));
     }
     complaints

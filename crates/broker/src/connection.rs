@@ -46,6 +46,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         egress: Egress::new(name.clone(), framing, numbered_receipts),
         numbered_receipts,
         packed: Bytes::new(),
+        packed_size: 0,
         commands: Vec::new(),
         outgoing: Vec::new(),
         bad_frames: 0,
@@ -86,8 +87,9 @@ struct Connection {
     framing: Framing,
     egress: Egress,
     numbered_receipts: bool,
-    /// Frames of a binary message that this turn had no budget for.
+    /// Frames of a binary message that this turn had no budget for, and how large the whole message was.
     packed: Bytes,
+    packed_size: usize,
     commands: Vec<Command>,
     outgoing: Vec<Outgoing>,
     bad_frames: u32,
@@ -234,6 +236,7 @@ impl Connection {
                 }
             }
         } else if self.framing == Framing::Compact {
+            self.packed_size = payload.len();
             self.packed = payload;
             Ok(())
         } else {
@@ -242,8 +245,22 @@ impl Connection {
         }
     }
 
-    /// Reads the frames of a binary message, as far as the budget goes.
+    /// Reads the frames of a binary message, as far as the budget goes. What is in them are slices that keep all of it;
+    /// where they are but a small part, they get bytes of their own.
     fn unpack(&mut self, budget: &mut usize) -> Result<(), End> {
+        let first = self.commands.len();
+        let outcome = self.unpack_frames(budget);
+        let commands = &mut self.commands[first..];
+        if commands.iter().map(wire::weight).sum::<usize>() < self.packed_size / 4 {
+            commands.iter_mut().for_each(wire::detach);
+        }
+        if self.packed.is_empty() {
+            self.packed = Bytes::new();
+        }
+        outcome
+    }
+
+    fn unpack_frames(&mut self, budget: &mut usize) -> Result<(), End> {
         while *budget > 0 {
             match compact::read_client(&mut self.packed) {
                 Ok(Some(frame)) => self.accept(frame, budget)?,
@@ -330,6 +347,7 @@ fn slow_reader() -> End {
     End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning()))
 }
 
+const DELIVERS_PER_TURN: usize = 16;
 /// What a WebSocket message costs by itself, and how many of its bytes cost as much as a small frame.
 const MESSAGE_COST: usize = 64;
 const BYTES_PER_COST: usize = 1 << 10;
@@ -342,7 +360,9 @@ fn charge(budget: &mut usize, cost: usize) {
 /// Many small frames fit into one message. What has a long answer costs more than what has a short one or none.
 fn frame_cost(frame: &ClientFrame) -> usize {
     match frame {
-        ClientFrame::Deliver(_) | ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
+        // A few at a time: while the first are on their way to their recipients, the next are taken in.
+        ClientFrame::Deliver(_) => TURN_BUDGET / DELIVERS_PER_TURN,
+        ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
         ClientFrame::Status { .. } => TURN_BUDGET,
         ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => TURN_BUDGET / 8,
         _ => MESSAGE_COST,

@@ -1,8 +1,8 @@
 //! What waits to be written to one connection. The engine's windows bound the messages in it; cancels and live events,
 //! which are lossy, are dropped when too many of them wait, and what else piles up ends the connection.
 
+use crate::wire::copy;
 use bytes::Bytes;
-use bytestring::ByteString;
 use futures_util::task::AtomicWaker;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -128,8 +128,4 @@ fn detach(frame: &mut Outgoing) {
         Outgoing::Cancel { correlation_id } => *correlation_id = copy(correlation_id),
         _ => {}
     }
-}
-
-fn copy(text: &ByteString) -> ByteString {
-    ByteString::from(&**text)
 }

@@ -1,6 +1,6 @@
 //! Between frames and the engine's words.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{Command, Delivery, Message, Outgoing, Refusal, Sender, StatusView};
@@ -40,9 +40,40 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
 /// that as well.
 fn message_id(deliver: &Deliver) -> ByteString {
     match deliver.deadline_ms {
-        Some(_) => ByteString::from(&*deliver.envelope.id),
+        Some(_) => copy(&deliver.envelope.id),
         None => deliver.envelope.id.clone(),
     }
+}
+
+/// How many bytes of what the peer sent a command holds.
+pub fn weight(command: &Command) -> usize {
+    match command {
+        Command::Deliver(delivery) => delivery.sealed.len(),
+        Command::Event { body, .. } => body.len(),
+        _ => 0,
+    }
+}
+
+/// Gives a command bytes of its own instead of slices of what it came with.
+pub fn detach(command: &mut Command) {
+    match command {
+        Command::Deliver(delivery) => {
+            delivery.to = copy(&delivery.to);
+            delivery.id = copy(&delivery.id);
+            delivery.correlation_id = delivery.correlation_id.as_ref().map(copy);
+            delivery.sealed = Bytes::copy_from_slice(&delivery.sealed);
+        }
+        Command::Event { to, correlation_id, body } => {
+            *to = copy(to);
+            *correlation_id = copy(correlation_id);
+            *body = Bytes::copy_from_slice(body);
+        }
+        _ => {}
+    }
+}
+
+pub fn copy(text: &ByteString) -> ByteString {
+    ByteString::from(&**text)
 }
 
 /// What the engine sends, as a frame. Receipts are the connection's business: how they look depends on the peer.

@@ -28,6 +28,7 @@ pub struct SendOptions {
 pub struct BrokerClient {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ClientOptions,
+    me: AgentRef,
     task: Option<JoinHandle<()>>,
 }
 
@@ -45,14 +46,14 @@ impl BrokerClient {
     ) -> BrokerResult<Self> {
         let destination = Destination::new(endpoint, agent.clone(), token)?;
         let link = link::connect(&destination, &options).await?;
-        let shared = Shared::new(Session::new(agent), options.max_outstanding);
+        let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
         shared.lock().connected(link.terms);
         let task = tokio::spawn(supervisor::run(link, destination, options.clone(), Arc::clone(&shared)));
-        Ok(Self { shared, options, task: Some(task) })
+        Ok(Self { shared, options, me: agent, task: Some(task) })
     }
 
     pub fn me(&self) -> AgentRef {
-        self.shared.lock().me.clone()
+        self.me.clone()
     }
 
     /// Whether a connection stands right now.
@@ -128,7 +129,10 @@ impl BrokerClient {
         for name in [to, message.id.as_str()] {
             check_name(name).map_err(|error| BrokerError::Address(format!("{name:?}: {error}")))?;
         }
-        let slot = Arc::clone(&self.shared.slots).acquire_owned().await.map_err(|_| BrokerError::Closed)?;
+        let slot = match Arc::clone(&self.shared.slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_) => Arc::clone(&self.shared.slots).acquire_owned().await.map_err(|_| BrokerError::Closed)?,
+        };
         let envelope = message.seal();
         self.shared.change(|session| {
             if let Some(closed) = &session.closed {
@@ -176,23 +180,29 @@ impl BrokerClient {
         mut take: impl FnMut(&mut Session) -> Option<T>,
         over: impl Fn(&Session) -> bool,
     ) -> Option<T> {
+        let mut look = || {
+            let mut session = self.shared.lock();
+            let was_full = session.inbox.len() >= self.options.max_inbox;
+            let item = take(&mut session);
+            let ended = session.closed.is_some() || over(&session);
+            drop(session);
+            if was_full && item.is_some() {
+                self.shared.ring();
+            }
+            match item {
+                Some(item) => Some(Some(item)),
+                None => ended.then_some(None),
+            }
+        };
         loop {
-            let arrived = self.shared.arrivals.notified();
-            let mut arrived = std::pin::pin!(arrived);
+            // Mostly there is something; only who finds nothing has to sign up to be woken, and look once more.
+            if let Some(found) = look() {
+                return found;
+            }
+            let mut arrived = std::pin::pin!(self.shared.arrivals.notified());
             arrived.as_mut().enable();
-            {
-                let mut session = self.shared.lock();
-                let was_full = session.inbox.len() >= self.options.max_inbox;
-                if let Some(item) = take(&mut session) {
-                    drop(session);
-                    if was_full {
-                        self.shared.ring();
-                    }
-                    return Some(item);
-                }
-                if session.closed.is_some() || over(&session) {
-                    return None;
-                }
+            if let Some(found) = look() {
+                return found;
             }
             arrived.await;
         }

@@ -18,6 +18,9 @@ use toolbus_protocol::{AgentRef, ClientFrame, Framing, compact, json};
 /// How long acknowledgements wait for a frame to ride on.
 const RIDE: Duration = Duration::from_millis(1);
 const TURN_BUDGET: usize = 128;
+/// Frames of a packed message that are dealt with in one turn. The rest waits for the next one: while the first answers
+/// are on their way, other processes have something to do.
+const FRAMES_PER_TURN: usize = 16;
 /// Compact frames are packed into WebSocket messages of about this size.
 const PACK_BYTES: usize = 256 << 10;
 
@@ -29,6 +32,8 @@ pub struct Turns<'a> {
     me: AgentRef,
     frames: Vec<ClientFrame>,
     buffer: BytesMut,
+    /// Frames that were received and not dealt with yet.
+    packed: Bytes,
     blocked: bool,
     /// Runs while acknowledgements wait.
     ride: Option<Pin<Box<Sleep>>>,
@@ -49,6 +54,7 @@ impl<'a> Turns<'a> {
             me,
             frames: Vec::new(),
             buffer: BytesMut::new(),
+            packed: Bytes::new(),
             blocked: false,
             ride: None,
             ticks,
@@ -97,6 +103,16 @@ impl<'a> Turns<'a> {
             if *budget == 0 || self.shared.lock().inbox.len() >= self.options.max_inbox {
                 break Ok(());
             }
+            if !self.packed.is_empty() {
+                arrived = true;
+                if let Err(error) = self.unpack() {
+                    break Err(error);
+                }
+                if !self.packed.is_empty() {
+                    *budget = 0;
+                }
+                continue;
+            }
             match self.socket.poll_next_unpin(cx) {
                 Poll::Pending => break Ok(()),
                 Poll::Ready(None) => break Err(BrokerError::Transport("the broker closed the connection".into())),
@@ -117,17 +133,25 @@ impl<'a> Turns<'a> {
         outcome
     }
 
+    fn unpack(&mut self) -> Result<(), BrokerError> {
+        let mut session = self.shared.lock();
+        for _ in 0..FRAMES_PER_TURN {
+            match compact::read_broker(&mut self.packed) {
+                Ok(Some(frame)) => session.receive(frame),
+                Ok(None) => break,
+                Err(error) => return Err(BrokerError::Protocol(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
     fn receive(&mut self, message: WsMessage) -> Result<(), BrokerError> {
         let unreadable = |error: toolbus_protocol::DecodeError| BrokerError::Protocol(error.to_string());
         if message.is_text() {
             let frame = json::read_broker(message.as_payload()).map_err(unreadable)?;
             self.shared.lock().receive(frame);
         } else if message.is_binary() {
-            let mut payload = Bytes::from(message.into_payload());
-            let mut session = self.shared.lock();
-            while let Some(frame) = compact::read_broker(&mut payload).map_err(unreadable)? {
-                session.receive(frame);
-            }
+            self.packed = Bytes::from(message.into_payload());
         } else if message.is_close() {
             return Err(BrokerError::Transport("the broker closed the connection".into()));
         }

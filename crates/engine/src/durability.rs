@@ -161,8 +161,6 @@ impl Engine {
             self.ride_on(letter, settles);
         }
         self.open.ack_waiters.retain(|waiter| self.conns.contains_key(&waiter.conn));
-        // Only what nobody can refuse is left; it is tried again when there may be room.
-        self.open.due = (!self.open.is_empty()).then_some(retry_at);
         self.forget_places(&puts);
         let mut touched: BTreeSet<Arc<str>> = puts.iter().map(|message| Arc::clone(&message.mailbox)).collect();
         let mut undone = Vec::new();
@@ -174,6 +172,8 @@ impl Engine {
             undone.extend(refused.settles);
         }
         touched.extend(undone.into_iter().filter_map(|provisional| self.unsettle(provisional)));
+        // Only what nobody can refuse is left; it is tried again when there may be room.
+        self.open.due = (!self.open.is_empty()).then_some(retry_at);
         for name in touched {
             if let Some(&index) = self.names.get(&name) {
                 self.pump(now, index, effects);

@@ -3,19 +3,27 @@
 //! Nothing here runs by itself: a step is drawn, carried out, and checked against a small [model](model::Model) of what
 //! the broker promises. The same seed gives the same run, so that a failure can be looked at as often as one likes.
 //!
-//! - `scenario` draws the limits, `steps` what happens next, `behaviour` is what clients do.
-//! - `world` and `storage` carry events out, `model` judges them, `drain` is the good end that every run must have.
+//! - `scenario` draws the limits, `steps` what happens next, `behaviour` is what clients do of their own accord.
+//! - `world`, `broker_side`, `effects`, `client_side` and `storage` carry events out.
+//! - `script` is one story without chance, for stopping it at every point.
+//! - `letters` and `model` say what must be true, `drain` is the good end that every run must have.
 
 mod behaviour;
+mod broker_side;
 mod client;
+mod client_side;
 mod drain;
+mod effects;
 mod letters;
 mod model;
 mod scenario;
+mod script;
 mod steps;
 mod storage;
 mod trace;
 mod world;
+
+pub use script::{CrashPoint, Ending, run_to_crash_point};
 
 use crate::planted::Planted;
 use scenario::Scenario;

@@ -6,6 +6,7 @@ mod dead_letters;
 mod deadlines;
 mod dedup;
 mod disk_full;
+mod entanglements;
 mod limits;
 mod order;
 mod presence;

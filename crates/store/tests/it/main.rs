@@ -6,6 +6,7 @@ mod contract;
 mod damage;
 mod failures;
 mod folder;
+mod moving;
 mod reclaim;
 mod support;
 mod torn_end;

@@ -27,7 +27,7 @@ impl World {
         }
         let mut letter = Letter::new(client, mailbox, id, self.body(no));
         letter.deadline_ms = self.deadline();
-        let no = self.post(letter);
+        let no = self.add_letter(letter);
         self.send_letter(client, no, None);
     }
 
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    fn post(&mut self, mut letter: Letter) -> LetterNo {
+    pub fn add_letter(&mut self, mut letter: Letter) -> LetterNo {
         let client = letter.from;
         letter.order = self.clients[client].sent.len() as u64 + 1;
         let no = self.model.add(letter);
@@ -71,7 +71,7 @@ impl World {
         no
     }
 
-    fn send_letter(&mut self, client: usize, no: LetterNo, ack: Option<u64>) {
+    pub fn send_letter(&mut self, client: usize, no: LetterNo, ack: Option<u64>) {
         if let Some(conn) = self.clients[client].primary {
             self.queue(conn, Frame::Deliver { no, ack });
         }
@@ -181,7 +181,7 @@ impl World {
         reply.correlation_id = Some(self.model.letters[held.no].id.clone());
         reply.answers = Some(held.no);
         reply.deadline_ms = self.deadline();
-        let reply = self.post(reply);
+        let reply = self.add_letter(reply);
         self.clients[client].replies.insert(held.no, reply);
         self.send_letter(client, reply, Some(held.message.seq));
         self.clients[client].settling.insert(reply, held);

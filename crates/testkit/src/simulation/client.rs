@@ -12,6 +12,8 @@ pub struct Client {
     pub numbered_receipts: bool,
     /// Acknowledges seldom.
     pub slow: bool,
+    /// Is seldom there.
+    pub shy: bool,
     /// Where it sends; others of its links only receive and acknowledge.
     pub primary: Option<ConnId>,
     /// All it ever sent, in order.
@@ -34,8 +36,8 @@ pub struct Held {
 
 pub struct Link {
     pub client: usize,
-    /// What each deliver on this link was about, by number; nothing for those that are meant to be refused.
-    pub numbers: Vec<Option<LetterNo>>,
+    /// What each deliver on this link was about and its id, by number; nothing for those that are meant to be refused.
+    pub numbers: Vec<Option<(LetterNo, ByteString)>>,
     pub to_broker: VecDeque<Frame>,
     pub to_client: VecDeque<Outgoing>,
 }
@@ -71,11 +73,12 @@ pub enum Frame {
 }
 
 impl Client {
-    pub fn new(name: &str, numbered_receipts: bool, slow: bool) -> Self {
+    pub fn new(name: &str) -> Self {
         Self {
             name: ByteString::from(name),
-            numbered_receipts,
-            slow,
+            numbered_receipts: false,
+            slow: false,
+            shy: false,
             primary: None,
             sent: Vec::new(),
             held: Vec::new(),

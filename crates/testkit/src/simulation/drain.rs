@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    fn pass_all_frames(&mut self) {
+    pub fn pass_all_frames(&mut self) {
         let conns: Vec<ConnId> = self.links.keys().copied().collect();
         for conn in conns {
             let waiting = self.links[&conn].to_broker.len();

@@ -175,6 +175,7 @@ impl Model {
 
     pub fn settle(&mut self, no: LetterNo, how: How) {
         self.end_lease(no);
+        self.letters[no].known = true;
         self.letters[no].settled = Some(how);
         if matches!(how, How::Dead(_)) {
             return;
@@ -280,7 +281,6 @@ impl Model {
         // With a short memory it may live again by now.
         let same_life = self.long_memory || self.letters[origin].born == accepted_at;
         if self.letters[origin].settled.is_none() && same_life {
-            self.letters[origin].known = true;
             self.settle(origin, How::Dead(copy));
         }
     }

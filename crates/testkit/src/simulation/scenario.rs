@@ -20,6 +20,8 @@ pub struct Scenario {
     /// Deadlines pass without the engine being told at once. What happens then in silence the model can follow only
     /// where nothing is forgotten.
     pub late_ticks: bool,
+    /// Batches are large, because they are written seldom.
+    pub slow_disk: bool,
     /// No id is forgotten while the broker runs.
     pub long_memory: bool,
     pub largest_body: u64,
@@ -64,6 +66,7 @@ impl Scenario {
             calm,
             crashes: !calm && rng.chance(80),
             disk_trouble,
+            slow_disk: rng.chance(35),
             late_ticks: !disk_trouble && long_memory && rng.chance(40),
             long_memory,
             largest_body,
@@ -81,6 +84,7 @@ impl Scenario {
             calm: false,
             crashes: true,
             disk_trouble: false,
+            slow_disk: false,
             late_ticks: false,
             long_memory: true,
             largest_body: 1_000,

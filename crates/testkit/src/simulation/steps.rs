@@ -45,9 +45,9 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (5, Step::Wait),
         (2, Step::Tick),
         (1, Step::Jump),
-        (25, Step::Storage),
+        (if scenario.slow_disk { 6 } else { 25 }, Step::Storage),
         (10, Step::Fetch),
-        (2, Step::Reclaim),
+        (4, Step::Reclaim),
         (1, Step::SettleDown),
         (2, Step::CheckSpace),
         (1, Step::Cancel),
@@ -57,8 +57,8 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (if_any(scenario.crashes, 1), Step::Crash),
         (if_any(scenario.crashes, 1), Step::StopSoon),
         (if_any(scenario.crashes && scenario.disk_trouble, 1), Step::FailSync),
-        (if_any(scenario.disk_trouble, 1), Step::ShrinkDisk),
-        (if_any(scenario.disk_trouble, 2), Step::GrowDisk),
+        (if_any(scenario.disk_trouble, 3), Step::ShrinkDisk),
+        (if_any(scenario.disk_trouble, 4), Step::GrowDisk),
         (if_any(scenario.deaths(), 1), Step::ReadDeadLetters),
     ]
 }
@@ -113,8 +113,14 @@ impl World {
             Step::Connect => self.connect_someone(),
             Step::Disconnect => self.disconnect_someone(),
             Step::Displace => self.displace_someone(),
-            Step::Crash => self.crash(),
-            Step::StopSoon => self.disk.stop_after(Some(self.rng.below(12))),
+            Step::Crash => {
+                self.prepare_restart();
+                self.crash();
+            }
+            Step::StopSoon => {
+                self.prepare_restart();
+                self.disk.stop_after(Some(self.rng.below(12)));
+            }
             Step::FailSync => self.disk.fail_syncs(true),
             Step::ShrinkDisk => self.shrink_disk(),
             Step::GrowDisk => self.grow_disk(),
@@ -169,6 +175,9 @@ impl World {
 
     fn connect_someone(&mut self) {
         let client = self.rng.below(self.clients.len() as u64) as usize;
+        if self.clients[client].shy && self.rng.chance(85) {
+            return;
+        }
         match self.clients[client].primary {
             None => {
                 let conn = self.connect(client);
@@ -206,6 +215,12 @@ impl World {
         if self.rng.chance(50) {
             self.make_primary(conn);
         }
+    }
+
+    /// Now and then the recovery is interrupted too, or the clock comes back a little late.
+    fn prepare_restart(&mut self) {
+        self.stop_recovery_after = if self.rng.chance(20) { Some(self.rng.below(8)) } else { None };
+        self.clock_falls_back = if self.rng.chance(5) { self.rng.below(500) } else { 0 };
     }
 
     fn shrink_disk(&mut self) {

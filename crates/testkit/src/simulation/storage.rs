@@ -157,12 +157,8 @@ impl World {
         }
         self.disk.crash(&mut self.rng);
         self.note("crash", &[("files", self.disk.files().len() as u64)]);
-        if self.rng.chance(20) {
-            self.disk.stop_after(Some(self.rng.below(8)));
-        }
-        if self.rng.chance(5) {
-            self.now = self.now.saturating_sub(self.rng.below(500));
-        }
+        self.now = self.now.saturating_sub(std::mem::take(&mut self.clock_falls_back));
+        self.disk.stop_after(self.stop_recovery_after.take());
         self.recover();
     }
 

@@ -1,30 +1,47 @@
 //! Many seeds, each a life of a broker with crashes, torn writes, full disks and impatient clients.
 
-use toolbus_testkit::simulation::{self, Options};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+use toolbus_testkit::simulation::{Options, Report, run};
 
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 20_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    let (mut steps, mut crashes, mut letters) = (0, 0, 0);
-    for seed in 0..SEEDS {
-        match simulation::run(seed, Options::default()) {
-            Ok(report) => {
-                steps += report.steps;
-                crashes += report.crashes;
-                letters += report.letters;
-            }
-            Err(failure) => panic!("{failure}"),
-        }
-    }
-    println!("{SEEDS} seeds, {steps} steps, {letters} letters, {crashes} crashes");
+    let started = Instant::now();
+    let next = AtomicU64::new(0);
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    // A simulation has one thread; several of them don't know of each other.
+    let reports = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| run_some(&next))).collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Vec<Report>>()
+    });
+    let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
+    let (steps, letters, crashes) = (sum(|it| it.steps), sum(|it| it.letters), sum(|it| it.crashes));
+    println!("{SEEDS} seeds, {steps} steps, {letters} letters, {crashes} crashes in {:.1?}", started.elapsed());
     assert!(crashes > SEEDS, "the simulation crashes too seldom to prove anything: {crashes}");
 }
 
+/// Runs seeds until there are no more.
+fn run_some(next: &AtomicU64) -> Vec<Report> {
+    let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|seed| *seed < SEEDS);
+    seeds.map(|seed| run(seed, Options::default()).unwrap_or_else(|failure| panic!("{failure}"))).collect()
+}
+
 #[test]
-fn the_same_seed_gives_the_same_run() {
-    for seed in [1, 77, 4_242] {
-        let run = || simulation::run(seed, Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!(run(), run(), "seed {seed}");
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let run = |seed| run(seed, Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut hashes = Vec::new();
+    for seed in 0..100 {
+        let (first, second) = (run(seed), run(seed));
+        assert_eq!(first, second, "seed {seed}");
+        hashes.push(first.trace_hash);
     }
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 100);
 }

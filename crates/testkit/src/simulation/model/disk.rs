@@ -35,15 +35,21 @@ impl Model {
                 continue;
             };
             let stored = settled.stored.as_ref().map(|(_, seq)| *seq);
-            let letter = &self.letters[no];
-            let this_life =
-                if stored.is_some() { letter.seq.is_none_or(|seq| Some(seq) == stored) } else { self.has_one_life(no) };
-            if letter.pending() && this_life {
+            if self.letters[no].settled.is_none() && self.is_this_life(no, stored) {
                 self.settled_unseen(now, no);
             }
             flight.settled.push((no, stored));
         }
         self.disk.in_flight = Some(flight);
+    }
+
+    /// Whether a settlement is about the life of the letter that the model knows.
+    fn is_this_life(&self, no: LetterNo, stored: Option<Seq>) -> bool {
+        match (stored, self.letters[no].seq) {
+            (Some(stored), Some(seq)) => stored == seq,
+            (Some(_), None) => true,
+            (None, _) => self.has_one_life(no),
+        }
     }
 
     /// The engine may have settled what nobody acknowledged, but not without reason.
@@ -75,8 +81,8 @@ impl Model {
                 self.disk.durable.remove(&seq);
                 self.disk.given_up.remove(&seq);
             }
+            let this_life = self.is_this_life(no, stored);
             let letter = &mut self.letters[no];
-            let this_life = stored.is_none_or(|seq| letter.seq == Some(seq));
             letter.settlement_durable |= letter.settled.is_some() && this_life;
         }
     }

@@ -1,0 +1,130 @@
+//! Pending messages on the move: they are copied when their segment is cleaned up, and must not be lost on the way.
+
+use crate::support::{Opened, Place, batch, bobs, message_of, puts, settled, settles, write};
+use toolbus_engine::{Batch, Seq};
+use toolbus_store::sim_disk::{Rng, SimDisk};
+use toolbus_store::{Store, StoreOptions};
+
+fn small() -> StoreOptions {
+    StoreOptions { segment_bytes: 1_000, ..StoreOptions::default() }
+}
+
+/// Messages to bob that come, are settled at once, and leave nothing but waste.
+fn waste(store: &impl Store, seqs: std::ops::Range<Seq>) {
+    for seq in seqs {
+        write(store, &puts([seq]));
+        write(store, &settles([seq]));
+    }
+}
+
+fn used(disk: &SimDisk) -> u64 {
+    disk.files().iter().map(|(_, bytes)| *bytes as u64).sum()
+}
+
+/// Copies of old messages stand behind newer ones in the log, but before them in the mailbox.
+#[test]
+fn messages_behind_a_moved_one_are_moved_too() {
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(small());
+    let mut stuck = Vec::new();
+    for first in (1..200).step_by(10) {
+        write(&store, &puts(first..first + 10));
+        write(&store, &settles(first + 1..first + 10));
+        stuck.push(first);
+        store.reclaim().unwrap();
+        assert_eq!(bobs(&store), stuck);
+    }
+    assert!(!disk.names("segment-").contains(&"segment-0000000001.log".into()), "nothing was moved");
+    drop(store);
+    assert_eq!(bobs(&disk.open_with(small()).store), stuck);
+}
+
+#[test]
+fn a_segment_with_much_to_move_is_moved_in_steps_and_whole() {
+    let disk = SimDisk::default();
+    let options = StoreOptions { segment_bytes: 8_000, ..StoreOptions::default() };
+    let Opened { store, .. } = disk.open_with(options);
+    write(&store, &puts(1..41));
+    waste(&store, 41..300);
+    store.reclaim().unwrap();
+    assert!(!disk.names("segment-").contains(&"segment-0000000001.log".into()), "nothing was moved");
+    assert_eq!(bobs(&store), (1..41).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_disk_stops_the_move_and_loses_nothing() {
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(small());
+    (1..41).for_each(|seq| write(&store, &batch(vec![message_of("bob", seq, 300)])));
+    write(&store, &settles((1..41).filter(|seq| seq % 4 != 0)));
+    disk.set_capacity(Some(used(&disk)));
+    store.reclaim().unwrap();
+    let left: Vec<Seq> = (1..11).map(|n| n * 4).collect();
+    assert_eq!(bobs(&store), left);
+    disk.set_capacity(None);
+    store.reclaim().unwrap();
+    assert_eq!(bobs(&store), left);
+}
+
+#[test]
+fn giving_space_back_comes_to_an_end_when_ids_fill_more_than_a_segment() {
+    let disk = SimDisk::default();
+    let options = StoreOptions { segment_bytes: 200, ..StoreOptions::default() };
+    let Opened { store, .. } = disk.open_with(options.clone());
+    for seq in 1..100 {
+        waste(&store, seq..seq + 1);
+        store.reclaim().unwrap();
+    }
+    drop(store);
+    assert!(used(&disk) < 20_000, "{} bytes are left", used(&disk));
+    assert_eq!(disk.open_with(options).recovery.next_seq, 100);
+}
+
+#[test]
+fn no_number_is_given_out_again_when_nothing_but_copies_is_left() {
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(small());
+    write(&store, &puts([1]));
+    waste(&store, 2..100);
+    // Enough of these to have every batch of an engine cleaned up.
+    for _ in 0..20 {
+        store.reclaim().unwrap();
+    }
+    drop(store);
+    assert_eq!(disk.open_with(small()).recovery.next_seq, 100);
+}
+
+#[test]
+fn a_settled_message_is_not_given_up_before_its_settlement_is_safe() {
+    for seed in 0..50 {
+        let disk = SimDisk::default();
+        let Opened { store, .. } = disk.open_with(small());
+        write(&store, &batch(vec![message_of("bob", 1, 2_000)]));
+        write(&store, &puts([2]));
+        // The reply and the settlement of its request are written together, and not yet synced.
+        let reply = batch(vec![message_of("carol", 3, 10)]);
+        store.write(&Batch { settled: vec![settled("bob", 1)], ..reply }).unwrap();
+        store.reclaim().unwrap();
+        drop(store);
+        disk.crash(&mut Rng::new(seed));
+        let again = disk.open_with(small());
+        let reply = again.store.read("carol", 0, 10, u64::MAX).unwrap().messages;
+        assert!(!reply.is_empty() || bobs(&again.store).contains(&1), "seed {seed}: request and reply are gone");
+    }
+}
+
+#[test]
+fn a_full_disk_does_not_keep_a_torn_log_from_opening() {
+    for seed in 0..60 {
+        let disk = SimDisk::default();
+        let Opened { store, .. } = disk.open();
+        write(&store, &puts([1]));
+        store.write(&puts(2..6)).unwrap();
+        drop(store);
+        disk.crash(&mut Rng::new(seed));
+        disk.set_capacity(Some(used(&disk)));
+        let again = disk.open();
+        assert_eq!(bobs(&again.store), again.replayed.seqs(), "seed {seed}: the replay knows what can be read");
+        assert_eq!(again.replayed.seqs()[0], 1, "seed {seed}");
+    }
+}

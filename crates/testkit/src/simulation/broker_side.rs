@@ -1,0 +1,183 @@
+//! What the broker does with a frame: the model hears of it first, then the engine's effects are judged.
+
+use super::client::Frame;
+use super::letters::{How, LetterNo};
+use super::world::World;
+use bytestring::ByteString;
+use std::sync::Arc;
+use toolbus_engine::{Command, ConnId, Delivery, Effect, Effects, Message, Outgoing, Refusal};
+
+impl World {
+    /// The broker reads the next frame of a link, unless the disk is so far behind that it must not.
+    pub fn broker_reads(&mut self, conn: ConnId) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let waits = matches!(link.to_broker.front(), Some(Frame::Deliver { .. } | Frame::Impostor { .. }));
+        if waits && self.engine.congested() {
+            return;
+        }
+        let client = link.client;
+        match link.to_broker.pop_front() {
+            None => {}
+            Some(Frame::Subscribe) => self.subscribe(conn, client),
+            Some(Frame::Deliver { no, ack }) => self.deliver(conn, client, no, ack),
+            Some(Frame::Impostor { no, other_content }) => self.impostor(conn, no, other_content),
+            Some(Frame::Ack { no }) => self.ack(conn, no, false),
+            Some(Frame::AckWithReceipt { no }) => self.ack(conn, no, true),
+            Some(Frame::AckTags { tags }) => self.ack_tags(conn, client, tags),
+            Some(Frame::Unreadable { no, message }) => self.unreadable(conn, no, message),
+            Some(Frame::Cancel { to }) => self.cancel(conn, to),
+        }
+    }
+
+    fn handle(&mut self, conn: ConnId, command: Command) -> Effects {
+        let mut effects = Effects::default();
+        self.engine.handle(self.now, conn, command, &mut effects);
+        effects
+    }
+
+    fn subscribe(&mut self, conn: ConnId, client: usize) {
+        self.note("subscribe", &[("conn", conn.0)]);
+        let name = self.clients[client].name.clone();
+        let previous = self.model.mailbox(&name).subscriber.filter(|previous| *previous != conn);
+        self.model.subscribed(&name, conn);
+        let effects = self.handle(conn, Command::Subscribe);
+        let told = |effect: &Effect| {
+            matches!(effect, Effect::Send { conn, outgoing: Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } }
+                if Some(*conn) == previous)
+        };
+        if previous.is_some() && !effects.0.iter().any(told) {
+            self.model.violated("a subscriber was displaced and not told");
+        }
+        self.carry_out(effects);
+    }
+
+    fn deliver(&mut self, conn: ConnId, client: usize, no: LetterNo, ack: Option<u64>) {
+        let letter = &self.model.letters[no];
+        let id = letter.id.clone();
+        let delivery = Delivery {
+            to: letter.mailbox.clone(),
+            id: id.clone(),
+            correlation_id: letter.correlation_id.clone(),
+            sealed: letter.sealed.clone(),
+            content: letter.content,
+            deadline_ms: letter.deadline_ms,
+            ack,
+        };
+        self.note("deliver", &[("conn", conn.0), ("letter", no as u64), ("ack", ack.unwrap_or_default())]);
+        self.number(conn, Some((no, id.clone())));
+        let effects = self.handle(conn, Command::Deliver(delivery));
+        match refusal_of(&effects, conn, &id) {
+            Some(refusal) => self.model.refused(no, refusal),
+            None => {
+                self.model.taken_in(self.now, no);
+                let name = self.clients[client].name.clone();
+                if let Some(settled) = ack.and_then(|ack| self.model.mailbox(&name).leases.get(&ack).copied()) {
+                    self.model.answered(settled, no);
+                }
+            }
+        }
+        self.carry_out(effects);
+    }
+
+    fn number(&mut self, conn: ConnId, about: Option<(LetterNo, ByteString)>) {
+        if let Some(link) = self.links.get_mut(&conn) {
+            link.numbers.push(about);
+        }
+    }
+
+    /// Uses an id that stands for another message. Only where the broker can't but know it.
+    fn impostor(&mut self, conn: ConnId, no: LetterNo, other_content: bool) {
+        if !self.model.is_certainly_known(no) {
+            return;
+        }
+        let letter = &self.model.letters[no];
+        let (id, content) = (letter.id.clone(), letter.content ^ u64::from(other_content));
+        let delivery = Delivery {
+            to: letter.mailbox.clone(),
+            id: id.clone(),
+            correlation_id: None,
+            sealed: letter.sealed.clone(),
+            content,
+            deadline_ms: None,
+            ack: None,
+        };
+        self.note("impostor", &[("conn", conn.0), ("letter", no as u64)]);
+        self.number(conn, None);
+        let effects = self.handle(conn, Command::Deliver(delivery));
+        if !matches!(refusal_of(&effects, conn, &id), Some(Refusal::IdConflict { .. })) {
+            self.model.violated(format!("another message took the id of {}", self.model.describe(no)));
+        }
+    }
+
+    fn ack(&mut self, conn: ConnId, no: LetterNo, with_receipt: bool) {
+        self.note("ack", &[("conn", conn.0), ("letter", no as u64)]);
+        let id = self.model.letters[no].id.clone();
+        let command = match with_receipt {
+            true => Command::AckWithReceipt { id, request_id: ByteString::from(no.to_string()) },
+            false => Command::Ack { id },
+        };
+        let effects = self.handle(conn, command);
+        let unknown = effects.0.iter().any(|effect| match effect {
+            Effect::Send { outgoing: Outgoing::Refused { refusal, .. }, .. } => {
+                matches!(refusal, Refusal::UnknownMessage { .. })
+            }
+            Effect::Send { outgoing: Outgoing::AckResult { refusal, .. }, .. } => refusal.is_some(),
+            _ => false,
+        });
+        match unknown {
+            true if self.model.is_certainly_known(no) => {
+                self.model.violated(format!("the broker does not know {}", self.model.describe(no)));
+            }
+            true => {}
+            false => self.model.acked(no),
+        }
+        self.carry_out(effects);
+    }
+
+    fn ack_tags(&mut self, conn: ConnId, client: usize, tags: Vec<u64>) {
+        self.note("ack tags", &[("conn", conn.0), ("tags", tags.len() as u64)]);
+        let name = self.clients[client].name.clone();
+        for tag in &tags {
+            if let Some(no) = self.model.mailbox(&name).leases.get(tag).copied() {
+                self.model.settle(no, How::Acked);
+            }
+        }
+        let effects = self.handle(conn, Command::AckTags { tags });
+        self.carry_out(effects);
+    }
+
+    fn unreadable(&mut self, conn: ConnId, no: LetterNo, message: Arc<Message>) {
+        self.note("unreadable", &[("conn", conn.0), ("letter", no as u64)]);
+        self.tick();
+        if self.model.letters[no].pending() && self.model.letters[no].seq == Some(message.seq) {
+            self.model.died(no, message.accepted_at);
+        }
+        let effects = self.handle(conn, Command::Unreadable { message });
+        self.carry_out(effects);
+    }
+
+    fn cancel(&mut self, conn: ConnId, to: ByteString) {
+        let subscriber = self.model.mailbox(&to).subscriber;
+        let effects = self.handle(conn, Command::Cancel { to, correlation_id: ByteString::from_static("c") });
+        let told: Vec<ConnId> = effects
+            .0
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send { conn, outgoing: Outgoing::Cancel { .. } } => Some(*conn),
+                _ => None,
+            })
+            .collect();
+        if told != Vec::from_iter(subscriber) {
+            self.model.violated("a cancel must reach the live subscriber and nobody else");
+        }
+    }
+}
+
+fn refusal_of<'a>(effects: &'a Effects, to: ConnId, about: &str) -> Option<&'a Refusal> {
+    effects.0.iter().find_map(|effect| match effect {
+        Effect::Send { conn, outgoing: Outgoing::Refused { refusal, id: Some(id) } } if *conn == to && id == about => {
+            Some(refusal)
+        }
+        _ => None,
+    })
+}
