@@ -1,13 +1,15 @@
 //! A broker in this process that can be stopped and started again on the same port and folder, and a link to it that can
-//! be cut and held.
+//! be cut and can swallow what is sent.
 
 use crate::soon;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use toolbus_broker::{BrokerCore, BrokerServer};
 use toolbus_client::{AgentRef, BrokerClient};
@@ -79,45 +81,80 @@ async fn listen(port: u16) -> TcpListener {
     TcpListener::from_std(listener).expect("a listener")
 }
 
-/// A way to the broker for some of its peers. Cut, it stays closed until it is mended.
+/// A way to the broker for some of its peers, which can be blocked.
 pub struct Detour {
     address: SocketAddr,
-    open: watch::Sender<bool>,
+    state: watch::Sender<Way>,
+    swallowed: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Open,
+    /// What the peer sends is lost on the way.
+    Swallowing,
+    /// No connection stands, and none can be made.
+    Cut,
 }
 
 impl Detour {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let open = watch::Sender::new(true);
-        let gate = open.clone();
+        let state = watch::Sender::new(Way::Open);
+        let swallowed = Arc::new(Notify::new());
+        let detour = Self { address, state: state.clone(), swallowed: Arc::clone(&swallowed) };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                if *gate.borrow() {
-                    tokio::spawn(carry(near, target, gate.subscribe()));
+                if *state.borrow() != Way::Cut {
+                    tokio::spawn(carry(near, target, state.subscribe(), Arc::clone(&swallowed)));
                 }
             }
         });
-        Self { address, open }
+        detour
     }
 
     pub fn url(&self) -> String {
         format!("ws://{}/bus", self.address)
     }
 
+    pub fn swallow(&self) {
+        self.state.send_replace(Way::Swallowing);
+    }
+
+    /// Waits until something was lost.
+    pub async fn swallowed(&self) {
+        soon("something to swallow", self.swallowed.notified()).await;
+    }
+
     pub fn cut(&self) {
-        self.open.send_replace(false);
+        self.state.send_replace(Way::Cut);
     }
 
     pub fn mend(&self) {
-        self.open.send_replace(true);
+        self.state.send_replace(Way::Open);
     }
 }
 
-async fn carry(mut near: TcpStream, target: SocketAddr, mut open: watch::Receiver<bool>) {
-    let Ok(mut far) = TcpStream::connect(target).await else { return };
+async fn carry(near: TcpStream, target: SocketAddr, mut way: watch::Receiver<Way>, swallowed: Arc<Notify>) {
+    let Ok(far) = TcpStream::connect(target).await else { return };
+    let ((mut near_read, mut near_write), (mut far_read, far_write)) = (near.into_split(), far.into_split());
+    let state = way.clone();
     tokio::select! {
-        _ = open.wait_for(|open| !open) => {}
-        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        _ = way.wait_for(|way| *way == Way::Cut) => {}
+        _ = tokio::io::copy(&mut far_read, &mut near_write) => {}
+        () = send(&mut near_read, far_write, state, &swallowed) => {}
+    }
+}
+
+async fn send(from: &mut OwnedReadHalf, mut to: OwnedWriteHalf, way: watch::Receiver<Way>, swallowed: &Notify) {
+    let mut buffer = vec![0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let swallows = *way.borrow() == Way::Swallowing;
+        if swallows {
+            swallowed.notify_one();
+        } else if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
     }
 }

@@ -86,3 +86,25 @@ async fn a_call_runs_once_however_often_the_host_loses_its_link() {
     eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
     assert_eq!(toolbox.started(), 1);
 }
+
+#[tokio::test]
+async fn an_answer_that_was_lost_on_its_way_is_sent_again_and_the_tool_is_not_run_again() {
+    let bus = Bus::start().await;
+    let (gate, toolbox) = gated();
+    let detour = Detour::to(bus.address()).await;
+    let _host = Host::start(&detour.url(), &toolbox);
+    let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
+    let caller = Arc::clone(&worker);
+    let calling = tokio::spawn(async move { caller.execute(&call("gate", "{}")).await });
+    eventually("it runs", async || toolbox.running() == 1).await;
+    detour.swallow();
+    gate.add_permits(8);
+    eventually("it ends", async || toolbox.running() == 0).await;
+    detour.swallowed().await;
+    detour.cut();
+    eventually("the host is away", async || !is_connected(&bus, HOST).await).await;
+    detour.mend();
+    soon("the answer", calling).await.expect("no panic").expect("a result");
+    eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
+    assert_eq!(toolbox.started(), 1);
+}

@@ -16,6 +16,9 @@ use toolbus_executor::{
 /// The mailbox of every host here.
 pub const HOST: &str = "desktop#mcp";
 
+/// No test lives to see a call time out by itself.
+const LONG: Duration = Duration::from_secs(60);
+
 /// A supervised host that serves in the background, and stops with this handle.
 pub struct Host {
     pub shutdown: CancellationToken,
@@ -49,7 +52,7 @@ impl Drop for Host {
 
 pub async fn worker(url: &str, name: &str, role: Option<&str>) -> McpProxyExecutor {
     let role = role.map(str::to_owned);
-    let connecting = McpProxyExecutor::connect(url, name, role, TOKEN, HOST, Duration::from_secs(15));
+    let connecting = McpProxyExecutor::connect(url, name, role, TOKEN, HOST, LONG);
     soon("a worker", connecting).await.expect("a manifest")
 }
 
@@ -57,7 +60,7 @@ pub async fn worker(url: &str, name: &str, role: Option<&str>) -> McpProxyExecut
 pub async fn quick_worker(url: &str, name: &str) -> McpProxyExecutor {
     let quick = Duration::from_millis(10);
     let client = ClientOptions { backoff: quick, longest_backoff: quick, ..ClientOptions::default() };
-    let options = McpProxyExecutorOptions { timeout: Duration::from_secs(15), client, ..Default::default() };
+    let options = McpProxyExecutorOptions { timeout: LONG, client, ..Default::default() };
     let connecting = McpProxyExecutor::connect_with(url, AgentRef::new(name.to_owned()), TOKEN, HOST, options);
     soon("a worker", connecting).await.expect("a manifest")
 }
@@ -71,7 +74,7 @@ impl RawWorker {
     }
 
     pub async fn request(&self, body: Value) -> Value {
-        let asking = self.0.request(HOST, InboxKind::McpRequest, json_body(&body), Duration::from_secs(15));
+        let asking = self.0.request(HOST, InboxKind::McpRequest, json_body(&body), LONG);
         let reply = asking.await.expect("a reply");
         assert_eq!(reply.kind, InboxKind::McpReply);
         reply.body.to().expect("JSON")
