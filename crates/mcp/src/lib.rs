@@ -1,0 +1,35 @@
+//! MCP as raw JSON, without I/O: messages, the two eras, and the bodies that carry them over the bus.
+//!
+//! A proxy that parses into types loses what the types don't know. Here a message is taken apart only as far as a
+//! proxy must change it (ids, tokens, names), and everything else stays the text that it was: numbers, unknown fields
+//! and the order of members included.
+
+mod bus;
+mod card;
+mod era;
+mod error;
+mod members;
+mod message;
+pub mod meta;
+mod method;
+
+pub use bus::{Answer, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey};
+pub use card::{Card, Down, ServerCard, ServerState};
+pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
+pub use error::{RpcError, codes};
+pub use members::{Members, MembersError};
+pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
+pub use method::{ListKind, NameKey, routed_name};
+
+/// A piece of JSON as it was written.
+pub type Raw = Box<serde_json::value::RawValue>;
+
+/// Writes a value of our own as raw JSON.
+pub fn raw(value: &(impl serde::Serialize + ?Sized)) -> Raw {
+    serde_json::value::to_raw_value(value).expect("our own values have string keys and finite numbers")
+}
+
+/// An empty object.
+pub fn empty_object() -> Raw {
+    raw(&serde_json::Map::new())
+}

@@ -1,0 +1,232 @@
+//! JSON-RPC messages with raw params, results and errors.
+
+use crate::members::{Members, MembersError};
+use crate::{Raw, RpcError, codes, raw};
+use serde_json::value::RawValue;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// A request's id, as it was written: `1`, `"1"` and `1.0` are three different ids.
+#[derive(Clone)]
+pub struct Id(Raw);
+
+impl Id {
+    pub fn number(number: u64) -> Self {
+        Self(raw(&number))
+    }
+
+    pub fn text(text: &str) -> Self {
+        Self(raw(text))
+    }
+
+    /// Strings and numbers are ids; nothing else is.
+    pub fn from_raw(value: &RawValue) -> Option<Self> {
+        let first = value.get().as_bytes().first()?;
+        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(value.to_owned()))
+    }
+
+    pub fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+
+    pub fn as_u64(&self) -> Option<u64> {
+        self.0.get().parse().ok()
+    }
+
+    /// The text of a string id.
+    pub fn as_text(&self) -> Option<String> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+}
+
+impl PartialEq for Id {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl Eq for Id {}
+
+impl Hash for Id {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.get())
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub id: Id,
+    pub method: String,
+    pub params: Option<Raw>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Notification {
+    pub method: String,
+    pub params: Option<Raw>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Absent when the peer could not tell which request it answers.
+    pub id: Option<Id>,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    Result(Raw),
+    Error(Raw),
+}
+
+impl From<RpcError> for Outcome {
+    fn from(error: RpcError) -> Self {
+        Self::Error(error.to_raw())
+    }
+}
+
+#[derive(Debug, Clone)]
+pub enum Message {
+    Request(Request),
+    Notification(Notification),
+    Response(Response),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    #[error("Parse error: {0}")]
+    Syntax(#[from] MembersError),
+    #[error("Invalid request: a batch; send one message at a time")]
+    Batch,
+    #[error("Invalid request: {reason}")]
+    Shape { reason: &'static str, id: Option<Id> },
+}
+
+impl MessageError {
+    /// What the sender is told.
+    pub fn to_rpc_error(&self) -> RpcError {
+        let code = match self {
+            Self::Syntax(_) => codes::PARSE_ERROR,
+            Self::Batch | Self::Shape { .. } => codes::INVALID_REQUEST,
+        };
+        RpcError::new(code, self.to_string())
+    }
+
+    /// The id of the message, if it had one that can be answered.
+    pub fn id(&self) -> Option<&Id> {
+        match self {
+            Self::Shape { id, .. } => id.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Message {
+    pub fn parse(text: &str) -> Result<Self, MessageError> {
+        if text.trim_start().starts_with('[') {
+            return Err(MessageError::Batch);
+        }
+        let mut members = Members::parse(text)?;
+        let id = members.get("id").and_then(Id::from_raw);
+        let shape = |reason, id| Err(MessageError::Shape { reason, id });
+        if members.text("jsonrpc").as_deref() != Some("2.0") {
+            return shape("jsonrpc has to be \"2.0\"", id);
+        }
+        if members.contains("method") {
+            let Some(method) = members.text("method") else { return shape("method has to be a string", id) };
+            let params = members.remove("params");
+            if params.as_ref().is_some_and(|params| !matches!(params.get().as_bytes().first(), Some(b'{' | b'['))) {
+                return shape("params have to be an object", id);
+            }
+            return match (id, members.contains("id")) {
+                (Some(id), _) => Ok(Self::Request(Request { id, method, params })),
+                (None, false) => Ok(Self::Notification(Notification { method, params })),
+                (None, true) => shape("an id has to be a string or a number", None),
+            };
+        }
+        match (members.remove("result"), members.remove("error")) {
+            (Some(result), None) => Ok(Self::Response(Response { id, outcome: Outcome::Result(result) })),
+            (None, Some(error)) => Ok(Self::Response(Response { id, outcome: Outcome::Error(error) })),
+            _ => shape("neither a method, nor one of result and error", id),
+        }
+    }
+
+    /// One line of JSON without a line break in it, as stdio needs it.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Request(request) => write(Some(&request.id), Some(&request.method), "params", &request.params),
+            Self::Notification(note) => write(None, Some(&note.method), "params", &note.params),
+            Self::Response(Response { id, outcome }) => {
+                let (name, value) = match outcome {
+                    Outcome::Result(result) => ("result", result),
+                    Outcome::Error(error) => ("error", error),
+                };
+                let mut text = String::with_capacity(value.get().len() + 64);
+                text.push_str(r#"{"jsonrpc":"2.0","id":"#);
+                text.push_str(id.as_ref().map_or("null", |id| id.0.get()));
+                text.push_str(",\"");
+                text.push_str(name);
+                text.push_str("\":");
+                push_on_one_line(&mut text, value);
+                text.push('}');
+                text
+            }
+        }
+    }
+}
+
+fn write(id: Option<&Id>, method: Option<&str>, name: &str, value: &Option<Raw>) -> String {
+    let size = value.as_ref().map_or(0, |value| value.get().len());
+    let mut text = String::with_capacity(size + 96);
+    text.push_str(r#"{"jsonrpc":"2.0""#);
+    if let Some(id) = id {
+        text.push_str(",\"id\":");
+        text.push_str(id.0.get());
+    }
+    if let Some(method) = method {
+        text.push_str(",\"method\":");
+        text.push_str(raw(method).get());
+    }
+    if let Some(value) = value {
+        text.push_str(",\"");
+        text.push_str(name);
+        text.push_str("\":");
+        push_on_one_line(&mut text, value);
+    }
+    text.push('}');
+    text
+}
+
+/// Raw JSON may be spread over lines; between tokens a line break is a space, and inside of strings there is none.
+fn push_on_one_line(text: &mut String, value: &RawValue) {
+    let value = value.get();
+    if value.as_bytes().iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        text.extend(value.chars().map(|c| if matches!(c, '\n' | '\r') { ' ' } else { c }));
+    } else {
+        text.push_str(value);
+    }
+}
+
+impl From<Request> for Message {
+    fn from(request: Request) -> Self {
+        Self::Request(request)
+    }
+}
+
+impl From<Notification> for Message {
+    fn from(notification: Notification) -> Self {
+        Self::Notification(notification)
+    }
+}
+
+impl From<Response> for Message {
+    fn from(response: Response) -> Self {
+        Self::Response(response)
+    }
+}

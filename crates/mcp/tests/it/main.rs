@@ -1,0 +1,5 @@
+//! What must hold of MCP as raw JSON.
+
+mod bodies;
+mod edits;
+mod messages;

@@ -1,0 +1,93 @@
+//! Messages come out as they went in.
+
+use toolbus_mcp::{Era, Id, Message, MessageError, NameKey, Outcome, codes, meta, routed_name};
+
+fn check_same(text: &str) {
+    let message = Message::parse(text).expect("a message");
+    assert_eq!(message.to_json(), text);
+}
+
+#[test]
+fn numbers_unknown_fields_and_order_survive() {
+    check_same(r#"{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"z":1.0,"a":1e400,"n":-0}}"#);
+    check_same(
+        r#"{"jsonrpc":"2.0","id":"x\u0041","result":{"content":[],"vendor":{"big":123456789012345678901234567890}}}"#,
+    );
+    check_same(r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":50,"progressToken":"t"}}"#);
+    check_same(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}"#);
+    check_same(r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
+}
+
+#[test]
+fn a_message_spread_over_lines_is_written_on_one() {
+    let text = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\n \"a\": \"x\\ny\",\r\n \"b\": 2}}";
+    let line = Message::parse(text).expect("a message").to_json();
+    assert!(!line.contains('\n') && !line.contains('\r'));
+    let (before, after): (serde_json::Value, serde_json::Value) =
+        (serde_json::from_str(text).expect("JSON"), serde_json::from_str(&line).expect("JSON"));
+    assert_eq!(before, after);
+}
+
+#[test]
+fn ids_are_told_apart_by_their_text() {
+    assert_ne!(Id::number(1), Id::text("1"));
+    assert_eq!(Id::number(1), Id::number(1));
+}
+
+#[test]
+fn what_is_not_a_message_is_named() {
+    let code = |text: &str| Message::parse(text).expect_err("no message").to_rpc_error().code;
+    assert_eq!(code("[]"), codes::INVALID_REQUEST);
+    assert_eq!(code("{"), codes::PARSE_ERROR);
+    assert_eq!(code("nonsense"), codes::PARSE_ERROR);
+    assert_eq!(code(r#"{"jsonrpc":"1.0","id":1,"method":"x"}"#), codes::INVALID_REQUEST);
+    assert_eq!(code(r#"{"jsonrpc":"2.0","id":{},"method":"x"}"#), codes::INVALID_REQUEST);
+    assert_eq!(code(r#"{"jsonrpc":"2.0","id":1,"method":7}"#), codes::INVALID_REQUEST);
+    assert_eq!(code(r#"{"jsonrpc":"2.0","id":1,"method":"x","params":3}"#), codes::INVALID_REQUEST);
+    assert_eq!(code(r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#), codes::INVALID_REQUEST);
+}
+
+#[test]
+fn a_member_that_stands_there_twice_is_refused() {
+    let twice = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call"}"#;
+    assert!(matches!(Message::parse(twice), Err(MessageError::Syntax(_))));
+    let many = (0..40).map(|n| format!("\"k{n}\":0")).collect::<Vec<_>>().join(",");
+    let hidden = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x",{many},"k3":1}}"#);
+    assert!(matches!(Message::parse(&hidden), Err(MessageError::Syntax(_))));
+    let escaped = r#"{"jsonrpc":"2.0","id":1,"method":"x","\u006dethod":"y"}"#;
+    assert!(matches!(Message::parse(escaped), Err(MessageError::Syntax(_))));
+}
+
+#[test]
+fn the_era_is_in_the_request() {
+    let Ok(Message::Request(request)) = Message::parse(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
+    ) else {
+        panic!("a request")
+    };
+    assert_eq!(Era::of_params(request.params.as_deref()), Era::Modern);
+    assert_eq!(Era::of_params(None), Era::Legacy);
+    let plain = meta::without(request.params.as_deref(), &[meta::PROTOCOL_VERSION]).expect("an object");
+    assert_eq!(plain.expect("params").get(), "{}");
+}
+
+#[test]
+fn the_name_that_routes_a_request_is_found() {
+    let name = |method: &str, params: &str| {
+        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        routed_name(method, Some(&params))
+    };
+    assert_eq!(name("tools/call", r#"{"name":"a"}"#), Some(NameKey::Tool("a".into())));
+    assert_eq!(name("resources/read", r#"{"uri":"x:y"}"#), Some(NameKey::Uri("x:y".into())));
+    let complete = r#"{"ref":{"type":"ref/prompt","name":"p"}}"#;
+    assert_eq!(name("completion/complete", complete), Some(NameKey::Prompt("p".into())));
+    assert_eq!(name("tools/call", r#"{"name":7}"#), None);
+}
+
+#[test]
+fn outcomes_are_told_apart() {
+    let Ok(Message::Response(response)) = Message::parse(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1}}"#) else {
+        panic!("a response")
+    };
+    assert!(matches!(response.outcome, Outcome::Error(_)));
+}
