@@ -80,7 +80,7 @@ async fn watchers_hear_of_hosts_that_come_change_and_go() {
     })
     .await;
     drop(watching);
-    assert!(soon("the end", async { while watch.changed().await.is_some() {} }).await == ());
+    soon("the end of the watch", async { while watch.changed().await.is_some() {} }).await;
     bus.stop().await;
 }
 
