@@ -3,8 +3,8 @@
 
 pub use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 pub use toolbus_client::{
-    Ask, AskMode, BrokerClient, BrokerError, BrokerResult, ClientOptions, LiveEvent, MultiplexedClient, Reply,
-    SendOptions,
+    Ask, AskMode, BrokerClient, BrokerError, BrokerResult, Call, CallItem, ClientOptions, HostsWatch, KnownHosts,
+    LiveEvent, MultiplexedClient, Reply, SendOptions,
 };
 pub use toolbus_executor::{
     CancellationToken, FunctionCall, FunctionSchema, McpProxyExecutor, McpProxyExecutorOptions, McpProxyHost,
@@ -13,7 +13,7 @@ pub use toolbus_executor::{
     serve_mcp_proxy_supervised,
 };
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, InboxKind, InboxMessage, MsgId, Status,
+    AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, HostEntry, InboxKind, InboxMessage, MsgId, Status,
 };
 
 #[doc = include_str!("../../../README.md")]
