@@ -24,7 +24,7 @@ enum Task {
     Check,
     /// The original's client and host against our broker, and ours against its broker.
     Interop,
-    /// Speed, as ratios against other systems in the same run.
+    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -51,7 +51,10 @@ fn main() -> ExitCode {
         Task::Test => test(),
         Task::Check => checks::all(),
         Task::Interop => interop(),
-        Task::Bench { options } => bench("run", options),
+        Task::Bench { options } => match options.split_first() {
+            Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            _ => bench("run", options),
+        },
         Task::Backlog { options } => bench("backlog", options),
         Task::Idle { options } => bench("idle", options),
         Task::Sim { options } => simulate(options),
