@@ -33,7 +33,7 @@ enum Task {
     Conformance(ConformanceArgs),
     /// Installs the real servers, clients and the suite, and says where.
     Parts,
-    /// Speed, as ratios against other systems in the same run.
+    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -62,7 +62,10 @@ fn main() -> ExitCode {
         Task::Interop => interop(),
         Task::Conformance(args) => conformance::run(&args),
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
-        Task::Bench { options } => bench("run", options),
+        Task::Bench { options } => match options.split_first() {
+            Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            _ => bench("run", options),
+        },
         Task::Backlog { options } => bench("backlog", options),
         Task::Idle { options } => bench("idle", options),
         Task::Sim { options } => simulate(options),
