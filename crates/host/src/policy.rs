@@ -88,7 +88,8 @@ impl RoleRules {
                 let bad = |source| BadPattern { role: role.clone(), pattern: pattern.to_owned(), source };
                 set.add(Glob::new(pattern).map_err(bad)?);
             }
-            let set = set.build().map_err(|source| BadPattern { role: role.clone(), pattern: String::new(), source })?;
+            let set =
+                set.build().map_err(|source| BadPattern { role: role.clone(), pattern: String::new(), source })?;
             rules.insert(role, set);
         }
         Ok(Self(rules))
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_is_none_is_an_error_that_names_it() {
-        let error = RoleRules::new([("reader".to_owned(), vec!["a[" ])]).expect_err("an open bracket");
+        let error = RoleRules::new([("reader".to_owned(), vec!["a["])]).expect_err("an open bracket");
         assert!(error.to_string().contains("\"a[\"") && error.to_string().contains("reader"), "{error}");
     }
 }

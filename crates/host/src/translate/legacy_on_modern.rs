@@ -87,7 +87,10 @@ pub fn default_level(discover: &RawValue) -> Option<LogLevel> {
 pub enum Step {
     Complete(Raw),
     /// The server wants something first. The state goes back to it as it came.
-    Ask { requests: Vec<InputRequest>, state: Option<Raw> },
+    Ask {
+        requests: Vec<InputRequest>,
+        state: Option<Raw>,
+    },
 }
 
 pub fn result(result: &RawValue) -> Result<Step, MembersError> {

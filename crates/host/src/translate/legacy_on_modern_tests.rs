@@ -48,7 +48,8 @@ fn each_request_carries_what_the_client_said_about_itself() {
 #[test]
 fn results_lose_what_the_legacy_era_does_not_know() {
     let given = RawValue::from_string(
-        r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#.to_owned(),
+        r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#
+            .to_owned(),
     )
     .expect("JSON");
     let Step::Complete(result) = result(&given).expect("an object") else { panic!("complete") };

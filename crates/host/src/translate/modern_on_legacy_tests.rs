@@ -33,7 +33,8 @@ fn an_envelope_that_lacks_something_or_speaks_another_version_is_refused() {
 fn params_lose_the_envelope_and_keep_the_rest_as_it_was() {
     let text = r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":7,"x.y/z":[1.10]},"requestState":"s","inputResponses":{}}"#;
     let given = RawValue::from_string(text.to_owned()).expect("JSON");
-    let expected = r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"progressToken":7,"x.y/z":[1.10]}}"#;
+    let expected =
+        r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"progressToken":7,"x.y/z":[1.10]}}"#;
     assert_eq!(params(Some(&given)).expect("an object").expect("params").get(), expected);
     let bare = json(json!({"_meta": {meta::PROTOCOL_VERSION: "2026-07-28", meta::CLIENT_CAPABILITIES: {}}}));
     assert!(params(Some(&bare)).expect("an object").is_none());
@@ -41,7 +42,8 @@ fn params_lose_the_envelope_and_keep_the_rest_as_it_was() {
 
 #[test]
 fn discover_is_made_of_the_answer_to_initialize() {
-    let answer = json(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": true}, "tasks": {}},
+    let answer =
+        json(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": true}, "tasks": {}},
         "serverInfo": {"name": "s", "version": "2"}, "instructions": "Be kind."}));
     let value: serde_json::Value = serde_json::from_str(discover(&answer).expect("an object").get()).expect("JSON");
     let expected = json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": true}},
@@ -59,10 +61,7 @@ fn results_get_what_the_modern_era_demands_and_nothing_more() {
     let call = translated("tools/call", r#"{"content":[{"type":"text","text":"a"}],"isError":false,"z":1.0}"#);
     assert_eq!(call, r#"{"content":[{"type":"text","text":"a"}],"isError":false,"z":1.0,"resultType":"complete"}"#);
     let list = translated("tools/list", r#"{"tools":[],"nextCursor":"c"}"#);
-    assert_eq!(
-        list,
-        r#"{"tools":[],"nextCursor":"c","resultType":"complete","ttlMs":0,"cacheScope":"private"}"#
-    );
+    assert_eq!(list, r#"{"tools":[],"nextCursor":"c","resultType":"complete","ttlMs":0,"cacheScope":"private"}"#);
 }
 
 #[test]
