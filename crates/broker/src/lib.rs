@@ -2,27 +2,37 @@
 //!
 //! - [`BrokerCore`] is the embedded implementation of [`toolbus_engine::Mailboxes`]: engine, store and the two threads
 //!   that write and read.
-//! - [`BrokerServer`] accepts connections on one port and serves the bus and the health pages.
+//! - [`BrokerServer`] accepts connections on one port and serves the bus, the health pages and mounted
+//!   applications (`app`).
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
+mod app;
 mod auth;
+mod card_files;
 mod clock;
 mod connection;
 mod core;
+mod directory;
 mod dispatch;
 mod egress;
 mod error;
 mod handshake;
+mod host_desk;
 mod http;
 mod outbox;
 mod prefixed;
 mod server;
 mod store_threads;
 mod token;
+mod web_origin;
 mod wire;
 
+pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
 pub use auth::{Authenticator, Credential, SharedToken};
 pub use core::{BrokerCore, CoreOptions};
+pub use directory::{
+    AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
+};
 pub use error::{BrokerError, BrokerResult};
 pub use server::{BrokerServer, ServerOptions};
 pub use token::{TokenError, read_or_create_token, read_token};

@@ -60,6 +60,8 @@ codes! {
         "Offer `\"framing\":\"compact\"` in `hello`, or send text.";
     OriginRefused = "TB0110", "origin_refused", "Web pages of this origin may not connect.",
         "Connect from a program, or allow the origin with the broker's `--allow-origin`.";
+    HostRefused = "TB0111", "host_refused", "The request names a host that this broker is not known by.",
+        "Use an address or `localhost`, or allow the name with the broker's `--allow-host`.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",
@@ -84,6 +86,8 @@ codes! {
         "Read from the connection all the time; unacknowledged messages come again.";
     Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and went to the dead letters.",
         "Look at it with `toolbus recv --as NAME#dead`.";
+    CardRefused = "TB0213", "card_refused", "The broker does not keep these cards.",
+        "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
     HostAway = "TB0401", "host_away", "The host was away until the call's deadline passed.",

@@ -1,7 +1,10 @@
 //! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
 
+mod calls;
 mod cli;
 mod client;
+mod hosts;
 mod kill;
+mod local;
 mod process;
 mod support;
