@@ -15,8 +15,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{Body, ClientFrame, ErrorCode, InboxMessage, MsgId};
 
-/// What comes back for a call, in the order in which it came.
+/// What comes back for a call, in the order in which it came. It is looked at and taken apart at once, so its size does
+/// not matter.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
 pub enum CallItem {
     Event(Body),
     /// The last item.

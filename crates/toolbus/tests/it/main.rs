@@ -4,5 +4,6 @@ mod calls;
 mod cli;
 mod client;
 mod kill;
+mod local;
 mod process;
 mod support;
