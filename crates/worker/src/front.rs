@@ -57,6 +57,7 @@ struct State {
 /// A request of the client that is not answered yet. Clients may use an id twice, so it is not the key.
 struct InFlight {
     id: Id,
+    listens: bool,
     target: Option<Target>,
     abort: CancellationToken,
 }
@@ -85,7 +86,8 @@ impl Front {
             }
             state.last_call += 1;
             let number = state.last_call;
-            state.calls.insert(number, InFlight { id: request.id.clone(), target: None, abort: abort.clone() });
+            let (id, listens) = (request.id.clone(), request.method == "subscriptions/listen");
+            state.calls.insert(number, InFlight { id, listens, target: None, abort: abort.clone() });
             number
         };
         // From here on the entry is removed by the call's drop.
@@ -116,6 +118,16 @@ impl Front {
 
     pub fn calls_under_way(&self) -> usize {
         lock(&self.state).calls.len()
+    }
+
+    /// How many of them go on until the client ends them.
+    pub fn listenings(&self) -> usize {
+        lock(&self.state).calls.values().filter(|flight| flight.listens).count()
+    }
+
+    /// The era of what doesn't tell its own: a client that said `initialize` speaks the legacy one.
+    pub fn era(&self) -> Era {
+        if self.has_initialized() { Era::Legacy } else { Era::Modern }
     }
 
     /// The client is gone: tells every host that may keep something for it.

@@ -5,15 +5,20 @@
 //! move messages; [`Bus`] is what the front needs of the bus.
 
 mod bus;
+mod envelope;
 mod error;
 mod front;
+mod http;
 mod options;
+mod stdio;
 mod view;
 mod worker;
 
 pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
 pub use error::AuthFailure;
 pub use front::{Front, FrontCall, News};
+pub use http::{BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals};
 pub use options::WorkerOptions;
+pub use stdio::{StdioError, StdioOptions, serve_stdio, serve_streams};
 pub use view::{Upstream, View};
 pub use worker::Worker;

@@ -158,7 +158,9 @@ fn shares(front: &Front, view: &View, filter: &Map<String, Value>) -> BTreeMap<u
     let is_known = |name: &String| name == RESOURCES || ListKind::ALL.iter().any(|kind| flag(*kind) == name);
     if !filter.keys().all(is_known) {
         let there = view.upstreams().iter().filter(|upstream| !upstream.is_out());
-        there.for_each(|upstream| drop(shares.entry(upstream.index).or_default()));
+        for upstream in there {
+            shares.entry(upstream.index).or_default();
+        }
     }
     shares
 }

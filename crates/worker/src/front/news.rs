@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use toolbus_mcp::{Era, HostEvent, Message, Notification};
+use toolbus_mcp::{HostEvent, Message, Notification};
 
 /// A server that says itself that its list changed changes its card soon after; once is enough.
 const CARD_FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ impl News {
                     {
                         self.heard.insert(method.clone(), Instant::now());
                     }
-                    let era = if self.front.has_initialized() { Era::Legacy } else { Era::Modern };
-                    let message = self.front.translate(&host, era, event).await;
+                    let message = self.front.translate(&host, self.front.era(), event).await;
                     self.ready.extend(message);
                 }
                 changed = self.hosts.changed(), if !self.bus_is_gone => {

@@ -129,6 +129,9 @@ impl UpstreamCall {
             },
             Err(error) => self.failure(id, &error),
         };
+        if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
+            lock(&front.state).initialize = None;
+        }
         if let Outcome::Result(result) = &outcome {
             match self.purpose {
                 Purpose::Initialize => front.greeted(result),

@@ -34,7 +34,9 @@ impl Routes {
 
     fn add(&mut self, kind: ListKind, key: String, item: &str, index: usize) {
         if matches!(kind, ListKind::Resources | ListKind::ResourceTemplates) {
-            scheme(&key).into_iter().for_each(|scheme| drop(self.schemes.entry(scheme).or_insert(index)));
+            if let Some(scheme) = scheme(&key) {
+                self.schemes.entry(scheme).or_insert(index);
+            }
         }
         if kind == ListKind::ResourceTemplates {
             self.templates.push((Template::new(&key), index));
