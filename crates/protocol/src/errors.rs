@@ -86,6 +86,8 @@ codes! {
         "Read from the connection all the time; unacknowledged messages come again.";
     Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and went to the dead letters.",
         "Look at it with `toolbus recv --as NAME#dead`.";
+    CardRefused = "TB0213", "card_refused", "The broker does not keep these cards.",
+        "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
 }
