@@ -15,6 +15,8 @@ pub enum Failure {
     Broker(#[from] toolbus_broker::BrokerError),
     #[error("{0}")]
     Token(#[from] TokenError),
+    #[error("{0}")]
+    Demo(#[from] toolbus_demo::DemoError),
     #[error("no token to connect with")]
     NoToken,
     #[error("can't listen on {address}: {source}")]

@@ -32,6 +32,9 @@ enum Command {
     Ask(commands::ask::AskArgs),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
+    /// The built-in MCP server, on stdin and stdout.
+    #[command(hide = true)]
+    DemoServer,
 }
 
 fn main() -> ExitCode {
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
             Command::Recv(args) => commands::recv::run(args).await,
             Command::Ask(args) => commands::ask::run(args).await,
             Command::Ps(args) => commands::ps::run(args).await,
+            Command::DemoServer => commands::demo_server::run().await,
         }
     });
     // A blocking read of standard input must not keep the process.

@@ -2,6 +2,7 @@
 
 pub mod ask;
 pub mod broker;
+pub mod demo_server;
 pub mod ps;
 pub mod recv;
 pub mod send;
