@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{ErrorCode, NameError};
 use toolbus_store::StoreError;
 
 pub type BrokerResult<T> = Result<T, BrokerError>;
@@ -18,6 +18,10 @@ pub enum BrokerError {
     Listen(Arc<io::Error>),
     #[error("can't start a thread: {0}")]
     Thread(Arc<io::Error>),
+    #[error("no connection within the broker: there are as many connections as there may be")]
+    NoSeat,
+    #[error("no connection within the broker: {0}")]
+    BadName(NameError),
 }
 
 impl BrokerError {
@@ -25,6 +29,8 @@ impl BrokerError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Storage(_) => Some(ErrorCode::StorageFailed),
+            Self::NoSeat => Some(ErrorCode::TooManyConnections),
+            Self::BadName(_) => Some(ErrorCode::BadName),
             _ => None,
         }
     }

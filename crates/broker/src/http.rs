@@ -1,64 +1,149 @@
-//! The HTTP face of the one port: health pages and the way into the bus.
+//! The HTTP face of the one port: health pages, the way into the bus, and mounted applications.
 
+use crate::app::{AppBody, HttpApp, PeerAddress, UntilStopped};
 use crate::prefixed::Prefixed;
 use crate::server::ServerShared;
+use crate::web_origin::WebRules;
 use crate::{connection, handshake};
 use base64::Engine as _;
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
+    ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use toolbus_protocol::ErrorCode;
 
-type Answer = Response<Full<Bytes>>;
+type Answer = Response<AppBody>;
 
-/// Serves one TCP connection until it ends or becomes a bus connection. The permit belongs to peers that are not known
-/// yet; it is given back as soon as the peer is.
-pub async fn serve(socket: TcpStream, server: Arc<ServerShared>, unknown_peer: OwnedSemaphorePermit) {
-    let permit = Arc::new(std::sync::Mutex::new(Some(unknown_peer)));
+/// How long a connection to an application may rest between two requests.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// How long answers may take to end when the server stops.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
+
+/// A TCP connection and what it occupies.
+pub struct Visitor {
+    server: Arc<ServerShared>,
+    /// Where the listener is bound.
+    bound: SocketAddr,
+    peer: SocketAddr,
+    place: Mutex<Place>,
+    /// Set by the first request: until then the peer has only the time for a hello.
+    spoke: CancellationToken,
+}
+
+/// Peers that are not known yet are counted apart from those that are served.
+enum Place {
+    Unknown {
+        _permit: OwnedSemaphorePermit,
+    },
+    Seated {
+        _seat: OwnedSemaphorePermit,
+    },
+    /// Given to the bus connection that this one became.
+    Moved,
+}
+
+impl Visitor {
+    pub fn new(
+        server: Arc<ServerShared>,
+        bound: SocketAddr,
+        peer: SocketAddr,
+        unknown_peer: OwnedSemaphorePermit,
+    ) -> Self {
+        let place = Mutex::new(Place::Unknown { _permit: unknown_peer });
+        Self { server, bound, peer, place, spoke: CancellationToken::new() }
+    }
+
+    fn rules(&self) -> WebRules<'_> {
+        let options = &self.server.options;
+        WebRules { bound: self.bound, allowed_hosts: &options.allowed_hosts, allowed_origins: &options.allowed_origins }
+    }
+
+    /// Takes a seat for the rest of the connection, unless it has one. False if there is none.
+    fn sit_down(&self) -> bool {
+        let mut place = self.place.lock().expect("no code panics while it holds the place");
+        if let Place::Unknown { .. } = &*place {
+            let Some(seat) = self.server.take_seat() else { return false };
+            *place = Place::Seated { _seat: seat };
+        }
+        true
+    }
+
+    fn move_out(&self) -> Place {
+        let mut place = self.place.lock().expect("no code panics while it holds the place");
+        std::mem::replace(&mut *place, Place::Moved)
+    }
+}
+
+/// Serves one TCP connection until it ends or becomes a bus connection.
+pub async fn serve(socket: TcpStream, visitor: Visitor) {
+    let visitor = Arc::new(visitor);
+    let server = Arc::clone(&visitor.server);
     let service = service_fn(|request| {
-        let (server, permit) = (Arc::clone(&server), Arc::clone(&permit));
-        async move { Ok::<_, Infallible>(answer(request, &server, &permit)) }
+        let visitor = Arc::clone(&visitor);
+        async move { Ok::<_, Infallible>(answer(request, &visitor).await) }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(server.options.hello_timeout)
+        .header_read_timeout(KEEP_ALIVE)
         .max_buf_size(64 << 10)
         // The buffer's limit alone is passed by a head that arrives in one piece.
         .max_header_size(64 << 10)
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
+    let mut serving = std::pin::pin!(serving);
+    let said_nothing = async {
+        if tokio::time::timeout(server.options.hello_timeout, visitor.spoke.cancelled()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
-        outcome = serving => {
+        outcome = serving.as_mut() => {
             if let Err(error) = outcome {
                 tracing::debug!(%error, "an HTTP connection ended badly");
             }
         }
-        () = server.stop.cancelled() => {}
+        () = said_nothing => tracing::debug!("a peer made no request in time"),
+        () = server.stop.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            tokio::time::timeout(FAREWELL_LIMIT, serving).await.ok();
+        }
     }
 }
 
-type Permit = Arc<std::sync::Mutex<Option<OwnedSemaphorePermit>>>;
-
-fn answer(request: Request<Incoming>, server: &Arc<ServerShared>, permit: &Permit) -> Answer {
-    match (request.method(), request.uri().path()) {
+async fn answer(request: Request<Incoming>, visitor: &Arc<Visitor>) -> Answer {
+    visitor.spoke.cancel();
+    let path = request.uri().path();
+    // Who probes a broker's health may know it by any name, and learns nothing.
+    if path != "/healthz"
+        && let Err(code) = visitor.rules().check_host(&request)
+    {
+        tracing::warn!(host = ?request.headers().get(HOST), code = code.code(), "a request was refused");
+        return refused(StatusCode::FORBIDDEN, code);
+    }
+    if let Some(app) = visitor.server.app_at(path) {
+        return answer_by_app(request, visitor, &*app).await;
+    }
+    match (request.method(), path) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n"),
-        (&Method::GET, "/readyz") => match server.ready() {
+        (&Method::GET, "/readyz") => match visitor.server.ready() {
             Ok(()) => text(StatusCode::OK, "ready\n"),
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
         },
-        (&Method::GET, "/" | "/bus") => upgrade(request, server, permit),
+        (&Method::GET, "/" | "/bus") => upgrade(request, visitor),
         (_, "/" | "/bus" | "/healthz" | "/readyz") => {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET works here\n");
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
@@ -68,34 +153,38 @@ fn answer(request: Request<Incoming>, server: &Arc<ServerShared>, permit: &Permi
     }
 }
 
-fn upgrade(mut request: Request<Incoming>, server: &Arc<ServerShared>, permit: &Permit) -> Answer {
-    let allowed = |origin: &&HeaderValue| {
-        server.options.allowed_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes())
-    };
-    // All of them: a second one must not hide behind the first.
-    if let Some(origin) = request.headers().get_all(ORIGIN).iter().find(|origin| !allowed(origin)) {
-        tracing::warn!(?origin, code = ErrorCode::OriginRefused.code(), "a web page was refused");
-        return refused(StatusCode::FORBIDDEN, ErrorCode::OriginRefused);
+async fn answer_by_app(mut request: Request<Incoming>, visitor: &Visitor, app: &dyn HttpApp) -> Answer {
+    if let Err(code) = visitor.rules().check_app_origin(request.headers()) {
+        return refused(StatusCode::FORBIDDEN, code);
+    }
+    if !visitor.sit_down() {
+        return no_seat();
+    }
+    request.extensions_mut().insert(PeerAddress(visitor.peer));
+    let stop = visitor.server.stop.clone();
+    app.call(request).await.map(|body| UntilStopped::boxed(body, stop))
+}
+
+fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
+    if let Err(code) = visitor.rules().check_origin(request.headers()) {
+        return refused(StatusCode::FORBIDDEN, code);
     }
     let Some(accept) = accept_key(request.headers()) else {
         let mut answer = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
         answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
         return answer;
     };
-    let Some(seat) = server.take_seat() else {
-        tracing::warn!(code = ErrorCode::TooManyConnections.code(), "a connection was refused");
-        return refused(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections);
-    };
+    let server = Arc::clone(&visitor.server);
+    let Some(seat) = server.take_seat() else { return no_seat() };
     let upgraded = hyper::upgrade::on(&mut request);
-    let unknown_peer = permit.lock().ok().and_then(|mut permit| permit.take());
+    let unknown_peer = visitor.move_out();
     let tracker = server.connections.clone();
-    let server = Arc::clone(server);
     tracker.spawn(async move {
         let _seat = seat;
         let Ok(upgraded) = upgraded.await else { return };
         let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
         let stream = Prefixed::new(parts.read_buf, parts.io.into_inner());
-        let greeted = handshake::greet(stream, &server).await;
+        let greeted = handshake::greet(stream, None, &server).await;
         drop(unknown_peer);
         if let Some(greeted) = greeted {
             connection::serve(greeted, &server).await;
@@ -108,6 +197,11 @@ fn upgrade(mut request: Request<Incoming>, server: &Arc<ServerShared>, permit: &
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     answer
+}
+
+fn no_seat() -> Answer {
+    tracing::warn!(code = ErrorCode::TooManyConnections.code(), "a connection was refused");
+    refused(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections)
 }
 
 /// The answer to the client's key (RFC 6455), if this is a request for a WebSocket.
@@ -132,7 +226,7 @@ fn refused(status: StatusCode, code: ErrorCode) -> Answer {
 /// A page after which the connection closes. This is said here and not to hyper, which would say it in the answer to an
 /// upgrade as well: the original's client takes no `Connection` but `Upgrade` alone.
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    let mut answer = Response::new(Full::new(body.into()).boxed_unsync());
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

@@ -2,9 +2,11 @@
 //!
 //! - [`BrokerCore`] is the embedded implementation of [`toolbus_engine::Mailboxes`]: engine, store and the two threads
 //!   that write and read.
-//! - [`BrokerServer`] accepts connections on one port and serves the bus and the health pages.
+//! - [`BrokerServer`] accepts connections on one port and serves the bus, the health pages and mounted
+//!   applications (`app`).
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
+mod app;
 mod auth;
 mod clock;
 mod connection;
@@ -19,8 +21,10 @@ mod prefixed;
 mod server;
 mod store_threads;
 mod token;
+mod web_origin;
 mod wire;
 
+pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
 pub use auth::{Authenticator, Credential, SharedToken};
 pub use core::{BrokerCore, CoreOptions};
 pub use error::{BrokerError, BrokerResult};

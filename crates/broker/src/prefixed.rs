@@ -1,21 +1,26 @@
-//! A socket with bytes in front that were already read by the HTTP layer.
+//! What a bus connection runs on: a socket with bytes in front that were already read by the HTTP layer, or a pipe within
+//! this process.
 
 use bytes::{Buf, Bytes};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+/// A socket or the like.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 pub struct Prefixed {
     prefix: Bytes,
-    socket: TcpStream,
+    socket: Box<dyn Transport>,
     written: u64,
 }
 
 impl Prefixed {
-    pub fn new(prefix: Bytes, socket: TcpStream) -> Self {
-        Self { prefix, socket, written: 0 }
+    pub fn new(prefix: Bytes, socket: impl Transport + 'static) -> Self {
+        Self { prefix, socket: Box::new(socket), written: 0 }
     }
 
     /// Bytes that the peer's side has taken so far: a peer that is slow still makes this grow.

@@ -1,17 +1,27 @@
 //! The listener: accepts, counts, and stops in order.
 
-use crate::auth::{Authenticator, SharedToken};
+use crate::app::HttpApp;
+use crate::auth::{Authenticator, Credential, SharedToken};
+use crate::connection;
 use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
-use crate::http;
-use std::sync::Arc;
+use crate::handshake;
+use crate::http::{self, Visitor};
+use crate::prefixed::Prefixed;
+use bytes::Bytes;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
+use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_protocol::Limits;
+use toolbus_protocol::{AgentRef, Limits, check_name};
+
+/// Bytes on their way through a pipe within the process, in each direction.
+const PIPE_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
@@ -25,6 +35,8 @@ pub struct ServerOptions {
     pub heartbeat: Duration,
     /// Origins of web pages that may connect. None by default.
     pub allowed_origins: Vec<String>,
+    /// Names that clients may call this broker by, beside addresses and `localhost`; with a port, that port only.
+    pub allowed_hosts: Vec<String>,
     /// How long stopping may take.
     pub stop_limit: Duration,
 }
@@ -38,6 +50,7 @@ impl Default for ServerOptions {
             hello_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(10),
             allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
         }
     }
@@ -54,6 +67,7 @@ pub(crate) struct ServerShared {
     pub core: Arc<BrokerCore>,
     pub authenticator: Box<dyn Authenticator>,
     pub options: ServerOptions,
+    apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
     seats: Arc<Semaphore>,
     unknown_peers: Arc<Semaphore>,
     pub connections: TaskTracker,
@@ -78,11 +92,40 @@ impl BrokerServer {
             seats: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             options,
+            apps: RwLock::default(),
             connections: TaskTracker::new(),
             stop: CancellationToken::new(),
             draining: AtomicBool::new(false),
         });
         Arc::new(Self { shared, stop_serving: CancellationToken::new() })
+    }
+
+    /// Lets an application answer all requests to that path.
+    pub fn mount(&self, path: &'static str, app: Arc<dyn HttpApp>) {
+        self.shared.apps.write().expect("no code panics while it holds the apps").push((path, app));
+    }
+
+    /// Who a peer with that credential is; for applications, which meet their peers by themselves.
+    pub fn authenticate(&self, credential: &Credential<'_>) -> Option<AgentRef> {
+        self.shared.authenticator.authenticate(credential)
+    }
+
+    /// A bus connection for code in this process, without a socket or a token: the other end of the pipe is served like
+    /// any connection, as that agent. Takes a seat. Has to be called within a tokio runtime.
+    pub fn attach(&self, agent: AgentRef) -> BrokerResult<DuplexStream> {
+        for name in std::iter::once(&agent.session_id).chain(&agent.role) {
+            check_name(name).map_err(BrokerError::BadName)?;
+        }
+        let seat = self.shared.take_seat().ok_or(BrokerError::NoSeat)?;
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let server = Arc::clone(&self.shared);
+        self.shared.connections.spawn(async move {
+            let _seat = seat;
+            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(agent), &server).await {
+                connection::serve(greeted, &server).await;
+            }
+        });
+        Ok(theirs)
     }
 
     /// Makes [`BrokerServer::serve`] finish: accepted messages become durable, receipts go out, connections close.
@@ -92,8 +135,9 @@ impl BrokerServer {
 
     /// Serves until [`BrokerServer::stop`] or until storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
+        let bound = listener.local_addr()?;
         let outcome = tokio::select! {
-            () = self.accept_loop(listener) => Ok(()),
+            () = self.accept_loop(listener, bound) => Ok(()),
             () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
         };
@@ -113,11 +157,11 @@ impl BrokerServer {
 
     /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
     /// accepting would not.
-    async fn accept_loop(&self, listener: TcpListener) {
+    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr) {
         let mut troubled = false;
         loop {
             match listener.accept().await {
-                Ok((socket, _)) => {
+                Ok((socket, peer)) => {
                     troubled = false;
                     let Ok(permit) = Arc::clone(&self.shared.unknown_peers).try_acquire_owned() else {
                         tracing::debug!("too many peers that have not said hello; one more is dropped");
@@ -127,7 +171,8 @@ impl BrokerServer {
                         tracing::debug!(%error, "a connection ended at once");
                         continue;
                     }
-                    self.shared.connections.spawn(http::serve(socket, Arc::clone(&self.shared), permit));
+                    let visitor = Visitor::new(Arc::clone(&self.shared), bound, peer, permit);
+                    self.shared.connections.spawn(http::serve(socket, visitor));
                 }
                 Err(error) => {
                     if !troubled {
@@ -144,6 +189,11 @@ impl BrokerServer {
 impl ServerShared {
     pub fn take_seat(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.seats).try_acquire_owned().ok()
+    }
+
+    pub fn app_at(&self, path: &str) -> Option<Arc<dyn HttpApp>> {
+        let apps = self.apps.read().expect("no code panics while it holds the apps");
+        apps.iter().find(|(mounted, _)| *mounted == path).map(|(_, app)| Arc::clone(app))
     }
 
     pub fn ready(&self) -> Result<(), String> {

@@ -11,6 +11,7 @@ use crate::supervisor;
 use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -44,7 +45,29 @@ impl BrokerClient {
         token: &str,
         options: ClientOptions,
     ) -> BrokerResult<Self> {
-        let destination = Destination::new(endpoint, agent.clone(), token)?;
+        Self::connect_to(Destination::new(endpoint, agent.clone(), token)?, agent, options).await
+    }
+
+    /// Connects over a pipe to a broker in the same process. When the connection ends, so does the client.
+    pub async fn connect_over(stream: DuplexStream, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
+        let pipe = std::sync::Mutex::new(Some(stream));
+        let once = move || {
+            let pipe = pipe.lock().ok().and_then(|mut pipe| pipe.take());
+            pipe.ok_or_else(|| BrokerError::Transport("the pipe was used up".into()))
+        };
+        Self::connect_local(once, agent, ClientOptions { reconnect: false, ..options }).await
+    }
+
+    /// Connects to a broker in the same process, over a new pipe whenever the connection was lost.
+    pub async fn connect_local(
+        pipes: impl Fn() -> BrokerResult<DuplexStream> + Send + Sync + 'static,
+        agent: AgentRef,
+        options: ClientOptions,
+    ) -> BrokerResult<Self> {
+        Self::connect_to(Destination::within_process(agent.clone(), Arc::new(pipes)), agent, options).await
+    }
+
+    async fn connect_to(destination: Destination, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
         let link = link::connect(&destination, &options).await?;
         let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
         shared.lock().connected(link.terms);

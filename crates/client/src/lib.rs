@@ -5,18 +5,21 @@
 //! which reply. `link` makes connections, `turn` moves frames, `supervisor` reconnects.
 
 mod ask;
+mod call;
 mod client;
 mod error;
 mod link;
 mod mux;
 mod options;
 mod outstanding;
+mod pending;
 mod session;
 mod shared;
 mod supervisor;
 mod turn;
 
 pub use ask::{Ask, AskMode, Reply};
+pub use call::{Call, CallItem};
 pub use client::{BrokerClient, SendOptions};
 pub use error::{BrokerError, BrokerResult};
 pub use mux::MultiplexedClient;

@@ -5,15 +5,24 @@ use crate::options::ClientOptions;
 use crate::session::Terms;
 use futures_util::{SinkExt, StreamExt};
 use http::Uri;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpStream;
 use tokio_websockets::{ClientBuilder, Limits, Message, WebSocketStream};
 use toolbus_protocol::{
     AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
 };
 
+/// What a connection runs on: a socket, or a pipe within the process.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+pub type Socket = WebSocketStream<Box<dyn Transport>>;
+
 pub struct Link {
-    pub socket: WebSocketStream<TcpStream>,
+    pub socket: Socket,
     pub terms: Terms,
     /// A broker that is silent for longer than this is asked for a sign of life.
     pub heartbeat: Duration,
@@ -22,9 +31,17 @@ pub struct Link {
 /// Where to connect and as whom.
 #[derive(Clone)]
 pub struct Destination {
-    pub uri: Uri,
-    pub agent: AgentRef,
-    pub token: String,
+    way: Way,
+    agent: AgentRef,
+}
+
+/// Makes pipes to a broker in the same process, one for each connection.
+pub type PipeMaker = dyn Fn() -> BrokerResult<DuplexStream> + Send + Sync;
+
+#[derive(Clone)]
+enum Way {
+    Network { uri: Uri, token: String },
+    Pipe(Arc<PipeMaker>),
 }
 
 impl Destination {
@@ -37,18 +54,32 @@ impl Destination {
         if uri.host().is_none() {
             return Err(BrokerError::Address(format!("{endpoint}: it names no host")));
         }
-        Ok(Self { uri, agent, token: token.to_owned() })
+        Ok(Self { way: Way::Network { uri, token: token.to_owned() }, agent })
+    }
+
+    pub fn within_process(agent: AgentRef, pipes: Arc<PipeMaker>) -> Self {
+        Self { way: Way::Pipe(pipes), agent }
     }
 }
 
 pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Link> {
-    tokio::time::timeout(options.connect_timeout, open(destination, options))
+    let connecting = async {
+        let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
+        match &destination.way {
+            Way::Network { uri, token } => greet(dial(uri, limits).await?, &destination.agent, token, options).await,
+            Way::Pipe(pipes) => {
+                let pipe: Box<dyn Transport> = Box::new(pipes()?);
+                let socket = ClientBuilder::new().limits(limits).take_over(pipe);
+                greet(socket, &destination.agent, "", options).await
+            }
+        }
+    };
+    tokio::time::timeout(options.connect_timeout, connecting)
         .await
         .unwrap_or(Err(BrokerError::Timeout(options.connect_timeout)))
 }
 
-async fn open(destination: &Destination, options: &ClientOptions) -> BrokerResult<Link> {
-    let uri = &destination.uri;
+async fn dial(uri: &Uri, limits: Limits) -> BrokerResult<Socket> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let transport =
         |what: &str, error: &dyn std::fmt::Display| BrokerError::Transport(format!("{what} {uri}: {error}"));
@@ -56,21 +87,25 @@ async fn open(destination: &Destination, options: &ClientOptions) -> BrokerResul
         .await
         .map_err(|error| transport("can't reach", &error))?;
     socket.set_nodelay(true).map_err(|error| transport("can't set up", &error))?;
-    let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
-    let (mut socket, _) = ClientBuilder::from_uri(uri.clone())
+    let socket: Box<dyn Transport> = Box::new(socket);
+    let (socket, _) = ClientBuilder::from_uri(uri.clone())
         .limits(limits)
         .connect_on(socket)
         .await
         .map_err(|error| transport("no WebSocket at", &error))?;
+    Ok(socket)
+}
 
+async fn greet(mut socket: Socket, agent: &AgentRef, token: &str, options: &ClientOptions) -> BrokerResult<Link> {
     let hello = ClientFrame::Hello(Hello {
-        agent: destination.agent.clone(),
-        token: destination.token.clone(),
+        agent: agent.clone(),
+        token: token.to_owned(),
         version: Some(PROTOCOL_VERSION),
         framing: Some(options.framing),
     });
-    let text = json::write_client(&hello, &destination.agent);
-    socket.send(Message::text(text)).await.map_err(|error| transport("can't greet", &error))?;
+    let text = json::write_client(&hello, agent);
+    let sent = socket.send(Message::text(text)).await;
+    sent.map_err(|error| BrokerError::Transport(format!("can't greet: {error}")))?;
     let welcome = await_welcome(&mut socket).await?;
     let version = welcome.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { welcome.framing.unwrap_or_default() } else { Framing::Json };
@@ -79,7 +114,7 @@ async fn open(destination: &Destination, options: &ClientOptions) -> BrokerResul
     Ok(Link { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat })
 }
 
-async fn await_welcome(socket: &mut WebSocketStream<TcpStream>) -> BrokerResult<Welcome> {
+async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {
     while let Some(message) = socket.next().await {
         let message = message.map_err(|error| BrokerError::Transport(error.to_string()))?;
         let Some(text) = message.as_text() else { continue };

@@ -1,14 +1,10 @@
 //! Many requests in flight on one connection, each with its own answer.
 
-use crate::client::{BrokerClient, SendOptions};
-use crate::error::{BrokerError, BrokerResult};
-use crate::session::PendingRequest;
-use crate::shared::Shared;
-use bytestring::ByteString;
-use std::sync::Arc;
+use crate::call::Call;
+use crate::client::BrokerClient;
+use crate::error::BrokerResult;
 use std::time::Duration;
-use tokio::sync::oneshot;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, ErrorCode, InboxKind, InboxMessage, MsgId};
+use toolbus_protocol::{AgentRef, Body, ClientFrame, InboxKind, InboxMessage};
 
 pub struct MultiplexedClient {
     client: BrokerClient,
@@ -57,50 +53,16 @@ impl MultiplexedClient {
         message: InboxMessage,
         timeout: Duration,
     ) -> BrokerResult<InboxMessage> {
-        let id = message.id.clone();
-        let (sender, reply) = oneshot::channel();
-        let shared = &self.client.shared;
-        let pending = PendingRequest { to: ByteString::from(to), reply: sender };
-        shared.lock().requests.insert(id.clone().into_inner(), pending);
-        let mut guard = CancelOnDrop { shared, to, id: Some(id) };
-        let send = SendOptions { deadline: Some(timeout) };
-        let exchange = async {
-            // The receipt is of no interest: the reply implies it, and a refusal reaches the request as well.
-            self.client.start_delivery(to, &message, send, None, None).await?;
-            reply.await.unwrap_or(Err(BrokerError::Closed))
-        };
-        match tokio::time::timeout(timeout, exchange).await {
-            // The broker's clock may be the first to say that the time is up.
-            Ok(Err(error)) if error.code() == Some(ErrorCode::Expired) => Err(BrokerError::Timeout(timeout)),
-            Ok(outcome) => {
-                guard.id = None;
-                outcome
-            }
-            Err(_) => Err(BrokerError::Timeout(timeout)),
-        }
+        Call::start(&self.client, to, &message, timeout, false).await?.reply().await
+    }
+
+    /// Like [`MultiplexedClient::request_message`], for callers that also want to see what happens until the reply:
+    /// live events, and stored messages of kind `mcp_event`, that carry the call's id and come from `to`.
+    pub async fn start_call(&self, to: &str, message: InboxMessage, timeout: Duration) -> BrokerResult<Call> {
+        Call::start(&self.client, to, &message, timeout, true).await
     }
 
     pub async fn close(self) {
         self.client.close().await;
-    }
-}
-
-/// A request that nobody waits for any more is forgotten here and cancelled there.
-struct CancelOnDrop<'a> {
-    shared: &'a Arc<Shared>,
-    to: &'a str,
-    id: Option<MsgId>,
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let correlation_id = id.into_inner();
-            let to = ByteString::from(self.to);
-            self.shared.change(|session| {
-                session.requests.remove(&correlation_id);
-                session.send(ClientFrame::Cancel { to, correlation_id });
-            });
-        }
     }
 }

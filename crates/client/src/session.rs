@@ -2,6 +2,7 @@
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles};
+use crate::pending::{CallEvents, PendingRequest};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -25,12 +26,6 @@ pub struct LiveEvent {
     pub from: ByteString,
     pub correlation_id: MsgId,
     pub body: Body,
-}
-
-pub struct PendingRequest {
-    /// Only this peer's reply counts.
-    pub to: ByteString,
-    pub reply: oneshot::Sender<BrokerResult<InboxMessage>>,
 }
 
 /// What was agreed on in the handshake.
@@ -136,6 +131,7 @@ impl Session {
         for message in self.inbox.drain(..) {
             self.received.remove(message.id.as_str());
         }
+        self.requests.values_mut().filter_map(|request| request.events.as_mut()).for_each(CallEvents::forget_stored);
         self.ack_results.clear();
         self.presence.clear();
         self.statuses.clear();
@@ -148,7 +144,7 @@ impl Session {
         self.statuses.clear();
         self.outstanding.fail_all(&error);
         for (_, request) in self.requests.drain() {
-            request.reply.send(Err(error.clone())).ok();
+            request.end(Err(error.clone()));
         }
         self.closed.get_or_insert(error);
     }
@@ -183,10 +179,21 @@ impl Session {
         self.ack_settles(settles);
     }
 
-    fn ack_settles(&mut self, settles: Settles) {
+    pub fn ack_settles(&mut self, settles: Settles) {
         match settles.tag {
             Some((epoch, tag)) if epoch == self.epoch => self.acks.push(tag),
             _ => self.send(ClientFrame::Ack { id: settles.id }),
+        }
+    }
+
+    /// The events of an open call whose caller wants them.
+    pub fn call_events(&mut self, id: &ByteString) -> Option<&mut CallEvents> {
+        self.requests.get_mut(id)?.events.as_mut()
+    }
+
+    pub fn acknowledge_events(&mut self, events: Option<CallEvents>) {
+        for settles in events.into_iter().flat_map(CallEvents::into_settles) {
+            self.ack_settles(settles);
         }
     }
 
@@ -232,8 +239,13 @@ impl Session {
                 }
             }
             BrokerFrame::Event(Event { peer, correlation_id, body }) => {
-                let event = LiveEvent { from: peer, correlation_id: MsgId::from(correlation_id), body };
-                push_bounded(&mut self.events, event);
+                match self.events_from(&correlation_id, &peer) {
+                    Some(events) => events.push_live(body),
+                    None => {
+                        let event = LiveEvent { from: peer, correlation_id: MsgId::from(correlation_id), body };
+                        push_bounded(&mut self.events, event);
+                    }
+                }
             }
             BrokerFrame::Status(status) => {
                 if let Some(asked) = self.statuses.remove(&status.request_id) {
@@ -247,20 +259,11 @@ impl Session {
     }
 
     fn receive_message(&mut self, push: Push) {
-        if let Some(correlation) = &push.envelope.correlation_id {
-            let awaited = self.requests.get(correlation).is_some_and(|request| request.to == push.from.session_id);
-            if awaited {
-                // The reply says that the request arrived, so no receipt will follow.
-                let correlation = correlation.clone();
-                let mut to_ack = Vec::new();
-                self.outstanding.receipt_by_id(&correlation, self.epoch, &mut to_ack);
-                let request = self.requests.remove(&correlation);
-                self.ack_push(&push);
-                if let Some(request) = request {
-                    request.reply.send(Ok(push.envelope.open(push.from))).ok();
-                }
-                return;
-            }
+        let awaited = push.envelope.correlation_id.as_ref().filter(|correlation| {
+            self.requests.get(*correlation).is_some_and(|request| request.to == push.from.session_id)
+        });
+        if let Some(correlation) = awaited.cloned() {
+            return self.receive_for_request(correlation, push);
         }
         let message = push.envelope.open(push.from.clone());
         let is_reply = matches!(message.kind, InboxKind::Reply | InboxKind::McpReply);
@@ -269,8 +272,43 @@ impl Session {
             self.ack_push(&push);
             return;
         }
+        self.keep_message(&push, message);
+    }
+
+    fn keep_message(&mut self, push: &Push, message: InboxMessage) {
         self.received.insert(push.envelope.id.clone(), (self.epoch, push.tag));
         self.inbox.push_back(message);
+    }
+
+    /// A message from the peer that was asked: the reply, or an event on the way to it.
+    fn receive_for_request(&mut self, correlation: ByteString, push: Push) {
+        let message = push.envelope.open(push.from.clone());
+        if message.kind == InboxKind::McpEvent {
+            let tag = push.tag.filter(|_| self.terms.version >= 2).map(|tag| (self.epoch, tag));
+            let settles = Settles { id: push.envelope.id.clone(), tag };
+            match self.call_events(&correlation) {
+                Some(events) => {
+                    if !events.push_stored(message.body, settles.clone()) {
+                        self.ack_settles(settles);
+                    }
+                }
+                None => self.keep_message(&push, message),
+            }
+            return;
+        }
+        // The reply says that the request arrived, so no receipt will follow.
+        let mut to_ack = Vec::new();
+        self.outstanding.receipt_by_id(&correlation, self.epoch, &mut to_ack);
+        let request = self.requests.remove(&correlation);
+        self.ack_push(&push);
+        if let Some(request) = request {
+            request.end(Ok(message));
+        }
+    }
+
+    /// The events of an open call that were asked for, if it is this peer that was called.
+    fn events_from(&mut self, correlation: &ByteString, peer: &ByteString) -> Option<&mut CallEvents> {
+        self.requests.get_mut(correlation).filter(|request| request.to == *peer)?.events.as_mut()
     }
 
     fn ack_push(&mut self, push: &Push) {
@@ -291,7 +329,7 @@ impl Session {
         };
         let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
         if let Some(request) = self.requests.remove(&id) {
-            request.reply.send(Err(error.clone())).ok();
+            request.end(Err(error.clone()));
         }
         self.outstanding.fail(&id, error);
     }

@@ -1,7 +1,7 @@
 //! Moving frames over one connection, in turns: read what is there, write what waits in one go, rest.
 
 use crate::error::BrokerError;
-use crate::link::Link;
+use crate::link::{Link, Socket};
 use crate::options::ClientOptions;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
@@ -10,9 +10,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
-use tokio_websockets::{Message as WsMessage, WebSocketStream};
+use tokio_websockets::Message as WsMessage;
 use toolbus_protocol::{AgentRef, ClientFrame, Framing, compact, json};
 
 /// How long acknowledgements wait for a frame to ride on.
@@ -27,7 +26,7 @@ const PACK_BYTES: usize = 256 << 10;
 pub struct Turns<'a> {
     shared: &'a Shared,
     options: &'a ClientOptions,
-    socket: WebSocketStream<TcpStream>,
+    socket: Socket,
     framing: Framing,
     me: AgentRef,
     frames: Vec<ClientFrame>,

@@ -60,6 +60,8 @@ codes! {
         "Offer `\"framing\":\"compact\"` in `hello`, or send text.";
     OriginRefused = "TB0110", "origin_refused", "Web pages of this origin may not connect.",
         "Connect from a program, or allow the origin with the broker's `--allow-origin`.";
+    HostRefused = "TB0111", "host_refused", "The request names a host that this broker is not known by.",
+        "Use an address or `localhost`, or allow the name with the broker's `--allow-host`.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",

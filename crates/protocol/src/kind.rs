@@ -36,6 +36,7 @@ kinds! {
     Reply => "reply",
     McpRequest => "mcp_request",
     McpReply => "mcp_reply",
+    McpEvent => "mcp_event",
     Run => "run",
     Event => "event",
     Outcome => "outcome",

@@ -24,7 +24,7 @@ async fn other_methods_are_refused_and_told_which_one_works() {
     let bus = Bus::start().await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
         for path in ["/", "/bus", "/healthz", "/readyz"] {
-            let answer = request(bus.address, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+            let answer = request(bus.address, format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
             assert_eq!(answer.status, 405, "{method} {path}");
             assert_eq!(answer.header("allow"), Some("GET"), "{method} {path}");
         }
@@ -113,7 +113,7 @@ async fn requests_that_never_end_are_cut_after_the_time_for_hello() {
     let server = ServerOptions { hello_timeout, ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
     let mut witness = Witness::join(&bus).await;
-    for beginning in ["", "GET /bus HTT", "GET /bus HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
+    for beginning in ["", "GET /bus HTT", "GET /bus HTTP/1.1\r\nHost: localhost\r\nX-Slow: "] {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
         socket.write_all(beginning.as_bytes()).await.expect("a beginning goes out");
         let took = until_cut(socket).await;
@@ -150,9 +150,9 @@ async fn a_body_that_never_comes_keeps_no_connection() {
     let server = ServerOptions { hello_timeout: Duration::from_millis(400), ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
     for head in [
-        "POST /bus HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "POST /bus HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+        "POST /bus HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST /bus HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
     ] {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
         socket.write_all(head.as_bytes()).await.expect("a request goes out");

@@ -2,11 +2,14 @@
 //!
 //! Every test has a bus of its own on a free port, with short timeouts where time matters, and every wait is bounded.
 
+mod apps;
+mod attach;
 mod bad_frames;
 mod congestion;
 mod first_frame;
 mod health;
 mod hoarding;
+mod hosts_and_origins;
 mod leaving;
 mod limits;
 mod mailboxes_contract;

@@ -33,6 +33,9 @@ pub struct BrokerArgs {
     /// Web page origin that may connect, such as https://console.example. Can be given several times.
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
+    /// Name that clients may call this broker by, such as bus.example. Addresses and localhost need none of this.
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// Free space below which no new messages are taken, in MiB.
     #[arg(long, default_value_t = CoreOptions::default().reserve_bytes >> 20, value_name = "MIB")]
     reserve: u64,
@@ -59,6 +62,7 @@ pub async fn run(args: BrokerArgs) -> Result<(), Failure> {
         max_connections: args.max_connections,
         max_frame_bytes: args.max_frame,
         allowed_origins: args.allow_origin,
+        allowed_hosts: args.allow_host,
         ..ServerOptions::default()
     };
     let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);

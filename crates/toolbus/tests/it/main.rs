@@ -1,7 +1,9 @@
 //! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
 
+mod calls;
 mod cli;
 mod client;
 mod kill;
+mod local;
 mod process;
 mod support;

@@ -44,6 +44,10 @@ impl TestBus {
         format!("ws://{}/bus", self.address)
     }
 
+    pub fn server(&self) -> &Arc<BrokerServer> {
+        &self.server
+    }
+
     pub async fn client(&self, name: &str) -> BrokerClient {
         connect(&self.url(), name, Framing::Compact).await
     }

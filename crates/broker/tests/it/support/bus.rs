@@ -46,6 +46,10 @@ impl Bus {
         self.folder.path()
     }
 
+    pub fn server(&self) -> &BrokerServer {
+        &self.server
+    }
+
     /// Asks the bus to stop, without waiting for it.
     pub fn begin_stop(&self) {
         self.server.stop();

@@ -1,0 +1,171 @@
+//! Requests that wait for their reply, and the events of those whose caller wants to see them.
+
+use crate::error::BrokerResult;
+use crate::outstanding::Settles;
+use bytes::Bytes;
+use bytestring::ByteString;
+use std::collections::VecDeque;
+use std::task::Waker;
+use tokio::sync::oneshot;
+use toolbus_protocol::{Body, InboxMessage};
+
+/// Events of one call that its caller has not taken yet. Past it the oldest live ones are dropped; stored ones are kept,
+/// the broker's window bounds them.
+pub const MAX_CALL_EVENTS: usize = 1024;
+/// Stored events whose ids a call remembers: an acknowledgement can get lost with its connection, and the event comes
+/// again.
+const MAX_SEEN_EVENTS: usize = 1024;
+
+pub struct PendingRequest {
+    /// Only this peer's reply counts.
+    pub to: ByteString,
+    pub reply: oneshot::Sender<CallEnd>,
+    /// For callers that want to see events; nothing is allocated before the first one.
+    pub events: Option<CallEvents>,
+}
+
+impl PendingRequest {
+    /// Hands the outcome to the caller, behind the events that it has not taken.
+    pub fn end(self, outcome: BrokerResult<InboxMessage>) {
+        let events = self.events.unwrap_or_default();
+        self.reply.send(CallEnd { outcome: Some(outcome), events }).ok();
+    }
+}
+
+/// The reply of a call and what came before it.
+pub struct CallEnd {
+    /// Taken once.
+    pub outcome: Option<BrokerResult<InboxMessage>>,
+    pub events: CallEvents,
+}
+
+/// An event in the order of the wire. A stored one is acknowledged when it is handed out.
+pub struct CallEvent {
+    pub body: Body,
+    pub stored: Option<Settles>,
+}
+
+#[derive(Default)]
+pub struct CallEvents {
+    queue: VecDeque<CallEvent>,
+    live: usize,
+    seen: VecDeque<ByteString>,
+    waker: Option<Waker>,
+    pub dropped: u64,
+}
+
+impl CallEvents {
+    pub fn push_live(&mut self, body: Body) {
+        if self.queue.len() >= MAX_CALL_EVENTS {
+            self.dropped += 1;
+            let Some(oldest) = self.queue.iter().position(|event| event.stored.is_none()) else { return };
+            self.queue.remove(oldest);
+            self.live -= 1;
+        }
+        // One that has to wait must not keep all the bytes that it came with.
+        let body = match self.queue.is_empty() {
+            true => body,
+            false => Body::from_trusted(Bytes::copy_from_slice(body.as_bytes())),
+        };
+        self.live += 1;
+        self.add(CallEvent { body, stored: None });
+    }
+
+    /// False if it was here before: then it only has to be acknowledged again.
+    pub fn push_stored(&mut self, body: Body, settles: Settles) -> bool {
+        if self.seen.contains(&settles.id) {
+            return false;
+        }
+        if self.seen.len() >= MAX_SEEN_EVENTS {
+            self.seen.pop_front();
+        }
+        if self.queue.len() >= MAX_CALL_EVENTS && self.live > 0 {
+            let oldest = self.queue.iter().position(|event| event.stored.is_none());
+            oldest.map(|oldest| self.queue.remove(oldest));
+            self.live -= 1;
+            self.dropped += 1;
+        }
+        self.seen.push_back(settles.id.clone());
+        self.add(CallEvent { body, stored: Some(settles) });
+        true
+    }
+
+    fn add(&mut self, event: CallEvent) {
+        self.queue.push_back(event);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<CallEvent> {
+        let event = self.queue.pop_front()?;
+        self.live -= usize::from(event.stored.is_none());
+        Some(event)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn wake_later(&mut self, waker: &Waker) {
+        self.waker = Some(waker.clone());
+    }
+
+    /// The connection is gone: stored events that nobody has taken come again on the next one.
+    pub fn forget_stored(&mut self) {
+        let seen = &mut self.seen;
+        self.queue.retain(|event| match &event.stored {
+            Some(settles) => {
+                seen.retain(|id| *id != settles.id);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// What is left to acknowledge when nobody wants the events any more.
+    pub fn into_settles(self) -> impl Iterator<Item = Settles> {
+        self.queue.into_iter().filter_map(|event| event.stored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(number: usize) -> Body {
+        Body::of(&number).expect("a number")
+    }
+
+    fn settles(id: &str) -> Settles {
+        Settles { id: ByteString::from(id), tag: None }
+    }
+
+    #[test]
+    fn the_oldest_live_events_give_way_and_stored_ones_stay() {
+        let mut events = CallEvents::default();
+        assert!(events.push_stored(body(0), settles("kept")));
+        for number in 1..=MAX_CALL_EVENTS + 9 {
+            events.push_live(body(number));
+        }
+        assert_eq!(events.dropped, 10);
+        let first = events.pop().expect("the stored one");
+        assert!(first.stored.is_some() && first.body == body(0));
+        assert_eq!(events.pop().expect("the oldest that is left").body, body(11));
+        let left = std::iter::from_fn(|| events.pop()).count();
+        assert_eq!(left, MAX_CALL_EVENTS - 2);
+    }
+
+    #[test]
+    fn a_stored_event_that_was_taken_does_not_come_again_and_one_that_was_not_does() {
+        let mut events = CallEvents::default();
+        assert!(events.push_stored(body(1), settles("taken")));
+        assert!(events.push_stored(body(2), settles("waiting")));
+        events.pop();
+        events.forget_stored();
+        assert!(!events.push_stored(body(1), settles("taken")));
+        assert!(events.push_stored(body(2), settles("waiting")));
+        assert_eq!(events.pop().expect("it came again").body, body(2));
+        assert!(events.pop().is_none());
+    }
+}

@@ -1,0 +1,57 @@
+//! The client within the broker's own process, without a socket.
+
+use crate::support::{TestBus, message, soon};
+use std::sync::Arc;
+use toolbus::{AgentRef, BrokerClient, BrokerError, ClientOptions};
+
+#[tokio::test]
+async fn a_client_over_a_pipe_sends_and_receives_like_any_other() {
+    let bus = TestBus::start().await;
+    let agent = AgentRef::new("inside").with_role("worker");
+    let pipe = bus.server().attach(agent.clone()).expect("a seat");
+    let inside = BrokerClient::connect_over(pipe, agent, ClientOptions::default()).await.expect("let in");
+    inside.subscribe().await.expect("open");
+    let outside = bus.client("outside").await;
+    outside.subscribe().await.expect("open");
+    soon("receipt", outside.deliver("inside", message(1))).await.expect("accepted");
+    let request = soon("message", inside.next_message()).await.expect("open");
+    soon("receipt", inside.reply(&request, "reply", request.body.clone())).await.expect("accepted");
+    let reply = soon("reply", outside.next_message()).await.expect("open");
+    assert_eq!((&*reply.from.session_id, reply.from.role.as_deref()), ("inside", Some("worker")));
+    bus.stop().await;
+    assert!(soon("the end", inside.next_message()).await.is_none(), "the pipe ends with the broker");
+}
+
+#[tokio::test]
+async fn a_client_that_may_ask_for_another_pipe_reconnects() {
+    let bus = TestBus::start().await;
+    let (server, agent) = (Arc::clone(bus.server()), AgentRef::new("inside"));
+    let quick = std::time::Duration::from_millis(5);
+    let options = ClientOptions { backoff: quick, ..ClientOptions::default() };
+    let (cut, fate) = tokio::sync::watch::channel(0);
+    let pipes = move || {
+        let real = server.attach(AgentRef::new("inside")).map_err(|error| BrokerError::Transport(error.to_string()))?;
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let mut fate = fate.clone();
+        tokio::spawn(async move {
+            let (mut real, mut ours) = (real, ours);
+            fate.mark_unchanged();
+            tokio::select! {
+                _ = tokio::io::copy_bidirectional(&mut real, &mut ours) => {}
+                _ = fate.changed() => {}
+            }
+        });
+        Ok(theirs)
+    };
+    let inside = BrokerClient::connect_local(pipes, agent, options).await.expect("let in");
+    inside.subscribe().await.expect("open");
+    let outside = bus.client("outside").await;
+    for number in 0..4 {
+        soon("receipt", outside.deliver("inside", message(number))).await.expect("accepted");
+        let received = soon("message", inside.next_message()).await.expect("open");
+        assert_eq!(received.body.to::<u64>().expect("a number"), number);
+        soon("confirmation", async { while inside.ack_confirmed(received.id.clone()).await.is_err() {} }).await;
+        cut.send_modify(|cuts| *cuts += 1);
+    }
+    bus.stop().await;
+}
