@@ -1,0 +1,3 @@
+//! The guard as a program of its own.
+
+fn main() {}

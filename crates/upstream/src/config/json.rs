@@ -1,0 +1,105 @@
+//! The ecosystem's `mcpServers` JSON, as every client's documentation shows it. Keys that mean nothing to us are other
+//! clients' business: they are reported, not refused.
+
+use super::ServersRead;
+use super::error::{ConfigError, Position};
+use super::expand::Environment;
+use super::settings::{Node, Settings, Value};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+
+pub fn read_mcp_servers_json(text: &str, env: Environment<'_>) -> Result<ServersRead, ConfigError> {
+    let file: Node = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| {
+        let position = Position { line: error.line(), column: error.column() };
+        ConfigError::Syntax { format: "JSON", position, reason: reason(&error) }
+    })?;
+    let Value::Table(file) = file.value else { return Err(ConfigError::NoServers) };
+    let servers = file.into_iter().find(|(key, _)| key == "mcpServers");
+    let Some((_, Node { value: Value::Table(servers), .. })) = servers else { return Err(ConfigError::NoServers) };
+
+    let mut read = ServersRead::default();
+    for (name, node) in servers {
+        if read.servers.iter().any(|earlier| earlier.name == name) {
+            return Err(ConfigError::DuplicateServer { server: name, position: None });
+        }
+        if is_sse(&node) {
+            read.warnings.push(format!(
+                "server {name:?} is of type \"sse\", which MCP replaced by streamable HTTP; its url is tried as such"
+            ));
+        }
+        let (config, unknown) = Settings::new(&name, node, env)?.read()?;
+        for (key, _) in unknown {
+            read.warnings.push(format!("server {name:?}: the key {key:?} means nothing to toolbus"));
+        }
+        read.servers.push(config);
+    }
+    Ok(read)
+}
+
+fn is_sse(node: &Node) -> bool {
+    let Value::Table(table) = &node.value else { return false };
+    table.iter().any(|(key, node)| key == "type" && matches!(&node.value, Value::Text(word) if word == "sse"))
+}
+
+/// The sentence without the place, which we say ourselves.
+fn reason(error: &serde_json::Error) -> String {
+    let sentence = error.to_string();
+    sentence.split(" at line ").next().unwrap_or(&sentence).to_owned()
+}
+
+/// Like `serde_json::Value`, but a table keeps its order and its repeated keys.
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self { value: deserializer.deserialize_any(NodeVisitor)?, position: None })
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+        Ok(Value::Flag(flag))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Number(number))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(node) = seq.next_element()? {
+            list.push(node);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut table = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            table.push(entry);
+        }
+        Ok(Value::Table(table))
+    }
+}

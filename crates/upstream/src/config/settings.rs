@@ -1,0 +1,273 @@
+//! From a tree of values, which both file formats can be read into, to a [`ServerConfig`].
+
+use super::error::{ConfigError, Position};
+use super::expand::{Environment, ExpandError, expand};
+use super::{ServerConfig, SessionMode, TransportConfig};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use toolbus_mcp::Era;
+
+/// Every key that a server may have.
+pub(super) const KEYS: &[&str] = &[
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "type",
+    "transport",
+    "disabled",
+    "prefix",
+    "session",
+    "max_sessions",
+    "max_concurrency",
+    "timeout",
+    "tool_timeouts",
+    "idle",
+    "era",
+];
+
+const MAX_NAME_CHARS: usize = 64;
+
+pub(super) type Table = Vec<(String, Node)>;
+
+/// A value and where it stands, if the format tells.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub value: Value,
+    pub position: Option<Position>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Text(String),
+    Number(f64),
+    Flag(bool),
+    List(Vec<Node>),
+    Table(Table),
+    /// `null` in JSON, a date in TOML: nothing that a setting can be.
+    Other,
+}
+
+/// The settings of one server while they are taken out one by one; what is left at the end is unknown.
+pub(super) struct Settings<'a> {
+    server: &'a str,
+    position: Option<Position>,
+    table: Table,
+    env: Environment<'a>,
+    disabled: bool,
+}
+
+impl<'a> Settings<'a> {
+    pub fn new(server: &'a str, node: Node, env: Environment<'a>) -> Result<Self, ConfigError> {
+        let reason = match server.chars().count() {
+            0 => Some("it is empty"),
+            1..=MAX_NAME_CHARS if !server.chars().any(char::is_control) => None,
+            1..=MAX_NAME_CHARS => Some("it has control characters"),
+            _ => Some("it is too long"),
+        };
+        if let Some(reason) = reason {
+            return Err(ConfigError::BadName { server: server.to_owned(), reason });
+        }
+        let position = node.position;
+        let Value::Table(table) = node.value else {
+            let (server, key) = (server.to_owned(), "its entry".to_owned());
+            return Err(ConfigError::WrongType { server, key, expected: "an object", position });
+        };
+        Ok(Self { server, position, table, env, disabled: false })
+    }
+
+    /// The server, and the keys that nobody asked for.
+    pub fn read(mut self) -> Result<(ServerConfig, Vec<(String, Option<Position>)>), ConfigError> {
+        self.disabled = self.flag("disabled")?.unwrap_or(false);
+        let mut config = ServerConfig::new(self.server, self.transport()?);
+        config.disabled = self.disabled;
+        config.prefix = self.text("prefix")?.filter(|prefix| !prefix.is_empty());
+        config.session = self.choice("session", "\"per-worker\" or \"shared\"", |word| match word {
+            "per-worker" | "per_worker" => Some(SessionMode::PerWorker),
+            "shared" => Some(SessionMode::Shared),
+            _ => None,
+        })?;
+        config.era = self.choice("era", "\"legacy\", \"modern\" or \"auto\"", |word| match word {
+            "legacy" => Some(Some(Era::Legacy)),
+            "modern" => Some(Some(Era::Modern)),
+            "auto" => Some(None),
+            _ => None,
+        })?;
+        config.max_sessions = self.count("max_sessions")?.unwrap_or(config.max_sessions);
+        config.max_concurrency = self.count("max_concurrency")?.unwrap_or(config.max_concurrency);
+        config.timeout = self.duration("timeout")?;
+        config.idle = self.duration("idle")?.unwrap_or(config.idle);
+        for (tool, node) in self.table_of("tool_timeouts")? {
+            let key = format!("tool_timeouts.{tool}");
+            config.tool_timeouts.insert(tool, self.to_duration(&key, &node)?);
+        }
+        let left = self.table.into_iter().map(|(key, node)| (key, node.position)).collect();
+        Ok((config, left))
+    }
+
+    fn transport(&mut self) -> Result<TransportConfig, ConfigError> {
+        // `transport` is how some files spell `type`. Which one it is shows in the keys anyway.
+        for key in ["type", "transport"] {
+            self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
+                "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" | "sse" => Some(()),
+                _ => None,
+            })?;
+        }
+        let (server, position) = (self.server.to_owned(), self.position);
+        match (self.text("command")?, self.text("url")?) {
+            (Some(command), None) if !command.trim().is_empty() => Ok(TransportConfig::Stdio {
+                command,
+                args: self.texts("args")?,
+                env: self.text_table("env")?,
+                cwd: self.text("cwd")?.map(PathBuf::from),
+            }),
+            (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
+                Ok(TransportConfig::Http { url, headers: self.text_table("headers")? })
+            }
+            (None, Some(_)) => Err(self.wrong("url", "an http:// or https:// address", position)),
+            (Some(_), Some(_)) => Err(ConfigError::TwoTransports { server, position }),
+            _ => Err(ConfigError::NoTransport { server, position }),
+        }
+    }
+
+    fn take(&mut self, key: &str) -> Option<Node> {
+        let at = self.table.iter().position(|(name, _)| name == key)?;
+        Some(self.table.remove(at).1)
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>, ConfigError> {
+        self.take(key).map(|node| self.to_text(key, node)).transpose()
+    }
+
+    fn texts(&mut self, key: &str) -> Result<Vec<String>, ConfigError> {
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Node { value: Value::List(list), .. }) => {
+                list.into_iter().enumerate().map(|(at, node)| self.to_text(&format!("{key}[{at}]"), node)).collect()
+            }
+            Some(node) => Err(self.wrong(key, "a list of strings", node.position)),
+        }
+    }
+
+    fn text_table(&mut self, key: &str) -> Result<BTreeMap<String, String>, ConfigError> {
+        let table = self.table_of(key)?;
+        table
+            .into_iter()
+            .map(|(name, node)| {
+                let text = self.to_text(&format!("{key}.{name}"), node)?;
+                Ok((name, text))
+            })
+            .collect()
+    }
+
+    fn table_of(&mut self, key: &str) -> Result<Table, ConfigError> {
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Node { value: Value::Table(table), .. }) => Ok(table),
+            Some(node) => Err(self.wrong(key, "an object", node.position)),
+        }
+    }
+
+    fn to_text(&self, key: &str, node: Node) -> Result<String, ConfigError> {
+        let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", node.position)) };
+        let (server, key) = (self.server.to_owned(), key.to_owned());
+        match expand(&text, self.env) {
+            Ok(text) => Ok(text),
+            // What never runs needs no variables.
+            Err(_) if self.disabled => Ok(text),
+            Err(ExpandError::Missing(variable)) => Err(ConfigError::MissingVariable { server, variable, key }),
+            Err(ExpandError::Open) => Err(ConfigError::OpenVariable { server, key }),
+        }
+    }
+
+    fn flag(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Node { value: Value::Flag(flag), .. }) => Ok(Some(flag)),
+            Some(node) => Err(self.wrong(key, "true or false", node.position)),
+        }
+    }
+
+    fn count(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Node { value: Value::Number(number), .. }) if number >= 1.0 && number.fract() == 0.0 => {
+                Ok(Some(number as usize))
+            }
+            Some(node) => Err(self.wrong(key, "a whole number from 1 on", node.position)),
+        }
+    }
+
+    fn choice<T: Default>(
+        &mut self,
+        key: &str,
+        expected: &'static str,
+        pick: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, ConfigError> {
+        match self.take(key) {
+            None => Ok(T::default()),
+            Some(Node { value: Value::Text(word), position }) => {
+                pick(&word).ok_or_else(|| self.wrong(key, expected, position))
+            }
+            Some(node) => Err(self.wrong(key, expected, node.position)),
+        }
+    }
+
+    fn duration(&mut self, key: &str) -> Result<Option<Duration>, ConfigError> {
+        self.take(key).map(|node| self.to_duration(key, &node)).transpose()
+    }
+
+    fn to_duration(&self, key: &str, node: &Node) -> Result<Duration, ConfigError> {
+        let seconds = match &node.value {
+            Value::Number(seconds) => Some(*seconds),
+            Value::Text(text) => seconds_of(text),
+            _ => None,
+        };
+        let duration = seconds.filter(|seconds| *seconds > 0.0).and_then(|s| Duration::try_from_secs_f64(s).ok());
+        duration.ok_or_else(|| self.wrong(key, "seconds, or a time such as \"500ms\", \"30s\", \"5m\"", node.position))
+    }
+
+    fn wrong(&self, key: &str, expected: &'static str, position: Option<Position>) -> ConfigError {
+        ConfigError::WrongType { server: self.server.to_owned(), key: key.to_owned(), expected, position }
+    }
+}
+
+fn seconds_of(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let number: f64 = text[..unit_at].trim().parse().ok()?;
+    let unit = match &text[unit_at..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    Some(number * unit)
+}
+
+/// The known key that is so near that it was probably meant.
+pub(super) fn nearest(key: &str) -> Option<&'static str> {
+    let normal = key.to_lowercase().replace('-', "_");
+    let near = KEYS.iter().map(|known| (distance(&normal, known), *known)).min()?;
+    (near.0 <= 1 + near.1.len() / 4).then_some(near.1)
+}
+
+/// How many letters have to be inserted, removed or replaced.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,22 @@
+//! One MCP server, seen from its host: its configuration, its process or HTTP endpoint, and the connection to it.
+//!
+//! What a server sends is taken apart only as far as it must be (ids, progress tokens), and everything that it can do
+//! wrong ends in a bounded wait and a precise error. Which client may use it, and what two eras owe each other, is
+//! decided elsewhere.
+
+mod call;
+pub mod config;
+mod connection;
+mod error;
+mod options;
+mod probe;
+
+pub use call::{CallEvent, ServerCall};
+pub use config::{
+    ConfigError, Environment, HostConfig, Position, ServerConfig, ServersRead, SessionMode, TransportConfig,
+    read_mcp_servers_json, read_toml_servers,
+};
+pub use connection::{ServerConnection, ServerEvent};
+pub use error::{ExitReason, ServerError};
+pub use options::{ConnectionOptions, GuardCommand};
+pub use probe::{Eras, probe};
