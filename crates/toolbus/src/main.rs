@@ -1,10 +1,19 @@
 //! The `toolbus` command. Each subcommand has a file under `commands`; what they share about reaching a broker is in
 //! `reach`, how they fail is in `failure`.
 
+mod arguments;
+mod catalog;
 mod commands;
+mod config;
 mod failure;
 mod folders;
+mod nearest;
+mod progress;
 mod reach;
+mod schema;
+mod show;
+mod stop;
+mod table;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 pub mod ask;
 pub mod broker;
 pub mod demo_server;
+pub mod init;
 pub mod ps;
 pub mod recv;
 pub mod send;
