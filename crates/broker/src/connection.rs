@@ -3,6 +3,7 @@
 
 use crate::egress::Egress;
 use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
+use crate::host_desk::HostDesk;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
 use crate::wire;
@@ -17,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_websockets::{CloseCode, Message as WsMessage};
 use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
-use toolbus_protocol::{ClientFrame, ErrorCode, Framing, Refusal, compact, json};
+use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
 /// What may be read in one turn before it is dealt with and others get theirs; see `charge`.
 const TURN_BUDGET: usize = 8192;
@@ -30,7 +31,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let Greeted { socket, agent, framing, version } = greeted;
     let outbox = Arc::new(ConnectionOutbox::default());
     let numbered_receipts = version >= 2;
-    let peer = Peer { name: agent.session_id, role: agent.role, numbered_receipts };
+    let peer = Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts };
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
@@ -40,15 +41,17 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let mut connection = Connection {
         socket,
         server: Arc::clone(server),
-        outbox,
         conn,
         framing,
         egress: Egress::new(name.clone(), framing, numbered_receipts),
         numbered_receipts,
         packed: Bytes::new(),
         packed_size: 0,
+        desk: (version >= 2).then(|| HostDesk::new(server.core.hosts(), agent, conn, Arc::clone(&outbox))),
+        outbox,
         commands: Vec::new(),
         outgoing: Vec::new(),
+        others: Vec::new(),
         bad_frames: 0,
         silent_ticks: 0,
         blocked_since: None,
@@ -58,6 +61,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         stop: Box::pin(server.stop.clone().cancelled_owned()),
     };
     let end = poll_fn(|cx| connection.poll_turn(cx)).await;
+    connection.desk = None;
     server.core.detach(conn);
     match end {
         End::Gone => {}
@@ -90,8 +94,11 @@ struct Connection {
     /// Frames of a binary message that this turn had no budget for, and how large the whole message was.
     packed: Bytes,
     packed_size: usize,
+    /// For peers that know of hosts.
+    desk: Option<HostDesk>,
     commands: Vec<Command>,
     outgoing: Vec<Outgoing>,
+    others: Vec<BrokerFrame>,
     bad_frames: u32,
     /// Half heartbeats without a sign of life.
     silent_ticks: u32,
@@ -144,12 +151,12 @@ impl Connection {
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         loop {
             if self.blocked_since.is_none() {
-                self.outbox.take(&mut self.outgoing);
+                self.outbox.take(&mut self.outgoing, &mut self.others);
                 let socket = &mut self.socket;
                 let mut closed = false;
-                self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
-                    closed |= socket.start_send_unpin(message).is_err();
-                });
+                let mut send = |message| closed |= socket.start_send_unpin(message).is_err();
+                self.egress.encode(&mut self.outgoing, &mut self.commands, &mut send);
+                self.egress.encode_others(&mut self.others, send);
                 if closed {
                     return Err(End::Gone);
                 }
@@ -277,7 +284,11 @@ impl Connection {
         if matches!(frame, ClientFrame::Hello(_)) {
             return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
         }
-        self.commands.extend(wire::command(frame));
+        match (frame, &mut self.desk) {
+            (ClientFrame::Announce(announce), Some(desk)) => desk.announce(announce),
+            (ClientFrame::Hosts(ask), Some(desk)) => desk.ask(ask),
+            (frame, _) => self.commands.extend(wire::command(frame)),
+        }
         Ok(())
     }
 
@@ -293,7 +304,7 @@ impl Connection {
             return Err(End::Dismissed(Goodbye::new(code, reason)));
         }
         tracing::warn!(conn = ?self.conn, code = code.code(), reason, "a bad frame");
-        let frame = toolbus_protocol::BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
+        let frame = BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
         let text = json::write_broker(&frame).expect("an error frame has no body");
         self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Gone)
     }
@@ -329,7 +340,7 @@ impl Connection {
     /// The broker stops: the last receipts go out, then a close frame.
     async fn farewell(&mut self) {
         let goodbye = async {
-            self.outbox.take(&mut self.outgoing);
+            self.outbox.take(&mut self.outgoing, &mut self.others);
             let socket = &mut self.socket;
             self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
                 socket.start_send_unpin(message).ok();
@@ -363,7 +374,7 @@ fn frame_cost(frame: &ClientFrame) -> usize {
         // A few at a time: while the first are on their way to their recipients, the next are taken in.
         ClientFrame::Deliver(_) => TURN_BUDGET / DELIVERS_PER_TURN,
         ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
-        ClientFrame::Status { .. } => TURN_BUDGET,
+        ClientFrame::Status { .. } | ClientFrame::Hosts(_) => TURN_BUDGET,
         ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => TURN_BUDGET / 8,
         _ => MESSAGE_COST,
     }

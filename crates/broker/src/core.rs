@@ -3,6 +3,7 @@
 //! The lock is a plain one and held for microseconds: the engine does no I/O.
 
 use crate::clock::Clock;
+use crate::directory::{FolderDirectory, HostDirectory};
 use crate::dispatch::{Dispatcher, FetchQueue};
 use crate::error::{BrokerError, BrokerResult};
 use crate::store_threads;
@@ -35,6 +36,7 @@ impl Default for CoreOptions {
 pub struct BrokerCore {
     shared: Arc<Shared>,
     identity: String,
+    hosts: Arc<dyn HostDirectory>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -69,10 +71,16 @@ impl BrokerCore {
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
-        Self::start(Arc::new(disk), identity.id, CoreOptions { engine, ..options })
+        let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
+        Self::start(Arc::new(disk), identity.id, hosts, CoreOptions { engine, ..options })
     }
 
-    fn start(disk: Arc<dyn Disk>, identity: String, options: CoreOptions) -> BrokerResult<Arc<Self>> {
+    fn start(
+        disk: Arc<dyn Disk>,
+        identity: String,
+        hosts: Arc<dyn HostDirectory>,
+        options: CoreOptions,
+    ) -> BrokerResult<Arc<Self>> {
         let store_options = StoreOptions {
             history_ids: options.engine.history_ids,
             history_age: options.engine.history_age,
@@ -105,12 +113,17 @@ impl BrokerCore {
             failed: CancellationToken::new(),
         });
         let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
-        Ok(Arc::new(Self { shared, identity, threads }))
+        Ok(Arc::new(Self { shared, identity, hosts, threads }))
     }
 
     /// Names the durable namespace; the same after every restart.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// The hosts that announced themselves.
+    pub fn hosts(&self) -> Arc<dyn HostDirectory> {
+        Arc::clone(&self.hosts)
     }
 
     /// How many messages and bytes a subscriber may have unacknowledged.

@@ -64,6 +64,23 @@ impl Egress {
         }
     }
 
+    /// Encodes frames that do not come from the engine.
+    pub fn encode_others(&self, frames: &mut Vec<BrokerFrame>, mut send: impl FnMut(WsMessage)) {
+        for frame in frames.drain(..) {
+            match self.framing {
+                Framing::Compact => {
+                    let mut buffer = BytesMut::new();
+                    compact::write_broker(&frame, &mut buffer);
+                    send(WsMessage::binary(buffer));
+                }
+                Framing::Json => match json::write_broker(&frame) {
+                    Ok(text) => send(WsMessage::text(text)),
+                    Err(error) => tracing::error!(%error, "a frame of the broker's own can't be written"),
+                },
+            }
+        }
+    }
+
     fn log_refusal(&mut self, refusal: &Refusal) {
         self.refusals = self.refusals.saturating_add(1);
         if self.refusals <= MAX_LOGGED_REFUSALS {

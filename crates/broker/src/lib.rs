@@ -8,13 +8,16 @@
 
 mod app;
 mod auth;
+mod card_files;
 mod clock;
 mod connection;
 mod core;
+mod directory;
 mod dispatch;
 mod egress;
 mod error;
 mod handshake;
+mod host_desk;
 mod http;
 mod outbox;
 mod prefixed;
@@ -27,6 +30,9 @@ mod wire;
 pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
 pub use auth::{Authenticator, Credential, SharedToken};
 pub use core::{BrokerCore, CoreOptions};
+pub use directory::{
+    AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
+};
 pub use error::{BrokerError, BrokerResult};
 pub use server::{BrokerServer, ServerOptions};
 pub use token::{TokenError, read_or_create_token, read_token};

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use toolbus_engine::{Message, Outbox, Outgoing};
+use toolbus_protocol::BrokerFrame;
 
 /// Cancels and live events that may wait, by count and by bytes. One that is larger goes alone.
 const MAX_SIGNALS: usize = 8192;
@@ -29,6 +30,8 @@ pub struct ConnectionOutbox {
 #[derive(Default)]
 struct Queue {
     frames: Vec<Outgoing>,
+    /// Frames that are not the engine's business.
+    others: Vec<BrokerFrame>,
     signals: usize,
     signal_bytes: usize,
     notices: usize,
@@ -44,14 +47,35 @@ impl ConnectionOutbox {
     /// The task is about to rest. False if something arrived that it has not seen.
     pub fn end_turn(&self) -> bool {
         self.awake.store(false, Ordering::Release);
-        self.queue.lock().expect("no code panics while it holds the queue").frames.is_empty()
+        let queue = self.queue.lock().expect("no code panics while it holds the queue");
+        queue.frames.is_empty() && queue.others.is_empty()
     }
 
-    /// Moves what waits to the end of `out`.
-    pub fn take(&self, out: &mut Vec<Outgoing>) {
+    /// Moves what waits to the ends of the lists.
+    pub fn take(&self, out: &mut Vec<Outgoing>, others: &mut Vec<BrokerFrame>) {
         let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
         out.append(&mut queue.frames);
+        others.append(&mut queue.others);
         (queue.signals, queue.signal_bytes, queue.notices) = (0, 0, 0);
+    }
+
+    /// Queues a frame that does not come from the engine. News that hosts have changed is told once.
+    pub fn send(&self, frame: BrokerFrame) {
+        {
+            let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
+            if frame == BrokerFrame::HostsChanged && queue.others.contains(&frame) {
+                return;
+            }
+            queue.others.push(frame);
+            queue.notices += 1;
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if !self.awake.load(Ordering::Acquire) {
+            self.waker.wake();
+        }
     }
 
     pub fn set_behind(&self, behind: bool) {
@@ -79,9 +103,7 @@ impl Outbox for ConnectionOutbox {
                 queue.frames.push(frame);
             }
         }
-        if !self.awake.load(Ordering::Acquire) {
-            self.waker.wake();
-        }
+        self.wake();
     }
 }
 

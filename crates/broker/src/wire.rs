@@ -32,7 +32,9 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
         }
         ClientFrame::Status { request_id } => Command::Status { request_id },
-        ClientFrame::Hello(_) | ClientFrame::Unknown { .. } => return None,
+        ClientFrame::Hello(_) | ClientFrame::Announce(_) | ClientFrame::Hosts(_) | ClientFrame::Unknown { .. } => {
+            return None;
+        }
     })
 }
 

@@ -175,7 +175,7 @@ impl BrokerClient {
         })
     }
 
-    async fn await_receipt(&self, receipt: oneshot::Receiver<BrokerResult<()>>) -> BrokerResult<()> {
+    pub(crate) async fn await_receipt(&self, receipt: oneshot::Receiver<BrokerResult<()>>) -> BrokerResult<()> {
         let limit = self.options.receipt_timeout;
         match tokio::time::timeout(limit, receipt).await {
             Ok(Ok(outcome)) => outcome,
@@ -301,7 +301,7 @@ impl BrokerClient {
         self.await_answer(answer).await
     }
 
-    async fn await_answer<T>(&self, answer: oneshot::Receiver<T>) -> BrokerResult<T> {
+    pub(crate) async fn await_answer<T>(&self, answer: oneshot::Receiver<T>) -> BrokerResult<T> {
         let limit = self.options.receipt_timeout;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer),

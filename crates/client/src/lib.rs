@@ -8,6 +8,7 @@ mod ask;
 mod call;
 mod client;
 mod error;
+mod hosts;
 mod link;
 mod mux;
 mod options;
@@ -22,7 +23,10 @@ pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
 pub use client::{BrokerClient, SendOptions};
 pub use error::{BrokerError, BrokerResult};
+pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
 pub use options::ClientOptions;
 pub use session::LiveEvent;
-pub use toolbus_protocol::{AgentRef, Body, BodyError, ErrorCode, Framing, InboxKind, InboxMessage, MsgId, Status};
+pub use toolbus_protocol::{
+    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, MsgId, Status,
+};

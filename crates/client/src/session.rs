@@ -1,6 +1,7 @@
 //! The part of a client that outlives its connection, without I/O: frames in, frames out, and who waits for what.
 
 use crate::error::{BrokerError, BrokerResult};
+use crate::hosts::HostsView;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles};
 use crate::pending::{CallEvents, PendingRequest};
 use bytestring::ByteString;
@@ -69,6 +70,7 @@ pub struct Session {
     /// `connected` answers carry no id: they come in the order of the questions.
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
     pub statuses: HashMap<ByteString, oneshot::Sender<Status>>,
+    pub hosts: HostsView,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages handed out and not acknowledged: the connection they came on, and their tag there.
     received: HashMap<ByteString, (u64, Option<u64>)>,
@@ -96,6 +98,7 @@ impl Session {
             ack_results: HashMap::new(),
             presence: VecDeque::new(),
             statuses: HashMap::new(),
+            hosts: HostsView::default(),
             inbox: VecDeque::new(),
             received: HashMap::new(),
             cancels: VecDeque::new(),
@@ -120,6 +123,9 @@ impl Session {
         }
         let again = self.outstanding.resend(self.epoch);
         self.frames.extend(again);
+        if terms.version >= 2 {
+            self.hosts.connected(&mut self.frames);
+        }
     }
 
     /// The connection is gone. What asks about this moment only is over; everything durable waits for the next one.
@@ -135,6 +141,7 @@ impl Session {
         self.ack_results.clear();
         self.presence.clear();
         self.statuses.clear();
+        self.hosts.disconnected();
     }
 
     /// Nobody waits any longer. Frames that are queued still go out, if there is a connection to take them.
@@ -142,6 +149,7 @@ impl Session {
         self.ack_results.clear();
         self.presence.clear();
         self.statuses.clear();
+        self.hosts.close();
         self.outstanding.fail_all(&error);
         for (_, request) in self.requests.drain() {
             request.end(Err(error.clone()));
@@ -252,6 +260,9 @@ impl Session {
                     asked.send(status).ok();
                 }
             }
+            BrokerFrame::Announced(announced) => self.hosts.announced(announced),
+            BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
+            BrokerFrame::HostsChanged => self.hosts.ring(),
             BrokerFrame::BrokerIdentity { id } => self.broker_identity = Some(id),
             BrokerFrame::Welcome(_) | BrokerFrame::Unknown { .. } => {}
         }

@@ -86,8 +86,36 @@ codes! {
         "Read from the connection all the time; unacknowledged messages come again.";
     Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and went to the dead letters.",
         "Look at it with `toolbus recv --as NAME#dead`.";
+    CardRefused = "TB0213", "card_refused", "The broker does not keep these cards.",
+        "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
+    HostAway = "TB0401", "host_away", "The host was away until the call's deadline passed.",
+        "Start the host again, or give the call a longer deadline; it was not run.";
+    ServerDown = "TB0402", "server_down", "The MCP server is not running right now.",
+        "Look at the host's log for the server's last lines; it is started again by itself.";
+    NotAllowed = "TB0403", "not_allowed", "Your role may not use this.",
+        "Ask the operator to name it under the role's `allow` in the host's configuration.";
+    UnknownName = "TB0404", "unknown_name", "No server, tool, resource or prompt of this name is here.",
+        "List again; names change when servers do.";
+    ResultTooLarge = "TB0405", "result_too_large", "The result is larger than the bus can carry.",
+        "Ask the tool for less, or raise the broker's `--max-frame`.";
+    TooManySessions = "TB0406", "too_many_sessions", "The server has as many sessions as it may.",
+        "Close clients that are not needed, raise the server's `max_sessions`, or set `session = \"shared\"`.";
+    CallTimeout = "TB0407", "call_timeout", "The tool did not answer within its time limit.",
+        "Raise the server's `timeout` or the tool's own; the tool was told to stop.";
+    ServerDied = "TB0408", "server_died", "The MCP server ended during the call; whether it had an effect is unknown.",
+        "Look at what the tool has done before you call it again.";
+    BadServerMessage = "TB0409", "bad_server_message", "The MCP server sent something that makes no sense.",
+        "Report it to the server's author; the host's log has what it sent.";
+    NameCollision = "TB0410", "name_collision", "Two servers have something of this name, and the other one was there first.",
+        "Give one of the servers a `prefix` in the host's configuration.";
+    BadConfig = "TB0411", "bad_config", "The configuration can't be used.",
+        "Correct the place that the message names.";
+    TooManyCalls = "TB0412", "too_many_calls", "The host has as many calls waiting as it may.",
+        "Call again when others have ended, or raise the host's limits.";
+    SessionUnknown = "TB0413", "session_unknown", "The session, or what was to be continued in it, is not known any more.",
+        "Begin anew: a new session, or the request without `requestState`.";
 }
 
 /// Why bytes are not a frame.

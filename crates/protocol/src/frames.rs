@@ -59,6 +59,10 @@ pub enum ClientFrame {
     Status {
         request_id: ByteString,
     },
+    /// What I offer as a host; replaces what I announced before (version 2).
+    Announce(Announce),
+    /// Asks which hosts there are (version 2).
+    Hosts(AskHosts),
     /// A frame of a later version; ignored after the handshake.
     Unknown {
         kind: String,
@@ -128,6 +132,10 @@ pub enum BrokerFrame {
     },
     Event(Event),
     Status(Status),
+    Announced(Announced),
+    Hosts(Hosts),
+    /// Something about the hosts changed since the last answer to a client that watches them (version 2).
+    HostsChanged,
     Unknown {
         kind: String,
     },
@@ -207,6 +215,56 @@ pub struct MailboxStatus {
     pub oldest_ms: Option<u64>,
 }
 
+/// Replaces all cards of the connection's agent. Without cards it is no longer a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announce {
+    pub request_id: ByteString,
+    pub cards: Vec<Card>,
+}
+
+/// What a host offers to a role; without one, to every role that has no card of its own. The broker does not read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    pub role: Option<ByteString>,
+    pub card: Body,
+}
+
+/// Answers `announce`: the cards are durable, or refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announced {
+    pub request_id: ByteString,
+    pub reason: Option<String>,
+    pub code: Option<ErrorCode>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskHosts {
+    pub request_id: ByteString,
+    /// Tell me of changes from now on.
+    pub watch: bool,
+    /// Versions of the cards that the client has, by host: these are not sent again.
+    pub known: Vec<(ByteString, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hosts {
+    pub request_id: ByteString,
+    pub hosts: Vec<HostEntry>,
+}
+
+/// A host as the asking role sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEntry {
+    pub id: ByteString,
+    pub online: bool,
+    /// For how long it has been online, or away.
+    pub since_ms: u64,
+    /// Names this content of the card.
+    pub version: u64,
+    /// Left out when the client knows it, and when the answer would get too long: then ask again, with what came.
+    pub card: Option<Body>,
+}
+
 /// Ties every variant to its word on the wire, so that none can be added without one.
 macro_rules! kinds {
     ($frame:ident { $($variant:pat => $kind:literal),+ $(,)? }) => {
@@ -236,6 +294,8 @@ kinds!(ClientFrame {
     Self::ListConnected { .. } => "list_connected",
     Self::Event(_) => "live_event",
     Self::Status { .. } => "status",
+    Self::Announce(_) => "announce",
+    Self::Hosts(_) => "hosts",
 });
 
 kinds!(BrokerFrame {
@@ -250,4 +310,7 @@ kinds!(BrokerFrame {
     Self::Connected { .. } => "connected",
     Self::Event(_) => "live_event",
     Self::Status(_) => "status",
+    Self::Announced(_) => "announced",
+    Self::Hosts(_) => "hosts",
+    Self::HostsChanged => "hosts_changed",
 });

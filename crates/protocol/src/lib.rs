@@ -16,8 +16,8 @@ mod varint;
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};
 pub use frames::{
-    AckResult, BrokerFrame, ClientFrame, Connection, Deliver, Event, Framing, Hello, Limits, MailboxStatus, Push,
-    Refusal, Status, Welcome,
+    AckResult, Announce, Announced, AskHosts, BrokerFrame, Card, ClientFrame, Connection, Deliver, Event, Framing,
+    Hello, HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, Status, Welcome,
 };
 pub use kind::InboxKind;
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name};

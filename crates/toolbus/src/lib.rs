@@ -2,11 +2,11 @@
 
 pub use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 pub use toolbus_client::{
-    Ask, AskMode, BrokerClient, BrokerError, BrokerResult, Call, CallItem, ClientOptions, LiveEvent, MultiplexedClient,
-    Reply, SendOptions,
+    Ask, AskMode, BrokerClient, BrokerError, BrokerResult, Call, CallItem, ClientOptions, HostsWatch, KnownHosts,
+    LiveEvent, MultiplexedClient, Reply, SendOptions,
 };
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, InboxKind, InboxMessage, MsgId, Status,
+    AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, HostEntry, InboxKind, InboxMessage, MsgId, Status,
 };
 
 #[doc = include_str!("../../../README.md")]

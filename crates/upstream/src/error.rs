@@ -34,6 +34,9 @@ pub enum ServerError {
     /// A modern server ended the request of its own accord, without a result.
     #[error("server {server:?} ended the request{}", colon(reason))]
     EndedByServer { server: String, reason: String },
+    /// The caller cancelled the request where that leaves no way for an answer.
+    #[error("the request to server {server:?} was cancelled")]
+    Cancelled { server: String },
     /// The caller took so long over the call's events that its queue ran over.
     #[error("the events of a call to server {server:?} were not taken for {after:?}")]
     SlowCaller { server: String, after: Duration },
@@ -59,6 +62,7 @@ impl ServerError {
             Self::TooLarge { .. } => "TB0405",
             Self::Silent { .. } | Self::NotReading { .. } | Self::SlowCaller { .. } => "TB0407",
             Self::Died { .. } | Self::BrokenOff { .. } | Self::EndedByServer { .. } => "TB0408",
+            Self::Cancelled { .. } => "TB0408",
             Self::BadMessage { .. } | Self::BadRequest { .. } => "TB0409",
         }
     }
@@ -78,6 +82,7 @@ impl ServerError {
             Self::SessionGone { .. } => "try again: the host opens a new session",
             Self::BrokenOff { .. } => "the call may have run or not; check before you repeat it",
             Self::EndedByServer { .. } => "the server is stopping or has too much to do; try again later",
+            Self::Cancelled { .. } => "the call may have run or not",
             Self::SlowCaller { .. } => "the worker's connection is too slow for what the tool reports",
             Self::BadRequest { .. } => "the request's params have to be a JSON object",
         }

@@ -5,11 +5,18 @@
 //! decided elsewhere.
 
 mod call;
+mod calls;
 pub mod config;
 mod connection;
 mod error;
+mod guard;
+mod http;
+mod inbound;
 mod options;
 mod probe;
+mod process;
+mod queue;
+mod stdio;
 
 pub use call::{CallEvent, ServerCall};
 pub use config::{
@@ -18,5 +25,7 @@ pub use config::{
 };
 pub use connection::{ServerConnection, ServerEvent};
 pub use error::{ExitReason, ServerError};
+pub use guard::guard_main;
+pub use inbound::Oddities;
 pub use options::{ConnectionOptions, GuardCommand};
 pub use probe::{Eras, probe};

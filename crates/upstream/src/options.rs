@@ -20,7 +20,7 @@ pub struct ConnectionOptions {
     pub grace: Duration,
 }
 
-/// Run as `program args… --lifeline PATH -- command…`; see [`crate::GuardCommand`].
+/// Run as `program args… --lifeline PATH -- command…`; see [`crate::guard_main`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardCommand {
     pub program: PathBuf,

@@ -9,6 +9,7 @@ mod congestion;
 mod first_frame;
 mod health;
 mod hoarding;
+mod host_cards;
 mod hosts_and_origins;
 mod leaving;
 mod limits;

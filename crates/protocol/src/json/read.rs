@@ -10,6 +10,7 @@ use bytestring::ByteString;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 struct FlatClient<'a> {
@@ -30,8 +31,19 @@ struct FlatClient<'a> {
     correlation_id: Option<String>,
     role: Option<String>,
     tags: Option<Vec<u64>>,
+    #[serde(borrow)]
+    cards: Option<Vec<Object<FlatCard<'a>>>>,
+    watch: Option<bool>,
+    known: Option<BTreeMap<String, u64>>,
     #[serde(borrow, default, deserialize_with = "present")]
     body: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct FlatCard<'a> {
+    role: Option<String>,
+    #[serde(borrow)]
+    card: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +105,15 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
+        "announce" => ClientFrame::Announce(Announce {
+            request_id: required(flat.request_id, "announce", "request_id")?,
+            cards: cards(flat.cards.ok_or(DecodeError::Missing("announce", "cards"))?)?,
+        }),
+        "hosts" => ClientFrame::Hosts(AskHosts {
+            request_id: required(flat.request_id, "hosts", "request_id")?,
+            watch: flat.watch.unwrap_or_default(),
+            known: flat.known.unwrap_or_default().into_iter().map(|(id, version)| (id.into(), version)).collect(),
+        }),
         other => ClientFrame::Unknown { kind: other.to_owned() },
     })
 }
@@ -125,6 +146,18 @@ struct FlatBroker<'a> {
     mailboxes: Option<Vec<Object<FlatMailbox>>>,
     more_mailboxes: Option<u64>,
     set_aside: Option<u64>,
+    #[serde(borrow)]
+    hosts: Option<Vec<Object<FlatHost<'a>>>>,
+}
+
+#[derive(Deserialize)]
+struct FlatHost<'a> {
+    id: String,
+    online: bool,
+    since_ms: u64,
+    version: u64,
+    #[serde(borrow, default, deserialize_with = "present")]
+    card: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -192,6 +225,13 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => status(flat)?,
+        "announced" => BrokerFrame::Announced(Announced {
+            request_id: required(flat.request_id, "announced", "request_id")?,
+            reason: flat.reason,
+            code: flat.code.as_deref().and_then(ErrorCode::from_code),
+        }),
+        "hosts" => hosts(flat)?,
+        "hosts_changed" => BrokerFrame::HostsChanged,
         other => BrokerFrame::Unknown { kind: other.to_owned() },
     })
 }
@@ -228,6 +268,29 @@ fn status(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
         set_aside: flat.set_aside.unwrap_or_default(),
         request_id: required(flat.request_id, "status", "request_id")?,
     }))
+}
+
+fn cards(flat: Vec<Object<FlatCard<'_>>>) -> Result<Vec<Card>, DecodeError> {
+    let card = |Object(flat): Object<FlatCard<'_>>| {
+        let role = flat.role.map(|role| name(role.into())).transpose()?;
+        Ok(Card { role, card: body(flat.card)? })
+    };
+    flat.into_iter().map(card).collect()
+}
+
+fn hosts(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
+    let host = |Object(flat): Object<FlatHost<'_>>| {
+        Ok(HostEntry {
+            id: name(flat.id.into())?,
+            online: flat.online,
+            since_ms: flat.since_ms,
+            version: flat.version,
+            card: flat.card.map(body).transpose()?,
+        })
+    };
+    let hosts = flat.hosts.ok_or(DecodeError::Missing("hosts", "hosts"))?;
+    let hosts = hosts.into_iter().map(host).collect::<Result<_, DecodeError>>()?;
+    Ok(BrokerFrame::Hosts(Hosts { request_id: required(flat.request_id, "hosts", "request_id")?, hosts }))
 }
 
 pub fn message_id(text: &[u8]) -> Option<MsgId> {

@@ -1,7 +1,7 @@
 //! Frames to text. The small frames go through serde; a message's body is spliced in as it is.
 
 use crate::frames::*;
-use crate::{AgentRef, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
+use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
 use serde::Serialize;
 use serde_json::json;
 
@@ -38,6 +38,12 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
         ClientFrame::Event(event) => event_text(event, "to"),
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
+        ClientFrame::Announce(announce) => announce_text(announce),
+        ClientFrame::Hosts(ask) => {
+            let known: serde_json::Map<_, _> =
+                ask.known.iter().map(|(id, version)| (id.to_string(), (*version).into())).collect();
+            json!({"kind": "hosts", "request_id": &*ask.request_id, "watch": ask.watch, "known": known}).to_string()
+        }
         ClientFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
     }
 }
@@ -77,6 +83,9 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
             event_text(event, "from")
         }
         BrokerFrame::Status(status) => status_text(status),
+        BrokerFrame::Announced(announced) => announced_text(announced),
+        BrokerFrame::Hosts(hosts) => hosts_text(hosts),
+        BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),
         BrokerFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
     })
 }
@@ -178,6 +187,61 @@ fn status_text(status: &Status) -> String {
         "set_aside": status.set_aside,
     })
     .to_string()
+}
+
+/// Cards are taken on trust here. Their host's client has checked them, and the broker has read them out of JSON.
+fn announce_text(announce: &Announce) -> String {
+    let mut out = String::from(r#"{"kind":"announce","request_id":"#);
+    push_json(&mut out, &*announce.request_id);
+    out.push_str(r#","cards":["#);
+    for (index, Card { role, card }) in announce.cards.iter().enumerate() {
+        out.push_str(if index == 0 { "{" } else { ",{" });
+        if let Some(role) = role {
+            out.push_str(r#""role":"#);
+            push_json(&mut out, &**role);
+            out.push(',');
+        }
+        push_card(&mut out, card);
+        out.push('}');
+    }
+    out.push_str("]}");
+    out
+}
+
+fn push_card(out: &mut String, card: &Body) {
+    out.push_str(r#""card":"#);
+    out.push_str(&String::from_utf8_lossy(card.as_bytes()));
+}
+
+fn announced_text(announced: &Announced) -> String {
+    let mut value = json!({"kind": "announced", "request_id": &*announced.request_id});
+    if let Some(reason) = &announced.reason {
+        value["reason"] = reason.as_str().into();
+    }
+    if let Some(code) = announced.code {
+        value["code"] = code.code().into();
+    }
+    value.to_string()
+}
+
+fn hosts_text(hosts: &Hosts) -> String {
+    let mut out = String::from(r#"{"kind":"hosts","request_id":"#);
+    push_json(&mut out, &*hosts.request_id);
+    out.push_str(r#","hosts":["#);
+    for (index, host) in hosts.hosts.iter().enumerate() {
+        out.push_str(if index == 0 { r#"{"id":"# } else { r#",{"id":"# });
+        push_json(&mut out, &*host.id);
+        out.push_str(&format!(",\"online\":{}", host.online));
+        push_number(&mut out, "since_ms", Some(host.since_ms));
+        push_number(&mut out, "version", Some(host.version));
+        if let Some(card) = &host.card {
+            out.push(',');
+            push_card(&mut out, card);
+        }
+        out.push('}');
+    }
+    out.push_str("]}");
+    out
 }
 
 fn agent_value(agent: &AgentRef) -> serde_json::Value {

@@ -2,8 +2,9 @@
 
 use bytestring::ByteString;
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Framing,
-    Hello, InboxKind, InboxMessage, Limits, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
+    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Limits, MailboxStatus,
+    MsgId, Push, Refusal, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -66,7 +67,20 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("live_event", event(body(r#"{ "progress": 0.50, "total": 1.0 }"#))),
         ("live_event_null", event(Body::null())),
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
+        ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
+        ("announce_nothing", announce(vec![])),
+        ("hosts", ask_hosts(false, vec![])),
+        ("hosts_watch", ask_hosts(true, vec![("desktop".into(), 7), ("näme ☃".into(), u64::MAX)])),
     ]
+}
+
+fn announce(cards: Vec<(Option<&'static str>, &str)>) -> ClientFrame {
+    let card = |(role, text): (Option<&'static str>, &str)| Card { role: role.map(Into::into), card: body(text) };
+    ClientFrame::Announce(Announce { request_id: "a-1".into(), cards: cards.into_iter().map(card).collect() })
+}
+
+fn ask_hosts(watch: bool, known: Vec<(ByteString, u64)>) -> ClientFrame {
+    ClientFrame::Hosts(AskHosts { request_id: "h-1".into(), watch, known })
 }
 
 fn delivers() -> Vec<(&'static str, ClientFrame)> {
@@ -175,7 +189,34 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("live_event", BrokerFrame::Event(event)),
         ("status", BrokerFrame::Status(busy_status())),
         ("status_empty", BrokerFrame::Status(idle)),
+        ("announced", announced(None, None)),
+        ("announced_refused", announced(Some("a card of 9000000 bytes"), Some(ErrorCode::CardRefused))),
+        ("hosts", BrokerFrame::Hosts(hosts())),
+        ("hosts_none", BrokerFrame::Hosts(Hosts { request_id: "h-1".into(), hosts: vec![] })),
+        ("hosts_changed", BrokerFrame::HostsChanged),
     ]
+}
+
+fn announced(reason: Option<&str>, code: Option<ErrorCode>) -> BrokerFrame {
+    BrokerFrame::Announced(Announced { request_id: "a-1".into(), reason: reason.map(str::to_owned), code })
+}
+
+fn hosts() -> Hosts {
+    let host = |id: &'static str, online, since_ms, version, card: Option<&str>| HostEntry {
+        id: id.into(),
+        online,
+        since_ms,
+        version,
+        card: card.map(body),
+    };
+    Hosts {
+        request_id: "h-1".into(),
+        hosts: vec![
+            host("desktop", true, 61_000, 9, Some(r#"{ "tools": [1.0] }"#)),
+            host("laptop", false, 0, u64::MAX, None),
+            host("shed", false, 7, 0, Some("null")),
+        ],
+    }
 }
 
 fn busy_status() -> Status {

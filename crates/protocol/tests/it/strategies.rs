@@ -5,9 +5,9 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Framing,
-    Hello, InboxKind, InboxMessage, Limits, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome,
-    check_name,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
+    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Limits, MailboxStatus,
+    MsgId, Push, Refusal, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -28,6 +28,8 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => name().prop_map(|role| ClientFrame::ListConnected { role }),
         2 => event().prop_map(ClientFrame::Event),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
+        1 => announce().prop_map(ClientFrame::Announce),
+        1 => ask_hosts().prop_map(ClientFrame::Hosts),
         1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
     ]
 }
@@ -53,6 +55,9 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
+        1 => announced().prop_map(BrokerFrame::Announced),
+        1 => hosts().prop_map(BrokerFrame::Hosts),
+        1 => Just(BrokerFrame::HostsChanged),
         1 => unknown_kind(BrokerFrame::KINDS).prop_map(|kind| BrokerFrame::Unknown { kind }),
     ]
 }
@@ -91,6 +96,29 @@ fn status() -> impl Strategy<Value = Status> {
         more_mailboxes,
         set_aside,
     })
+}
+
+fn announce() -> impl Strategy<Value = Announce> {
+    let card = (of(name()), body()).prop_map(|(role, card)| Card { role, card });
+    (name(), vec(card, 0..4)).prop_map(|(request_id, cards)| Announce { request_id, cards })
+}
+
+fn announced() -> impl Strategy<Value = Announced> {
+    let parts = (name(), of(any_text()), of(proptest::sample::select(ErrorCode::ALL)));
+    parts.prop_map(|(request_id, reason, code)| Announced { request_id, reason, code })
+}
+
+fn ask_hosts() -> impl Strategy<Value = AskHosts> {
+    let known = proptest::collection::btree_map(name().prop_map(|name| name.to_string()), any::<u64>(), 0..4);
+    let known = known.prop_map(|known| known.into_iter().map(|(id, version)| (id.into(), version)).collect());
+    (name(), any::<bool>(), known).prop_map(|(request_id, watch, known)| AskHosts { request_id, watch, known })
+}
+
+fn hosts() -> impl Strategy<Value = Hosts> {
+    let host = (name(), any::<(bool, u64, u64)>(), of(body()));
+    let host =
+        host.prop_map(|(id, (online, since_ms, version), card)| HostEntry { id, online, since_ms, version, card });
+    (name(), vec(host, 0..4)).prop_map(|(request_id, hosts)| Hosts { request_id, hosts })
 }
 
 fn event() -> impl Strategy<Value = Event> {

@@ -3,6 +3,7 @@
 mod calls;
 mod cli;
 mod client;
+mod hosts;
 mod kill;
 mod local;
 mod process;

@@ -1,0 +1,270 @@
+//! The hosts that announced themselves, and their cards. What the rest of the broker needs of it is one small trait; the
+//! implementation here keeps cards in memory and in a folder, so that the tools of a host that is away stay known.
+
+use crate::card_files::{CardFiles, StoredCards};
+use bytestring::ByteString;
+use hashbrown::{HashMap, HashSet};
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
+use toolbus_engine::ConnId;
+use toolbus_protocol::{Body, Card, HostEntry};
+
+/// Longest card, in bytes.
+pub const MAX_CARD_BYTES: usize = 8 << 20;
+/// Cards of one host: one for each role, and one for all others.
+pub const MAX_ROLES_PER_HOST: usize = 64;
+pub const MAX_HOSTS: usize = 1024;
+/// A host that was away for longer is forgotten.
+pub const KEPT_WHILE_AWAY: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Cards that go into one answer, in bytes; the first one always does.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// Why cards are not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum CardRefusal {
+    #[error("a card of {0} bytes; the limit is {MAX_CARD_BYTES}")]
+    TooLarge(usize),
+    #[error("{0} cards; a host may have {MAX_ROLES_PER_HOST}")]
+    TooManyRoles(usize),
+    #[error("two cards for the same role")]
+    SameRole,
+    #[error("there are {MAX_HOSTS} hosts already")]
+    TooManyHosts,
+    #[error("too many announcements at a time")]
+    TooManyAtATime,
+    #[error("the cards can't be written: {0}")]
+    Unwritten(io::Error),
+}
+
+pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<(), CardRefusal>> + Send>>;
+
+/// Which hosts there are. A cluster has another one than a single broker.
+pub trait HostDirectory: Send + Sync {
+    /// Replaces the cards of a host; done when they are durable. From now on the host is online until `left`.
+    fn announce(&self, host: &str, conn: ConnId, cards: Vec<Card>) -> AnnounceFuture;
+    /// A connection that announced is gone.
+    fn left(&self, host: &str, conn: ConnId);
+    /// The hosts that have a card for this role, and those cards that the asker does not know.
+    fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
+    /// Counts changes.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// The directory of a single broker.
+pub struct FolderDirectory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// One writer at a time.
+    files: Mutex<CardFiles>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    hosts: HashMap<Arc<str>, Host>,
+    presence: HashMap<Arc<str>, Presence>,
+    announcements: u64,
+}
+
+struct Host {
+    cards: Vec<Card>,
+    versions: Vec<u64>,
+    /// Which announcement the cards are from; an earlier one that is late does not replace them.
+    announcement: u64,
+    away_since: SystemTime,
+}
+
+struct Presence {
+    conns: HashSet<ConnId>,
+    since: Instant,
+}
+
+impl FolderDirectory {
+    /// Reads the cards of an earlier run. What can't be read is set aside and never stops the broker.
+    pub fn open(folder: &Path, seed: u64) -> Self {
+        let files = CardFiles::new(folder.join("hosts"), seed);
+        let mut hosts = HashMap::new();
+        for StoredCards { host, cards, seen } in files.read_all(KEPT_WHILE_AWAY) {
+            hosts.insert(Arc::from(&*host), Host::new(cards, 0, seen));
+        }
+        let state = State { hosts, ..State::default() };
+        let shared = Shared { state: Mutex::new(state), files: Mutex::new(files), changes: watch::Sender::new(0) };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl HostDirectory for FolderDirectory {
+    fn announce(&self, host: &str, conn: ConnId, cards: Vec<Card>) -> AnnounceFuture {
+        let host: Arc<str> = Arc::from(host);
+        let number = match self.shared.lock().begin(&host, conn, &cards) {
+            Ok(number) => number,
+            Err(refusal) => return Box::pin(std::future::ready(Err(refusal))),
+        };
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let writing = tokio::task::spawn_blocking(move || shared.replace(host, number, cards));
+            writing.await.unwrap_or_else(|error| Err(CardRefusal::Unwritten(io::Error::other(error))))
+        })
+    }
+
+    fn left(&self, host: &str, conn: ConnId) {
+        let mut state = self.shared.lock();
+        if !state.absent(host, conn) {
+            return;
+        }
+        let Some(known) = state.hosts.get_mut(host) else { return };
+        known.away_since = SystemTime::now();
+        drop(state);
+        self.shared.changed();
+        let (shared, host) = (Arc::clone(&self.shared), host.to_owned());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || shared.files().touch(&host));
+        }
+    }
+
+    fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry> {
+        let state = self.shared.lock();
+        let mut entries: Vec<HostEntry> =
+            state.hosts.iter().filter_map(|(id, host)| state.entry(id, host, role)).collect();
+        entries.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut room = MAX_ANSWER_BYTES;
+        for entry in &mut entries {
+            let size = entry.card.as_ref().map_or(0, |card| card.as_bytes().len());
+            let is_known = known.get(&entry.id) == Some(&entry.version);
+            // The first goes whatever its size, or a client could never get it.
+            if is_known || (size > room && room < MAX_ANSWER_BYTES) {
+                entry.card = None;
+            } else {
+                room = room.saturating_sub(size);
+            }
+        }
+        entries
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the hosts")
+    }
+
+    fn files(&self) -> MutexGuard<'_, CardFiles> {
+        self.files.lock().expect("no code panics while it holds the files")
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Writes, then shows. Blocks on the disk.
+    fn replace(&self, host: Arc<str>, number: u64, cards: Vec<Card>) -> Result<(), CardRefusal> {
+        let files = self.files();
+        if self.lock().hosts.get(&host).is_some_and(|known| known.announcement > number) {
+            return Ok(());
+        }
+        let written = if cards.is_empty() { files.remove(&host) } else { files.write(&host, &cards) };
+        written.map_err(CardRefusal::Unwritten)?;
+        let mut state = self.lock();
+        if cards.is_empty() {
+            state.hosts.remove(&host);
+        } else {
+            state.hosts.insert(host, Host::new(cards, number, SystemTime::now()));
+        }
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+}
+
+impl State {
+    /// Checks the limits and gives the announcement its number.
+    fn begin(&mut self, host: &Arc<str>, conn: ConnId, cards: &[Card]) -> Result<u64, CardRefusal> {
+        check(cards)?;
+        if cards.is_empty() {
+            self.absent(host, conn);
+        } else {
+            // Those that announce right now count, too.
+            let others = self.presence.keys().filter(|present| !self.hosts.contains_key(*present)).count();
+            let is_new = !self.hosts.contains_key(host) && !self.presence.contains_key(host);
+            if is_new && self.hosts.len() + others >= MAX_HOSTS {
+                return Err(CardRefusal::TooManyHosts);
+            }
+            let since = Instant::now();
+            let presence = self.presence.entry(Arc::clone(host)).or_insert_with(|| Presence::new(since));
+            presence.conns.insert(conn);
+        }
+        self.announcements += 1;
+        Ok(self.announcements)
+    }
+
+    /// True if that was the host's last connection.
+    fn absent(&mut self, host: &str, conn: ConnId) -> bool {
+        let Some(presence) = self.presence.get_mut(host) else { return false };
+        presence.conns.remove(&conn);
+        let gone = presence.conns.is_empty();
+        if gone {
+            self.presence.remove(host);
+        }
+        gone
+    }
+
+    fn entry(&self, id: &str, host: &Host, role: Option<&str>) -> Option<HostEntry> {
+        let of = |wanted: Option<&str>| host.cards.iter().position(|card| card.role.as_deref() == wanted);
+        let index = role.and_then(|role| of(Some(role))).or_else(|| of(None))?;
+        let presence = self.presence.get(id);
+        let since = match presence {
+            Some(presence) => presence.since.elapsed(),
+            None => host.away_since.elapsed().unwrap_or_default(),
+        };
+        if presence.is_none() && since > KEPT_WHILE_AWAY {
+            return None;
+        }
+        Some(HostEntry {
+            id: ByteString::from(id),
+            online: presence.is_some(),
+            since_ms: since.as_millis() as u64,
+            version: host.versions[index],
+            card: Some(host.cards[index].card.clone()),
+        })
+    }
+}
+
+impl Host {
+    fn new(cards: Vec<Card>, announcement: u64, away_since: SystemTime) -> Self {
+        let versions = cards.iter().map(|card| version(&card.card)).collect();
+        Self { cards, versions, announcement, away_since }
+    }
+}
+
+impl Presence {
+    fn new(since: Instant) -> Self {
+        Self { conns: HashSet::new(), since }
+    }
+}
+
+/// The same content has the same version, also after a restart. It fits into the numbers of every JSON reader.
+fn version(card: &Body) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(card.as_bytes()) >> 11
+}
+
+fn check(cards: &[Card]) -> Result<(), CardRefusal> {
+    if cards.len() > MAX_ROLES_PER_HOST {
+        return Err(CardRefusal::TooManyRoles(cards.len()));
+    }
+    if let Some(large) = cards.iter().map(|card| card.card.as_bytes().len()).find(|size| *size > MAX_CARD_BYTES) {
+        return Err(CardRefusal::TooLarge(large));
+    }
+    let roles: HashSet<Option<&str>> = cards.iter().map(|card| card.role.as_deref()).collect();
+    if roles.len() < cards.len() { Err(CardRefusal::SameRole) } else { Ok(()) }
+}

@@ -1,0 +1,91 @@
+//! A connection's dealings with the directory of hosts: its announcements, its questions, and its watch.
+
+use crate::directory::{CardRefusal, HostDirectory};
+use crate::outbox::ConnectionOutbox;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use toolbus_engine::ConnId;
+use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
+
+/// Announcements of one connection on their way to the disk.
+const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
+/// How often a watcher is told of changes at most.
+const NEWS_INTERVAL: Duration = Duration::from_millis(100);
+
+pub struct HostDesk {
+    directory: Arc<dyn HostDirectory>,
+    /// As it was authenticated.
+    agent: AgentRef,
+    conn: ConnId,
+    outbox: Arc<ConnectionOutbox>,
+    announcing: Arc<Semaphore>,
+    announced: bool,
+    watcher: Option<AbortHandle>,
+}
+
+impl HostDesk {
+    pub fn new(
+        directory: Arc<dyn HostDirectory>,
+        agent: AgentRef,
+        conn: ConnId,
+        outbox: Arc<ConnectionOutbox>,
+    ) -> Self {
+        let announcing = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
+        Self { directory, agent, conn, outbox, announcing, announced: false, watcher: None }
+    }
+
+    pub fn announce(&mut self, Announce { request_id, cards }: Announce) {
+        let outbox = Arc::clone(&self.outbox);
+        let answer = move |outcome: Result<(), CardRefusal>| {
+            let refusal = outcome.err();
+            outbox.send(BrokerFrame::Announced(Announced {
+                request_id,
+                code: refusal.as_ref().map(|_| ErrorCode::CardRefused),
+                reason: refusal.map(|refusal| refusal.to_string()),
+            }));
+        };
+        let Ok(permit) = Arc::clone(&self.announcing).try_acquire_owned() else {
+            return answer(Err(CardRefusal::TooManyAtATime));
+        };
+        self.announced = true;
+        let announcing = self.directory.announce(&self.agent.session_id, self.conn, cards);
+        tokio::spawn(async move {
+            answer(announcing.await);
+            drop(permit);
+        });
+    }
+
+    pub fn ask(&mut self, AskHosts { request_id, watch, known }: AskHosts) {
+        // Before the look at the hosts: what changes after it must not go unnoticed.
+        if watch && self.watcher.is_none() {
+            self.watcher = Some(self.watch());
+        }
+        let hosts = self.directory.hosts(self.agent.role.as_deref(), &known.into_iter().collect());
+        self.outbox.send(BrokerFrame::Hosts(Hosts { request_id, hosts }));
+    }
+
+    /// Changes that come together are told once, and the last one always is.
+    fn watch(&self) -> AbortHandle {
+        let (mut changes, outbox) = (self.directory.changes(), Arc::clone(&self.outbox));
+        let watching = tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                outbox.send(BrokerFrame::HostsChanged);
+                tokio::time::sleep(NEWS_INTERVAL).await;
+            }
+        });
+        watching.abort_handle()
+    }
+}
+
+impl Drop for HostDesk {
+    fn drop(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
+        if self.announced {
+            self.directory.left(&self.agent.session_id, self.conn);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Hosts and their cards, from both sides: announcing one's own, and knowing those of others.
+
+use crate::client::BrokerClient;
+use crate::error::{BrokerError, BrokerResult};
+use bytestring::ByteString;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+use tokio::sync::{oneshot, watch};
+use toolbus_protocol::{Announce, Announced, AskHosts, Body, Card, ClientFrame, ErrorCode, HostEntry, Hosts, MsgId};
+
+/// The versions of the cards that a caller has, by host.
+pub type KnownHosts = BTreeMap<String, u64>;
+
+/// Questions for cards that did not fit into one answer. More than a broker has hosts.
+const MAX_ROUNDS: usize = 2048;
+
+impl BrokerClient {
+    /// Makes this agent a host: what it offers, for each role and (with no role) for all others. Replaces what was
+    /// announced before; nothing at all ends it. Done when the broker has it on disk. Announced again by itself after
+    /// every reconnect.
+    pub async fn announce(&self, cards: Vec<(Option<String>, Body)>) -> BrokerResult<()> {
+        self.check_version()?;
+        let limit = self.shared.lock().terms.max_frame_bytes.unwrap_or(u64::MAX);
+        let mut size = 0;
+        for (_, card) in &cards {
+            card.check()?;
+            size += card.as_bytes().len() as u64 + 512;
+        }
+        if size > limit {
+            let reason = format!("cards of {size} bytes; the broker's limit is {limit}");
+            return Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, id: None });
+        }
+        let card = |(role, card): (Option<String>, Body)| Card { role: role.map(ByteString::from), card };
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            if let Some(frame) = session.hosts.announce(cards.into_iter().map(card).collect(), sender) {
+                session.send(frame);
+            }
+        });
+        self.await_receipt(answer).await
+    }
+
+    /// The hosts that this agent's role may see. Cards whose versions are in `known` are left out.
+    pub async fn hosts(&self, known: &KnownHosts) -> BrokerResult<Vec<HostEntry>> {
+        self.check_version()?;
+        let mut known: Vec<_> = known.iter().map(|(id, version)| (ByteString::from(&**id), *version)).collect();
+        let mut cards: HashMap<ByteString, (u64, Body)> = HashMap::new();
+        for _ in 0..MAX_ROUNDS {
+            let mut hosts = self.ask_hosts(known.clone()).await?;
+            let before = cards.len();
+            for host in &hosts {
+                if let Some(card) = &host.card {
+                    known.retain(|(id, _)| *id != host.id);
+                    known.push((host.id.clone(), host.version));
+                    cards.insert(host.id.clone(), (host.version, card.clone()));
+                }
+            }
+            let lacking =
+                |host: &HostEntry| !known.iter().any(|(id, version)| *id == host.id && *version == host.version);
+            if !hosts.iter().any(lacking) || cards.len() == before {
+                for host in &mut hosts {
+                    let got = cards.remove(&host.id).filter(|(version, _)| *version == host.version);
+                    host.card = got.map(|(_, card)| card);
+                }
+                return Ok(hosts);
+            }
+        }
+        Err(BrokerError::Protocol("the broker's list of hosts has no end".into()))
+    }
+
+    async fn ask_hosts(&self, known: Vec<(ByteString, u64)>) -> BrokerResult<Vec<HostEntry>> {
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            if session.is_connected() {
+                let frame = session.hosts.ask(known, sender);
+                session.send(frame);
+            }
+        });
+        self.await_answer(answer).await
+    }
+
+    /// Starts being told of changes: a host announced, came or went. Rings also after a reconnect, when anything may
+    /// have happened.
+    pub fn watch_hosts(&self) -> HostsWatch {
+        let changes = self.shared.change(|session| {
+            let (frame, changes) = session.hosts.watch();
+            if session.terms.version >= 2 {
+                session.send(frame);
+            }
+            changes
+        });
+        HostsWatch { changes }
+    }
+
+    fn check_version(&self) -> BrokerResult<()> {
+        if self.shared.lock().terms.version < 2 {
+            return Err(BrokerError::Protocol("this broker knows nothing of hosts".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Tells when the hosts have changed.
+pub struct HostsWatch {
+    changes: watch::Receiver<u64>,
+}
+
+impl HostsWatch {
+    /// Waits for a change since the last call, however many there were. `None` when the client is closed.
+    pub async fn changed(&mut self) -> Option<()> {
+        self.changes.changed().await.ok()
+    }
+}
+
+/// What a session knows of hosts.
+pub struct HostsView {
+    /// What this agent announced last, to be announced again; and who waits for the answer.
+    cards: Option<Vec<Card>>,
+    announcing: HashMap<ByteString, Vec<oneshot::Sender<BrokerResult<()>>>>,
+    asking: HashMap<ByteString, oneshot::Sender<Vec<HostEntry>>>,
+    watching: bool,
+    /// Versions that came last: a watch that is renewed does not fetch their cards again.
+    seen: BTreeMap<ByteString, u64>,
+    bell: Option<watch::Sender<u64>>,
+}
+
+impl Default for HostsView {
+    fn default() -> Self {
+        Self {
+            cards: None,
+            announcing: HashMap::new(),
+            asking: HashMap::new(),
+            watching: false,
+            seen: BTreeMap::new(),
+            bell: Some(watch::Sender::new(0)),
+        }
+    }
+}
+
+impl HostsView {
+    /// Remembers the cards and returns the frame for them.
+    fn announce(&mut self, cards: Vec<Card>, answer: oneshot::Sender<BrokerResult<()>>) -> Option<ClientFrame> {
+        self.bell.as_ref()?;
+        let request_id = MsgId::new().into_inner();
+        self.cards = Some(cards.clone());
+        self.announcing.insert(request_id.clone(), vec![answer]);
+        Some(ClientFrame::Announce(Announce { request_id, cards }))
+    }
+
+    pub fn announced(&mut self, Announced { request_id, reason, code }: Announced) {
+        let outcome = match reason {
+            None => Ok(()),
+            Some(reason) => {
+                tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker refused an announcement");
+                Err(BrokerError::Rejected { code, reason, id: None })
+            }
+        };
+        for waiting in self.announcing.remove(&request_id).into_iter().flatten() {
+            waiting.send(outcome.clone()).ok();
+        }
+    }
+
+    fn ask(&mut self, known: Vec<(ByteString, u64)>, answer: oneshot::Sender<Vec<HostEntry>>) -> ClientFrame {
+        let request_id = MsgId::new().into_inner();
+        self.asking.insert(request_id.clone(), answer);
+        ClientFrame::Hosts(AskHosts { request_id, watch: self.watching, known })
+    }
+
+    pub fn answered(&mut self, answer: Hosts) {
+        self.seen = answer.hosts.iter().map(|host| (host.id.clone(), host.version)).collect();
+        if let Some(waiting) = self.asking.remove(&answer.request_id) {
+            waiting.send(answer.hosts).ok();
+        }
+    }
+
+    fn watch(&mut self) -> (ClientFrame, watch::Receiver<u64>) {
+        self.watching = true;
+        let changes = match &self.bell {
+            Some(bell) => bell.subscribe(),
+            None => watch::Sender::new(0).subscribe(),
+        };
+        (self.renew_watch(), changes)
+    }
+
+    fn renew_watch(&self) -> ClientFrame {
+        let known = self.seen.iter().map(|(id, version)| (id.clone(), *version)).collect();
+        ClientFrame::Hosts(AskHosts { request_id: MsgId::new().into_inner(), watch: true, known })
+    }
+
+    pub fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A new connection: the broker has to learn again who is a host, and who watches. Who waits for the
+    /// answer to an announcement gets the answer to this one.
+    pub fn connected(&mut self, frames: &mut Vec<ClientFrame>) {
+        if let Some(cards) = &self.cards {
+            let request_id = MsgId::new().into_inner();
+            let waiting = self.announcing.drain().flat_map(|(_, waiting)| waiting).collect();
+            self.announcing.insert(request_id.clone(), waiting);
+            frames.push(ClientFrame::Announce(Announce { request_id, cards: cards.clone() }));
+        }
+        if self.watching {
+            frames.push(self.renew_watch());
+            self.ring();
+        }
+    }
+
+    pub fn disconnected(&mut self) {
+        self.asking.clear();
+    }
+
+    pub fn close(&mut self) {
+        self.bell = None;
+        self.asking.clear();
+        for waiting in self.announcing.drain().flat_map(|(_, waiting)| waiting) {
+            waiting.send(Err(BrokerError::Closed)).ok();
+        }
+    }
+}

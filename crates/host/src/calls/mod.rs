@@ -1,0 +1,223 @@
+//! One request of a client on its way through the host: may it, what is it called at the server, which era does the
+//! server speak, and then the way that fits.
+
+mod legacy_client;
+mod listen;
+mod modern_client;
+mod pass_through;
+mod relay;
+
+pub use legacy_client::keep_listening;
+
+use crate::catalog::collision;
+use crate::catalog::names::{is_prefixed, own_name};
+use crate::failure;
+use crate::host::Host;
+use crate::policy::Item;
+use crate::running::Caller;
+use crate::server::Server;
+use crate::session::{Session, SessionId};
+use crate::translate::listen::{Filter, LISTEN};
+use crate::turns::Turn;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use toolbus_mcp::{
+    Era, HostReply, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw, routed_name,
+};
+use toolbus_protocol::ErrorCode;
+
+/// A client's request and everything that its way depends on.
+pub struct Job {
+    pub host: Arc<Host>,
+    pub caller: Caller,
+    pub server: Arc<Server>,
+    pub rpc: Rpc,
+    /// A legacy client's session, and its place in the row of that session's messages.
+    pub session: Option<(Arc<Session>, Turn)>,
+}
+
+/// How a request ends when it doesn't end with the server's answer.
+pub enum Stop {
+    /// With this outcome.
+    With(Outcome),
+    Cancelled,
+    /// Somebody else replies.
+    HandedOver,
+}
+
+impl<T: Into<Outcome>> From<T> for Stop {
+    fn from(outcome: T) -> Self {
+        Self::With(outcome.into())
+    }
+}
+
+impl Job {
+    /// Gives the request its place in its session. Called in the order in which requests arrive.
+    pub fn begin(host: &Arc<Host>, caller: Caller, server: Arc<Server>, rpc: Rpc) -> Result<Self, RpcError> {
+        let session = match rpc.client.era {
+            Era::Modern => None,
+            Era::Legacy => {
+                let id = SessionId { mailbox: caller.mailbox().to_owned(), key: rpc.session.clone() };
+                let session = server.session(host, id, Era::Legacy)?;
+                let turn = session.turns.take();
+                Some((session, turn))
+            }
+        };
+        Ok(Self { host: Arc::clone(host), caller, server, rpc, session })
+    }
+
+    pub async fn run(mut self) {
+        let reply = match self.outcome().await {
+            Ok(outcome) | Err(Stop::With(outcome)) => HostReply::Rpc(outcome),
+            Err(Stop::Cancelled) => HostReply::Cancelled,
+            Err(Stop::HandedOver) => return,
+        };
+        self.host.reply(&self.caller, &reply).await;
+    }
+
+    /// The outcome itself; none if the request was cancelled.
+    pub async fn answer(mut self) -> Option<Outcome> {
+        match self.outcome().await {
+            Ok(outcome) | Err(Stop::With(outcome)) => Some(outcome),
+            Err(Stop::Cancelled | Stop::HandedOver) => None,
+        }
+    }
+
+    async fn outcome(&mut self) -> Result<Outcome, Stop> {
+        let key = routed_name(&self.rpc.method, self.rpc.params.as_deref());
+        self.authorise(key.as_ref())?;
+        let timeout = self.use_own_name(key)?;
+        let eras = tokio::select! {
+            biased;
+            eras = self.server.eras(&self.host) => eras?,
+            () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
+        };
+        match (self.rpc.client.era, self.server.era_for(self.rpc.client.era, &eras)) {
+            (Era::Legacy, Era::Legacy) => pass_through::legacy(self, timeout).await,
+            (Era::Modern, Era::Modern) => pass_through::modern(self, &eras, timeout).await,
+            (Era::Modern, Era::Legacy) => modern_client::run(self, &eras, timeout).await,
+            (Era::Legacy, Era::Modern) => legacy_client::run(self, &eras, timeout).await,
+        }
+    }
+
+    /// The one place where a request is allowed or refused.
+    fn authorise(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+        let item = match key {
+            Some(NameKey::Tool(name)) => Item::Tool(name),
+            Some(NameKey::Prompt(name)) => Item::Prompt(name),
+            Some(NameKey::Uri(uri)) => Item::Resource(uri),
+            Some(NameKey::Task(_)) | None => Item::Other,
+        };
+        self.check(item)?;
+        if self.rpc.method == LISTEN {
+            let filter = Filter::of_listen(self.rpc.params.as_deref()).map_err(bad_params)?;
+            filter.uris.iter().try_for_each(|uri| self.check(Item::Resource(uri)))?;
+        }
+        if let Some(key) = key
+            && let Some(owner) = self.host.catalog.owners().foreign_owner_of(key, self.server.index)
+        {
+            let (kind, name) = match key {
+                NameKey::Tool(name) => (ListKind::Tools, name),
+                NameKey::Prompt(name) => (ListKind::Prompts, name),
+                NameKey::Uri(name) | NameKey::Task(name) => (ListKind::Resources, name),
+            };
+            let message = collision(kind, name, self.host.servers[owner].name(), self.server.name());
+            return Err(failure::bus(ErrorCode::NameCollision, message));
+        }
+        Ok(())
+    }
+
+    fn check(&self, item: Item<'_>) -> Result<(), RpcError> {
+        let (role, server) = (self.caller.role(), self.server.name());
+        if self.host.options.policy.allows(role, server, item) {
+            Ok(())
+        } else {
+            Err(failure::not_allowed(item, server, role))
+        }
+    }
+
+    /// Takes the prefix off the name in the request. Returns the time limit of what it names.
+    fn use_own_name(&mut self, key: Option<NameKey>) -> Result<Option<Duration>, RpcError> {
+        let (kind, visible) = match key {
+            Some(NameKey::Tool(name)) => (ListKind::Tools, name),
+            Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
+            _ => return Ok(None),
+        };
+        let prefix = self.server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
+        let Some(own) = own_name(prefix, &visible) else {
+            let message =
+                format!("server {:?} has no {visible:?}: its names begin with {prefix:?}", self.server.name());
+            return Err(failure::bus(ErrorCode::UnknownName, message));
+        };
+        if prefix.is_some() {
+            self.rpc.params = Some(renamed(&self.rpc, own).map_err(bad_params)?);
+        }
+        Ok(match kind {
+            ListKind::Tools => self.server.config.timeout_of(own),
+            _ => self.server.config.timeout,
+        })
+    }
+
+    fn session_id(&self) -> SessionId {
+        SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
+    }
+
+    async fn wait_for_turn(&mut self) {
+        if let Some((_, turn)) = &mut self.session {
+            turn.wait().await;
+        }
+    }
+
+    /// Waits, in order, until the server may have one more call.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, Stop> {
+        if self.caller.cancel.is_fired() {
+            return Err(Stop::Cancelled);
+        }
+        tokio::select! {
+            biased;
+            permit = Arc::clone(&self.server.permits).acquire_owned() => permit.map_err(|_| Stop::Cancelled),
+            () = self.caller.cancel.fired() => Err(Stop::Cancelled),
+        }
+    }
+
+    /// A list as this worker may see it; anything else as it is.
+    fn seen(&self, outcome: Outcome) -> Outcome {
+        let (Outcome::Result(result), Some(kind)) = (&outcome, ListKind::of_method(&self.rpc.method)) else {
+            return outcome;
+        };
+        let owners = self.host.catalog.owners();
+        let viewer = self.host.viewer(self.caller.role(), &owners, &self.server);
+        match viewer.page(kind, result.clone()) {
+            Ok(page) => Outcome::Result(page),
+            Err(error) => {
+                let message = format!("server {:?} answered {} with {error}", self.server.name(), self.rpc.method);
+                failure::bus(ErrorCode::BadServerMessage, message).into()
+            }
+        }
+    }
+
+    fn bad_result(&self, error: &MembersError) -> Stop {
+        let message = format!("server {:?} answered {} with {error}", self.server.name(), self.rpc.method);
+        failure::bus(ErrorCode::BadServerMessage, message).into()
+    }
+
+    fn timed_out(&self) -> Stop {
+        let message = format!("server {:?} did not answer {} in time", self.server.name(), self.rpc.method);
+        failure::bus(ErrorCode::CallTimeout, message).into()
+    }
+}
+
+fn bad_params(error: MembersError) -> RpcError {
+    RpcError::new(codes::INVALID_PARAMS, format!("Invalid params: {error}"))
+}
+
+fn renamed(rpc: &Rpc, own: &str) -> Result<Raw, MembersError> {
+    let mut params = Members::of(rpc.params.as_deref())?;
+    if rpc.method == "completion/complete" {
+        params.edit("ref", |reference| reference.set("name", raw(own)))?;
+    } else {
+        params.set("name", raw(own));
+    }
+    Ok(params.to_raw())
+}

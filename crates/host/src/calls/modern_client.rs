@@ -1,0 +1,247 @@
+//! A modern client on a legacy server. The call to the server may outlive the client's request: when the server asks
+//! something, the request ends with `input_required` and the call is held until the client repeats its request.
+
+use super::pass_through::{forget, no_connection};
+use super::{Job, Stop, bad_params};
+use crate::failure;
+use crate::held::Continuation;
+use crate::link::Link;
+use crate::running::{Caller, Step, UpstreamCall};
+use crate::server::set_level;
+use crate::session::Session;
+use crate::translate::modern_on_legacy::{self as translate, Envelope, Note, Repetition};
+use crate::translate::{InputRequest, client_can, listen, server_has};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use toolbus_mcp::{Era, HostReply, Id, Outcome, Raw, RpcError};
+use toolbus_protocol::ErrorCode;
+use toolbus_upstream::Eras;
+
+/// Notifications that a server sends while its call is held; the oldest go first.
+const MOST_KEPT_NOTES: usize = 256;
+
+pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Result<Outcome, Stop> {
+    let envelope = Envelope::of(job.rpc.params.as_deref())?;
+    if job.rpc.method == "server/discover"
+        && let Some(initialize) = &eras.legacy
+    {
+        let discovered = translate::discover(initialize).map_err(|error| job.bad_result(&error))?;
+        return Ok(Outcome::Result(discovered));
+    }
+    if translate::is_gone(&job.rpc.method) {
+        return Err(RpcError::method_not_found(&job.rpc.method).into());
+    }
+    let session = job.server.session(&job.host, job.session_id(), Era::Modern)?;
+    let _in_use = session.begin_use();
+    if job.rpc.method == listen::LISTEN {
+        return job.listen_on_legacy(&session, &envelope).await;
+    }
+    if let Some(repetition) = Repetition::of(job.rpc.params.as_deref())? {
+        let continuation = Continuation { caller: job.caller.clone(), envelope, repetition };
+        let resumed = job.host.held.resume(&session.id, job.server.index, &job.rpc.method, continuation);
+        return Err(resumed.map_or_else(|_| failure::unknown_state().into(), |()| Stop::HandedOver));
+    }
+    let permit = job.permit().await?;
+    let (link, call) = start(job, &session, &envelope).await?;
+    let questions = Vec::new();
+    let mut call = HeldCall {
+        job,
+        session: &session,
+        link,
+        call: UpstreamCall::new(call, timeout),
+        envelope,
+        questions,
+        asked: 0,
+        kept: VecDeque::new(),
+        permit: Some(permit),
+    };
+    let outcome = call.run().await?;
+    match outcome {
+        Outcome::Result(result) => {
+            let result = translate::result(&job.rpc.method, &result).map_err(|error| job.bad_result(&error))?;
+            Ok(job.seen(Outcome::Result(result)))
+        }
+        Outcome::Error(error) => Ok(Outcome::Error(translate::error(&error))),
+    }
+}
+
+async fn start(
+    job: &Job,
+    session: &Arc<Session>,
+    envelope: &Envelope,
+) -> Result<(Arc<Link>, toolbus_upstream::ServerCall), Stop> {
+    let params = translate::params(job.rpc.params.as_deref()).map_err(bad_params)?;
+    let mut last = None;
+    for _ in 0..2 {
+        let opening = job.server.session_link(&job.host, session, || envelope.initialize());
+        let link = opening.await.map_err(Stop::With)?;
+        if let Some(level) = envelope.log_level
+            && session.level().is_none_or(|present| level < present)
+            && server_has(&link.hello(), "logging")
+        {
+            session.set_level(level);
+            set_level(&link, level).await;
+        }
+        match link.connection.start(&job.rpc.method, params.clone()).await {
+            Ok(call) => return Ok((link, call)),
+            Err(error) => {
+                forget(session, &link).await;
+                last = Some(error);
+            }
+        }
+    }
+    Err(no_connection(job, last))
+}
+
+/// A call to a legacy server whose caller may change.
+struct HeldCall<'a> {
+    job: &'a mut Job,
+    session: &'a Arc<Session>,
+    link: Arc<Link>,
+    call: UpstreamCall,
+    envelope: Envelope,
+    /// What the server waits for: the key that the client knows and the server's own id.
+    questions: Vec<(InputRequest, Id)>,
+    asked: u64,
+    kept: VecDeque<(String, Option<Raw>)>,
+    /// Given back while the call is held: it waits for a person then.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl HeldCall<'_> {
+    async fn run(&mut self) -> Result<Outcome, Stop> {
+        loop {
+            match self.call.next(&self.job.caller.cancel).await {
+                Step::Notification { method, params } => self.note(method, params).await,
+                Step::Request { id, method, params } => {
+                    if self.take_question(id, method, params).await {
+                        self.hold().await?;
+                    }
+                }
+                Step::Done(Ok(outcome)) => return Ok(outcome),
+                Step::Done(Err(error)) => return Err(error.to_rpc_error().into()),
+                Step::Cancelled => return Err(Stop::Cancelled),
+                Step::TimedOut => return Err(self.job.timed_out()),
+            }
+        }
+    }
+
+    async fn note(&mut self, method: String, params: Option<Raw>) {
+        match translate::notification(&self.envelope, &method, params.clone()) {
+            Note::Call(params) => self.job.tell(method, params).await,
+            Note::News => self.link.spread(&self.job.host, self.job.server.name(), &method, params).await,
+            Note::Nobody => {}
+        }
+    }
+
+    /// True if the client is to be asked.
+    async fn take_question(&mut self, id: Id, method: String, params: Option<Raw>) -> bool {
+        let can = translate::can_ask_back(&self.job.rpc.method) && client_can(&self.envelope.capabilities, &method);
+        if !can {
+            self.link.answer_or_refuse(&id, &method).await;
+            return false;
+        }
+        self.asked += 1;
+        let key = format!("request-{}", self.asked);
+        self.questions.push((InputRequest { key, method, params }, id));
+        true
+    }
+
+    /// Ends the client's request with the questions, and waits for its repetition until all are answered.
+    async fn hold(&mut self) -> Result<(), Stop> {
+        while !self.questions.is_empty() {
+            let job = &mut *self.job;
+            let held = job.host.held.hold(&self.session.id, job.server.index, &job.rpc.method);
+            let Some((state, continuation)) = held else {
+                let message = "too many calls wait for their clients to answer a server's questions";
+                return Err(failure::bus(ErrorCode::TooManyCalls, message).into());
+            };
+            let requests: Vec<_> = self.questions.iter().map(|(request, _)| request.clone()).collect();
+            let asking = HostReply::Rpc(Outcome::Result(translate::input_required(&requests, &state)));
+            job.host.reply(&job.caller, &asking).await;
+            self.permit = None;
+            let continuation = self.wait_for(continuation).await?;
+            self.job.caller = continuation.caller;
+            self.envelope = continuation.envelope;
+            self.answer(continuation.repetition).await;
+            for (method, params) in std::mem::take(&mut self.kept) {
+                self.note(method, params).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_for(
+        &mut self,
+        mut continuation: tokio::sync::oneshot::Receiver<Continuation>,
+    ) -> Result<Continuation, Stop> {
+        let patience = Instant::now() + self.job.host.options.limits.held_call_time;
+        // Nobody waits for a reply meanwhile, so nobody can call the call off.
+        let nobody = Caller { request: Arc::clone(&self.job.caller.request), cancel: Arc::default() };
+        loop {
+            tokio::select! {
+                biased;
+                arrived = &mut continuation => return arrived.map_err(|_| Stop::HandedOver),
+                step = self.call.next(&nobody.cancel) => match step {
+                    Step::Notification { method, params } => self.keep(method, params),
+                    Step::Request { id, method, params } => {
+                        self.take_question(id, method, params).await;
+                    }
+                    // The end is told to whoever continues, if anybody does.
+                    Step::Done(outcome) => return self.wait_with(outcome, continuation, patience).await,
+                    Step::Cancelled | Step::TimedOut => return Err(Stop::HandedOver),
+                },
+                () = tokio::time::sleep_until(patience) => return Err(Stop::HandedOver),
+            }
+        }
+    }
+
+    /// The call is over before its questions were answered.
+    async fn wait_with(
+        &mut self,
+        outcome: Result<Outcome, toolbus_upstream::ServerError>,
+        continuation: tokio::sync::oneshot::Receiver<Continuation>,
+        patience: Instant,
+    ) -> Result<Continuation, Stop> {
+        let Ok(Ok(continuation)) = tokio::time::timeout_at(patience, continuation).await else {
+            return Err(Stop::HandedOver);
+        };
+        self.job.caller = continuation.caller;
+        Err(match outcome {
+            Ok(Outcome::Result(result)) => {
+                let method = &self.job.rpc.method;
+                let result = translate::result(method, &result).map_err(|error| self.job.bad_result(&error))?;
+                self.job.seen(Outcome::Result(result)).into()
+            }
+            Ok(Outcome::Error(error)) => Outcome::Error(translate::error(&error)).into(),
+            Err(error) => error.to_rpc_error().into(),
+        })
+    }
+
+    fn keep(&mut self, method: String, params: Option<Raw>) {
+        if self.kept.len() == MOST_KEPT_NOTES {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((method, params));
+    }
+
+    /// Passes on what the client answered; what it left out is asked once more.
+    async fn answer(&mut self, mut repetition: Repetition) {
+        let (mut open, mut answered) = (Vec::new(), Vec::new());
+        for (request, id) in std::mem::take(&mut self.questions) {
+            match repetition.responses.remove(&request.key) {
+                Some(response) => answered.push((id, response)),
+                None => open.push((request, id)),
+            }
+        }
+        self.questions = open;
+        for (id, response) in answered {
+            if let Err(error) = self.link.connection.answer(&id, Outcome::Result(response)).await {
+                tracing::debug!(%error, "a client's answer did not reach the server");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A call whose two ends speak the same era: what the server sends goes to the worker as it is.
+
+use super::{Job, Stop};
+use crate::link::{Link, Use};
+use crate::running::{Step, UpstreamCall};
+use crate::session::Session;
+use crate::translate::{client_can, listen};
+use std::sync::Arc;
+use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object};
+use toolbus_upstream::ServerError;
+
+/// How the server's part of a call ended.
+pub enum Ended {
+    Outcome(Outcome),
+    /// The server had not begun; it can be asked again.
+    NotRun(ServerError),
+}
+
+impl Job {
+    pub(super) async fn relay(
+        &self,
+        link: &Arc<Link>,
+        mut call: UpstreamCall,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Ended, Stop> {
+        loop {
+            match call.next(&self.caller.cancel).await {
+                Step::Notification { method, params } => self.pass_notification(link, method, params).await,
+                Step::Request { id, method, params } => self.pass_request(link, session, id, method, params).await,
+                Step::Done(Ok(outcome)) => return Ok(Ended::Outcome(outcome)),
+                Step::Done(Err(error)) if error.was_not_run() => return Ok(Ended::NotRun(error)),
+                Step::Done(Err(error)) => return Err(error.to_rpc_error().into()),
+                Step::Cancelled => return Err(Stop::Cancelled),
+                Step::TimedOut => return Err(self.timed_out()),
+            }
+        }
+    }
+
+    async fn pass_notification(&self, link: &Arc<Link>, method: String, params: Option<Raw>) {
+        // On a connection that others share, news that happen to come during this call are theirs as well.
+        if link.usage == Use::Shared && listen::is_news(&method) && self.rpc.method != listen::LISTEN {
+            link.spread(&self.host, self.server.name(), &method, params).await;
+            return;
+        }
+        self.tell(method, params).await;
+    }
+
+    /// A notification that belongs to this call.
+    pub(super) async fn tell(&self, method: String, params: Option<Raw>) {
+        let event = HostEvent::Notification { server: self.server.name().to_owned(), method, params };
+        self.host.outbox.live(self.caller.mailbox(), self.caller.id(), &event).await;
+    }
+
+    async fn pass_request(
+        &self,
+        link: &Arc<Link>,
+        session: Option<&Arc<Session>>,
+        id: Id,
+        method: String,
+        params: Option<Raw>,
+    ) {
+        let Some(session) = session else { return link.answer_or_refuse(&id, &method).await };
+        if link.usage == Use::Shared {
+            // The server was told that clients can be asked; whether this one can, it said itself.
+            if !self.client_can(&method) {
+                return link.answer_or_refuse(&id, &method).await;
+            }
+            session.set_asked(id.clone());
+        }
+        if let Err(error) = self.ask(id.clone(), method, params).await {
+            tracing::warn!(%error, server = self.server.name(), "a server's request did not reach its client");
+            link.answer_or_refuse(&id, "").await;
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        id: Id,
+        method: String,
+        params: Option<Raw>,
+    ) -> Result<(), toolbus_client::BrokerError> {
+        let event = HostEvent::Request { server: self.server.name().to_owned(), id, method, params };
+        self.host.outbox.durable(self.caller.mailbox(), self.caller.id(), &event).await
+    }
+
+    fn client_can(&self, method: &str) -> bool {
+        let initialize = Members::of(self.rpc.client.initialize.as_deref()).ok();
+        let capabilities = initialize.and_then(|mut members| members.remove("capabilities"));
+        client_can(&capabilities.unwrap_or_else(empty_object), method)
+    }
+}

@@ -1,0 +1,215 @@
+//! What all servers of the host have, as one list: who keeps which name, what is wrong with it, and the cards that tell
+//! workers of each role what they may use.
+
+pub mod names;
+pub mod page;
+mod watch;
+
+pub use watch::watch_server;
+
+use crate::policy::Policy;
+use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
+use page::Viewer;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::Notify;
+use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState};
+use toolbus_upstream::{Eras, ServerConfig};
+
+/// Problems are for reading; a server with five thousand of them has one.
+const MOST_PROBLEMS: usize = 20;
+
+/// Everything that one server has, under the server's own names.
+#[derive(Debug, Clone, Default)]
+pub struct Lists {
+    pub tools: Vec<Raw>,
+    pub resources: Vec<Raw>,
+    pub resource_templates: Vec<Raw>,
+    pub prompts: Vec<Raw>,
+}
+
+impl Lists {
+    pub fn of(&self, kind: ListKind) -> &[Raw] {
+        match kind {
+            ListKind::Tools => &self.tools,
+            ListKind::Resources => &self.resources,
+            ListKind::ResourceTemplates => &self.resource_templates,
+            ListKind::Prompts => &self.prompts,
+        }
+    }
+
+    pub fn of_mut(&mut self, kind: ListKind) -> &mut Vec<Raw> {
+        match kind {
+            ListKind::Tools => &mut self.tools,
+            ListKind::Resources => &mut self.resources,
+            ListKind::ResourceTemplates => &mut self.resource_templates,
+            ListKind::Prompts => &mut self.prompts,
+        }
+    }
+}
+
+struct Entry {
+    name: String,
+    prefix: Option<String>,
+    state: ServerState,
+    down: Option<Down>,
+    eras: Option<Arc<Eras>>,
+    /// The last lists that were read; they stay while the server is down, so that its names stay taken.
+    lists: Lists,
+    /// What was odd about the lists.
+    remarks: Vec<String>,
+}
+
+struct State {
+    entries: Vec<Entry>,
+    owners: Arc<Owners>,
+    problems: Vec<String>,
+}
+
+pub struct Catalog {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Catalog {
+    pub fn new<'a>(servers: impl IntoIterator<Item = &'a ServerConfig>) -> Self {
+        let entries = servers.into_iter().map(Entry::starting).collect();
+        let state = State { entries, owners: Arc::default(), problems: Vec::new() };
+        Self { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    pub fn set_up(&self, server: usize, eras: Arc<Eras>, lists: Lists, remarks: Vec<String>) {
+        self.change(server, |entry| {
+            (entry.state, entry.down) = (ServerState::Up, None);
+            (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
+        });
+    }
+
+    pub fn set_down(&self, server: usize, reason: String, stderr: Vec<String>) {
+        self.change(server, |entry| {
+            entry.state = ServerState::Down;
+            entry.down = Some(Down { reason, stderr });
+        });
+    }
+
+    /// Returns when something changed since the last time this returned.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub fn owners(&self) -> Arc<Owners> {
+        Arc::clone(&self.lock().owners)
+    }
+
+    /// The index of the server that has this tool, and the tool's definition.
+    pub fn tool(&self, visible: &str) -> Option<usize> {
+        self.lock().owners.owner(ListKind::Tools, visible)
+    }
+
+    /// What workers of that role are told.
+    pub fn card(&self, role: Option<&str>, policy: &dyn Policy) -> Card {
+        let state = self.lock();
+        let servers = state.entries.iter().enumerate().map(|(index, entry)| {
+            let prefix = entry.prefix.as_deref();
+            let viewer = Viewer { role, policy, owners: &state.owners, server: &entry.name, index, prefix };
+            entry.card(&viewer)
+        });
+        Card { servers: servers.collect(), problems: state.problems.clone() }
+    }
+
+    fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {
+        let mut state = self.lock();
+        change(&mut state.entries[server]);
+        let (owners, problems) = sort_out(&state.entries);
+        (state.owners, state.problems) = (Arc::new(owners), problems);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this lock")
+    }
+}
+
+impl Entry {
+    fn starting(config: &ServerConfig) -> Self {
+        Self {
+            name: config.name.clone(),
+            prefix: config.prefix.clone(),
+            state: ServerState::Starting,
+            down: None,
+            eras: None,
+            lists: Lists::default(),
+            remarks: Vec::new(),
+        }
+    }
+
+    fn card(&self, viewer: &Viewer<'_>) -> ServerCard {
+        let eras = self.eras.as_deref();
+        let spoken = |era| eras.is_some_and(|eras| eras.speaks(era));
+        let mut card = ServerCard {
+            name: self.name.clone(),
+            state: self.state,
+            down: self.down.clone(),
+            eras: [Era::Legacy, Era::Modern].into_iter().filter(|era| spoken(*era)).collect(),
+            initialize: eras.and_then(|eras| eras.legacy.clone()),
+            discover: eras.and_then(|eras| eras.modern.clone()),
+            tools: Vec::new(),
+            resources: Vec::new(),
+            resource_templates: Vec::new(),
+            prompts: Vec::new(),
+        };
+        for kind in ListKind::ALL {
+            let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));
+            *card.items_mut(kind) = shown.map(|item| item.into_owned()).collect();
+        }
+        card
+    }
+}
+
+/// Gives each name to the first server that has it, and says what the operator should know.
+fn sort_out(entries: &[Entry]) -> (Owners, Vec<String>) {
+    let mut owners = Owners::default();
+    let mut problems = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
+        for kind in ListKind::ALL {
+            let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
+            for item in entry.lists.of(kind) {
+                let Some(own) = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key())) else { continue };
+                let visible = visible_name(prefix, &own);
+                if let Some(owner) = owners.claim(kind, &visible, index) {
+                    problems.push(collision(kind, &visible, &entries[owner].name, &entry.name));
+                }
+                let length = visible.chars().count();
+                if kind == ListKind::Tools && length > LONGEST_TOOL_NAME && prefix.is_some() {
+                    problems.push(format!(
+                        "tool {visible:?} of server {:?} has a name of {length} characters with its prefix; most model \
+                         APIs take {LONGEST_TOOL_NAME}. Choose a shorter `prefix`.",
+                        entry.name
+                    ));
+                }
+            }
+        }
+    }
+    if problems.len() > MOST_PROBLEMS {
+        let more = problems.len() - MOST_PROBLEMS;
+        problems.truncate(MOST_PROBLEMS);
+        problems.push(format!("and {more} more problems"));
+    }
+    (owners, problems)
+}
+
+/// Names both servers and the setting that helps.
+pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String {
+    let noun = page::item_of(kind, name).noun();
+    let advice = if is_prefixed(kind) {
+        format!("set `prefix` for one of them, for example prefix = \"{other}_\"")
+    } else {
+        "a `prefix` does not change URIs, so only one of the two servers can offer it".to_owned()
+    };
+    format!("{noun} {name:?} is offered by servers {owner:?} and {other:?}; {owner:?} keeps it. {advice}")
+}
+
+#[cfg(test)]
+#[path = "catalog_tests.rs"]
+mod tests;

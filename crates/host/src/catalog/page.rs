@@ -1,0 +1,116 @@
+//! One page of a server's list on its way to a worker: renamed, and without what the worker may not use.
+
+use super::names::{Owners, is_prefixed, visible_name};
+use crate::policy::{Item, Policy};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use toolbus_mcp::{ListKind, Members, MembersError, Raw, raw};
+
+/// Who looks at which server's list.
+pub struct Viewer<'a> {
+    pub role: Option<&'a str>,
+    pub policy: &'a dyn Policy,
+    pub owners: &'a Owners,
+    pub server: &'a str,
+    pub index: usize,
+    pub prefix: Option<&'a str>,
+}
+
+/// The item of a list entry, for the policy.
+pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
+    match kind {
+        ListKind::Tools => Item::Tool(name),
+        ListKind::Prompts => Item::Prompt(name),
+        ListKind::Resources | ListKind::ResourceTemplates => Item::Resource(name),
+    }
+}
+
+impl Viewer<'_> {
+    /// The result of a list request as this viewer gets it. Cursors stay as they are; a page may end up empty.
+    pub fn page(&self, kind: ListKind, result: Raw) -> Result<Raw, MembersError> {
+        let mut members = Members::of(Some(&result))?;
+        let Some(items) = members.get(kind.items()) else { return Ok(result) };
+        let items: Vec<&RawValue> = serde_json::from_str(items.get())?;
+        let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
+        let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
+        // What one role may see must not be kept for another.
+        let private = !self.policy.roles().is_empty() && members.contains("cacheScope");
+        if same && !private {
+            return Ok(result);
+        }
+        let kept = raw(&kept);
+        members.set(kind.items(), kept);
+        if private {
+            members.set("cacheScope", raw("private"));
+        }
+        Ok(members.to_raw())
+    }
+
+    /// The item under its visible name, unless it is hidden from this viewer.
+    pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
+        let mut members = Members::of(Some(item)).ok()?;
+        let own = members.text(kind.key())?;
+        let prefix = self.prefix.filter(|_| is_prefixed(kind));
+        let visible = visible_name(prefix, &own);
+        if self.owners.foreign_owner(kind, &visible, self.index).is_some()
+            || !self.policy.allows(self.role, self.server, item_of(kind, &visible))
+        {
+            return None;
+        }
+        if prefix.is_none() {
+            return Some(Cow::Borrowed(item));
+        }
+        members.set(kind.key(), raw(&visible));
+        Some(Cow::Owned(members.to_raw()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{AllowAll, RoleRules};
+    use serde_json::json;
+
+    fn viewer<'a>(policy: &'a dyn Policy, owners: &'a Owners, prefix: Option<&'a str>) -> Viewer<'a> {
+        Viewer { role: Some("reader"), policy, owners, server: "files", index: 1, prefix }
+    }
+
+    #[test]
+    fn a_page_that_needs_no_change_is_the_same_text() {
+        let text = r#"{ "tools":[ {"name":"a","n":1.0} ],"nextCursor":"x"}"#;
+        let page = RawValue::from_string(text.to_owned()).expect("JSON");
+        let owners = Owners::default();
+        assert_eq!(viewer(&AllowAll, &owners, None).page(ListKind::Tools, page).expect("a page").get(), text);
+    }
+
+    #[test]
+    fn a_page_loses_what_the_role_may_not_use_and_keeps_its_cursor() {
+        let rules = RoleRules::new([("reader".to_owned(), ["fs_read"])]).expect("patterns");
+        let page =
+            raw(&json!({"tools": [{"name": "read"}, {"name": "write"}], "nextCursor": "x", "cacheScope": "public"}));
+        let page = viewer(&rules, &Owners::default(), Some("fs_")).page(ListKind::Tools, page).expect("a page");
+        assert_eq!(page.get(), r#"{"cacheScope":"private","nextCursor":"x","tools":[{"name":"fs_read"}]}"#);
+    }
+
+    #[test]
+    fn a_name_that_belongs_to_an_earlier_server_is_hidden() {
+        let mut owners = Owners::default();
+        assert_eq!(owners.claim(ListKind::Tools, "a", 0), None);
+        assert_eq!(owners.claim(ListKind::Tools, "a", 1), Some(0));
+        assert_eq!(owners.claim(ListKind::Prompts, "a", 1), None);
+        let page = raw(&json!({"tools": [{"name": "a"}, {"name": "b"}]}));
+        let page = viewer(&AllowAll, &owners, None).page(ListKind::Tools, page).expect("a page");
+        assert_eq!(page.get(), r#"{"tools":[{"name":"b"}]}"#);
+        let page = raw(&json!({"prompts": [{"name": "a"}]}));
+        let page = viewer(&AllowAll, &owners, None).page(ListKind::Prompts, page).expect("a page");
+        assert_eq!(page.get(), r#"{"prompts":[{"name":"a"}]}"#);
+    }
+
+    #[test]
+    fn uris_get_no_prefix() {
+        let page = raw(&json!({"resources": [{"uri": "a://b", "name": "n"}]}));
+        let text = page.get().to_owned();
+        let page = viewer(&AllowAll, &Owners::default(), Some("p_")).page(ListKind::Resources, page).expect("a page");
+        assert_eq!(page.get(), text);
+    }
+}

@@ -1,0 +1,166 @@
+//! What arrives from the bus, sorted: requests get a task each, in the order of their session; answers, cancels and the
+//! ends of sessions are dealt with at once, because somebody waits for them.
+
+use crate::calls::{Job, keep_listening};
+use crate::failure;
+use crate::host::Host;
+use crate::original;
+use crate::running::{Caller, Refused};
+use crate::session::{Session, SessionId};
+use crate::translate::legacy_on_modern::Introduction;
+use std::sync::Arc;
+use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object};
+use toolbus_protocol::{ErrorCode, InboxKind, InboxMessage, MsgId};
+
+impl Host {
+    /// One message of the host's mailbox. Never waits for a server.
+    pub async fn dispatch(self: &Arc<Self>, message: InboxMessage) {
+        let message = Arc::new(message);
+        if message.kind != InboxKind::McpRequest {
+            return self.outbox.ack(&message).await;
+        }
+        if let Some(operation) = original::parse(message.body.as_bytes()) {
+            return self.begin_original(message, operation).await;
+        }
+        let text = std::str::from_utf8(message.body.as_bytes()).unwrap_or_default();
+        match HostRequest::parse(text) {
+            Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
+            Ok(HostRequest::Notify(notify)) => self.begin_notify(message, notify).await,
+            Ok(HostRequest::Answer(answer)) => {
+                self.outbox.ack(&message).await;
+                let host = Arc::clone(self);
+                self.tasks.spawn(async move { host.answer(&message, answer).await });
+            }
+            Ok(HostRequest::Close { session }) => {
+                self.outbox.ack(&message).await;
+                let id = SessionId { mailbox: message.from.session_id.to_string(), key: session };
+                let host = Arc::clone(self);
+                self.tasks.spawn(async move {
+                    for server in &host.servers {
+                        server.close_session(&id).await;
+                    }
+                });
+            }
+            Err(error) => {
+                let reply = original::error(&format!("bad mcp request: {error}"));
+                self.outbox.reply_text(&message, &reply).await;
+            }
+        }
+    }
+
+    async fn begin_original(
+        self: &Arc<Self>,
+        message: Arc<InboxMessage>,
+        operation: Result<original::Operation, serde_json::Error>,
+    ) {
+        let operation = match operation {
+            Ok(operation) => operation,
+            Err(error) => {
+                let reply = original::error(&format!("bad mcp request: {error}"));
+                return self.outbox.reply_text(&message, &reply).await;
+            }
+        };
+        match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
+            Ok(caller) => drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation))),
+            Err(Refused::Repeated) => {}
+            Err(Refused::TooMany) => {
+                let reply = original::error(ErrorCode::TooManyCalls.meaning());
+                self.outbox.reply_text(&message, &reply).await;
+            }
+        }
+    }
+
+    async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
+        let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
+            Ok(caller) => caller,
+            Err(Refused::Repeated) => return,
+            Err(Refused::TooMany) => {
+                let most = self.options.limits.max_calls;
+                let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
+                return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
+            }
+        };
+        let begun = match self.server(&rpc.server) {
+            Some(server) => Job::begin(self, caller.clone(), Arc::clone(server), rpc),
+            None => Err(failure::unknown_server(&rpc.server)),
+        };
+        match begun {
+            Ok(job) => drop(self.tasks.spawn(job.run())),
+            Err(error) => self.refuse(&caller, error).await,
+        }
+    }
+
+    async fn refuse(&self, caller: &Caller, error: toolbus_mcp::RpcError) {
+        self.reply(caller, &HostReply::Rpc(error.into())).await;
+    }
+
+    async fn begin_notify(self: &Arc<Self>, message: Arc<InboxMessage>, notify: Notify) {
+        self.outbox.ack(&message).await;
+        if notify.method == "notifications/cancelled" {
+            return self.cancel_by_notice(&message, &notify);
+        }
+        let Some(server) = self.server(&notify.server).map(Arc::clone) else { return };
+        // A modern client has nothing else to tell a server than what its requests say.
+        if notify.client.era == Era::Modern {
+            return;
+        }
+        let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
+        let Ok(session) = server.session(self, id, Era::Legacy) else { return };
+        let (mut turn, host) = (session.turns.take(), Arc::clone(self));
+        self.tasks.spawn(async move {
+            turn.wait().await;
+            host.pass_notice(server, session, notify).await;
+            drop(turn);
+        });
+    }
+
+    /// In a `notifications/cancelled` of a worker the `requestId` is the bus id of its call.
+    fn cancel_by_notice(&self, message: &InboxMessage, notify: &Notify) {
+        let Ok(params) = Members::of(notify.params.as_deref()) else { return };
+        if let Some(id) = params.text("requestId") {
+            self.running.cancel(&MsgId::from(id), Some(&message.from.session_id), params.text("reason"));
+        }
+    }
+
+    async fn pass_notice(self: &Arc<Self>, server: Arc<crate::server::Server>, session: Arc<Session>, notify: Notify) {
+        let Ok(eras) = server.eras(self).await else { return };
+        let initialize = notify.client.initialize.unwrap_or_else(empty_object);
+        let is_initialized = notify.method == "notifications/initialized";
+        if server.era_for(Era::Legacy, &eras) == Era::Modern {
+            if is_initialized && let Ok(introduction) = Introduction::of_initialize(&initialize) {
+                keep_listening(self, &server, &session, &eras, introduction).await;
+            }
+            return;
+        }
+        let open = session.link.lock().await.clone().filter(|link| link.is_open());
+        let link = match open {
+            Some(link) => link,
+            // Opening says it already.
+            None => match server.session_link(self, &session, || initialize).await {
+                Ok(link) => link,
+                Err(_) => return,
+            },
+        };
+        if is_initialized && !session.set_initialized(true) {
+            return;
+        }
+        if let Err(error) = link.connection.notify(&notify.method, notify.params).await {
+            tracing::debug!(%error, method = notify.method, "a client's notification was not passed on");
+        }
+    }
+
+    async fn answer(&self, message: &InboxMessage, answer: Answer) {
+        let id = SessionId { mailbox: message.from.session_id.to_string(), key: answer.session };
+        let Some(server) = self.server(&answer.server) else { return };
+        let Some(session) = server.known_session(&id) else { return };
+        let Err(outcome) = session.answer_question(&answer.id, answer.outcome) else { return };
+        let Some(link) = session.link.lock().await.clone() else { return };
+        if link.usage == crate::link::Use::Shared && !session.take_asked(&answer.id) {
+            tracing::debug!(server = server.name(), "an answer to a question that was not asked of this client");
+            return;
+        }
+        if let Err(error) = link.connection.answer(&answer.id, outcome).await {
+            tracing::debug!(%error, server = server.name(), "a client's answer did not reach its server");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The errors that the host itself reports to MCP clients, each with its stable code and hint.
+
+use crate::policy::Item;
+use serde_json::json;
+use toolbus_mcp::{RpcError, codes};
+use toolbus_protocol::ErrorCode;
+
+pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
+    RpcError::bus(code.code(), message, code.hint())
+}
+
+pub fn unknown_server(server: &str) -> RpcError {
+    bus(ErrorCode::UnknownName, format!("this host has no server {server:?}"))
+}
+
+pub fn not_allowed(item: Item<'_>, server: &str, role: Option<&str>) -> RpcError {
+    let name = item.name().unwrap_or(server);
+    let role = role.map_or("clients without a role".to_owned(), |role| format!("role '{role}'"));
+    bus(ErrorCode::NotAllowed, format!("{} '{name}' is not allowed for {role}", item.noun()))
+}
+
+/// What can't be continued is a bad parameter to MCP, so it keeps that code and says the rest in its data.
+pub fn unknown_state() -> RpcError {
+    let code = ErrorCode::SessionUnknown;
+    RpcError::new(codes::INVALID_PARAMS, "the requestState is not known here any more")
+        .with_data(json!({"code": code.code(), "hint": code.hint()}))
+}
+
+pub fn unsupported_version(requested: &str) -> RpcError {
+    RpcError::new(codes::UNSUPPORTED_VERSION, format!("Unsupported protocol version: {requested}"))
+        .with_data(json!({"supported": toolbus_mcp::MODERN_VERSIONS, "requested": requested}))
+}

@@ -1,0 +1,72 @@
+//! Calls to legacy servers that wait until their modern client repeats its request with what the server asked for.
+
+use crate::running::Caller;
+use crate::session::SessionId;
+use crate::translate::modern_on_legacy::{Envelope, Repetition};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use tokio::sync::oneshot;
+
+/// A repeated request, on its way to the call that it continues.
+pub struct Continuation {
+    pub caller: Caller,
+    pub envelope: Envelope,
+    pub repetition: Repetition,
+}
+
+struct Held {
+    session: SessionId,
+    server: usize,
+    method: String,
+    waiting: oneshot::Sender<Continuation>,
+}
+
+pub struct HeldCalls {
+    calls: Mutex<HashMap<String, Held>>,
+    limit: usize,
+}
+
+impl HeldCalls {
+    pub fn new(limit: usize) -> Self {
+        Self { calls: Mutex::default(), limit }
+    }
+
+    /// A state to hand out and where its continuation comes; none if too many calls are held already.
+    pub fn hold(
+        &self,
+        session: &SessionId,
+        server: usize,
+        method: &str,
+    ) -> Option<(String, oneshot::Receiver<Continuation>)> {
+        let mut calls = self.calls.lock().expect("nothing panics while it holds this lock");
+        calls.retain(|_, held| !held.waiting.is_closed());
+        if calls.len() >= self.limit {
+            return None;
+        }
+        // Nobody can guess it, and it is good for its own session only.
+        let state = uuid::Uuid::new_v4().to_string();
+        let (waiting, continuation) = oneshot::channel();
+        let held = Held { session: session.clone(), server, method: method.to_owned(), waiting };
+        calls.insert(state.clone(), held);
+        Some((state, continuation))
+    }
+
+    /// Gives the continuation back if there is nothing that it continues.
+    pub fn resume(
+        &self,
+        session: &SessionId,
+        server: usize,
+        method: &str,
+        continuation: Continuation,
+    ) -> Result<(), Box<Continuation>> {
+        let mut calls = self.calls.lock().expect("nothing panics while it holds this lock");
+        let state = &continuation.repetition.state;
+        let fits = calls
+            .get(state)
+            .is_some_and(|held| held.session == *session && held.server == server && held.method == method);
+        match fits.then(|| calls.remove(state)).flatten() {
+            Some(held) => held.waiting.send(continuation).map_err(Box::new),
+            None => Err(Box::new(continuation)),
+        }
+    }
+}

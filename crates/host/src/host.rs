@@ -1,0 +1,130 @@
+//! What all parts of a host share: its servers, its catalog, its connection to the bus, and its limits.
+
+use crate::catalog::Catalog;
+use crate::catalog::names::Owners;
+use crate::catalog::page::Viewer;
+use crate::held::HeldCalls;
+use crate::outbox::Outbox;
+use crate::policy::Policy;
+use crate::running::{Caller, RunningCalls};
+use crate::server::Server;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbus_mcp::HostReply;
+use toolbus_upstream::{ConnectionOptions, HostConfig};
+
+/// How a host is set up, with every limit by name.
+#[derive(Clone)]
+pub struct HostOptions {
+    pub config: HostConfig,
+    pub policy: Arc<dyn Policy>,
+    pub connection: ConnectionOptions,
+    pub limits: HostLimits,
+}
+
+#[derive(Debug, Clone)]
+pub struct HostLimits {
+    /// Calls that run or wait; past it a call is refused.
+    pub max_calls: usize,
+    /// Client sessions that are remembered for each server, with a connection or without.
+    pub max_remembered_sessions: usize,
+    /// Calls that wait for a modern client to repeat them with what the server asked for.
+    pub max_held_calls: usize,
+    pub held_call_time: Duration,
+    /// How long a request waits for a server that is just being started.
+    pub start_patience: Duration,
+    /// Items in each of a server's lists.
+    pub max_items: usize,
+    /// The shortest time between two readings of a server's lists.
+    pub list_interval: Duration,
+    /// The wait before a broken server is tried again, doubling up to the longest.
+    pub backoff: Duration,
+    pub longest_backoff: Duration,
+    /// The shortest time between two announcements.
+    pub announce_interval: Duration,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self {
+            max_calls: 4096,
+            max_remembered_sessions: 4096,
+            max_held_calls: 256,
+            held_call_time: Duration::from_secs(600),
+            start_patience: Duration::from_secs(60),
+            max_items: 10_000,
+            list_interval: Duration::from_secs(1),
+            backoff: Duration::from_millis(500),
+            longest_backoff: Duration::from_secs(60),
+            announce_interval: Duration::from_millis(250),
+        }
+    }
+}
+
+impl HostOptions {
+    /// Everybody may use everything; see [`crate::RoleRules`] for anything else.
+    pub fn new(config: HostConfig) -> Self {
+        Self {
+            config,
+            policy: Arc::new(crate::policy::AllowAll),
+            connection: ConnectionOptions::default(),
+            limits: HostLimits::default(),
+        }
+    }
+}
+
+pub struct Host {
+    pub options: HostOptions,
+    pub outbox: Outbox,
+    pub servers: Vec<Arc<Server>>,
+    by_name: HashMap<String, usize>,
+    pub catalog: Catalog,
+    pub running: RunningCalls,
+    pub held: HeldCalls,
+    pub tasks: TaskTracker,
+    pub shutdown: CancellationToken,
+}
+
+impl Host {
+    pub fn new(outbox: Outbox, options: HostOptions, shutdown: CancellationToken) -> Arc<Self> {
+        let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
+        let catalog = Catalog::new(&configs);
+        let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
+        let servers = configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
+        Arc::new(Self {
+            outbox,
+            servers,
+            by_name,
+            catalog,
+            running: RunningCalls::default(),
+            held: HeldCalls::new(options.limits.max_held_calls),
+            tasks: TaskTracker::new(),
+            shutdown,
+            options,
+        })
+    }
+
+    pub fn server(&self, name: &str) -> Option<&Arc<Server>> {
+        self.by_name.get(name).map(|index| &self.servers[*index])
+    }
+
+    pub fn viewer<'a>(&'a self, role: Option<&'a str>, owners: &'a Owners, server: &'a Server) -> Viewer<'a> {
+        Viewer {
+            role,
+            policy: &*self.options.policy,
+            owners,
+            server: &server.config.name,
+            index: server.index,
+            prefix: server.config.prefix.as_deref(),
+        }
+    }
+
+    /// The end of a call.
+    pub async fn reply(&self, caller: &Caller, reply: &HostReply) {
+        self.outbox.reply(&caller.request, reply).await;
+        self.running.finish(caller.id());
+    }
+}

@@ -1,0 +1,146 @@
+//! The original's two operations, `manifest` and `call`, on the tools of the catalog, for workers that know no others.
+
+use crate::calls::Job;
+use crate::host::Host;
+use crate::link::{Use, host_initialize};
+use crate::running::Caller;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use toolbus_mcp::{Card, ClientHello, Members, Outcome, Raw, Rpc, empty_object, raw};
+
+/// Who asks a server on behalf of a worker that speaks no MCP.
+const SESSION: &str = "original";
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Operation {
+    Manifest,
+    Call { tool: String, arguments: String },
+}
+
+/// Only what stands behind a name that the original's `op` has.
+pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
+    #[derive(Deserialize)]
+    struct Op<'a> {
+        #[serde(borrow)]
+        op: std::borrow::Cow<'a, str>,
+    }
+    let op: Op<'_> = serde_json::from_slice(body).ok()?;
+    matches!(&*op.op, "manifest" | "call").then(|| serde_json::from_slice(body))
+}
+
+pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
+    let reply = match operation {
+        Operation::Manifest => {
+            let card = host.catalog.card(caller.role(), &*host.options.policy);
+            raw(&json!({"manifest": manifest(&card)}))
+        }
+        Operation::Call { tool, arguments } => match call(&host, &caller, tool, &arguments).await {
+            Ok(result) => one_member("result", proxied(&result)),
+            Err(reason) => error(&reason),
+        },
+    };
+    host.outbox.reply_text(&caller.request, &reply).await;
+    host.running.finish(caller.id());
+}
+
+/// Tools as function schemas.
+fn manifest(card: &Card) -> Vec<Value> {
+    let schema = |tool: &Raw| {
+        let tool = Members::of(Some(tool)).ok()?;
+        let parameters = tool.get("inputSchema").map_or_else(empty_object, ToOwned::to_owned);
+        let description = tool.text("description").unwrap_or_default();
+        let function = json!({"name": tool.text("name")?, "description": description, "parameters": parameters});
+        Some(json!({"type": "function", "function": function}))
+    };
+    card.servers.iter().flat_map(|server| &server.tools).filter_map(schema).collect()
+}
+
+/// A reply that says why not.
+pub fn error(reason: &str) -> Raw {
+    raw(&json!({"error": reason}))
+}
+
+fn one_member(name: &'static str, value: Raw) -> Raw {
+    let mut members = Members::default();
+    members.set(name, value);
+    members.to_raw()
+}
+
+/// The result of the tool, or a sentence.
+async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Result<Raw, String> {
+    let server = host.catalog.tool(&tool).map(|index| Arc::clone(&host.servers[index]));
+    let server = server.ok_or_else(|| format!("tool '{tool}' is not known here"))?;
+    let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+    let arguments: &RawValue =
+        serde_json::from_str(text).map_err(|_| format!("the arguments of tool '{tool}' are not JSON"))?;
+    let mut params = Members::default();
+    params.set("name", raw(&tool));
+    params.set("arguments", arguments.to_owned());
+    let rpc = Rpc {
+        server: server.name().to_owned(),
+        session: SESSION.to_owned(),
+        client: ClientHello::legacy(host_initialize(Use::Own)),
+        method: "tools/call".to_owned(),
+        params: Some(params.to_raw()),
+    };
+    let job = Job::begin(host, caller.clone(), server, rpc).map_err(|error| error.message)?;
+    match job.answer().await {
+        Some(Outcome::Result(result)) => Ok(result),
+        Some(Outcome::Error(error)) => Err(message(&error)),
+        None => Err("the call was cancelled".to_owned()),
+    }
+}
+
+fn message(error: &RawValue) -> String {
+    let message = Members::of(Some(error)).ok().and_then(|error| error.text("message"));
+    message.unwrap_or_else(|| error.get().to_owned())
+}
+
+/// The text of a result for those who read nothing else, and all of it for those who do.
+fn proxied(result: &RawValue) -> Raw {
+    let members = Members::of(Some(result)).unwrap_or_default();
+    let failed = members.get("isError").is_some_and(|failed| failed.get() == "true");
+    let content: Vec<Raw> =
+        members.get("content").and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
+    let texts = content.iter().filter_map(|part| {
+        let part = Members::of(Some(part)).ok()?;
+        (part.text("type")? == "text").then(|| part.text("text"))?
+    });
+    let mut proxied = Members::default();
+    proxied.set("success", raw(&!failed));
+    proxied.set("result", raw(&texts.collect::<Vec<_>>().join("\n")));
+    for (from, to) in [("content", "content"), ("structuredContent", "structured_content"), ("_meta", "_meta")] {
+        if let Some(value) = members.get(from) {
+            proxied.set(to, value.to_owned());
+        }
+    }
+    proxied.to_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_joined_and_nothing_is_lost() {
+        let result = raw(&json!({"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"},
+            {"type": "text", "text": "b"}], "isError": true, "structuredContent": {"n": 1}}));
+        let proxied: Value = serde_json::from_str(proxied(&result).get()).expect("JSON");
+        assert_eq!(proxied["success"], false);
+        assert_eq!(proxied["result"], "a\nb");
+        assert_eq!(proxied["content"][1]["data"], "x");
+        assert_eq!(proxied["structured_content"]["n"], 1);
+    }
+
+    #[test]
+    fn only_the_originals_operations_are_taken() {
+        assert!(matches!(parse(br#"{"op":"manifest"}"#), Some(Ok(Operation::Manifest))));
+        assert!(matches!(parse(br#"{"op":"call","tool":"t","arguments":"{}"}"#), Some(Ok(Operation::Call { .. }))));
+        assert!(matches!(parse(br#"{"op":"call","tool":5}"#), Some(Err(_))));
+        assert!(parse(br#"{"op":"rpc"}"#).is_none());
+        assert!(parse(b"null").is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! The host as a whole: connects the bus, the servers and the catalog, and ends them all in order.
+
+use crate::announce;
+use crate::catalog::watch_server;
+use crate::host::{Host, HostOptions};
+use crate::outbox::Outbox;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use toolbus_client::{BrokerClient, BrokerError};
+
+/// How long the servers may take to end when the host does.
+const LONGEST_SHUTDOWN: Duration = Duration::from_secs(10);
+/// Idle sessions are looked for this often, or four times in their idle time.
+const REAP_INTERVAL: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("the host has no place on the bus: {0}")]
+    Bus(#[from] BrokerError),
+    /// Another host has taken over the mailbox, or the connection is closed for good.
+    #[error("the host lost its mailbox: another host of this name subscribed to it, or the client was closed")]
+    MailboxLost,
+}
+
+/// Serves the configured servers to the bus until the token is cancelled. The children are gone when this returns.
+pub async fn run_host(
+    client: BrokerClient,
+    options: HostOptions,
+    shutdown: CancellationToken,
+) -> Result<(), HostError> {
+    client.subscribe().await?;
+    let stop = shutdown.child_token();
+    let host = Host::new(Outbox::new(client), options, stop.clone());
+    for server in &host.servers {
+        host.tasks.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
+        host.tasks.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
+    }
+    host.tasks.spawn(announce::run(Arc::clone(&host)));
+    let outcome = receive(&host).await;
+    stop.cancel();
+    host.tasks.close();
+    let ending = async {
+        let ends = host.servers.iter().cloned().map(|server| tokio::spawn(async move { server.close().await }));
+        for end in ends.collect::<Vec<_>>() {
+            end.await.ok();
+        }
+    };
+    if tokio::time::timeout(LONGEST_SHUTDOWN, ending).await.is_err() {
+        tracing::warn!("some servers did not end in time");
+    }
+    outcome
+}
+
+async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
+    let client = host.outbox.client();
+    loop {
+        tokio::select! {
+            biased;
+            () = host.shutdown.cancelled() => return Ok(()),
+            cancel = client.next_cancel() => match cancel {
+                Some(id) => host.running.cancel(&id, None, None),
+                None => return Err(HostError::MailboxLost),
+            },
+            message = client.next_message() => match message {
+                Some(message) => host.dispatch(message).await,
+                None => return Err(HostError::MailboxLost),
+            },
+        }
+    }
+}
+
+async fn reap_idle(host: Arc<Host>, server: Arc<crate::server::Server>) {
+    let interval = REAP_INTERVAL.min(server.config.idle / 4).max(Duration::from_millis(10));
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(interval) => server.reap().await,
+            () = host.shutdown.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A legacy client in front of a modern server, message by message.
+
+use super::*;
+use serde_json::Value;
+
+fn json(value: Value) -> Raw {
+    raw(&value)
+}
+
+fn value(raw: &RawValue) -> Value {
+    serde_json::from_str(raw.get()).expect("JSON")
+}
+
+fn discovered() -> Raw {
+    json(json!({"supportedVersions": ["2026-07-28"], "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+        "capabilities": {"tools": {}, "logging": {}, "extensions": {TASKS_EXTENSION: {}}}, "instructions": "Hi.",
+        "_meta": {SERVER_INFO: {"name": "s", "version": "3"}}}))
+}
+
+#[test]
+fn initialize_is_answered_in_the_clients_version_from_what_was_discovered() {
+    let answer = |version: &str| {
+        let initialize = json(json!({"protocolVersion": version, "capabilities": {}}));
+        value(&initialize_result(&discovered(), &initialize, "files").expect("objects"))
+    };
+    let expected = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}, "logging": {}},
+        "serverInfo": {"name": "s", "version": "3"}, "instructions": "Hi."});
+    assert_eq!(answer("2025-06-18"), expected);
+    assert_eq!(answer("1999-01-01")["protocolVersion"], "2025-11-25");
+}
+
+#[test]
+fn each_request_carries_what_the_client_said_about_itself() {
+    let initialize = json(json!({"protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
+        "clientInfo": {"name": "c", "version": "1"}}));
+    let introduction = Introduction::of_initialize(&initialize).expect("an object");
+    let given = RawValue::from_string(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5}}"#.to_owned());
+    let params = introduction.envelop(Some(&given.expect("JSON")), Some(LogLevel::Warning)).expect("an object");
+    assert!(params.get().starts_with(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5,"#));
+    let expected = json!({"progressToken": 5, meta::PROTOCOL_VERSION: "2026-07-28",
+        meta::CLIENT_CAPABILITIES: {"sampling": {}}, meta::CLIENT_INFO: {"name": "c", "version": "1"},
+        meta::LOG_LEVEL: "warning"});
+    assert_eq!(value(&params)["_meta"], expected);
+    let bare = introduction.envelop(None, None).expect("nothing is an empty object");
+    assert_eq!(value(&bare)["_meta"].as_object().expect("an object").len(), 3);
+}
+
+#[test]
+fn results_lose_what_the_legacy_era_does_not_know() {
+    let given = RawValue::from_string(
+        r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#
+            .to_owned(),
+    )
+    .expect("JSON");
+    let Step::Complete(result) = result(&given).expect("an object") else { panic!("complete") };
+    assert_eq!(result.get(), r#"{"tools":[{"name":"a","ttlMs":1}],"x":1.0}"#);
+}
+
+#[test]
+fn input_required_becomes_questions_and_their_answers_a_repetition() {
+    let given = json(json!({"resultType": "input_required", "requestState": "opaque==",
+        "inputRequests": {"who": {"method": "elicitation/create", "params": {"message": "Name?"}},
+                          "where": {"method": "roots/list"}}}));
+    let Step::Ask { requests, state } = result(&given).expect("an object") else { panic!("a question") };
+    let asked: Vec<_> = requests.iter().map(|request| (request.key.as_str(), request.method.as_str())).collect();
+    assert_eq!(asked, [("where", "roots/list"), ("who", "elicitation/create")]);
+
+    let answers = vec![("who".to_owned(), json(json!({"action": "accept", "content": {"name": "Al"}})))];
+    let again = repetition(Some(&json(json!({"name": "t"}))), answers, state).expect("an object");
+    let expected = json!({"name": "t", "inputResponses": {"who": {"action": "accept", "content": {"name": "Al"}}},
+        "requestState": "opaque=="});
+    assert_eq!(value(&again), expected);
+}
+
+#[test]
+fn a_client_that_fails_to_ask_its_user_has_cancelled_and_other_failures_end_the_call() {
+    let error = || Outcome::Error(json(json!({"code": -1, "message": "rejected"})));
+    let cancelled = input_response("elicitation/create", error()).expect("a cancel is an answer");
+    assert_eq!(cancelled.get(), r#"{"action":"cancel"}"#);
+    assert!(input_response("sampling/createMessage", error()).is_err());
+}

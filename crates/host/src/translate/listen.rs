@@ -1,0 +1,144 @@
+//! What a `subscriptions/listen` asks for, what of it a server can give, and which notifications it therefore gets.
+
+use super::server_flag;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::collections::BTreeSet;
+use toolbus_mcp::{Members, MembersError, Raw, meta, raw};
+
+pub const LISTEN: &str = "subscriptions/listen";
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
+const LIST_CHANGES: [(&str, &str, &str); 3] = [
+    ("toolsListChanged", "tools", "notifications/tools/list_changed"),
+    ("promptsListChanged", "prompts", "notifications/prompts/list_changed"),
+    ("resourcesListChanged", "resources", "notifications/resources/list_changed"),
+];
+
+/// The kinds of news that somebody listens to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Notification methods.
+    list_changes: BTreeSet<&'static str>,
+    pub uris: BTreeSet<String>,
+}
+
+impl Filter {
+    /// Of the params of a `subscriptions/listen`.
+    pub fn of_listen(params: Option<&RawValue>) -> Result<Self, MembersError> {
+        let params = Members::of(params)?;
+        let wanted = Members::of(params.get("notifications"))?;
+        let list_changes = LIST_CHANGES
+            .iter()
+            .filter(|(name, _, _)| wanted.get(name).is_some_and(|value| value.get() == "true"))
+            .map(|(_, _, method)| *method)
+            .collect();
+        let uris = match wanted.get("resourceSubscriptions") {
+            Some(uris) => serde_json::from_str(uris.get()).unwrap_or_default(),
+            None => BTreeSet::new(),
+        };
+        Ok(Self { list_changes, uris })
+    }
+
+    /// All list changes that the server tells of, and these resources.
+    pub fn everything(server: &RawValue, uris: BTreeSet<String>) -> Self {
+        let list_changes = LIST_CHANGES.iter().map(|(_, _, method)| *method).collect();
+        Self { list_changes, uris }.honoured_by(server)
+    }
+
+    /// What is left when the server's capabilities are taken into account.
+    pub fn honoured_by(mut self, server: &RawValue) -> Self {
+        for (_, capability, method) in LIST_CHANGES {
+            if !server_flag(server, capability, "listChanged") {
+                self.list_changes.remove(method);
+            }
+        }
+        if !server_flag(server, "resources", "subscribe") {
+            self.uris.clear();
+        }
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list_changes.is_empty() && self.uris.is_empty()
+    }
+
+    pub fn wants(&self, method: &str, params: Option<&RawValue>) -> bool {
+        if method == RESOURCE_UPDATED {
+            let uri = Members::of(params).ok().and_then(|params| params.text("uri"));
+            return uri.is_some_and(|uri| self.uris.contains(&uri));
+        }
+        self.list_changes.contains(method)
+    }
+
+    /// As the `notifications` of a listen request or of its acknowledgement.
+    pub fn to_raw(&self) -> Raw {
+        let mut members = serde_json::Map::new();
+        for (name, _, method) in LIST_CHANGES {
+            if self.list_changes.contains(method) {
+                members.insert(name.to_owned(), json!(true));
+            }
+        }
+        if !self.uris.is_empty() {
+            members.insert("resourceSubscriptions".to_owned(), json!(self.uris));
+        }
+        raw(&members)
+    }
+
+    /// The params of the first notification of a listen stream.
+    pub fn acknowledgement(&self, subscription: &str) -> Raw {
+        raw(&json!({"_meta": {meta::SUBSCRIPTION_ID: subscription}, "notifications": self.to_raw()}))
+    }
+}
+
+/// Whether a notification is news that modern clients get only on a listen stream.
+pub fn is_news(method: &str) -> bool {
+    method == RESOURCE_UPDATED || LIST_CHANGES.iter().any(|(_, _, known)| *known == method)
+}
+
+/// A notification as it goes out on a listen stream.
+pub fn tagged(params: Option<&RawValue>, subscription: &str) -> Result<Raw, MembersError> {
+    meta::set(params, meta::SUBSCRIPTION_ID, raw(subscription))
+}
+
+/// A notification without the mark of a listen stream.
+pub fn untagged(params: Option<&RawValue>) -> Option<Raw> {
+    let stripped = meta::without(params, &[meta::SUBSCRIPTION_ID]).ok()??;
+    (stripped.get() != "{}").then_some(stripped)
+}
+
+/// The result that ends a listen in order.
+pub fn end(subscription: &str) -> Raw {
+    raw(&json!({"resultType": "complete", "_meta": {meta::SUBSCRIPTION_ID: subscription}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_gets_what_it_asked_for_as_far_as_the_server_has_it() {
+        let params = raw(&json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true,
+            "resourceSubscriptions": ["a://b"]}}));
+        let server = raw(&json!({"capabilities": {"tools": {"listChanged": true}, "prompts": {},
+            "resources": {"subscribe": true, "listChanged": true}}}));
+        let filter = Filter::of_listen(Some(&params)).expect("an object").honoured_by(&server);
+
+        assert_eq!(filter.to_raw().get(), r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b"]}"#);
+        assert!(filter.wants("notifications/tools/list_changed", None));
+        assert!(!filter.wants("notifications/prompts/list_changed", None));
+        assert!(!filter.wants("notifications/resources/list_changed", None));
+        assert!(filter.wants(RESOURCE_UPDATED, Some(&raw(&json!({"uri": "a://b"})))));
+        assert!(!filter.wants(RESOURCE_UPDATED, Some(&raw(&json!({"uri": "a://c"})))));
+        assert!(!filter.wants("notifications/message", None));
+    }
+
+    #[test]
+    fn a_tag_goes_on_and_off_without_a_trace() {
+        let news = raw(&json!({"uri": "a://b", "_meta": {"x": 1.0}}));
+        let tagged = tagged(Some(&news), "L").expect("an object");
+        assert!(tagged.get().contains(r#""io.modelcontextprotocol/subscriptionId":"L""#));
+        assert_eq!(untagged(Some(&tagged)).expect("params").get(), news.get());
+        assert!(untagged(Some(&self::tagged(None, "L").expect("an object"))).is_none());
+    }
+}

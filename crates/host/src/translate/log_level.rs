@@ -1,0 +1,64 @@
+//! The eight levels of log messages, in order. A modern request asks for a level; a legacy session has one.
+
+use serde_json::value::RawValue;
+use toolbus_mcp::Members;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl LogLevel {
+    const ALL: [(Self, &str); 8] = [
+        (Self::Debug, "debug"),
+        (Self::Info, "info"),
+        (Self::Notice, "notice"),
+        (Self::Warning, "warning"),
+        (Self::Error, "error"),
+        (Self::Critical, "critical"),
+        (Self::Alert, "alert"),
+        (Self::Emergency, "emergency"),
+    ];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(level, _)| *level)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// The level of a JSON string.
+    pub fn of_raw(value: &RawValue) -> Option<Self> {
+        serde_json::from_str::<String>(value.get()).ok().as_deref().and_then(Self::parse)
+    }
+
+    /// Whether someone who asked for this level gets that `notifications/message`.
+    pub fn passes(self, message: Option<&RawValue>) -> bool {
+        let level = Members::of(message).ok().and_then(|members| members.get("level").and_then(Self::of_raw));
+        level.is_none_or(|level| level >= self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_passes_from_the_level_on_that_was_asked_for() {
+        let message = toolbus_mcp::raw(&serde_json::json!({"level": "warning", "data": 1}));
+        assert!(LogLevel::Info.passes(Some(&message)));
+        assert!(LogLevel::Warning.passes(Some(&message)));
+        assert!(!LogLevel::Error.passes(Some(&message)));
+        for (level, name) in LogLevel::ALL {
+            assert_eq!((level.as_str(), LogLevel::parse(name)), (name, Some(level)));
+        }
+    }
+}

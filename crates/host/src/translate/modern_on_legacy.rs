@@ -1,0 +1,217 @@
+//! A modern client in front of a legacy server. The envelope in each request's `_meta` becomes the server's `initialize`,
+//! results get the members that the modern era demands, and what the server asks in the middle of a call becomes an
+//! `input_required` result, which the client answers by repeating its request.
+
+use super::log_level::LogLevel;
+use super::{InputRequest, SERVER_INFO, listen};
+use crate::failure;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use toolbus_mcp::{LATEST_LEGACY, ListKind, MODERN_VERSIONS, Members, MembersError, Raw, RpcError, codes, meta, raw};
+
+/// What a modern request says about its client.
+#[derive(Debug, Clone)]
+pub struct Envelope {
+    pub capabilities: Raw,
+    pub client_info: Option<Raw>,
+    pub log_level: Option<LogLevel>,
+    pub progress_token: Option<Raw>,
+}
+
+const ENVELOPE_KEYS: [&str; 4] =
+    [meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES, meta::CLIENT_INFO, meta::LOG_LEVEL];
+
+impl Envelope {
+    pub fn of(params: Option<&RawValue>) -> Result<Self, RpcError> {
+        let missing = || {
+            let keys = format!("{} and {}", meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES);
+            RpcError::invalid_params(format!("params._meta must be an object with {keys}"))
+        };
+        let params = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        let members = Members::of(params.get(meta::META)).map_err(|_| missing())?;
+        let version = members.text(meta::PROTOCOL_VERSION).ok_or_else(missing)?;
+        let capabilities = members.get(meta::CLIENT_CAPABILITIES).ok_or_else(missing)?.to_owned();
+        if !MODERN_VERSIONS.contains(&version.as_str()) {
+            return Err(failure::unsupported_version(&version));
+        }
+        Ok(Self {
+            capabilities,
+            client_info: members.get(meta::CLIENT_INFO).map(ToOwned::to_owned),
+            log_level: members.get(meta::LOG_LEVEL).and_then(LogLevel::of_raw),
+            progress_token: members.get(meta::PROGRESS_TOKEN).map(ToOwned::to_owned),
+        })
+    }
+
+    /// The params of the `initialize` that opens the server's session for this client: its own words.
+    pub fn initialize(&self) -> Raw {
+        let nameless = || raw(&json!({"name": "unknown", "version": "unknown"}));
+        let info = self.client_info.clone().unwrap_or_else(nameless);
+        raw(&json!({"protocolVersion": LATEST_LEGACY, "capabilities": self.capabilities, "clientInfo": info}))
+    }
+}
+
+/// The answer to `server/discover`, from the server's answer to `initialize`.
+pub fn discover(initialize_result: &RawValue) -> Result<Raw, MembersError> {
+    let mut from = Members::of(Some(initialize_result))?;
+    let mut capabilities = Members::of(from.get("capabilities"))?;
+    // Tasks of the legacy era have other methods and shapes than the modern extension.
+    capabilities.remove("tasks");
+    let capabilities = capabilities.to_raw();
+    let mut result = Members::default();
+    result.set("supportedVersions", raw(MODERN_VERSIONS));
+    result.set("capabilities", capabilities);
+    if let Some(instructions) = from.remove("instructions") {
+        result.set("instructions", instructions);
+    }
+    add_complete(&mut result);
+    add_caching(&mut result);
+    if let Some(info) = from.remove("serverInfo") {
+        let mut own = Members::of(from.get(meta::META))?;
+        own.set(SERVER_INFO, info);
+        let own = own.to_raw();
+        result.set(meta::META, own);
+    }
+    Ok(result.to_raw())
+}
+
+/// Methods that the modern era took away, and those of which a legacy server has another idea.
+pub fn is_gone(method: &str) -> bool {
+    matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
+        || method.starts_with("tasks/")
+}
+
+/// Whether the client can be asked back in the middle of this request.
+pub fn can_ask_back(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+/// The params without the envelope and without what only concerns a repetition.
+pub fn params(params: Option<&RawValue>) -> Result<Option<Raw>, MembersError> {
+    let Some(stripped) = meta::without(params, &ENVELOPE_KEYS)? else { return Ok(None) };
+    let mut members = Members::of(Some(&stripped))?;
+    members.remove("inputResponses");
+    members.remove("requestState");
+    Ok((!members.is_empty()).then(|| members.to_raw()))
+}
+
+/// The result with what the modern era demands of it.
+pub fn result(method: &str, result: &RawValue) -> Result<Raw, MembersError> {
+    let mut members = Members::of(Some(result))?;
+    add_complete(&mut members);
+    if ListKind::of_method(method).is_some() || method == "resources/read" {
+        add_caching(&mut members);
+    }
+    Ok(members.to_raw())
+}
+
+/// "No such resource" has lost its own code.
+pub fn error(error: &RawValue) -> Raw {
+    let translate = || {
+        let mut members = Members::of(Some(error)).ok()?;
+        let code: i64 = serde_json::from_str(members.get("code")?.get()).ok()?;
+        (code == codes::RESOURCE_NOT_FOUND).then(|| {
+            members.set("code", raw(&codes::INVALID_PARAMS));
+            members.to_raw()
+        })
+    };
+    translate().unwrap_or_else(|| error.to_owned())
+}
+
+fn add_complete(result: &mut Members<'_>) {
+    if !result.contains("resultType") {
+        result.set("resultType", raw("complete"));
+    }
+}
+
+/// A legacy server says nothing about caching, and what it says may differ from one session to the next.
+fn add_caching(result: &mut Members<'_>) {
+    if !result.contains("ttlMs") {
+        result.set("ttlMs", raw(&0));
+    }
+    if !result.contains("cacheScope") {
+        result.set("cacheScope", raw("private"));
+    }
+}
+
+/// What becomes of a notification of the server while a call runs.
+#[derive(Debug)]
+pub enum Note {
+    /// It belongs to the call.
+    Call(Option<Raw>),
+    /// It belongs to whoever listens.
+    News,
+    /// The client did not ask for it, or could not read it.
+    Nobody,
+}
+
+pub fn notification(envelope: &Envelope, method: &str, params: Option<Raw>) -> Note {
+    match method {
+        "notifications/progress" => match &envelope.progress_token {
+            // A repeated request may bring another token than the one under which the server began.
+            Some(token) => Note::Call(with_token(params, token)),
+            None => Note::Nobody,
+        },
+        "notifications/message" => match envelope.log_level {
+            Some(level) if level.passes(params.as_deref()) => Note::Call(params),
+            _ => Note::Nobody,
+        },
+        method if listen::is_news(method) => Note::News,
+        "notifications/cancelled" | "notifications/elicitation/complete" | "notifications/tasks/status" => Note::Nobody,
+        _ => Note::Call(params),
+    }
+}
+
+fn with_token(params: Option<Raw>, token: &RawValue) -> Option<Raw> {
+    let params = params?;
+    let Ok(mut members) = Members::of(Some(&params)) else { return Some(params) };
+    if members.get(meta::PROGRESS_TOKEN).is_some_and(|old| old.get() == token.get()) {
+        return Some(params);
+    }
+    members.set(meta::PROGRESS_TOKEN, token.to_owned());
+    Some(members.to_raw())
+}
+
+/// The result that asks the client back.
+pub fn input_required(requests: &[InputRequest], state: &str) -> Raw {
+    let mut asked = Members::default();
+    for request in requests {
+        let mut one = Members::default();
+        one.set("method", raw(&request.method));
+        if let Some(params) = &request.params {
+            one.set("params", params.clone());
+        }
+        asked.set(request.key.clone(), one.to_raw());
+    }
+    let mut result = Members::default();
+    result.set("resultType", raw("input_required"));
+    result.set("inputRequests", asked.to_raw());
+    result.set("requestState", raw(state));
+    result.to_raw()
+}
+
+/// What a repeated request brings.
+#[derive(Debug)]
+pub struct Repetition {
+    pub state: String,
+    pub responses: BTreeMap<String, Raw>,
+}
+
+impl Repetition {
+    /// None for a request that is not a repetition.
+    pub fn of(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
+        let members = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        if !members.contains("requestState") {
+            return Ok(None);
+        }
+        let state = members.text("requestState").ok_or_else(failure::unknown_state)?;
+        let bad = |_| RpcError::invalid_params("inputResponses must be an object");
+        let given = Members::of(members.get("inputResponses")).map_err(bad)?;
+        let responses = given.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        Ok(Some(Self { state, responses }))
+    }
+}
+
+#[cfg(test)]
+#[path = "modern_on_legacy_tests.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+//! HTTP towards one server: one address, the configured headers, no redirects to anywhere else.
+
+use super::headers::{PROTOCOL_VERSION, SESSION_ID, ToolHeaders};
+use crate::config::shown_url;
+use crate::error::ServerError;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use hyper::{Method, Response, Uri};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_CONNECTIONS: Duration = Duration::from_secs(60);
+/// How much of an error's body is shown.
+const MAX_DETAIL_BYTES: usize = 300;
+const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+pub(super) struct HttpClient {
+    server: String,
+    client: Client<Connector, Full<Bytes>>,
+    uri: Mutex<Uri>,
+    /// Marked as sensitive: they show up in no output.
+    configured: HeaderMap,
+    pub session: Mutex<Session>,
+    pub tools: Mutex<ToolHeaders>,
+}
+
+/// What a legacy server said at `initialize`.
+#[derive(Default, Clone)]
+pub(super) struct Session {
+    pub id: Option<HeaderValue>,
+    pub version: Option<HeaderValue>,
+}
+
+impl HttpClient {
+    pub fn new(server: &str, url: &str, headers: &BTreeMap<String, String>) -> Result<Self, ServerError> {
+        let failed = |reason: String| ServerError::Start { server: server.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|_| failed(format!("{} is not a url", shown_url(url))))?;
+        if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
+            return Err(failed("its url may hold no user name; credentials belong into headers".into()));
+        }
+        let tls = uri.scheme_str() == Some("https");
+        let mut configured = HeaderMap::new();
+        for (name, value) in headers {
+            let header = HeaderName::try_from(name).map_err(|_| failed(format!("{name:?} is not a header name")))?;
+            let mut value =
+                HeaderValue::try_from(value).map_err(|_| failed(format!("the header {name:?} has a bad value")))?;
+            value.set_sensitive(true);
+            configured.insert(header, value);
+        }
+        Ok(Self {
+            server: server.to_owned(),
+            client: build_client(tls).map_err(|error| failed(format!("TLS is not available: {error}")))?,
+            uri: Mutex::new(uri),
+            configured,
+            session: Mutex::default(),
+            tools: Mutex::default(),
+        })
+    }
+
+    pub async fn post(&self, body: String, extra: HeaderMap) -> Result<Response<Incoming>, ServerError> {
+        let mut headers = extra;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, BOTH_TYPES);
+        self.send(Method::POST, headers, body.into()).await
+    }
+
+    pub async fn get_stream(&self, last_event_id: Option<&str>) -> Result<Response<Incoming>, ServerError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, EVENT_STREAM);
+        if let Some(id) = last_event_id.and_then(|id| HeaderValue::from_str(id).ok()) {
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        self.send(Method::GET, headers, Bytes::new()).await
+    }
+
+    pub async fn delete(&self) -> Result<Response<Incoming>, ServerError> {
+        self.send(Method::DELETE, HeaderMap::new(), Bytes::new()).await
+    }
+
+    pub fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn tools(&self) -> MutexGuard<'_, ToolHeaders> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends it, and once more if the server has moved within itself (`/mcp` to `/mcp/`).
+    async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>, ServerError> {
+        let uri = self.uri();
+        let response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
+        if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+            return Ok(response);
+        }
+        let target = response.headers().get(LOCATION).and_then(|target| moved_within(&uri, target.to_str().ok()?));
+        let Some(target) = target.filter(|_| matches!(response.status().as_u16(), 307 | 308)) else {
+            let detail = "it redirects, which is followed only within the same host".to_owned();
+            return Err(ServerError::HttpStatus {
+                server: self.server.clone(),
+                status: response.status().into(),
+                detail,
+            });
+        };
+        *self.uri.lock().unwrap_or_else(PoisonError::into_inner) = target.clone();
+        self.send_to(&target, method, headers, body).await
+    }
+
+    async fn send_to(
+        &self,
+        uri: &Uri,
+        method: Method,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ServerError> {
+        let mut request = hyper::Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri.clone();
+        *request.headers_mut() = self.configured.clone();
+        let session = self.session().clone();
+        let ours = [(SESSION_ID, session.id), (PROTOCOL_VERSION, session.version)];
+        for (name, value) in ours.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            request.headers_mut().insert(name, value);
+        }
+        for (name, value) in &headers {
+            request.headers_mut().insert(name, value.clone());
+        }
+        self.client.request(request).await.map_err(|error| self.failed(uri, &error))
+    }
+
+    /// An error of ours names the place without its query, and the cause without the request.
+    fn failed(&self, uri: &Uri, error: &hyper_util::client::legacy::Error) -> ServerError {
+        let mut reason = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            reason = error.to_string();
+            cause = error.source();
+        }
+        let server = self.server.clone();
+        if error.is_connect() {
+            ServerError::Unreachable { server, place: shown_url(&uri.to_string()), reason }
+        } else {
+            ServerError::BrokenOff { server, reason }
+        }
+    }
+
+    /// What an answer without a message means. Configured values are cut out of it: a server may echo them.
+    pub fn status_error(&self, status: u16, body: &[u8]) -> ServerError {
+        let mut detail = String::from_utf8_lossy(&body[..body.len().min(MAX_DETAIL_BYTES)]).trim().to_owned();
+        for secret in self.configured.values().filter_map(|value| value.to_str().ok()) {
+            for part in secret.split_whitespace().filter(|part| part.len() > 3) {
+                detail = detail.replace(part, "…");
+            }
+        }
+        ServerError::HttpStatus { server: self.server.clone(), status, detail }
+    }
+
+    fn uri(&self) -> Uri {
+        self.uri.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A whole body, unless it is larger than the limit.
+pub(super) async fn read_body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, BodyError> {
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(BodyError::Broken)?;
+        let Some(data) = frame.data_ref() else { continue };
+        if whole.len() + data.len() > limit {
+            return Err(BodyError::TooLarge((whole.len() + data.len()) as u64));
+        }
+        whole.extend_from_slice(data);
+    }
+    Ok(whole)
+}
+
+pub(super) enum BodyError {
+    Broken(hyper::Error),
+    TooLarge(u64),
+}
+
+/// Where a redirect leads, if that is the same scheme, host and port.
+fn moved_within(from: &Uri, target: &str) -> Option<Uri> {
+    let target: Uri = target.parse().ok()?;
+    let mut parts = target.into_parts();
+    if parts.authority.is_some()
+        && (parts.authority.as_ref() != from.authority() || parts.scheme.as_ref() != from.scheme())
+    {
+        return None;
+    }
+    parts.authority = from.authority().cloned();
+    parts.scheme = from.scheme().cloned();
+    Uri::from_parts(parts).ok()
+}
+
+type Connector = HttpsConnector<HttpConnector>;
+
+fn build_client(tls: bool) -> std::io::Result<Client<Connector, Full<Bytes>>> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    let config = if tls { trusting_the_system()? } else { trusting_nobody()? };
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_CONNECTIONS);
+    Ok(builder.build(connector.wrap_connector(tcp)))
+}
+
+/// Reading the system's certificates takes a while, so it is done once.
+fn trusting_the_system() -> std::io::Result<rustls::ClientConfig> {
+    static SYSTEM: OnceLock<rustls::ClientConfig> = OnceLock::new();
+    if let Some(config) = SYSTEM.get() {
+        return Ok(config.clone());
+    }
+    let config = match tls_builder()?.with_native_roots() {
+        Ok(builder) => builder,
+        // A container without certificates still knows the public ones.
+        Err(_) => tls_builder()?.with_webpki_roots(),
+    };
+    Ok(SYSTEM.get_or_init(|| config.with_no_client_auth()).clone())
+}
+
+fn trusting_nobody() -> std::io::Result<rustls::ClientConfig> {
+    Ok(tls_builder()?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
+}
+
+fn tls_builder() -> std::io::Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::WantsVerifier>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    builder.with_safe_default_protocol_versions().map_err(std::io::Error::other)
+}

@@ -1,0 +1,264 @@
+//! One POST and its answer, whole or as a stream, and how a legacy stream that broke is taken up again.
+
+use super::Shared;
+use super::client::{BodyError, read_body};
+use super::headers;
+use super::sse::{SseItem, SseParser};
+use crate::error::ServerError;
+use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{Era, Id, Members, Message, Outcome, Request};
+
+/// Where the server says nothing else.
+const RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(30);
+/// Attempts in a row that brought nothing new.
+const MAX_ATTEMPTS: u32 = 5;
+/// After its answer a stream gets this long to end, so that its connection can be used again.
+const TRAILING: Duration = Duration::from_millis(500);
+
+/// Sends the request and delivers what comes back, until the call has its end.
+pub(super) async fn run(shared: &Arc<Shared>, number: u64, request: Request) {
+    let mut extra = HeaderMap::new();
+    if shared.era == Era::Modern {
+        headers::of_request(&request, &shared.http.tools(), &mut extra);
+    }
+    let method = request.method.clone();
+    if method == "initialize" {
+        *shared.http.session() = super::client::Session::default();
+    }
+    let body = Message::from(request).to_json();
+    let ended = match shared.http.post(body, extra).await {
+        Ok(response) => Exchange { shared, number, method }.answer(response).await,
+        Err(error) => Err(error),
+    };
+    if shared.inbound.calls.is_open(number) {
+        let broken = || ServerError::BrokenOff { server: shared.inbound.server.clone(), reason: String::new() };
+        shared.inbound.calls.finish(number, Err(ended.err().unwrap_or_else(broken)));
+    }
+}
+
+struct Exchange<'a> {
+    shared: &'a Arc<Shared>,
+    number: u64,
+    method: String,
+}
+
+impl Exchange<'_> {
+    async fn answer(&self, response: Response<Incoming>) -> Result<(), ServerError> {
+        let status = response.status().as_u16();
+        if self.method == "initialize" && response.status().is_success() {
+            let id = response.headers().get(headers::SESSION_ID).cloned();
+            self.shared.http.session().id = id;
+        }
+        if response.status().is_success() && is_event_stream(&response) {
+            return self.stream(response.into_body()).await;
+        }
+        let body = match read_body(response.into_body(), self.shared.limit).await {
+            Ok(body) => body,
+            Err(BodyError::TooLarge(bytes)) => return Err(self.too_large(bytes)),
+            Err(BodyError::Broken(error)) => return Err(self.broken_off(error.to_string())),
+        };
+        let text = String::from_utf8_lossy(&body);
+        // An error with the request's own id is the server's answer, whatever the status.
+        if answers(&text, self.number) {
+            self.deliver(&text).await;
+            return Ok(());
+        }
+        if self.shared.is_session_gone(status, &body) {
+            return Err(self.shared.session_gone().await);
+        }
+        match status {
+            200..=299 if body.is_empty() => {
+                Err(self.shared.inbound.bad_message(format!("HTTP {status} without an answer to {:?}", self.method)))
+            }
+            200..=299 => {
+                self.deliver(&text).await;
+                Ok(())
+            }
+            // Without an id, but an error of JSON-RPC: on this exchange it can only be about this request.
+            _ if is_rpc_error(&text) => {
+                self.deliver(&text).await;
+                Ok(())
+            }
+            _ => Err(self.shared.http.status_error(status, &body)),
+        }
+    }
+
+    async fn stream(&self, body: Incoming) -> Result<(), ServerError> {
+        let mut events = SseParser::new(self.shared.limit);
+        let mut retry = RETRY;
+        let mut attempts = 0;
+        let mut reason = match self.pump(body, &mut events, &mut retry).await {
+            Pumped::Answered => return Ok(()),
+            Pumped::Ended { reason, .. } => reason,
+        };
+        loop {
+            // Only a legacy server that numbers its events can go on where it broke off.
+            if self.shared.era == Era::Modern || events.last_id.is_none() || attempts == MAX_ATTEMPTS {
+                return Err(self.broken_off(reason));
+            }
+            tokio::time::sleep(retry.min(MAX_RETRY)).await;
+            attempts += 1;
+            events.restart();
+            let response = match self.shared.http.get_stream(events.last_id.as_deref()).await {
+                Ok(response) => response,
+                Err(error) => {
+                    reason = error.to_string();
+                    continue;
+                }
+            };
+            let status = response.status().as_u16();
+            if self.shared.is_session_gone(status, b"") {
+                return Err(self.shared.session_gone().await);
+            }
+            if !response.status().is_success() || !is_event_stream(&response) {
+                return Err(self.broken_off(format!("{reason}; it can't be resumed: HTTP {status}")));
+            }
+            match self.pump(response.into_body(), &mut events, &mut retry).await {
+                Pumped::Answered => return Ok(()),
+                Pumped::Ended { reason: why, brought_something } => {
+                    reason = why;
+                    attempts = if brought_something { 0 } else { attempts };
+                }
+            }
+        }
+    }
+
+    /// Delivers the events of a stream until the call has its answer or the stream its end.
+    async fn pump(&self, mut body: Incoming, events: &mut SseParser, retry: &mut Duration) -> Pumped {
+        let mut found = Vec::new();
+        let mut brought_something = false;
+        loop {
+            let data = match next_data(&mut body).await {
+                Ok(Some(data)) => data,
+                Ok(None) => return Pumped::Ended { reason: "the stream ended".into(), brought_something },
+                Err(error) => return Pumped::Ended { reason: error.to_string(), brought_something },
+            };
+            events.feed(&data, &mut found);
+            for item in found.drain(..) {
+                match item {
+                    SseItem::Event(data) if data.is_empty() => {}
+                    SseItem::Event(data) => {
+                        brought_something = true;
+                        self.deliver(&data).await;
+                    }
+                    SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
+                    SseItem::TooLarge(bytes) => {
+                        self.shared.inbound.calls.finish(self.number, Err(self.too_large(bytes)));
+                    }
+                }
+            }
+            if !self.shared.inbound.calls.is_open(self.number) {
+                let rest = async { while let Ok(Some(_)) = next_data(&mut body).await {} };
+                let _ = tokio::time::timeout(TRAILING, rest).await;
+                return Pumped::Answered;
+            }
+        }
+    }
+
+    async fn deliver(&self, text: &str) {
+        match self.method.as_str() {
+            "initialize" => self.observe(text, |result| {
+                let version = Members::parse(result.get()).ok().and_then(|result| result.text("protocolVersion"));
+                self.shared.http.session().version = version.and_then(|version| HeaderValue::try_from(version).ok());
+            }),
+            "tools/list" => self.observe(text, |result| self.shared.http.tools().learn(result)),
+            _ => {}
+        }
+        let reaction = self.shared.inbound.deliver(text, Some(self.number)).await;
+        self.shared.react(reaction).await;
+    }
+
+    fn observe(&self, text: &str, see: impl FnOnce(&serde_json::value::RawValue)) {
+        if let Ok(Message::Response(response)) = Message::parse(text)
+            && let Outcome::Result(result) = &response.outcome
+        {
+            see(result);
+        }
+    }
+
+    fn too_large(&self, bytes: u64) -> ServerError {
+        let (server, limit) = (self.shared.inbound.server.clone(), self.shared.limit);
+        crate::inbound::count(&self.shared.inbound.counters.too_large);
+        ServerError::TooLarge { server, bytes, limit }
+    }
+
+    fn broken_off(&self, reason: String) -> ServerError {
+        ServerError::BrokenOff { server: self.shared.inbound.server.clone(), reason }
+    }
+}
+
+enum Pumped {
+    Answered,
+    Ended { reason: String, brought_something: bool },
+}
+
+/// The stream of a legacy server for what belongs to no call: opened again and again, until the server says that it has
+/// none.
+pub(super) async fn listen(shared: &Arc<Shared>) {
+    let mut events = SseParser::new(shared.limit);
+    let mut asked = RETRY;
+    let mut failures = 0_u32;
+    loop {
+        events.restart();
+        match shared.http.get_stream(events.last_id.as_deref()).await {
+            Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                failures = 0;
+                listen_once(shared, response.into_body(), &mut events, &mut asked).await;
+            }
+            Ok(response) if shared.is_session_gone(response.status().as_u16(), b"") => {
+                shared.session_gone().await;
+                return;
+            }
+            // It has no such stream; that is allowed.
+            Ok(response) if response.status().is_client_error() => return,
+            Ok(_) | Err(_) => failures += 1,
+        }
+        tokio::time::sleep((asked * 2_u32.pow(failures.min(5))).min(MAX_RETRY)).await;
+    }
+}
+
+async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseParser, asked: &mut Duration) {
+    let mut found = Vec::new();
+    while let Ok(Some(data)) = next_data(&mut body).await {
+        events.feed(&data, &mut found);
+        for item in found.drain(..) {
+            match item {
+                SseItem::Event(data) if !data.is_empty() => {
+                    let reaction = shared.inbound.deliver(&data, None).await;
+                    shared.react(reaction).await;
+                }
+                SseItem::Retry(millis) => *asked = Duration::from_millis(millis),
+                SseItem::Event(_) | SseItem::TooLarge(_) => {}
+            }
+        }
+    }
+}
+
+async fn next_data(body: &mut Incoming) -> Result<Option<bytes::Bytes>, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+fn is_event_stream(response: &Response<Incoming>) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+}
+
+fn answers(text: &str, number: u64) -> bool {
+    matches!(Message::parse(text), Ok(Message::Response(response)) if response.id == Some(Id::number(number)))
+}
+
+fn is_rpc_error(text: &str) -> bool {
+    matches!(Message::parse(text), Ok(Message::Response(response))
+        if response.id.is_none() && matches!(response.outcome, Outcome::Error(_)))
+}

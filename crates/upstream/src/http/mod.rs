@@ -1,0 +1,205 @@
+//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what comes
+//! on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
+
+mod client;
+mod exchange;
+mod headers;
+mod sse;
+
+use crate::error::ServerError;
+use crate::inbound::{Inbound, Reaction};
+use crate::options::ConnectionOptions;
+use crate::stdio::cancelled;
+use client::HttpClient;
+use hyper::header::HeaderMap;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_mcp::{Era, Message, Request};
+
+/// A notification or an answer is taken at once or not at all.
+const SEND_PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct HttpLink {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    inbound: Arc<Inbound>,
+    http: HttpClient,
+    era: Era,
+    limit: usize,
+    goodbye: Duration,
+    stop: CancellationToken,
+    listening: AtomicBool,
+    /// The task of each open call; aborting one closes its stream.
+    streams: Mutex<HashMap<u64, AbortHandle>>,
+}
+
+impl HttpLink {
+    pub fn open(
+        url: &str,
+        headers: &BTreeMap<String, String>,
+        era: Era,
+        options: &ConnectionOptions,
+        inbound: Arc<Inbound>,
+    ) -> Result<Self, ServerError> {
+        let http = HttpClient::new(&inbound.server, url, headers)?;
+        let shared = Shared {
+            inbound,
+            http,
+            era,
+            limit: options.max_message_bytes,
+            goodbye: options.grace,
+            stop: CancellationToken::new(),
+            listening: AtomicBool::new(false),
+            streams: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    pub fn start(&self, number: u64, request: Request) -> Result<(), ServerError> {
+        let shared = self.shared.clone();
+        // Held until the task is entered, so that it can't leave before.
+        let mut streams = self.shared.streams();
+        let task = tokio::spawn(async move {
+            exchange::run(&shared, number, request).await;
+            shared.streams().remove(&number);
+        });
+        streams.insert(number, task.abort_handle());
+        Ok(())
+    }
+
+    /// A notification, or an answer to a request of the server.
+    pub async fn send(&self, message: Message) -> Result<(), ServerError> {
+        let begins = matches!(&message, Message::Notification(note) if note.method == "notifications/initialized");
+        self.shared.send(message).await?;
+        if begins && self.shared.era == Era::Legacy && !self.shared.listening.swap(true, Ordering::Relaxed) {
+            let shared = self.shared.clone();
+            let stop = self.shared.stop.clone();
+            tokio::spawn(async move { stop.run_until_cancelled(exchange::listen(&shared)).await });
+        }
+        Ok(())
+    }
+
+    pub fn learn_tools(&self, list: &RawValue) {
+        self.shared.http.tools().learn(list);
+    }
+
+    /// Legacy servers are told; to a modern one, the end of the stream says it.
+    pub fn cancel(&self, number: u64, _method: &str, reason: Option<&str>) {
+        self.shared.cancel(number, reason);
+    }
+
+    pub fn stop(&self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let shared = self.shared.clone();
+            runtime.spawn(async move { shared.close().await });
+        } else {
+            self.shared.stop.cancel();
+        }
+    }
+
+    pub async fn close(&self) {
+        self.shared.close().await;
+    }
+}
+
+impl Shared {
+    async fn send(&self, message: Message) -> Result<(), ServerError> {
+        let mut extra = HeaderMap::new();
+        if self.era == Era::Modern {
+            let method = match &message {
+                Message::Notification(note) => note.method.clone(),
+                _ => String::new(),
+            };
+            let request = Request { id: toolbus_mcp::Id::number(0), method, params: None };
+            headers::of_request(&request, &self.http.tools(), &mut extra);
+        }
+        let post = async {
+            let response = self.http.post(message.to_json(), extra).await?;
+            if response.status().is_success() {
+                return Ok(());
+            }
+            let status = response.status().as_u16();
+            let body = client::read_body(response.into_body(), self.limit).await.unwrap_or_default();
+            if self.is_session_gone(status, &body) {
+                return Err(self.session_gone().await);
+            }
+            Err(self.http.status_error(status, &body))
+        };
+        let silent = || ServerError::NotReading { server: self.inbound.server.clone(), after: SEND_PATIENCE };
+        tokio::time::timeout(SEND_PATIENCE, post).await.unwrap_or_else(|_| Err(silent()))
+    }
+
+    fn cancel(self: &Arc<Self>, number: u64, reason: Option<&str>) {
+        match self.era {
+            Era::Modern => {
+                if let Some(stream) = self.streams().remove(&number) {
+                    stream.abort();
+                }
+                let server = self.inbound.server.clone();
+                self.inbound.calls.finish(number, Err(ServerError::Cancelled { server }));
+            }
+            Era::Legacy => self.send_later(cancelled(number, reason).into()),
+        }
+    }
+
+    /// From a place that can't wait. If it fails, the connection's next use shows why.
+    fn send_later(self: &Arc<Self>, message: Message) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let shared = self.clone();
+            runtime.spawn(async move { shared.send(message).await });
+        }
+    }
+
+    async fn react(self: &Arc<Self>, reaction: Reaction) {
+        match reaction {
+            Reaction::Nothing => {}
+            Reaction::Garbage(reason) => {
+                if crate::inbound::count(&self.inbound.counters.garbage) == 0 {
+                    tracing::warn!(server = self.inbound.server, code = "TB0409", %reason, "an event is no message");
+                }
+            }
+            Reaction::Reply(response) => self.send_later(response.into()),
+            Reaction::Cancel(number) => self.cancel(number, None),
+        }
+    }
+
+    /// The server says 404 (some say 400) when it has forgotten the session that we named.
+    fn is_session_gone(&self, status: u16, body: &[u8]) -> bool {
+        let had_session = self.http.session().id.is_some();
+        let names_session = || String::from_utf8_lossy(body).to_lowercase().contains("session");
+        had_session && (status == 404 || (status == 400 && names_session()))
+    }
+
+    async fn session_gone(&self) -> ServerError {
+        let error = ServerError::SessionGone { server: self.inbound.server.clone() };
+        self.http.session().id = None;
+        self.stop.cancel();
+        self.inbound.close(error.clone()).await;
+        error
+    }
+
+    /// Ends every stream, and tells a legacy server that its session is over.
+    async fn close(&self) {
+        self.inbound.close(ServerError::Closed { server: self.inbound.server.clone() }).await;
+        self.stop.cancel();
+        for (_, stream) in self.streams().drain() {
+            stream.abort();
+        }
+        let session = self.http.session().id.is_some();
+        if session {
+            let _ = tokio::time::timeout(self.goodbye, self.http.delete()).await;
+            self.http.session().id = None;
+        }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, HashMap<u64, AbortHandle>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

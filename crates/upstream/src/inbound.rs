@@ -1,0 +1,226 @@
+//! What both transports do with a message of the server: find its place, deliver it without ever waiting for long, and
+//! keep count of what makes no sense.
+
+use crate::call::CallEvent;
+use crate::calls::{Answered, Calls, Place};
+use crate::connection::ServerEvent;
+use crate::error::ServerError;
+use crate::queue::CallQueue;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use toolbus_mcp::{Id, Message, MessageError, Notification, Outcome, Request, Response, RpcError, codes};
+
+/// How long the reader waits for a caller, or for the owner, to take what is there. Then it reads on: one who doesn't
+/// listen must not stop the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a server did that it should not have done, and that was passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Oddities {
+    /// Lines that were no messages.
+    pub garbage: u64,
+    /// Answers to requests that nobody made, or that were answered before.
+    pub unknown_answers: u64,
+    /// Reports of progress that made room for newer ones.
+    pub dropped_progress: u64,
+    /// Events outside of calls that their owner did not take in time.
+    pub dropped_events: u64,
+    /// Messages past the limit.
+    pub too_large: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub garbage: AtomicU64,
+    pub unknown_answers: AtomicU64,
+    pub dropped_progress: AtomicU64,
+    pub dropped_events: AtomicU64,
+    pub too_large: AtomicU64,
+}
+
+pub(crate) struct Inbound {
+    pub server: String,
+    pub calls: Calls,
+    pub counters: Counters,
+    pub events: mpsc::Sender<ServerEvent>,
+}
+
+/// What is to be done about a message after it was delivered.
+#[derive(Debug)]
+pub(crate) enum Reaction {
+    Nothing,
+    /// It was no message.
+    Garbage(String),
+    /// The server has to be told.
+    Reply(Response),
+    /// The call ended here and the server need not go on with it.
+    Cancel(u64),
+}
+
+impl Inbound {
+    /// Delivers one message. `stream` is the call on whose own stream it came, where there is such a thing.
+    pub async fn deliver(&self, text: &str, stream: Option<u64>) -> Reaction {
+        match Message::parse(text) {
+            Ok(Message::Response(response)) => self.response(response, stream),
+            Ok(Message::Notification(notification)) => self.notification(notification, stream).await,
+            Ok(Message::Request(request)) => self.request(request, stream).await,
+            Err(error) => self.unreadable(error, text, stream),
+        }
+    }
+
+    fn response(&self, Response { id, outcome }: Response, stream: Option<u64>) -> Reaction {
+        let number = match id {
+            Some(id) => id.as_u64(),
+            // On a call's own stream an answer without an id can only be meant for it.
+            None => stream,
+        };
+        self.finish(number, Ok(outcome));
+        Reaction::Nothing
+    }
+
+    /// Ends a call, or keeps count of an answer that has none.
+    pub fn finish(&self, number: Option<u64>, outcome: Result<Outcome, ServerError>) {
+        let answered = number.map_or(Answered::Unknown, |number| self.calls.finish(number, outcome));
+        if matches!(answered, Answered::Unknown) && count(&self.counters.unknown_answers) == 0 {
+            tracing::warn!(
+                server = self.server,
+                code = "TB0409",
+                "the server answered a request that is not open; such answers are dropped"
+            );
+        }
+    }
+
+    async fn notification(&self, Notification { method, mut params }: Notification, stream: Option<u64>) -> Reaction {
+        if let Some((number, reason)) = self.calls.ended_by_server(&method, &params) {
+            let server = self.server.clone();
+            self.calls.finish(number, Err(ServerError::EndedByServer { server, reason }));
+            return Reaction::Nothing;
+        }
+        match self.calls.place_of_notification(&method, &mut params, stream) {
+            Place::Call(call, queue) => self.to_call(call, &queue, CallEvent::Notification { method, params }).await,
+            Place::Owner => {
+                self.to_owner(ServerEvent::Notification { method, params }).await;
+                Reaction::Nothing
+            }
+        }
+    }
+
+    async fn request(&self, Request { id, method, params }: Request, stream: Option<u64>) -> Reaction {
+        match self.calls.place_of_request(stream) {
+            Place::Call(call, queue) => self.to_call(call, &queue, CallEvent::Request { id, method, params }).await,
+            Place::Owner if self.to_owner(ServerEvent::Request { id: id.clone(), method, params }).await => {
+                Reaction::Nothing
+            }
+            Place::Owner => refuse(id, "the client takes no requests at the moment"),
+        }
+    }
+
+    async fn to_call(&self, call: u64, queue: &CallQueue, event: CallEvent) -> Reaction {
+        let mut event = event;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match queue.offer(event) {
+                Ok(dropped) => {
+                    self.counters.dropped_progress.fetch_add(dropped as u64, Ordering::Relaxed);
+                    return Reaction::Nothing;
+                }
+                Err(back) => event = back,
+            }
+            if tokio::time::timeout_at(deadline, queue.emptied()).await.is_err() {
+                let error = ServerError::SlowCaller { server: self.server.clone(), after: PATIENCE };
+                self.calls.give_up(call);
+                queue.end(CallEvent::Done(Err(error)));
+                return Reaction::Cancel(call);
+            }
+        }
+    }
+
+    /// False if the owner did not take it.
+    async fn to_owner(&self, event: ServerEvent) -> bool {
+        let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) else { return true };
+        let taken = matches!(tokio::time::timeout(PATIENCE, self.events.send(event)).await, Ok(Ok(())));
+        if !taken && count(&self.counters.dropped_events) == 0 {
+            tracing::warn!(server = self.server, "events of the server are not taken; they are dropped");
+        }
+        taken
+    }
+
+    /// A message that can't be read may still name its call, which is then not left to wait.
+    fn unreadable(&self, error: MessageError, text: &str, stream: Option<u64>) -> Reaction {
+        let mut scan = crate::stdio::scan::IdScan::default();
+        scan.feed(text.as_bytes());
+        let found = scan.finish();
+        let is_json = text.trim_start().starts_with('{') && found.balanced;
+        let id = is_json.then(|| found.id.as_deref().and_then(|id| Id::from_raw(id))).flatten();
+        match (id, found.has_method) {
+            (Some(id), true) => refuse(id, &error.to_string()),
+            (Some(id), false) if id.as_u64().is_some_and(|number| self.calls.is_open(number)) => {
+                self.finish(id.as_u64(), Err(self.bad_message(error.to_string())));
+                Reaction::Nothing
+            }
+            _ => {
+                if let Some(call) = stream {
+                    self.calls.finish(call, Err(self.bad_message(error.to_string())));
+                }
+                Reaction::Garbage(error.to_string())
+            }
+        }
+    }
+
+    /// A message past the limit, of which only this is known.
+    pub fn too_large(&self, found: crate::stdio::scan::Found, limit: usize) -> Reaction {
+        count(&self.counters.too_large);
+        let id = found.id.as_deref().and_then(|id| Id::from_raw(id));
+        match (id, found.has_method) {
+            (Some(id), true) => refuse(id, "the request is too large"),
+            (Some(id), false) => {
+                let error = ServerError::TooLarge { server: self.server.clone(), bytes: found.bytes, limit };
+                self.finish(id.as_u64(), Err(error));
+                Reaction::Nothing
+            }
+            (None, _) => {
+                tracing::warn!(
+                    server = self.server,
+                    bytes = found.bytes,
+                    limit,
+                    "a message past the limit was dropped"
+                );
+                Reaction::Nothing
+            }
+        }
+    }
+
+    pub fn bad_message(&self, reason: String) -> ServerError {
+        ServerError::BadMessage { server: self.server.clone(), reason }
+    }
+
+    /// Ends every call and tells the owner, once.
+    pub async fn close(&self, error: ServerError) {
+        if self.calls.close(&error) {
+            let _ = tokio::time::timeout(PATIENCE, self.events.send(ServerEvent::Closed(error))).await;
+        }
+    }
+
+    pub fn oddities(&self) -> Oddities {
+        let Counters { garbage, unknown_answers, dropped_progress, dropped_events, too_large } = &self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Oddities {
+            garbage: read(garbage),
+            unknown_answers: read(unknown_answers),
+            dropped_progress: read(dropped_progress),
+            dropped_events: read(dropped_events),
+            too_large: read(too_large),
+        }
+    }
+}
+
+/// What it was before.
+pub(crate) fn count(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::Relaxed)
+}
+
+fn refuse(id: Id, reason: &str) -> Reaction {
+    let error = RpcError::new(codes::INTERNAL_ERROR, reason);
+    Reaction::Reply(Response { id: Some(id), outcome: error.into() })
+}

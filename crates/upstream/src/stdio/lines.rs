@@ -1,0 +1,106 @@
+//! Cuts a stream of bytes into lines. A line past the limit is not kept, only looked through for its id.
+
+use super::scan::{Found, IdScan};
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+const READ_BYTES: usize = 64 << 10;
+
+pub(super) struct Lines<R> {
+    source: R,
+    buffer: BytesMut,
+    /// How far the buffer has been looked through for a line break.
+    seen: usize,
+    limit: usize,
+    overlong: Option<IdScan>,
+}
+
+pub(super) enum Line {
+    Text(BytesMut),
+    TooLong(Found),
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub fn new(source: R, limit: usize) -> Self {
+        Self { source, buffer: BytesMut::new(), seen: 0, limit, overlong: None }
+    }
+
+    /// None at the end of the stream. A last line without its line break was cut off and is none.
+    pub async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(line) = self.take_line() {
+                return Some(line);
+            }
+            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+                self.buffer.reserve(READ_BYTES);
+            }
+            match self.source.read_buf(&mut self.buffer).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn take_line(&mut self) -> Option<Line> {
+        let end = memchr::memchr(b'\n', &self.buffer[self.seen..]).map(|at| self.seen + at);
+        match (end, &mut self.overlong) {
+            (Some(end), Some(scan)) => {
+                scan.feed(&self.buffer[..end]);
+                self.buffer.advance(end + 1);
+                self.seen = 0;
+                self.overlong.take().map(|scan| Line::TooLong(scan.finish()))
+            }
+            (Some(end), None) => {
+                let line = self.buffer.split_to(end);
+                self.buffer.advance(1);
+                self.seen = 0;
+                Some(Line::Text(line))
+            }
+            (None, scan) => {
+                if scan.is_none() && self.buffer.len() > self.limit {
+                    *scan = Some(IdScan::default());
+                }
+                match scan {
+                    Some(scan) => {
+                        scan.feed(&self.buffer);
+                        // A new one, so that what the line took so far is given back.
+                        self.buffer = BytesMut::new();
+                        self.seen = 0;
+                    }
+                    None => self.seen = self.buffer.len(),
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check(input: &'static [u8], limit: usize, expected: &[&str]) {
+        let mut lines = Lines::new(input, limit);
+        let mut seen = Vec::new();
+        while let Some(line) = lines.next().await {
+            seen.push(match line {
+                Line::Text(text) => String::from_utf8_lossy(&text).into_owned(),
+                Line::TooLong(found) => format!("too long: {}", found.bytes),
+            });
+        }
+        assert_eq!(seen, expected);
+    }
+
+    #[tokio::test]
+    async fn lines_are_cut_and_a_torn_one_is_left_out() {
+        check(b"a\n\nbc\r\nd", 100, &["a", "", "bc\r"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_line_past_the_limit_is_not_kept_and_the_next_one_is() {
+        static LONG: [u8; 200_000] = [b' '; 200_000];
+        let mut input = LONG.to_vec();
+        input.extend_from_slice(b"\nnext\n");
+        check(input.leak(), 1_000, &["too long: 200000", "next"]).await;
+    }
+}

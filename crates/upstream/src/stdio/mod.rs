@@ -1,0 +1,178 @@
+//! The connection to a server over the pipes of its process: one task reads, one writes, one watches over the process.
+
+mod lines;
+mod reader;
+pub(crate) mod scan;
+mod writer;
+
+use crate::config::{ServerConfig, TransportConfig};
+use crate::error::ServerError;
+use crate::inbound::Inbound;
+use crate::options::ConnectionOptions;
+use crate::process::{Program, ServerProcess, StderrTail};
+use reader::ReadEnd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_mcp::{Message, Notification, Response, raw};
+
+/// Messages on their way to the server's stdin.
+const MAX_WAITING_LINES: usize = 256;
+/// A server that takes nothing for this long hangs.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// What a process wrote before it ended is still in the pipe. A grandchild may hold the pipe open for ever.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
+
+pub(crate) struct StdioLink {
+    inbound: Arc<Inbound>,
+    lines: mpsc::Sender<String>,
+    stop: CancellationToken,
+    gone: CancellationToken,
+    stderr: StderrTail,
+}
+
+impl StdioLink {
+    pub fn open(
+        config: &ServerConfig,
+        options: &ConnectionOptions,
+        inbound: Arc<Inbound>,
+    ) -> Result<Self, ServerError> {
+        let TransportConfig::Stdio { command, args, env, cwd } = &config.transport else {
+            let reason = "it is configured as an HTTP server".to_owned();
+            return Err(ServerError::Start { server: config.name.clone(), reason });
+        };
+        let program = Program { server: &config.name, command, args, env, cwd: cwd.as_deref() };
+        let (process, pipes) = ServerProcess::start(&program, options)?;
+        let (lines, waiting) = mpsc::channel(MAX_WAITING_LINES);
+        let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
+        let stderr = StderrTail::default();
+        tokio::spawn(stderr.clone().read(pipes.stderr));
+        tokio::spawn(writer::write(pipes.stdin, waiting, stop.clone()));
+        // The reader must not keep the writer alive: it answers by a sender that does not count.
+        let replies = lines.downgrade();
+        let reader = tokio::spawn(reader::read(pipes.stdout, inbound.clone(), replies, options.max_message_bytes));
+        let watch =
+            Watch { inbound: inbound.clone(), stop: stop.clone(), stderr: stderr.clone(), grace: options.grace };
+        let over = gone.clone();
+        tokio::spawn(async move {
+            watch.run(process, reader).await;
+            over.cancel();
+        });
+        Ok(Self { inbound, lines, stop, gone, stderr })
+    }
+
+    pub async fn send(&self, message: Message) -> Result<(), ServerError> {
+        let line = message.to_json();
+        let line = match self.lines.try_send(line) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::error::TrySendError::Full(line)) => line,
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.why_closed().await),
+        };
+        match tokio::time::timeout(WRITE_PATIENCE, self.lines.send(line)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(self.why_closed().await),
+            Err(_) => Err(ServerError::NotReading { server: self.inbound.server.clone(), after: WRITE_PATIENCE }),
+        }
+    }
+
+    /// The pipe breaks a moment before it is known why.
+    async fn why_closed(&self) -> ServerError {
+        let _ = tokio::time::timeout(DRAIN_PATIENCE * 2, self.gone.cancelled()).await;
+        let unknown = || ServerError::Closed { server: self.inbound.server.clone() };
+        self.inbound.calls.closed().unwrap_or_else(unknown)
+    }
+
+    /// From a place that can't wait.
+    pub fn cancel(&self, number: u64, reason: Option<&str>) {
+        let line = Message::from(cancelled(number, reason)).to_json();
+        let Err(mpsc::error::TrySendError::Full(line)) = self.lines.try_send(line) else { return };
+        let lines = self.lines.clone();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { tokio::time::timeout(WRITE_PATIENCE, lines.send(line)).await });
+        }
+    }
+
+    pub fn stderr_tail(&self) -> Vec<String> {
+        self.stderr.lines()
+    }
+
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub async fn gone(&self) {
+        self.gone.cancelled().await;
+    }
+}
+
+pub(crate) fn cancelled(number: u64, reason: Option<&str>) -> Notification {
+    let mut params = serde_json::Map::new();
+    params.insert("requestId".into(), number.into());
+    if let Some(reason) = reason {
+        params.insert("reason".into(), reason.into());
+    }
+    Notification { method: "notifications/cancelled".into(), params: Some(raw(&params)) }
+}
+
+/// Waits for the end of a process, or brings it about.
+struct Watch {
+    inbound: Arc<Inbound>,
+    stop: CancellationToken,
+    stderr: StderrTail,
+    grace: Duration,
+}
+
+impl Watch {
+    async fn run(self, mut process: ServerProcess, mut reader: JoinHandle<ReadEnd>) {
+        let error = tokio::select! {
+            status = process.wait() => {
+                let _ = tokio::time::timeout(DRAIN_PATIENCE, &mut reader).await;
+                self.died(status)
+            }
+            end = &mut reader => self.output_ended(end.unwrap_or(ReadEnd::EndOfFile), &mut process).await,
+            () = self.stop.cancelled() => {
+                let closed = ServerError::Closed { server: self.inbound.server.clone() };
+                self.inbound.close(closed.clone()).await;
+                if process.wait_for(self.grace).await.is_none() {
+                    process.end().await;
+                }
+                closed
+            }
+        };
+        reader.abort();
+        self.stop.cancel();
+        self.inbound.close(error).await;
+    }
+
+    /// A server without output is of no use, whether it still runs or not.
+    async fn output_ended(&self, end: ReadEnd, process: &mut ServerProcess) -> ServerError {
+        match end {
+            ReadEnd::EndOfFile => match process.wait_for(DRAIN_PATIENCE).await {
+                Some(status) => self.died(status),
+                None => {
+                    process.end().await;
+                    self.died(crate::error::ExitReason::Unknown)
+                }
+            },
+            ReadEnd::Garbage(error) => {
+                // Nobody needs to wait until the process is gone to learn that it is of no use.
+                self.inbound.close(error.clone()).await;
+                process.end().await;
+                error
+            }
+        }
+    }
+
+    fn died(&self, status: crate::error::ExitReason) -> ServerError {
+        ServerError::Died { server: self.inbound.server.clone(), status, stderr: self.stderr.lines() }
+    }
+}
+
+/// A reply of the reader, which never waits for the writer: a server that asks without reading the answers loses them.
+pub(super) fn reply(lines: &mpsc::WeakSender<String>, response: Response) {
+    if let Some(lines) = lines.upgrade() {
+        let _ = lines.try_send(Message::from(response).to_json());
+    }
+}
