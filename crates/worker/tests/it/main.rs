@@ -1,0 +1,10 @@
+//! The worker through its public face: a client on one side, a host of the test's own on the other.
+
+mod away;
+mod http_input;
+mod http_legacy;
+mod http_modern;
+mod listening;
+mod merged;
+mod stdio;
+mod support;
