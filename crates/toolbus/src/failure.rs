@@ -42,6 +42,8 @@ pub enum Failure {
     #[error("there are no servers to host")]
     NoServers,
     #[error("{0}")]
+    Stdio(#[from] toolbus_worker::StdioError),
+    #[error("{0}")]
     Pattern(#[from] toolbus_host::BadPattern),
     #[error("{0}")]
     Host(#[from] toolbus_host::HostError),

@@ -64,8 +64,7 @@ impl HostingArgs {
             false => Arc::new(RoleRules::new(config.roles.clone())?),
         };
         let name = self.id.clone().or_else(|| config.name.clone()).unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let options =
-            HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
+        let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
         Ok(Hosting { name, options, demo })
     }
 }

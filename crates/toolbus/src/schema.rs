@@ -94,7 +94,9 @@ fn collect_types<'a>(root: &'a Value, part: &'a Value, depth: usize, types: &mut
         }
     }
     if types.is_empty() {
-        types.extend(part["enum"].as_array().into_iter().flatten().map(type_of));
+        for value in part["enum"].as_array().into_iter().flatten() {
+            types.push(type_of(value));
+        }
     }
 }
 

@@ -66,7 +66,8 @@ fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowE
 fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String, ShowError> {
     let mime_type = one_line(mime_type);
     let Ok(bytes) = BASE64_STANDARD.decode(data) else { return Ok(format!("({mime_type} that is not valid base64)")) };
-    let stem: String = tool.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
+    let stem: String =
+        tool.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
     let stem = stem.trim_start_matches('.');
     let stem = if stem.is_empty() { "result" } else { stem };
     let mut number = 0;

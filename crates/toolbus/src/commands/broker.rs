@@ -49,7 +49,6 @@ pub struct OpenBroker {
     pub listener: TcpListener,
     pub address: SocketAddr,
     pub data: PathBuf,
-    pub token: String,
     pub token_file: PathBuf,
 }
 
@@ -102,8 +101,8 @@ impl BrokerArgs {
             allowed_hosts: self.allow_host,
             ..ServerOptions::default()
         };
-        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token.clone())), options);
-        Ok(OpenBroker { server, listener, address, data, token, token_file })
+        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);
+        Ok(OpenBroker { server, listener, address, data, token_file })
     }
 }
 

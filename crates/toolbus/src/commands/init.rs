@@ -21,7 +21,11 @@ pub struct InitArgs {
 pub async fn run(args: InitArgs) -> Result<(), Failure> {
     let mut options = OpenOptions::new();
     options.write(true);
-    if args.force { options.create(true).truncate(true) } else { options.create_new(true) };
+    if args.force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
     let written = options.open(&args.file).and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
     match written {
         Ok(()) => print_line(&format!(

@@ -3,9 +3,9 @@
 
 use super::broker::{BrokerArgs, OpenBroker};
 use super::{parse_duration, print_line};
+use crate::endpoint::{self, EndpointOptions};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
-use crate::endpoint;
 use crate::stop::stop_signal;
 use clap::Args;
 use serde_json::json;
@@ -32,6 +32,9 @@ pub struct UpArgs {
     /// Let MCP clients on this machine in without a token, in this role. For tools that can't send one.
     #[arg(long, value_name = "ROLE")]
     loopback_role: Option<String>,
+    /// Role of MCP clients that come over HTTP with the token.
+    #[arg(long, value_name = "ROLE")]
+    mcp_role: Option<String>,
     /// How long a call over HTTP may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
@@ -48,7 +51,12 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     if args.loopback_role.is_some() && !broker.address.ip().is_loopback() {
         return Err(Failure::OpenToAll { address: broker.address });
     }
-    endpoint::mount(&broker, args.loopback_role.clone(), args.deadline);
+    let endpoint = EndpointOptions {
+        role: args.mcp_role,
+        loopback_role: args.loopback_role.clone(),
+        call_deadline: args.deadline,
+    };
+    endpoint::mount(&broker, endpoint);
     welcome(&broker, &hosting, args.loopback_role.as_deref())?;
 
     let hosts_stop = CancellationToken::new();

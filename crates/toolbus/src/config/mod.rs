@@ -60,8 +60,8 @@ impl Config {
 
     fn add_mcp_servers(&mut self, file: &Path) -> Result<(), ConfigFailure> {
         let text = read_file(file)?;
-        let read = read_mcp_servers_json(&text, &environment)
-            .map_err(|error| ConfigProblem::Servers(error).in_file(file))?;
+        let read =
+            read_mcp_servers_json(&text, &environment).map_err(|error| ConfigProblem::Servers(error).in_file(file))?;
         for server in read.servers {
             if self.servers.iter().any(|known| known.name == server.name) {
                 let first = self.file.clone().unwrap_or_else(|| file.to_owned());

@@ -1,7 +1,7 @@
 //! toolbus.toml from its text. Every key is known or refused, with its place in the file.
 
-use super::{Config, LocalBroker};
 use super::error::{ConfigProblem, Position};
+use super::{Config, LocalBroker};
 use crate::nearest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -21,7 +21,9 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
     let mut config = Config::default();
     for (key, value) in file.get_ref() {
         match &**key.get_ref() {
-            "listen" => config.listen = Some(reader.parsed("listen", value, "an address such as \"127.0.0.1:7420\"")?),
+            "listen" => {
+                config.listen = Some(reader.parsed("listen", value, "an address such as \"127.0.0.1:7420\"")?)
+            }
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "roles" => config.roles = reader.roles(value)?,
@@ -115,8 +117,10 @@ mod tests {
     fn the_template_is_a_configuration() {
         let config = read(super::super::TEMPLATE, &|_| None).expect("what we write can be read");
         assert!(config.servers.is_empty() && config.roles.is_empty(), "everything in it is a comment at first");
-        let uncommented: String =
-            super::super::TEMPLATE.lines().map(|line| format!("{}\n", line.strip_prefix("#:").unwrap_or(line))).collect();
+        let uncommented: String = super::super::TEMPLATE
+            .lines()
+            .map(|line| format!("{}\n", line.strip_prefix("#:").unwrap_or(line)))
+            .collect();
         let config = read(&uncommented, &|_| Some("secret".into())).expect("so can what it proposes");
         assert_eq!(config.servers.len(), 3, "{uncommented}");
         assert_eq!(config.roles.len(), 2);
@@ -125,9 +129,15 @@ mod tests {
     #[test]
     fn mistakes_have_a_place_and_a_hint() {
         let check = |text, expected| assert_eq!(refused(text), format!("toolbus.toml: {expected}"));
-        check("listen = \n", "line 1, column 10: string values must be quoted, expected literal string / correct the file at that place");
+        check(
+            "listen = \n",
+            "line 1, column 10: string values must be quoted, expected literal string / correct the file at that place",
+        );
         check("\n lisen = 1", "line 2, column 2: unknown key \"lisen\" / did you mean listen?");
-        check("listen = 7420", "line 1, column 10: listen has to be an address such as \"127.0.0.1:7420\" / correct the value");
+        check(
+            "listen = 7420",
+            "line 1, column 10: listen has to be an address such as \"127.0.0.1:7420\" / correct the value",
+        );
         check("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
         check("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
         check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles");
