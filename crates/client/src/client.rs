@@ -109,10 +109,9 @@ impl BrokerClient {
     }
 
     /// Like [`BrokerClient::deliver_with`], without waiting until it is safe: it is sent again after a reconnect if need
-    /// be. Messages leave in the order of these calls.
-    pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
-        self.start_delivery(to, &message, send, None, None).await?;
-        Ok(message.id)
+    /// be.
+    pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<()> {
+        self.start_delivery(to, &message, send, None, None).await
     }
 
     /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.
@@ -132,6 +131,15 @@ impl BrokerClient {
     ) -> BrokerResult<()> {
         self.start_reply(request, kind, body, None).await?;
         Ok(())
+    }
+
+    /// Like [`BrokerClient::reply`], with a reply of the caller's making: sent again under its id, on this connection or
+    /// another, it still counts once.
+    pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
+        let (sender, receipt) = oneshot::channel();
+        let to = &request.from.session_id;
+        self.start_delivery(to, reply, SendOptions::default(), Some(&request.id), Some(sender)).await?;
+        self.await_receipt(receipt).await
     }
 
     async fn start_reply(
@@ -194,6 +202,22 @@ impl BrokerClient {
     /// The next message of the mailbox; `None` when the client is closed or another subscriber took over.
     pub async fn next_message(&self) -> Option<InboxMessage> {
         self.next(|session| session.inbox.pop_front(), |session| session.displaced).await
+    }
+
+    /// When a message that was received and not acknowledged yet stops being worth the work, if its sender said so.
+    pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
+        self.shared.lock().deadline_of(id)
+    }
+
+    /// Waits for a connection other than the one with that number, and returns its number; the first is 1. `None` when
+    /// the client is closed.
+    pub async fn next_connection(&self, seen: u64) -> Option<u64> {
+        self.next(|session| (session.is_connected() && session.epoch != seen).then_some(session.epoch), |_| false).await
+    }
+
+    /// Whether the client is closed for good: by its owner, or because it gave up on the broker.
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed.is_some()
     }
 
     /// The next request to abandon work.

@@ -1,7 +1,7 @@
 //! `/mcp` on the broker's port: who may use it, and the way from there onto the bus within this process.
 
-use crate::client_bus::ClientBus;
 use crate::commands::broker::OpenBroker;
+use crate::front_bus;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -21,9 +21,6 @@ pub const PATH: &str = "/mcp";
 /// The mailboxes of HTTP clients, for those with the token and those without.
 const WITH_TOKEN: &str = "mcp";
 const WITHOUT_TOKEN: &str = "mcp-loopback";
-
-/// How long the first client waits for hosts that are just starting.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct EndpointOptions {
     /// The role of clients that present the token.
@@ -97,7 +94,7 @@ impl BusPool for Pool {
             let (server, me) = (Arc::clone(&self.server), agent.clone());
             let pipes = move || server.attach(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
             let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
-            let bus: Arc<dyn Bus> = ClientBus::open(client, PATIENCE).await?;
+            let bus: Arc<dyn Bus> = front_bus::open(client).await?;
             open.insert(principal.clone(), Arc::clone(&bus));
             Ok(bus)
         })

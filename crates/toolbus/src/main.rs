@@ -3,12 +3,12 @@
 
 mod arguments;
 mod catalog;
-mod client_bus;
 mod commands;
 mod config;
 mod endpoint;
 mod failure;
 mod folders;
+mod front_bus;
 mod hosting;
 mod nearest;
 mod progress;

@@ -6,7 +6,7 @@ use crate::calls::{Answered, Calls, Place};
 use crate::connection::ServerEvent;
 use crate::error::ServerError;
 use crate::queue::CallQueue;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use toolbus_mcp::{Id, Message, MessageError, Notification, Outcome, Request, Response, RpcError, codes};
@@ -28,6 +28,8 @@ pub struct Oddities {
     pub dropped_events: u64,
     /// Messages past the limit.
     pub too_large: u64,
+    /// Calls that were ended because nobody took their events.
+    pub slow_callers: u64,
 }
 
 #[derive(Default)]
@@ -37,6 +39,9 @@ pub(crate) struct Counters {
     pub dropped_progress: AtomicU64,
     pub dropped_events: AtomicU64,
     pub too_large: AtomicU64,
+    pub slow_callers: AtomicU64,
+    /// The owner has let one wait run out, and has taken nothing since.
+    owner_is_deaf: AtomicBool,
 }
 
 pub(crate) struct Inbound {
@@ -129,6 +134,7 @@ impl Inbound {
             }
             if tokio::time::timeout_at(deadline, queue.emptied()).await.is_err() {
                 let error = ServerError::SlowCaller { server: self.server.clone(), after: PATIENCE };
+                count(&self.counters.slow_callers);
                 self.calls.give_up(call);
                 queue.end(CallEvent::Done(Err(error)));
                 return Reaction::Cancel(call);
@@ -138,8 +144,15 @@ impl Inbound {
 
     /// False if the owner did not take it.
     async fn to_owner(&self, event: ServerEvent) -> bool {
-        let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) else { return true };
-        let taken = matches!(tokio::time::timeout(PATIENCE, self.events.send(event)).await, Ok(Ok(())));
+        let deaf = &self.counters.owner_is_deaf;
+        let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) else {
+            deaf.store(false, Ordering::Relaxed);
+            return true;
+        };
+        // Who has let one wait run out is not waited for again, or every event would hold up all calls.
+        let wait = async { self.events.send(event).await.is_ok() };
+        let taken = !deaf.load(Ordering::Relaxed) && tokio::time::timeout(PATIENCE, wait).await.unwrap_or(false);
+        deaf.store(!taken, Ordering::Relaxed);
         if !taken && count(&self.counters.dropped_events) == 0 {
             tracing::warn!(server = self.server, "events of the server are not taken; they are dropped");
         }
@@ -203,7 +216,8 @@ impl Inbound {
     }
 
     pub fn oddities(&self) -> Oddities {
-        let Counters { garbage, unknown_answers, dropped_progress, dropped_events, too_large } = &self.counters;
+        let Counters { garbage, unknown_answers, dropped_progress, dropped_events, too_large, slow_callers, .. } =
+            &self.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Oddities {
             garbage: read(garbage),
@@ -211,6 +225,7 @@ impl Inbound {
             dropped_progress: read(dropped_progress),
             dropped_events: read(dropped_events),
             too_large: read(too_large),
+            slow_callers: read(slow_callers),
         }
     }
 }

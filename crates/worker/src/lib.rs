@@ -5,6 +5,7 @@
 //! move messages; [`Bus`] is what the front needs of the bus.
 
 mod bus;
+mod bus_client;
 mod envelope;
 mod error;
 mod front;
@@ -15,6 +16,7 @@ mod view;
 mod worker;
 
 pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+pub use bus_client::BusClient;
 pub use error::AuthFailure;
 pub use front::{Front, FrontCall, News};
 pub use http::{BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals};

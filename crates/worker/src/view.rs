@@ -71,13 +71,12 @@ impl View {
         self.routes().param_headers(tool)
     }
 
-    /// Whether a client would see another list of that kind there.
+    /// Whether a client would see the same list of that kind there.
     pub fn same_list(&self, other: &Self, kind: ListKind) -> bool {
-        let list = |view: &'_ Self| -> Vec<String> {
-            let items = view.upstreams.iter().flat_map(|upstream| upstream.card().items(kind));
-            items.map(|item| item.get().to_owned()).collect()
-        };
-        list(self) == list(other)
+        fn list(view: &View, kind: ListKind) -> impl Iterator<Item = &str> {
+            view.upstreams.iter().flat_map(move |upstream| upstream.card().items(kind)).map(|item| item.get())
+        }
+        list(self, kind).eq(list(other, kind))
     }
 
     fn routes(&self) -> &Routes {

@@ -2,8 +2,8 @@
 //! output belongs to MCP; everything else goes to standard error.
 
 use super::parse_duration;
-use crate::client_bus::ClientBus;
 use crate::failure::Failure;
+use crate::front_bus;
 use crate::reach::{BusArgs, in_role};
 use clap::Args;
 use std::time::Duration;
@@ -36,12 +36,10 @@ pub struct ConnectArgs {
 /// A broker that is just starting, or restarting, is waited for.
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long hosts that are just starting are waited for before the client is greeted.
-const HOSTS_PATIENCE: Duration = Duration::from_secs(2);
 
 pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     let client = connect(&args).await?;
-    let bus = ClientBus::open(client, HOSTS_PATIENCE).await?;
+    let bus = front_bus::open(client).await?;
     let options = WorkerOptions { host: args.host, call_deadline: args.deadline, ..WorkerOptions::default() };
     let serving = serve_stdio(Worker::new(bus, options), StdioOptions::default());
     let stop = crate::stop::stop_signal()?;

@@ -62,7 +62,9 @@ impl ServerProcess {
             (Some(guard), Some(lifeline)) => guarded(guard, lifeline, &path, program.args),
             _ => plain(&path, program.args),
         };
-        command.env_clear().envs(&env).process_group(0).kill_on_drop(true);
+        command.env_clear().envs(&env).process_group(0);
+        // A guard must live on to do its work.
+        command.kill_on_drop(options.guard.is_none());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = program.cwd {
             command.current_dir(cwd);

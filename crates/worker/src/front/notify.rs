@@ -44,14 +44,12 @@ impl Front {
             let state = lock(&self.state);
             let meant = state.calls.iter().filter(|(_, flight)| flight.id == id).max_by_key(|(number, _)| **number);
             let Some((_, flight)) = meant else { return };
-            // Nobody is there to be told: the call is taken back by the bus.
-            self.is_reachable(flight).then(|| flight.target.as_ref()).flatten().map_or_else(
-                || {
-                    flight.abort.cancel();
-                    None
-                },
-                |target| Some((Arc::clone(&target.upstream), target.bus_id.clone(), target.era)),
-            )
+            // Nobody is there to answer: the client's wait ends here. A host that comes back still has to be told, or it
+            // would do what nobody wants any more.
+            if !self.is_reachable(flight) {
+                flight.abort.cancel();
+            }
+            flight.target.as_ref().map(|target| (Arc::clone(&target.upstream), target.bus_id.clone(), target.era))
         };
         if let Some((upstream, bus_id, era)) = told {
             params.set("requestId", raw(&bus_id));

@@ -6,5 +6,6 @@ mod http_legacy;
 mod http_modern;
 mod listening;
 mod merged;
+mod real_bus;
 mod stdio;
 mod support;

@@ -1,6 +1,6 @@
 //! A bus with hosts that do what the test says. Calls to a host that is away wait until it is back.
 
-use super::{PATIENCE, soon};
+use super::soon;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -213,6 +213,3 @@ pub fn echo(call: &HostCall) -> Result<Value, RpcError> {
         method => json!({"asked": method, "server": call.server(), "params": call.params()}),
     })
 }
-
-#[allow(dead_code)]
-const _: Duration = PATIENCE;

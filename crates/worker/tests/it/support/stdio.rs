@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio::task::JoinHandle;
-use toolbus_worker::{StdioError, StdioOptions, Worker, WorkerOptions, serve_streams};
+use toolbus_worker::{Bus, StdioError, StdioOptions, Worker, WorkerOptions, serve_streams};
 
 pub struct StdioClient {
     input: Option<DuplexStream>,
@@ -20,7 +20,11 @@ impl StdioClient {
     }
 
     pub fn with(bus: &Arc<FakeBus>, worker: WorkerOptions, options: StdioOptions) -> Self {
-        let worker = Worker::new(Arc::clone(bus) as Arc<_>, worker);
+        Self::on(Arc::clone(bus) as Arc<_>, worker, options)
+    }
+
+    pub fn on(bus: Arc<dyn Bus>, worker: WorkerOptions, options: StdioOptions) -> Self {
+        let worker = Worker::new(bus, worker);
         let (input, their_input) = tokio::io::duplex(1 << 20);
         let (their_output, output) = tokio::io::duplex(1 << 20);
         let served = tokio::spawn(serve_streams(worker, their_input, their_output, options));

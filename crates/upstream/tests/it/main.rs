@@ -1,0 +1,9 @@
+//! Servers as they are and as they should not be: real processes and real sockets, through the public interface.
+
+mod config;
+mod http;
+mod misbehaviour;
+mod probing;
+mod process;
+mod stdio;
+mod support;
