@@ -1,5 +1,5 @@
-//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what comes
-//! on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
+//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what
+//! comes on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
 
 mod client;
 mod exchange;
