@@ -50,7 +50,8 @@ pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome,
         let params = job.rpc.params.clone().unwrap_or_else(empty_object);
         return job.server.initialize(&job.host, &session, params).await.map(Outcome::Result).map_err(Stop::With);
     }
-    let Some(initialize) = job.rpc.client.initialize.clone() else { return Err(without_session().into()) };
+    let job = &*job;
+    let Some(initialize) = &job.rpc.client.initialize else { return Err(without_session().into()) };
     let _permit = job.permit().await?;
     let mut turn = Some(turn);
     let mut last = None;
