@@ -44,7 +44,7 @@ pub fn guard_main(lifeline: &Path, command: &[OsString]) -> ExitCode {
 enum GuardError {
     #[error("no command")]
     NoCommand,
-    #[error("the host is gone already: {0}")]
+    #[error("the host is gone, or its lifeline can't be opened: {0}")]
     NoHost(std::io::Error),
     #[error("{0:?} can't be run: {1}")]
     Run(OsString, std::io::Error),
@@ -201,7 +201,10 @@ fn end_like(status: Option<WaitStatus>) -> ExitCode {
     if let Some(signal) = status.terminating_signal().and_then(Signal::from_named_raw) {
         let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
-        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        // The runtime's own handler of some signals takes the first one and lets the second one through.
+        for _ in 0..2 {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        }
     }
     ExitCode::from(status.exit_status().and_then(|code| u8::try_from(code).ok()).unwrap_or(NOT_FOUND))
 }

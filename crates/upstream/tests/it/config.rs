@@ -1,0 +1,167 @@
+//! Configurations as people write them, and as they get them wrong.
+
+use std::time::Duration;
+use toolbus_mcp::Era;
+use toolbus_upstream::{
+    ConfigError, ServersRead, SessionMode, TransportConfig, read_mcp_servers_json, read_toml_servers,
+};
+
+fn env(name: &str) -> Option<String> {
+    (name == "TOKEN").then(|| "s3cret".to_owned())
+}
+
+fn json(text: &str) -> Result<ServersRead, ConfigError> {
+    read_mcp_servers_json(text, &env)
+}
+
+fn toml(text: &str) -> Result<ServersRead, ConfigError> {
+    read_toml_servers(text, &env)
+}
+
+fn check(read: Result<ServersRead, ConfigError>, message: &str, hint: &str) {
+    let error = read.expect_err(message);
+    assert_eq!(error.to_string(), message);
+    assert_eq!(error.hint(), hint);
+}
+
+#[test]
+fn the_ecosystems_json_is_read_in_its_order_with_variables() {
+    let read = json(
+        r#"{"mcpServers": {
+            "z": {"command": "npx", "args": ["-y", "pkg", "${HOME:-/root}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
+                  "autoApprove": ["x"], "timeout": 60},
+            "a": {"type": "streamable-http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+            "off": {"command": "x", "args": ["${NOT_SET}"], "disabled": true}
+        }, "other": 1}"#,
+    )
+    .expect("it is readable");
+    let names: Vec<&str> = read.servers.iter().map(|server| server.name.as_str()).collect();
+    assert_eq!(names, ["z", "a", "off"]);
+    let TransportConfig::Stdio { command, args, env, cwd } = &read.servers[0].transport else { panic!("stdio") };
+    assert_eq!((command.as_str(), args[2].as_str(), env["KEY"].as_str()), ("npx", "/root", "s3cret"));
+    assert_eq!(cwd.as_deref(), Some(std::path::Path::new("/tmp")));
+    assert_eq!(read.servers[0].timeout, Some(Duration::from_secs(60)));
+    assert!(read.servers[2].disabled);
+    assert_eq!(read.warnings, ["server \"z\": the key \"autoApprove\" means nothing to toolbus"]);
+}
+
+#[test]
+fn our_own_settings_are_read_from_both_formats() {
+    let from_toml = toml(
+        r#"
+        [broker]
+        listen = "whatever"
+        [servers.screen]
+        command = "screen-server"
+        prefix = "scr_"
+        session = "shared"
+        max_sessions = 2
+        max_concurrency = 1
+        timeout = "90s"
+        idle = "1m"
+        era = "legacy"
+        tool_timeouts = { slow = "5m", "quick.one" = 0.5 }
+        "#,
+    );
+    let from_json = json(
+        r#"{"mcpServers": {"screen": {"command": "screen-server", "prefix": "scr_", "session": "shared",
+            "max_sessions": 2, "max_concurrency": 1, "timeout": 90, "idle": "60s", "era": "legacy",
+            "tool_timeouts": {"slow": 300, "quick.one": "500ms"}}}}"#,
+    );
+    let server = from_toml.expect("TOML").servers.remove(0);
+    assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
+    assert_eq!(server.session, SessionMode::Shared);
+    assert_eq!(server.era, Some(Era::Legacy));
+    assert_eq!(server.timeout_of("slow"), Some(Duration::from_secs(300)));
+    assert_eq!(server.timeout_of("quick.one"), Some(Duration::from_millis(500)));
+    assert_eq!(server.timeout_of("other"), Some(Duration::from_secs(90)));
+}
+
+#[test]
+fn servers_of_a_toml_file_keep_the_files_order() {
+    let read =
+        toml("[servers.z]\ncommand='1'\n[servers.m]\nurl='http://h/'\n[servers.a]\ncommand='3'\n").expect("TOML");
+    let names: Vec<&str> = read.servers.iter().map(|server| server.name.as_str()).collect();
+    assert_eq!(names, ["z", "m", "a"]);
+    assert!(toml("[broker]\nx = 1\n").expect("no servers").servers.is_empty());
+}
+
+#[test]
+fn a_missing_variable_is_named_with_its_server_and_place() {
+    check(
+        json(r#"{"mcpServers": {"git": {"command": "x", "env": {"KEY": "a${GIT_TOKEN}"}}}}"#),
+        "server \"git\": the environment variable GIT_TOKEN is not set (it stands in env.KEY)",
+        "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
+    );
+}
+
+#[test]
+fn json_that_can_not_be_meant_is_refused() {
+    check(
+        json(r#"{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}"#),
+        "server \"a\" is configured twice",
+        "give one of them another name",
+    );
+    check(
+        json(r#"{"mcpServers": {"a": {"args": []}}}"#),
+        "server \"a\" has neither a command nor a url",
+        "add `command` for a stdio server, or `url` for an HTTP server",
+    );
+    check(
+        json(r#"{"mcpServers": {"a": {"command": "x", "url": "http://h/"}}}"#),
+        "server \"a\" has both a command and a url",
+        "keep the one that you mean",
+    );
+    check(
+        json(r#"{"mcpServers": {"a": {"command": "x", "args": "-v"}}}"#),
+        "server \"a\": args has to be a list of strings",
+        "correct the value",
+    );
+    check(
+        json("{\"mcpServers\": {\n  \"a\": {,}}}"),
+        "not readable as JSON (line 2, column 9): key must be a string",
+        "correct the file at that place",
+    );
+    check(
+        json("{\"servers\": {}}"),
+        "there is no \"mcpServers\" object in the file",
+        "the file has the form {\"mcpServers\": {\"NAME\": {\"command\": …}}}",
+    );
+}
+
+#[test]
+fn toml_that_can_not_be_meant_is_refused_with_its_place() {
+    check(
+        toml("[servers.a]\ncommand = \"x\"\n  comand_args = 1\nmax-sessions = 3\n"),
+        "server \"a\": unknown key \"comand_args\" (line 3, column 3)",
+        "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
+         max_concurrency, timeout, tool_timeouts, idle, era",
+    );
+    check(
+        toml("[servers.a]\ncommand = \"x\"\nmax-sessions = 3\n"),
+        "server \"a\": unknown key \"max-sessions\" (line 3, column 1)",
+        "did you mean `max_sessions`?",
+    );
+    check(
+        toml("[servers.a]\ncommand = \"x\"\ntimeout = \"soon\"\n"),
+        "server \"a\": timeout has to be seconds, or a time such as \"500ms\", \"30s\", \"5m\" (line 3, column 1)",
+        "correct the value",
+    );
+    let error = toml("[servers.a]\ncommand = \"x\"\n[servers.a]\nurl = \"http://h\"\n").expect_err("twice");
+    assert!(error.to_string().contains("line 3") && error.to_string().contains("duplicate"), "{error}");
+    let error = toml("[servers.a]\nargs = []\n").expect_err("no command");
+    assert_eq!(error.to_string(), "server \"a\" has neither a command nor a url (line 1, column 10)");
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let read = json(
+        r#"{"mcpServers": {
+            "a": {"command": "x", "args": ["--key=${TOKEN}"], "env": {"KEY": "${TOKEN}"}},
+            "b": {"url": "https://u:${TOKEN}@h/mcp?key=${TOKEN}", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+        }}"#,
+    );
+    let shown = format!("{read:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(shown.contains("Authorization") && shown.contains("https://h/mcp"), "{shown}");
+}

@@ -1,0 +1,10 @@
+//! Servers as they are and as they should not be: real processes and real sockets, through the public interface.
+
+mod config;
+mod http;
+mod misbehaviour;
+mod probing;
+mod process;
+mod real;
+mod stdio;
+mod support;

@@ -1,0 +1,105 @@
+//! What every test needs: a server to talk to, and patience with an end.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use toolbus_mcp::{Era, Outcome, Raw};
+use toolbus_upstream::{
+    CallEvent, ConnectionOptions, GuardCommand, ServerCall, ServerConfig, ServerConnection, ServerError, ServerEvent,
+};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn script(name: &str) -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name).display().to_string()
+}
+
+pub fn fake(era: &str) -> ServerConfig {
+    ServerConfig::stdio("fake", "python3", &["-u", &script("fake_server.py"), era])
+}
+
+pub fn guarded() -> ConnectionOptions {
+    let program = env!("CARGO_BIN_EXE_upstream-guard").into();
+    ConnectionOptions { guard: Some(GuardCommand { program, args: Vec::new() }), ..ConnectionOptions::default() }
+}
+
+pub struct Server {
+    pub connection: ServerConnection,
+    pub events: mpsc::Receiver<ServerEvent>,
+}
+
+impl Server {
+    pub async fn open(config: &ServerConfig, era: Era, options: &ConnectionOptions) -> Self {
+        let (sender, events) = mpsc::channel(64);
+        let connection = ServerConnection::open(config, era, options, sender).await.expect("the server starts");
+        Self { connection, events }
+    }
+
+    pub async fn fake() -> Self {
+        Self::open(&fake("legacy"), Era::Legacy, &guarded()).await
+    }
+
+    pub async fn start(&self, tool: &str, arguments: Value) -> ServerCall {
+        let params = toolbus_mcp::raw(&json!({"name": tool, "arguments": arguments}));
+        self.connection.start("tools/call", Some(params)).await.expect("the request is sent")
+    }
+
+    pub async fn call(&self, tool: &str, arguments: Value) -> Result<Outcome, ServerError> {
+        let call = self.start(tool, arguments).await;
+        soon(call.outcome()).await
+    }
+
+    pub async fn request(&self, method: &str, params: Value) -> Result<Outcome, ServerError> {
+        let call = self.connection.start(method, Some(toolbus_mcp::raw(&params))).await?;
+        soon(call.outcome()).await
+    }
+
+    pub async fn next_event(&mut self) -> ServerEvent {
+        soon(self.events.recv()).await.expect("the connection lives")
+    }
+}
+
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it happens within the test's patience")
+}
+
+/// Waits until it is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub fn value(outcome: Result<Outcome, ServerError>) -> Value {
+    match outcome.expect("the server answers") {
+        Outcome::Result(result) => serde_json::from_str(result.get()).expect("JSON"),
+        Outcome::Error(error) => panic!("an error instead: {error}"),
+    }
+}
+
+pub fn text(outcome: Result<Outcome, ServerError>) -> String {
+    match outcome.expect("the server answers") {
+        Outcome::Result(raw) | Outcome::Error(raw) => raw.get().to_owned(),
+    }
+}
+
+pub fn json_text(text: &str) -> Raw {
+    RawValue::from_string(text.to_owned()).expect("JSON")
+}
+
+pub async fn notification(call: &mut ServerCall) -> (String, String) {
+    match soon(call.next()).await {
+        CallEvent::Notification { method, params } => (method, params.map_or_else(String::new, |p| p.get().to_owned())),
+        other => panic!("no notification: {other:?}"),
+    }
+}
+
+/// Whether a process with that id runs; one that only waits to be reaped does not.
+pub fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
