@@ -22,6 +22,11 @@ pub enum Command {
     Backlog(crate::backlog::BacklogOptions),
     /// What connections and mailboxes cost while nothing happens in them.
     Idle(crate::idle::IdleOptions),
+    /// A tool call through toolbus and other proxies, against the same call straight to the server.
+    Mcp(crate::mcp::McpOptions),
+    /// The MCP server of a measurement.
+    #[command(hide = true)]
+    McpServer,
     /// A relay process of a measurement.
     #[command(hide = true)]
     Relay {

@@ -9,6 +9,7 @@ mod contenders;
 mod goals;
 mod idle;
 mod load;
+mod mcp;
 mod own_broker;
 mod process;
 mod quiet;
@@ -56,6 +57,10 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Idle(options) => {
             return one_thread()?.block_on(idle::run(options));
         }
+        Command::Mcp(options) => {
+            return one_thread()?.block_on(mcp::run(options));
+        }
+        Command::McpServer => mcp::server::serve()?,
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;

@@ -131,12 +131,12 @@ fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-fn existing(path: PathBuf) -> anyhow::Result<PathBuf> {
+pub fn existing(path: PathBuf) -> anyhow::Result<PathBuf> {
     ensure!(path.exists(), "{} is not there", path.display());
     Ok(path)
 }
 
-async fn run(mut command: Command, limit: Duration) -> anyhow::Result<()> {
+pub async fn run(mut command: Command, limit: Duration) -> anyhow::Result<()> {
     command.kill_on_drop(true);
     let output = tokio::time::timeout(limit, command.output())
         .await

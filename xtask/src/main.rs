@@ -1,11 +1,16 @@
 //! The project's own commands: `cargo xtask test` is everything that has to hold, the others are its parts and tools.
 
 mod checks;
+mod child;
+mod conformance;
+mod parts;
 mod run;
 mod tidy;
 mod tools;
 
 use clap::{Parser, Subcommand};
+use conformance::ConformanceArgs;
+use parts::Parts;
 use run::{Step, StepError, cargo};
 use std::process::ExitCode;
 
@@ -24,7 +29,11 @@ enum Task {
     Check,
     /// The original's client and host against our broker, and ours against its broker.
     Interop,
-    /// Speed, as ratios against other systems in the same run.
+    /// The protocol's conformance suite, directly and through toolbus.
+    Conformance(ConformanceArgs),
+    /// Installs the real servers, clients and the suite, and says where.
+    Parts,
+    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -51,7 +60,12 @@ fn main() -> ExitCode {
         Task::Test => test(),
         Task::Check => checks::all(),
         Task::Interop => interop(),
-        Task::Bench { options } => bench("run", options),
+        Task::Conformance(args) => conformance::run(&args),
+        Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
+        Task::Bench { options } => match options.split_first() {
+            Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            _ => bench("run", options),
+        },
         Task::Backlog { options } => bench("backlog", options),
         Task::Idle { options } => bench("idle", options),
         Task::Sim { options } => simulate(options),
@@ -70,7 +84,10 @@ fn test() -> Result<(), StepError> {
     tools::cargo_nextest()?;
     // The tests with real processes start the binary that a user would.
     cargo("build the binary", ["build", "--release", "--package", "toolbus"]).run()?;
-    cargo("tests", ["nextest", "run", "--workspace", "--all-features", "--no-fail-fast"]).run()?;
+    let parts = Parts::install()?;
+    cargo("tests", ["nextest", "run", "--workspace", "--all-features", "--no-fail-fast"])
+        .env(parts::FOLDER_VARIABLE, parts.folder())
+        .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
     interop()
 }

@@ -13,6 +13,12 @@ pub enum StepError {
     NotStarted { step: String, source: io::Error },
     #[error("{0}")]
     Tidy(String),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {problem}", path.display())]
+    Unreadable { path: PathBuf, problem: &'static str },
+    #[error("lost on the way:\n{0}")]
+    Conformance(String),
 }
 
 pub struct Step {
@@ -42,6 +48,11 @@ impl Step {
         self
     }
 
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
     pub fn run(mut self) -> Result<(), StepError> {
         eprintln!("\n── {}", self.name);
         match self.command.status() {
@@ -59,4 +70,9 @@ impl Step {
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Where cargo puts what it builds.
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }

@@ -72,7 +72,8 @@ impl BrokerCore {
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
-        Self::start(Arc::new(disk), identity.id, hosts, CoreOptions { engine, ..options })
+        let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
+        Self::start(Arc::new(disk), identity.id, hosts, CoreOptions { engine, store, ..options })
     }
 
     fn start(

@@ -108,6 +108,13 @@ impl BrokerClient {
         Ok(id)
     }
 
+    /// Like [`BrokerClient::deliver_with`], without waiting until it is safe: it is sent again after a reconnect if need
+    /// be. Messages leave in the order of these calls.
+    pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
+        self.start_delivery(to, &message, send, None, None).await?;
+        Ok(message.id)
+    }
+
     /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.
     pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
         let (sender, receipt) = oneshot::channel();
@@ -125,6 +132,15 @@ impl BrokerClient {
     ) -> BrokerResult<()> {
         self.start_reply(request, kind, body, None).await?;
         Ok(())
+    }
+
+    /// Like [`BrokerClient::reply`], with a reply of the caller's making: sent again under its id, on this connection or
+    /// another, it still counts once.
+    pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
+        let (sender, receipt) = oneshot::channel();
+        let to = &request.from.session_id;
+        self.start_delivery(to, reply, SendOptions::default(), Some(&request.id), Some(sender)).await?;
+        self.await_receipt(receipt).await
     }
 
     async fn start_reply(
@@ -187,6 +203,22 @@ impl BrokerClient {
     /// The next message of the mailbox; `None` when the client is closed or another subscriber took over.
     pub async fn next_message(&self) -> Option<InboxMessage> {
         self.next(|session| session.inbox.pop_front(), |session| session.displaced).await
+    }
+
+    /// When a message that was received and not acknowledged yet stops being worth the work, if its sender said so.
+    pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
+        self.shared.lock().deadline_of(id)
+    }
+
+    /// Waits for a connection other than the one with that number, and returns its number; the first is 1. `None` when
+    /// the client is closed.
+    pub async fn next_connection(&self, seen: u64) -> Option<u64> {
+        self.next(|session| (session.is_connected() && session.epoch != seen).then_some(session.epoch), |_| false).await
+    }
+
+    /// Whether the client is closed for good: by its owner, or because it gave up on the broker.
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed.is_some()
     }
 
     /// The next request to abandon work.

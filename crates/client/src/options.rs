@@ -1,5 +1,6 @@
 //! Every limit of the client, by name.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 use toolbus_protocol::Framing;
 
@@ -20,6 +21,8 @@ pub struct ClientOptions {
     pub longest_backoff: Duration,
     /// Whether a lost connection is made again.
     pub reconnect: bool,
+    /// How many attempts in a row may fail before the client closes; without a number it never gives up.
+    pub reconnect_attempts: Option<NonZeroU32>,
     pub max_frame_bytes: usize,
 }
 
@@ -34,6 +37,7 @@ impl Default for ClientOptions {
             backoff: Duration::from_millis(200),
             longest_backoff: Duration::from_secs(2),
             reconnect: true,
+            reconnect_attempts: None,
             max_frame_bytes: 64 << 20,
         }
     }

@@ -7,7 +7,9 @@ use crate::pending::{CallEvents, PendingRequest};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use toolbus_protocol::{
     AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, Framing, InboxKind, InboxMessage, MsgId,
     Push, Refusal, Status,
@@ -27,6 +29,14 @@ pub struct LiveEvent {
     pub from: ByteString,
     pub correlation_id: MsgId,
     pub body: Body,
+}
+
+/// What is known of a received message beside its content.
+struct Received {
+    /// The connection it came on, and its tag there.
+    epoch: u64,
+    tag: Option<u64>,
+    deadline: Option<Instant>,
 }
 
 /// What was agreed on in the handshake.
@@ -72,8 +82,8 @@ pub struct Session {
     pub statuses: HashMap<ByteString, oneshot::Sender<Status>>,
     pub hosts: HostsView,
     pub inbox: VecDeque<InboxMessage>,
-    /// Messages handed out and not acknowledged: the connection they came on, and their tag there.
-    received: HashMap<ByteString, (u64, Option<u64>)>,
+    /// Messages handed out and not acknowledged.
+    received: HashMap<ByteString, Received>,
     pub cancels: VecDeque<MsgId>,
     pub events: VecDeque<LiveEvent>,
     pub wants_mailbox: bool,
@@ -178,7 +188,7 @@ impl Session {
     /// How to name a received message when it is settled together with a reply.
     pub fn settle_with_reply(&mut self, id: &MsgId) -> Settles {
         let id = id.clone().into_inner();
-        let tag = self.received.remove(&id).and_then(|(epoch, tag)| Some((epoch, tag?)));
+        let tag = self.received.remove(&id).and_then(|received| Some((received.epoch, received.tag?)));
         Settles { id, tag: tag.filter(|_| self.terms.version >= 2) }
     }
 
@@ -207,6 +217,10 @@ impl Session {
 
     pub fn forget_received(&mut self, id: &MsgId) {
         self.received.remove(id.as_str());
+    }
+
+    pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
+        self.received.get(id.as_str())?.deadline
     }
 
     /// Whether acknowledgements wait for something to ride on.
@@ -287,7 +301,8 @@ impl Session {
     }
 
     fn keep_message(&mut self, push: &Push, message: InboxMessage) {
-        self.received.insert(push.envelope.id.clone(), (self.epoch, push.tag));
+        let deadline = push.deadline_ms.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
+        self.received.insert(push.envelope.id.clone(), Received { epoch: self.epoch, tag: push.tag, deadline });
         self.inbox.push_back(message);
     }
 

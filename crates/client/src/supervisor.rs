@@ -16,6 +16,7 @@ const GOOD_RUN: Duration = Duration::from_secs(10);
 pub async fn run(first: Link, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
     let mut link = Some(first);
     let mut backoff = options.backoff;
+    let mut failures = 0;
     loop {
         let next = match link.take() {
             Some(link) => Ok(link),
@@ -23,6 +24,8 @@ pub async fn run(first: Link, destination: Destination, options: ClientOptions, 
         };
         match next {
             Ok(link) => {
+                failures = 0;
+                shared.arrivals.notify_waiters();
                 let started = Instant::now();
                 if run_connection(link, &options, &shared).await {
                     return;
@@ -32,7 +35,13 @@ pub async fn run(first: Link, destination: Destination, options: ClientOptions, 
                 }
             }
             Err(error) if error.is_final() => return end(&shared, error),
-            Err(error) => tracing::debug!(%error, "no connection yet"),
+            Err(error) => {
+                tracing::debug!(%error, "no connection yet");
+                failures += 1;
+                if options.reconnect_attempts.is_some_and(|most| failures >= most.get()) {
+                    return end(&shared, error);
+                }
+            }
         }
         if shared.lock().closed.is_some() {
             return;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Identity {
     /// Names the durable namespace; clients compare it after a reconnect.
     pub id: String,
-    /// Keys the fingerprints of message ids.
+    /// Secret: keys the fingerprints of message ids and the checksums of the log.
     pub seed: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct FolderDisk {
 
 const LOCK_FILE: &str = "lock";
 const IDENTITY_FILE: &str = "identity";
-const FORMAT_LINE: &str = "toolbus log 1";
+const FORMAT_LINE: &str = "toolbus log 2";
 
 impl FolderDisk {
     /// Opens or makes the folder and takes its lock.

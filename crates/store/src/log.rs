@@ -1,7 +1,7 @@
 //! The log itself: writing and syncing batches.
 
 use crate::index::{Index, Place, RememberedId, Segment};
-use crate::record;
+use crate::record::{self, ChecksumKey};
 use crate::replay::{self, Recovery, Replay, facts};
 use crate::{Disk, DiskFile};
 use std::io;
@@ -42,13 +42,27 @@ pub struct StoreOptions {
     /// Settled ids that are carried along when their segment goes.
     pub history_ids: usize,
     pub history_age: Millis,
+    /// Keys the checksums: the folder's secret ([`crate::Identity::seed`]), so that no body can contain a valid record.
+    pub checksum_seed: u64,
     /// Lets syncs do nothing, for tests of the tests. Only builds with the feature `testing` look at it.
     pub planted_no_sync: bool,
 }
 
+impl StoreOptions {
+    pub(crate) fn checksum_key(&self) -> ChecksumKey {
+        ChecksumKey(self.checksum_seed)
+    }
+}
+
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, history_ids: 100_000, history_age: 3_600_000, planted_no_sync: false }
+        Self {
+            segment_bytes: 64 << 20,
+            history_ids: 100_000,
+            history_age: 3_600_000,
+            checksum_seed: 0,
+            planted_no_sync: false,
+        }
     }
 }
 
@@ -175,7 +189,8 @@ impl Store for LogStore {
         writer.next_seq = writer.next_seq.max(batch.next_seq);
         let mut buffer = std::mem::take(&mut writer.buffer);
         buffer.clear();
-        let placed = record::encode_batch(batch, writer.next_number, writer.next_seq, &mut buffer);
+        let placed =
+            record::encode_batch(self.options.checksum_key(), batch, writer.next_number, writer.next_seq, &mut buffer);
         let appended = match writer.bytes + buffer.len() as u64 {
             // Places in the index have 32 bits.
             0..=0xffff_ffff => writer.file.append(&buffer),

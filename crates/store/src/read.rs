@@ -28,7 +28,7 @@ impl LogStore {
             for slot in &run.slots {
                 let offset = (slot.place.offset - run.start) as usize;
                 let raw = bytes.slice(offset..offset + slot.place.length as usize);
-                match record::read_record(raw.clone()) {
+                match record::read_record(self.options.checksum_key(), raw.clone()) {
                     Some(Record::Put(message)) if message.seq == slot.seq => page.messages.push(Arc::new(message)),
                     _ => {
                         self.report_damage(mailbox, slot.place, &raw);

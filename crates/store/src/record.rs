@@ -2,19 +2,33 @@
 //! one record and not its neighbours.
 //!
 //! ```text
-//! batch:  magic u32 · body length u32 · number u64 · next seq u64 · records u32 · header checksum u32
+//! batch:  magic u32 · body length u32 · number u64 · next seq u64 · records u32 · header checksum u64
 //! record: length u32 · checksum u64 (over kind and payload) · kind u8 · payload
 //! ```
+//!
+//! Checksums are keyed with a secret of the data folder. After damage the log is searched for what is whole, also inside
+//! of bodies, and those come from outside: without the key a body could bring along batches of its own.
 
 use bytes::{Buf, BufMut, Bytes};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{AttemptsNote, Batch, Fingerprint, Message, Sender, Settled};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub const MAGIC: u32 = 0x5442_4c31;
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = 36;
+const HEADER_CHECKSUM_BYTES: usize = 8;
 pub const RECORD_HEADER_BYTES: usize = 13;
+
+/// The secret in the checksums.
+#[derive(Clone, Copy)]
+pub struct ChecksumKey(pub u64);
+
+impl ChecksumKey {
+    fn checksum(self, bytes: &[u8]) -> u64 {
+        xxh3_64_with_seed(bytes, self.0)
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHeader {
@@ -25,18 +39,18 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
-    pub fn write(&self, out: &mut [u8]) {
+    pub fn write(&self, key: ChecksumKey, out: &mut [u8]) {
         let mut cursor = &mut out[..HEADER_BYTES];
         cursor.put_u32_le(MAGIC);
         cursor.put_u32_le(self.body_bytes);
         cursor.put_u64_le(self.number);
         cursor.put_u64_le(self.next_seq);
         cursor.put_u32_le(self.records);
-        let checksum = xxh3_64(&out[..HEADER_BYTES - 4]) as u32;
-        out[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        let (content, checksum) = out[..HEADER_BYTES].split_at_mut(HEADER_BYTES - HEADER_CHECKSUM_BYTES);
+        checksum.copy_from_slice(&key.checksum(content).to_le_bytes());
     }
 
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    pub fn read(key: ChecksumKey, bytes: &[u8]) -> Option<Self> {
         let header = bytes.get(..HEADER_BYTES)?;
         let mut cursor = header;
         (cursor.get_u32_le() == MAGIC).then_some(())?;
@@ -46,7 +60,8 @@ impl BatchHeader {
             next_seq: cursor.get_u64_le(),
             records: cursor.get_u32_le(),
         };
-        (cursor.get_u32_le() == xxh3_64(&header[..HEADER_BYTES - 4]) as u32).then_some(parsed)
+        let content = &header[..HEADER_BYTES - HEADER_CHECKSUM_BYTES];
+        (cursor.get_u64_le() == key.checksum(content)).then_some(parsed)
     }
 }
 
@@ -72,37 +87,41 @@ pub struct Placed {
 }
 
 /// Encodes a batch, header included, and says where its puts are.
-pub fn encode_batch(batch: &Batch, number: u64, next_seq: u64, out: &mut Vec<u8>) -> Vec<Placed> {
+pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64, out: &mut Vec<u8>) -> Vec<Placed> {
     let start = out.len();
     out.resize(start + HEADER_BYTES, 0);
     let mut records = 0;
     let mut placed = Vec::with_capacity(batch.puts.len());
     for message in &batch.puts {
         let offset = out.len() - start;
-        encode_record(out, Kind::Put, |out| encode_message(message, out));
+        encode_record(key, out, Kind::Put, |out| encode_message(message, out));
         placed.push(Placed { offset, length: (out.len() - start - offset) as u32 });
         records += 1;
     }
     if !batch.settled.is_empty() {
-        encode_record(out, Kind::Settled, |out| batch.settled.iter().for_each(|settled| encode_settled(settled, out)));
+        encode_record(key, out, Kind::Settled, |out| {
+            batch.settled.iter().for_each(|settled| encode_settled(settled, out))
+        });
         records += 1;
     }
     if !batch.attempts.is_empty() {
-        encode_record(out, Kind::Attempts, |out| batch.attempts.iter().for_each(|note| encode_attempts(note, out)));
+        encode_record(key, out, Kind::Attempts, |out| {
+            batch.attempts.iter().for_each(|note| encode_attempts(note, out))
+        });
         records += 1;
     }
     let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
-    BatchHeader { body_bytes, number, next_seq, records }.write(&mut out[start..]);
+    BatchHeader { body_bytes, number, next_seq, records }.write(key, &mut out[start..]);
     placed
 }
 
-fn encode_record(out: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
+fn encode_record(key: ChecksumKey, out: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.resize(start + RECORD_HEADER_BYTES - 1, 0);
     out.push(kind as u8);
     write(out);
     let length = (out.len() - start - RECORD_HEADER_BYTES) as u32;
-    let checksum = xxh3_64(&out[start + RECORD_HEADER_BYTES - 1..]);
+    let checksum = key.checksum(&out[start + RECORD_HEADER_BYTES - 1..]);
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
     out[start + 4..start + 12].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -122,11 +141,11 @@ pub enum Piece {
 }
 
 /// Finds every record that is still whole, wherever it begins: a damaged length must not hide what follows it.
-pub fn pieces(bytes: &Bytes) -> Vec<Piece> {
+pub fn pieces(key: ChecksumKey, bytes: &Bytes) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let (mut at, mut bad_from) = (0, 0);
     while at < bytes.len() {
-        let Some((length, record)) = whole_record_at(bytes, at) else {
+        let Some((length, record)) = whole_record_at(key, bytes, at) else {
             at += 1;
             continue;
         };
@@ -143,23 +162,23 @@ pub fn pieces(bytes: &Bytes) -> Vec<Piece> {
     pieces
 }
 
-fn whole_record_at(bytes: &Bytes, at: usize) -> Option<(usize, Record)> {
+fn whole_record_at(key: ChecksumKey, bytes: &Bytes, at: usize) -> Option<(usize, Record)> {
     let rest = &bytes[at..];
     let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize + RECORD_HEADER_BYTES;
     // Cheap to see in most places that no record begins here.
     let plausible = length <= rest.len() && (Kind::Put as u8..=Kind::Attempts as u8).contains(&rest[12]);
-    let record = plausible.then(|| read_record(bytes.slice(at..at + length)))??;
+    let record = plausible.then(|| read_record(key, bytes.slice(at..at + length)))??;
     Some((length, record))
 }
 
 /// Checks and reads one whole record.
-pub fn read_record(mut record: Bytes) -> Option<Record> {
+pub fn read_record(key: ChecksumKey, mut record: Bytes) -> Option<Record> {
     if record.len() < RECORD_HEADER_BYTES {
         return None;
     }
     let length = record.get_u32_le() as usize;
     let checksum = record.get_u64_le();
-    if length + 1 != record.len() || xxh3_64(&record) != checksum {
+    if length + 1 != record.len() || key.checksum(&record) != checksum {
         return None;
     }
     match record.get_u8() {

@@ -109,7 +109,8 @@ impl Reader<'_> {
 
     /// A header counts only if its batch comes after what was read so far: leftovers of earlier files don't.
     fn header(&self, bytes: &[u8]) -> Option<BatchHeader> {
-        BatchHeader::read(bytes).filter(|header| header.number >= self.replayed.next_number)
+        BatchHeader::read(self.options.checksum_key(), bytes)
+            .filter(|header| header.number >= self.replayed.next_number)
     }
 
     /// Applies a batch if all of it is readable.
@@ -119,7 +120,7 @@ impl Reader<'_> {
         while !body.is_empty() {
             let Some(raw) = record::split_record(&mut body) else { return false };
             let length = raw.len() as u32;
-            let Some(record) = record::read_record(raw) else { return false };
+            let Some(record) = record::read_record(self.options.checksum_key(), raw) else { return false };
             records.push((record, Place { segment, offset: offset as u32, length }));
             offset += u64::from(length);
         }
@@ -137,7 +138,7 @@ impl Reader<'_> {
         let skipped = if header.is_some() { HEADER_BYTES } else { 0 };
         let body = stretch.slice(skipped..);
         let body_at = position + skipped as u64;
-        for piece in record::pieces(&body) {
+        for piece in record::pieces(self.options.checksum_key(), &body) {
             match piece {
                 Piece::Whole { at, length, record } => {
                     let offset = (body_at + at as u64) as u32;
@@ -177,7 +178,8 @@ impl Reader<'_> {
         let next_seq = header.map_or(0, |header| header.next_seq);
         self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(next_seq);
         let mut body = torn.split_off(torn.len().min(HEADER_BYTES));
-        while let Some(Some(Record::Put(message))) = record::split_record(&mut body).map(record::read_record) {
+        let read = |raw| record::read_record(self.options.checksum_key(), raw);
+        while let Some(Some(Record::Put(message))) = record::split_record(&mut body).map(read) {
             self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(message.seq + 1);
             self.replayed.salvaged.push(message);
         }

@@ -1,9 +1,16 @@
-//! toolbus as a library: durable mailboxes and the client for them, under the names that users of the original know.
+//! toolbus as a library: durable mailboxes, the client for them, and tools over the bus, under the names that users of
+//! the original know.
 
 pub use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 pub use toolbus_client::{
     Ask, AskMode, BrokerClient, BrokerError, BrokerResult, Call, CallItem, ClientOptions, HostsWatch, KnownHosts,
     LiveEvent, MultiplexedClient, Reply, SendOptions,
+};
+pub use toolbus_executor::{
+    CancellationToken, FunctionCall, FunctionSchema, McpProxyExecutor, McpProxyExecutorOptions, McpProxyHost,
+    McpProxyHostOptions, McpReply, McpRequest, ProxiedResult, RoleToolAllowlist, ToolCall, ToolError,
+    ToolExecutionContext, ToolExecutor, ToolResult, ToolResultImage, ToolSchema, async_trait, serve_mcp_proxy,
+    serve_mcp_proxy_supervised,
 };
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, BrokerFrame, ClientFrame, ErrorCode, HostEntry, InboxKind, InboxMessage, MsgId, Status,
@@ -12,3 +19,7 @@ pub use toolbus_protocol::{
 #[doc = include_str!("../../../README.md")]
 #[cfg(doctest)]
 pub struct ReadmeExamples;
+
+#[doc = include_str!("../../../docs/library.md")]
+#[cfg(doctest)]
+pub struct LibraryExamples;

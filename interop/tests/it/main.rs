@@ -1,7 +1,7 @@
 //! The original system and ours, each against the other, over real sockets on the loopback interface.
 //!
 //! `brokers`, `original`, `ours`, `tools` and `relay` set the stage. The rest are the scenes: `original_*` put the
-//! original's code on our broker, `our_*` put our client on the original's broker, and `mixed_mcp` has one of each talk
+//! original's code on our broker, `our_*` put our client on the original's broker, and `mixed_*` have one of each talk
 //! over both.
 
 mod brokers;
@@ -10,6 +10,7 @@ mod ours;
 mod relay;
 mod tools;
 
+mod mixed_library;
 mod mixed_mcp;
 mod original_acks;
 mod original_ask;

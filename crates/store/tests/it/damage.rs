@@ -3,6 +3,7 @@
 use crate::support::{FIRST_SEGMENT, Folder, Opened, Place, batch, bobs, message_of, puts, settles, write};
 use std::fs;
 use std::ops::Range;
+use std::sync::Arc;
 use toolbus_engine::Seq;
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{Store, StoreOptions};
@@ -56,6 +57,39 @@ fn a_flipped_bit_anywhere_in_a_middle_batch_costs_at_most_one_message() {
 #[test]
 fn so_it_does_in_a_folder() {
     one_flipped_bit_costs_at_most_one_message::<Folder>(149);
+}
+
+const SECRET: u64 = 0x5eed;
+
+/// What is replayed of a log whose second batch has a damaged header and a body with whole batches in it, made by
+/// someone who takes that for the log's key.
+fn replayed_with_forged_batches(guessed_seed: u64) -> Vec<Seq> {
+    let with_seed = |checksum_seed| StoreOptions { checksum_seed, ..StoreOptions::default() };
+    let forgery = SimDisk::default();
+    let forger = forgery.open_with(with_seed(guessed_seed)).store;
+    (900..910).for_each(|seq| write(&forger, &puts([seq])));
+    let mut carrier = Arc::into_inner(message_of("bob", 2, 0)).unwrap();
+    carrier.sealed = forgery.bytes_of(FIRST_SEGMENT).into();
+
+    let disk = SimDisk::default();
+    let store = disk.open_with(with_seed(SECRET)).store;
+    write(&store, &puts([1]));
+    let header = disk.bytes_of(FIRST_SEGMENT).len();
+    write(&store, &batch(vec![carrier.into()]));
+    write(&store, &puts([3]));
+    // The header and the length of the message's record: nothing says any more what the bytes behind them are.
+    let mut bytes = disk.bytes_of(FIRST_SEGMENT);
+    bytes[header..header + 40].fill(0xff);
+    SimDisk::holding(&bytes).open_with(with_seed(SECRET)).replayed.seqs()
+}
+
+#[test]
+fn batches_forged_in_a_body_are_not_replayed_from_a_damaged_log() {
+    for guess in [0, 1, SECRET + 1, u64::MAX] {
+        assert_eq!(replayed_with_forged_batches(guess), [1, 3], "guessed {guess}");
+    }
+    let known = replayed_with_forged_batches(SECRET);
+    assert!(known.contains(&905), "the forgery is good but for its key: {known:?}");
 }
 
 #[test]

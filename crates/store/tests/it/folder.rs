@@ -40,7 +40,9 @@ fn a_folder_that_does_not_exist_is_made() {
 
 #[test]
 fn an_unknown_format_is_refused_and_left_alone() {
-    for text in ["toolbus log 2\nid\n7\n", "", "toolbus log 1\nid\nnot a number\n", "toolbus log 1\n"] {
+    for text in
+        ["toolbus log 1\nid\n7\n", "toolbus log 3\nid\n7\n", "", "toolbus log 2\nid\nnot a number\n", "toolbus log 1\n"]
+    {
         let folder = Folder::new();
         let identity = folder.path().join("identity");
         fs::write(&identity, text).unwrap();

@@ -66,9 +66,15 @@ impl World {
         self.note("deliver", &[("conn", conn.0), ("letter", no as u64), ("ack", ack.unwrap_or_default())]);
         self.number(conn, Some((no, id.clone())));
         let effects = self.handle(conn, Command::Deliver(delivery));
-        match refusal_of(&effects, conn, &id) {
-            Some(refusal) => self.model.refused(no, refusal),
-            None => {
+        let refusal = refusal_of(&effects, conn, &id);
+        if let Some(refusal) = refusal {
+            self.model.refused(no, refusal);
+        }
+        match refusal {
+            // What the broker has already is taken in once more, though its time may be up in that very moment.
+            Some(Refusal::Expired { .. }) if !self.model.letters[no].known => {}
+            Some(refusal) if !matches!(refusal, Refusal::Expired { .. }) => {}
+            _ => {
                 self.model.taken_in(self.now, no);
                 let name = self.clients[client].name.clone();
                 if let Some(settled) = ack.and_then(|ack| self.model.mailbox(&name).leases.get(&ack).copied()) {

@@ -35,8 +35,8 @@ impl World {
                 return self.check_ends();
             }
         }
-        let view = self.engine.status(self.now);
-        self.model.violated(format!("something is left that never goes: {:?}", view.mailboxes));
+        let left = self.what_is_left().join(", ");
+        self.model.violated(format!("something is left that never goes: {left}"));
     }
 
     fn connect_everyone(&mut self) {
@@ -106,16 +106,23 @@ impl World {
     }
 
     fn is_quiet(&self) -> bool {
+        self.what_is_left().is_empty()
+    }
+
+    fn what_is_left(&self) -> Vec<String> {
+        let waiting = |no: &usize| {
+            let letter = &self.model.letters[*no];
+            letter.origin.is_none() && matches!(letter.phase, Phase::Outstanding | Phase::Refused)
+        };
+        let open = (0..self.model.letters.len()).filter(waiting).map(|no| self.model.describe(no));
+        let mut left: Vec<String> = open.collect();
         let frames = self.links.values().any(|link| !link.to_broker.is_empty() || !link.to_client.is_empty());
         let held = self.clients.iter().any(|client| !client.held.is_empty());
-        let open = self
-            .model
-            .letters
-            .iter()
-            .any(|letter| letter.origin.is_none() && matches!(letter.phase, Phase::Outstanding | Phase::Refused));
         let pending = self.engine.status(self.now).mailboxes.iter().any(|mailbox| mailbox.messages > 0);
         let storage = self.write.is_some() || self.engine.anything_to_write() || !self.fetches.is_empty();
-        !(frames || held || open || pending || storage)
+        let others = [(frames, "frames"), (held, "held"), (pending, "pending messages"), (storage, "storage")];
+        left.extend(others.into_iter().filter_map(|(is_left, what)| is_left.then(|| what.to_owned())));
+        left
     }
 
     /// A letter with a receipt was read, or expired by its own deadline, or was read among the dead letters.

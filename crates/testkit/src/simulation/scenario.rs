@@ -55,6 +55,7 @@ impl Scenario {
             segment_bytes: *pick(rng, &[1 << 10, 4 << 10, 16 << 10]),
             history_ids,
             history_age,
+            checksum_seed: rng.next_u64(),
             planted_no_sync: planted == Some(Planted::NoSync),
         };
         Self {

@@ -110,6 +110,7 @@ impl Model {
             self.violated(format!("the id of {about} was forgotten at the restart"));
         } else if let (Some(How::Answered(reply)), true) = (letter.settled, letter.record_durable)
             && self.letters[reply].pending()
+            && self.has_one_life(reply)
             && !back.contains_key(&reply)
         {
             self.violated(format!("{about} is settled, but its reply is gone"));

@@ -1,0 +1,221 @@
+//! A client's connection to an MCP server, over stdio or HTTP, that does nothing a measurement does not need.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::{Mutex as AsyncMutex, oneshot},
+};
+
+use super::Era;
+
+/// No single answer takes longer than this, or the path is given up.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+pub struct Link {
+    era: Era,
+    ids: AtomicU64,
+    transport: Transport,
+}
+
+enum Transport {
+    Stdio(Box<Stdio>),
+    Http(Box<Http>),
+}
+
+impl Link {
+    pub fn stdio(command: Command, era: Era, log: &Path) -> anyhow::Result<Self> {
+        Ok(Self { era, ids: AtomicU64::new(1), transport: Transport::Stdio(Box::new(Stdio::spawn(command, log)?)) })
+    }
+
+    pub fn http(url: &str, token: Option<String>, era: Era) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let http = Http { client, url: url.to_owned(), token, session: Mutex::new(None) };
+        Self { era, ids: AtomicU64::new(1), transport: Transport::Http(Box::new(http)) }
+    }
+
+    /// Begins as the era demands.
+    pub async fn open(&self) -> anyhow::Result<()> {
+        match self.era {
+            Era::Modern => {
+                self.request("server/discover", json!({})).await?;
+            }
+            Era::Legacy => {
+                let client = json!({"name": "toolbus-bench", "version": "1.0.0"});
+                let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+                self.request("initialize", params).await?;
+                self.notify("notifications/initialized").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls the tool and checks that it is the right answer.
+    pub async fn echo(&self, text: &str) -> anyhow::Result<()> {
+        let result = self.request("tools/call", json!({"name": "echo", "arguments": {"text": text}})).await?;
+        if result["content"][0]["text"] != text {
+            bail!("not an echo: {result}");
+        }
+        Ok(())
+    }
+
+    async fn request(&self, method: &str, mut params: Value) -> anyhow::Result<Value> {
+        if self.era == Era::Modern {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "io.modelcontextprotocol/clientInfo": {"name": "toolbus-bench", "version": "1.0.0"},
+            });
+        }
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let answer = async {
+            match &self.transport {
+                Transport::Stdio(stdio) => stdio.request(id, &message).await,
+                Transport::Http(http) => http.request(self.era, method, &message).await,
+            }
+        };
+        let mut answer = tokio::time::timeout(ANSWER_LIMIT, answer).await.context("no answer in time")??;
+        if answer.get("error").is_some() {
+            bail!("{method} failed: {}", answer["error"]);
+        }
+        Ok(answer["result"].take())
+    }
+
+    async fn notify(&self, method: &str) -> anyhow::Result<()> {
+        let message = json!({"jsonrpc": "2.0", "method": method});
+        match &self.transport {
+            Transport::Stdio(stdio) => stdio.write(&message).await,
+            Transport::Http(http) => http.post(self.era, method, &message).await.map(drop),
+        }
+    }
+}
+
+struct Stdio {
+    _child: Child,
+    input: AsyncMutex<ChildStdin>,
+    waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>,
+}
+
+impl Stdio {
+    fn spawn(mut command: Command, log: &Path) -> anyhow::Result<Self> {
+        let stderr = std::fs::File::create(log).context("create a log file")?;
+        let mut child = command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {command:?}"))?;
+        let input = AsyncMutex::new(child.stdin.take().context("stdin is piped")?);
+        let mut lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
+        let waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>> = Arc::default();
+        let answers = Arc::clone(&waiting);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
+                let waiter = message["id"].as_u64().and_then(|id| answers.lock().ok()?.remove(&id));
+                if let Some(waiter) = waiter {
+                    waiter.send(message).ok();
+                }
+            }
+            if let Ok(mut answers) = answers.lock() {
+                answers.clear();
+            }
+        });
+        Ok(Self { _child: child, input, waiting })
+    }
+
+    async fn request(&self, id: u64, message: &Value) -> anyhow::Result<Value> {
+        let (sender, answer) = oneshot::channel();
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.insert(id, sender);
+        }
+        self.write(message).await?;
+        answer.await.context("the server ended")
+    }
+
+    async fn write(&self, message: &Value) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        self.input.lock().await.write_all(&line).await.context("write to the server")
+    }
+}
+
+struct Http {
+    client: Client<HttpConnector, Full<Bytes>>,
+    url: String,
+    token: Option<String>,
+    session: Mutex<Option<String>>,
+}
+
+impl Http {
+    async fn request(&self, era: Era, method: &str, message: &Value) -> anyhow::Result<Value> {
+        let text = self.post(era, method, message).await?;
+        // Either the answer itself, or a stream of events with the answer among them.
+        let mut candidates = std::iter::once(text.as_str()).chain(text.lines().filter_map(|l| l.strip_prefix("data:")));
+        candidates
+            .find_map(|text| {
+                let answer: Value = serde_json::from_str(text).ok()?;
+                (answer["id"] == message["id"]).then_some(answer)
+            })
+            .with_context(|| format!("no answer in {text:?}"))
+    }
+
+    async fn post(&self, era: Era, method: &str, message: &Value) -> anyhow::Result<String> {
+        let session = self.session.lock().ok().and_then(|session| session.clone());
+        let mut request = Request::post(&self.url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        match era {
+            Era::Modern => {
+                request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
+                if let Some(name) = message["params"]["name"].as_str() {
+                    request = request.header("mcp-name", name);
+                }
+            }
+            Era::Legacy if method != "initialize" => request = request.header("mcp-protocol-version", "2025-11-25"),
+            Era::Legacy => {}
+        }
+        let request = request.body(Full::new(Bytes::from(serde_json::to_vec(message)?)))?;
+        let response = self.client.request(request).await.context("POST")?;
+        if let Some(id) = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok())
+            && let Ok(mut session) = self.session.lock()
+        {
+            *session = Some(id.to_owned());
+        }
+        let status = response.status();
+        let body = response.into_body().collect().await.context("read the answer")?.to_bytes();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if !status.is_success() {
+            bail!("{status}: {text}");
+        }
+        Ok(text)
+    }
+}

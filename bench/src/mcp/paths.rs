@@ -1,0 +1,201 @@
+//! The ways from a client to the server: straight, through toolbus, and through other proxies. Each is started as its
+//! own documentation says.
+
+use std::{net::TcpListener, path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use tokio::process::Command;
+
+use super::{Era, link::Link, parts::Parts};
+use crate::process::Running;
+
+const READY_LIMIT: Duration = Duration::from_secs(40);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    Direct,
+    Toolbus,
+    ToolbusHttp,
+    Supergateway,
+    McpRemote,
+    FastMcp,
+    NpmMcpProxy,
+    PypiMcpProxy,
+}
+
+impl Path {
+    pub const ALL: [Path; 8] = [
+        Path::Direct,
+        Path::Toolbus,
+        Path::ToolbusHttp,
+        Path::Supergateway,
+        Path::McpRemote,
+        Path::FastMcp,
+        Path::NpmMcpProxy,
+        Path::PypiMcpProxy,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Direct => "direct",
+            Path::Toolbus => "toolbus",
+            Path::ToolbusHttp => "toolbus-http",
+            Path::Supergateway => "supergateway",
+            Path::McpRemote => "mcp-remote",
+            Path::FastMcp => "fastmcp",
+            Path::NpmMcpProxy => "mcp-proxy-npm",
+            Path::PypiMcpProxy => "mcp-proxy-pypi",
+        }
+    }
+
+    pub fn description(self) -> &'static str {
+        match self {
+            Path::Direct => "client → server over stdio",
+            Path::Toolbus => "client → toolbus connect → broker → host → server; four processes, durable",
+            Path::ToolbusHttp => "client → HTTP /mcp of toolbus up → server; durable",
+            Path::Supergateway => "client → HTTP supergateway 4.0.0 --stateful → server",
+            Path::McpRemote => "client → mcp-remote 0.15.1 → supergateway → server",
+            Path::FastMcp => "client → fastmcp 4.1.2 proxy over stdio → server",
+            Path::NpmMcpProxy => "client → HTTP npm mcp-proxy 6.7.19 → server",
+            Path::PypiMcpProxy => "client → HTTP PyPI mcp-proxy 0.13.0 → server",
+        }
+    }
+
+    pub fn is_ours(self) -> bool {
+        matches!(self, Path::Toolbus | Path::ToolbusHttp)
+    }
+
+    pub fn from_name(name: &str) -> Result<Self, String> {
+        let known = Path::ALL.map(Path::name).join(", ");
+        Path::ALL
+            .into_iter()
+            .find(|path| path.name() == name)
+            .ok_or_else(|| format!("unknown path {name:?}; known paths: {known}"))
+    }
+}
+
+/// A path that is set up. Dropping it ends its processes.
+pub struct Standing {
+    path: Path,
+    folder: tempfile::TempDir,
+    endpoint: Endpoint,
+    _processes: Vec<Running>,
+}
+
+enum Endpoint {
+    Http {
+        url: String,
+        token: Option<String>,
+    },
+    /// Started anew for each client.
+    Stdio(Vec<String>),
+}
+
+impl Standing {
+    pub async fn start(path: Path, parts: &Parts) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("make a folder")?;
+        let mut processes = Vec::new();
+        let server = parts.server();
+        let endpoint = match path {
+            Path::Direct => Endpoint::Stdio(server),
+            Path::Toolbus => {
+                let url = start_broker(parts, &folder, &mut processes).await?;
+                let config = mcp_config(&folder, &server)?;
+                let mut host = Command::new(&parts.toolbus);
+                host.args(["host", "--broker", &url, "--mcp-config"]).arg(config);
+                host.env("TOOLBUS_TOKEN_FILE", folder.path().join("data/token"));
+                processes.push(Running::spawn("host", host, folder.path())?);
+                let token = folder.path().join("data/token");
+                let connect = [parts.toolbus.display().to_string(), "connect".into(), "--broker".into(), url];
+                let connect = connect.into_iter().chain(["--token-file".into(), token.display().to_string()]);
+                Endpoint::Stdio(connect.collect())
+            }
+            Path::ToolbusHttp => {
+                let config = mcp_config(&folder, &server)?;
+                let mut up = Command::new(&parts.toolbus);
+                up.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+                up.arg("--mcp-config").arg(config);
+                let mut up = Running::spawn("up", up, folder.path())?;
+                let address = up.line_after("  bus    ws://", READY_LIMIT).await?;
+                let address = address.trim_end_matches("/bus");
+                processes.push(up);
+                let token = std::fs::read_to_string(folder.path().join("data/token")).context("read the token")?;
+                Endpoint::Http { url: format!("http://{address}/mcp"), token: Some(token.trim().to_owned()) }
+            }
+            Path::Supergateway => http(parts.supergateway(&server, free_port()?), &folder, &mut processes).await?,
+            Path::McpRemote => {
+                let port = free_port()?;
+                http(parts.supergateway(&server, port), &folder, &mut processes).await?;
+                Endpoint::Stdio(parts.mcp_remote(port))
+            }
+            Path::FastMcp => Endpoint::Stdio(parts.fastmcp(&server, folder.path())?),
+            Path::NpmMcpProxy => http(parts.npm_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
+            Path::PypiMcpProxy => http(parts.pypi_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
+        };
+        Ok(Self { path, folder, endpoint, _processes: processes })
+    }
+
+    /// A new client on this path, not opened yet.
+    pub fn client(&self, era: Era) -> anyhow::Result<Link> {
+        match &self.endpoint {
+            Endpoint::Http { url, token } => Ok(Link::http(url, token.clone(), era)),
+            Endpoint::Stdio(argv) => {
+                let log = self.folder.path().join(format!("{}-client.log", self.path.name()));
+                Link::stdio(command(argv)?, era, &log)
+            }
+        }
+    }
+}
+
+async fn start_broker(
+    parts: &Parts,
+    folder: &tempfile::TempDir,
+    processes: &mut Vec<Running>,
+) -> anyhow::Result<String> {
+    let mut broker = Command::new(&parts.toolbus);
+    broker.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+    let mut broker = Running::spawn("broker", broker, folder.path())?;
+    let address = broker.line_after("listening on ", READY_LIMIT).await?;
+    processes.push(broker);
+    Ok(address)
+}
+
+/// Starts a proxy that listens, and waits until it does.
+async fn http(
+    proxy: (Vec<String>, u16),
+    folder: &tempfile::TempDir,
+    processes: &mut Vec<Running>,
+) -> anyhow::Result<Endpoint> {
+    let (argv, port) = proxy;
+    let running = Running::spawn("proxy", command(&argv)?, folder.path())?;
+    let listening = async {
+        while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    if tokio::time::timeout(READY_LIMIT, listening).await.is_err() {
+        bail!("{argv:?} does not listen:\n{}", running.log_tail());
+    }
+    processes.push(running);
+    Ok(Endpoint::Http { url: format!("http://127.0.0.1:{port}/mcp"), token: None })
+}
+
+fn mcp_config(folder: &tempfile::TempDir, server: &[String]) -> anyhow::Result<PathBuf> {
+    let (program, args) = server.split_first().context("a server has a program")?;
+    let config = serde_json::json!({"mcpServers": {"echo": {"command": program, "args": args}}});
+    let file = folder.path().join("mcp.json");
+    std::fs::write(&file, serde_json::to_vec_pretty(&config)?).context("write the config")?;
+    Ok(file)
+}
+
+fn command(argv: &[String]) -> anyhow::Result<Command> {
+    let (program, args) = argv.split_first().context("a command has a program")?;
+    let mut command = Command::new(program);
+    command.args(args);
+    Ok(command)
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr().context("read the port")?.port())
+}

@@ -1,0 +1,98 @@
+//! Hosts without a broker, and hosts that are told to stop.
+
+use crate::bus::{Bus, TOKEN};
+use crate::peers::{HOST, Host, worker};
+use crate::tools::{Behaviour, Toolbox, call};
+use crate::{eventually, soon};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use toolbus_client::{AgentRef, BrokerError, ErrorCode};
+use toolbus_executor::{
+    CancellationToken, RoleToolAllowlist, ToolExecutor, serve_mcp_proxy, serve_mcp_proxy_supervised,
+};
+
+#[tokio::test]
+async fn a_supervised_host_serves_again_after_each_loss_of_the_broker() {
+    let mut bus = Bus::start().await;
+    bus.stop().await;
+    let host = Host::start(&bus.url(), &Toolbox::echoing(&["nova_click"]));
+    for _ in 0..2 {
+        bus.start_again().await;
+        let worker = worker(&bus.url(), "worker-7#mcp", None).await;
+        soon("a call", worker.execute(&call("nova_click", "{}"))).await.expect("a result");
+        bus.stop().await;
+        assert!(!host.serving.is_finished());
+    }
+}
+
+async fn stops_at_once(mut host: Host) {
+    let asked = Instant::now();
+    host.shutdown.cancel();
+    soon("the end", &mut host.serving).await.expect("no panic");
+    assert!(asked.elapsed() < Duration::from_millis(400), "a host took {:?} to stop", asked.elapsed());
+}
+
+#[tokio::test]
+async fn a_host_that_serves_stops_at_once_and_takes_its_calls_along() {
+    let bus = Bus::start().await;
+    let toolbox = Toolbox::with("gate", Behaviour::Gate(Arc::new(Semaphore::new(0))));
+    let host = Host::start(&bus.url(), &toolbox);
+    let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
+    tokio::spawn(async move { worker.execute(&call("gate", "{}")).await });
+    eventually("it runs", async || toolbox.running() == 1).await;
+    stops_at_once(host).await;
+    eventually("the call is abandoned", async || toolbox.running() == 0).await;
+}
+
+#[tokio::test]
+async fn a_host_that_waits_for_its_next_attempt_stops_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("ws://{}/bus", listener.local_addr().expect("it is bound"));
+    let host = Host::start(&url, &Toolbox::echoing(&[]));
+    for _ in 0..2 {
+        // Whoever comes is turned away.
+        drop(soon("an attempt", listener.accept()).await.expect("a connection"));
+    }
+    // The wait is a second now, longer than the test allows for the stop.
+    stops_at_once(host).await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_told_to_stop_before_it_starts_does_not_start() {
+    let bus = Bus::start().await;
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    let (url, list) = (bus.url(), Arc::new(RoleToolAllowlist::unrestricted()));
+    let serving = serve_mcp_proxy_supervised(&url, AgentRef::new(HOST), TOKEN, Toolbox::echoing(&[]), list, shutdown);
+    soon("the end", serving).await;
+}
+
+#[tokio::test]
+async fn a_host_without_supervision_ends_with_its_connection() {
+    let mut bus = Bus::start().await;
+    let url = bus.url();
+    let serving = tokio::spawn(async move {
+        let list = Arc::new(RoleToolAllowlist::unrestricted());
+        serve_mcp_proxy(&url, AgentRef::new(HOST), TOKEN, Toolbox::echoing(&["nova_click"]), list).await
+    });
+    worker(&bus.url(), "worker-7#mcp", None).await;
+    bus.stop().await;
+    soon("the end", serving).await.expect("no panic").expect("an end, not an error");
+}
+
+#[tokio::test]
+async fn a_host_that_is_replaced_says_so() {
+    let bus = Bus::start().await;
+    let url = bus.url();
+    let serving = tokio::spawn(async move {
+        let list = Arc::new(RoleToolAllowlist::unrestricted());
+        serve_mcp_proxy(&url, AgentRef::new(HOST), TOKEN, Toolbox::echoing(&["nova_click"]), list).await
+    });
+    worker(&bus.url(), "worker-7#mcp", None).await;
+    let other = bus.client(AgentRef::new(HOST)).await;
+    other.subscribe().await.expect("open");
+    let end = soon("the end", serving).await.expect("no panic").expect_err("it was replaced");
+    assert!(matches!(&end, BrokerError::Rejected { code: Some(ErrorCode::Displaced), .. }), "{end}");
+}

@@ -1,0 +1,147 @@
+//! MCP clients that know nothing but lines of JSON: what the tests send is what is sent, and they see what came.
+
+use crate::mcp_process::UpProcess;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// The response, and what came before it.
+pub struct Answered {
+    pub response: String,
+    pub notifications: Vec<String>,
+}
+
+pub trait McpClient {
+    async fn request(&mut self, method: &str, params: &str) -> Answered;
+    async fn notify(&mut self, method: &str, params: &str);
+}
+
+/// A client of `toolbus connect`.
+pub struct StdioClient {
+    _child: Child,
+    input: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    ids: u64,
+}
+
+impl StdioClient {
+    pub async fn start(up: &UpProcess) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(["connect", "--broker", &up.bus_url(), "--token-file"]).arg(up.token_file());
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary starts");
+        let input = child.stdin.take().expect("it is piped");
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        Self { _child: child, input, lines, ids: 0 }
+    }
+
+    pub async fn send(&mut self, line: &str) {
+        self.input.write_all(format!("{line}\n").as_bytes()).await.expect("it reads");
+    }
+
+    pub async fn next_line(&mut self) -> String {
+        self.lines.next_line().await.expect("its output is text").expect("it goes on")
+    }
+}
+
+impl McpClient for StdioClient {
+    async fn request(&mut self, method: &str, params: &str) -> Answered {
+        self.ids += 1;
+        let id = self.ids;
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)).await;
+        let mut notifications = Vec::new();
+        loop {
+            let line = self.next_line().await;
+            match is_response_to(&line, id) {
+                true => return Answered { response: line, notifications },
+                false => notifications.push(line),
+            }
+        }
+    }
+
+    async fn notify(&mut self, method: &str, params: &str) {
+        self.send(&format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)).await;
+    }
+}
+
+/// A client of `/mcp`.
+pub struct HttpClient {
+    client: Client<HttpConnector, Full<Bytes>>,
+    url: String,
+    token: String,
+    session: Option<String>,
+    ids: u64,
+}
+
+impl HttpClient {
+    pub fn new(up: &UpProcess) -> Self {
+        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        Self { client, url: up.mcp_url(), token: up.token(), session: None, ids: 0 }
+    }
+
+    async fn post(&mut self, method: &str, params: &str, body: String) -> String {
+        let mut request = Request::post(&self.url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("authorization", format!("Bearer {}", self.token));
+        let params: Value = serde_json::from_str(params).unwrap_or_default();
+        if params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string() {
+            request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
+            let named = matches!(method, "tools/call" | "prompts/get" | "resources/read");
+            if let Some(name) = params["name"].as_str().or(params["uri"].as_str()).filter(|_| named) {
+                request = request.header("mcp-name", name);
+            }
+        } else if method != "initialize" {
+            request = request.header("mcp-protocol-version", "2025-11-25");
+        }
+        if let Some(session) = &self.session {
+            request = request.header("mcp-session-id", session);
+        }
+        let request = request.body(Full::from(body)).expect("a request");
+        let response = self.client.request(request).await.expect("the server answers");
+        if let Some(session) = response.headers().get("mcp-session-id") {
+            self.session = Some(session.to_str().expect("visible ASCII").to_owned());
+        }
+        let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+        String::from_utf8(body.to_vec()).expect("text")
+    }
+}
+
+impl McpClient for HttpClient {
+    async fn request(&mut self, method: &str, params: &str) -> Answered {
+        self.ids += 1;
+        let id = self.ids;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        let text = self.post(method, params, body).await;
+        if is_response_to(&text, id) {
+            return Answered { response: text, notifications: Vec::new() };
+        }
+        let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+        let mut messages: Vec<String> = data.filter(|data| !data.is_empty()).map(ToOwned::to_owned).collect();
+        let response = messages.pop().unwrap_or_else(|| panic!("no answer in {text:?}"));
+        assert!(is_response_to(&response, id), "the last event is the response: {response}");
+        Answered { response, notifications: messages }
+    }
+
+    async fn notify(&mut self, method: &str, params: &str) {
+        let body = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+        self.post(method, params, body).await;
+    }
+}
+
+fn is_response_to(text: &str, id: u64) -> bool {
+    let message: Value = serde_json::from_str(text).unwrap_or_default();
+    message["id"] == id && message.get("method").is_none()
+}

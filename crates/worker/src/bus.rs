@@ -1,0 +1,65 @@
+//! What a front needs of the bus: calls with events, messages that nobody answers, the hosts' cards, and what hosts say
+//! outside of any call. A trait, so that tests can put a host of their own behind it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use toolbus_client::BrokerError;
+use toolbus_mcp::{Card, HostEvent};
+use toolbus_protocol::Body;
+
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A host as the broker knows it: connected now, or away since then with the card that it left.
+#[derive(Debug, Clone)]
+pub struct HostEntry {
+    pub name: String,
+    /// Milliseconds since 1970; `None` while the host is connected.
+    pub away_since_ms: Option<u64>,
+    pub card: Arc<Card>,
+}
+
+/// All hosts that this worker may use, replaced as a whole when one changes.
+pub type Hosts = Arc<Vec<HostEntry>>;
+
+pub trait Bus: Send + Sync + 'static {
+    /// Sends a request; its answer has to come within the limit. Requests leave in the order of these calls.
+    fn start_call<'a>(
+        &'a self,
+        host: &'a str,
+        body: Body,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>>;
+
+    /// Sends what is not answered, in order with the requests, without waiting for its receipt.
+    fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>>;
+
+    fn hosts(&self) -> watch::Receiver<Hosts>;
+
+    /// From now on, what hosts say to that session outside of any call arrives here, until the receiver is dropped.
+    fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent>;
+}
+
+/// What a host says to a session outside of any call.
+#[derive(Debug)]
+pub struct SessionEvent {
+    pub host: String,
+    pub event: HostEvent,
+}
+
+/// A call under way. Dropping it before its reply cancels it at the host.
+pub trait BusCall: Send {
+    /// The call's id on the bus, by which the host knows it.
+    fn id(&self) -> &str;
+
+    /// The next event, in the end the reply, once. Giving up the wait loses nothing.
+    fn next(&mut self) -> BoxFuture<'_, BusItem>;
+}
+
+#[derive(Debug)]
+pub enum BusItem {
+    Event(Body),
+    Reply(Result<Body, BrokerError>),
+}

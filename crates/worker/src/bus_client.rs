@@ -1,0 +1,204 @@
+//! The bus as its client gives it: one connection for all sessions of an identity. Tasks of its own keep the hosts'
+//! cards up to date and bring what belongs to no call to its session.
+
+use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+use crate::worker::lock;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use toolbus_client::{
+    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, MultiplexedClient, SendOptions,
+};
+use toolbus_mcp::{Card, HostEvent};
+use toolbus_protocol::{Body, InboxKind, InboxMessage};
+
+/// What waits for one session; a client that does not read loses the rest.
+const SESSION_QUEUE: usize = 256;
+/// The pause after the broker did not say which hosts there are.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+pub struct BusClient {
+    client: Arc<MultiplexedClient>,
+    hosts: watch::Receiver<Hosts>,
+    sessions: Arc<SessionDesk>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl BusClient {
+    /// Takes over the connection. Fails if the broker does not say which hosts there are.
+    pub async fn start(client: BrokerClient) -> BrokerResult<Arc<Self>> {
+        let client = Arc::new(client.into_multiplexed());
+        let watch = client.client().watch_hosts();
+        let mut directory = Directory { client: Arc::clone(&client), cards: BTreeMap::new() };
+        let (sender, hosts) = watch::channel(directory.ask().await?);
+        let sessions = Arc::new(SessionDesk::default());
+        let tasks = vec![
+            tokio::spawn(directory.keep(watch, sender)),
+            tokio::spawn(bring_live_events(Arc::clone(&client), Arc::clone(&sessions))),
+            tokio::spawn(bring_messages(Arc::clone(&client), Arc::clone(&sessions))),
+        ];
+        Ok(Arc::new(Self { client, hosts, sessions, tasks }))
+    }
+
+    pub fn client(&self) -> &MultiplexedClient {
+        &self.client
+    }
+
+    fn message(&self, body: Body) -> InboxMessage {
+        InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body)
+    }
+}
+
+impl Drop for BusClient {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Bus for BusClient {
+    fn start_call<'a>(
+        &'a self,
+        host: &'a str,
+        body: Body,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
+        let message = self.message(body);
+        Box::pin(async move {
+            let id = message.id.to_string();
+            let call = self.client.start_call(host, message, limit).await?;
+            Ok(Box::new(ClientCall { id, call }) as Box<dyn BusCall>)
+        })
+    }
+
+    fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
+        let message = self.message(body);
+        let send = SendOptions { deadline: Some(limit) };
+        Box::pin(async move { self.client.client().deliver_nowait(host, message, send).await.map(drop) })
+    }
+
+    fn hosts(&self) -> watch::Receiver<Hosts> {
+        self.hosts.clone()
+    }
+
+    fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
+        self.sessions.open(key)
+    }
+}
+
+struct ClientCall {
+    id: String,
+    call: Call,
+}
+
+impl BusCall for ClientCall {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, BusItem> {
+        Box::pin(async {
+            match self.call.next().await {
+                Some(CallItem::Event(body)) => BusItem::Event(body),
+                Some(CallItem::Reply(reply)) => BusItem::Reply(reply.map(|message| message.body)),
+                None => BusItem::Reply(Err(BrokerError::Closed)),
+            }
+        })
+    }
+}
+
+/// The hosts and their cards; a card is fetched and read once for each of its versions.
+struct Directory {
+    client: Arc<MultiplexedClient>,
+    cards: BTreeMap<String, (u64, Arc<Card>)>,
+}
+
+impl Directory {
+    async fn ask(&mut self) -> BrokerResult<Hosts> {
+        let known: KnownHosts = self.cards.iter().map(|(host, (version, _))| (host.clone(), *version)).collect();
+        let hosts = self.client.client().hosts(&known).await?;
+        let mut cards = BTreeMap::new();
+        let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+        let entries = hosts.into_iter().map(|host| {
+            let name = host.id.to_string();
+            let card = match host.card {
+                Some(card) => read(&name, &card),
+                None => self.cards.get(&name).map(|(_, card)| Arc::clone(card)).unwrap_or_default(),
+            };
+            cards.insert(name.clone(), (host.version, Arc::clone(&card)));
+            let away_since_ms = (!host.online).then(|| now.saturating_sub(host.since_ms));
+            HostEntry { name, away_since_ms, card }
+        });
+        let entries = Arc::new(entries.collect());
+        self.cards = cards;
+        Ok(entries)
+    }
+
+    async fn keep(mut self, mut watch: HostsWatch, sender: watch::Sender<Hosts>) {
+        while watch.changed().await.is_some() {
+            loop {
+                match self.ask().await {
+                    Ok(hosts) => {
+                        sender.send_replace(hosts);
+                        break;
+                    }
+                    Err(BrokerError::Closed) => return,
+                    Err(error) => tracing::debug!(%error, "which hosts there are is not known now"),
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        }
+    }
+}
+
+fn read(host: &str, card: &Body) -> Arc<Card> {
+    let card = serde_json::from_slice(card.as_bytes());
+    Arc::new(card.unwrap_or_else(|error| {
+        tracing::warn!(%host, %error, "the card of this host can't be read");
+        Card::default()
+    }))
+}
+
+/// Which session gets what belongs to no call.
+#[derive(Default)]
+struct SessionDesk {
+    open: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
+}
+
+impl SessionDesk {
+    fn open(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
+        let (sender, receiver) = mpsc::channel(SESSION_QUEUE);
+        let mut open = lock(&self.open);
+        open.retain(|_, sender| !sender.is_closed());
+        open.insert(key.to_owned(), sender);
+        receiver
+    }
+
+    fn bring(&self, key: &str, host: &str, body: &Body) {
+        let Some(session) = lock(&self.open).get(key).cloned() else { return };
+        let event = std::str::from_utf8(body.as_bytes()).ok().and_then(|text| HostEvent::parse(text).ok());
+        let Some(event) = event else { return };
+        if session.try_send(SessionEvent { host: host.to_owned(), event }).is_err() {
+            tracing::debug!(%host, session = %key, "a client does not take what it is told");
+        }
+    }
+}
+
+async fn bring_live_events(client: Arc<MultiplexedClient>, sessions: Arc<SessionDesk>) {
+    while let Some(event) = client.client().next_event().await {
+        sessions.bring(event.correlation_id.as_str(), &event.from, &event.body);
+    }
+}
+
+async fn bring_messages(client: Arc<MultiplexedClient>, sessions: Arc<SessionDesk>) {
+    while let Some(message) = client.client().next_message().await {
+        if let (InboxKind::McpEvent, Some(key)) = (&message.kind, &message.correlation_id) {
+            sessions.bring(key.as_str(), &message.from.session_id, &message.body);
+        }
+        // Whatever else comes to a worker's mailbox has no reader here.
+        if client.client().ack(message.id).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A modern client's `subscriptions/listen` over several servers, or over one that is out. Changes of lists are told
+//! from the cards; updates of resources by the server that has the resource.
+
+use super::Front;
+use super::call::Step;
+use super::upstream_call::{ACKNOWLEDGED, Purpose, UpstreamCall, ended_listen, under_subscription};
+use crate::bus::Hosts;
+use crate::view::View;
+use futures_util::future::select_all;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use toolbus_mcp::{Era, Id, ListKind, Members, Message, NameKey, Notification, Outcome, Raw, raw};
+
+/// How long the client waits at most until it hears which of its wishes are honoured.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(5);
+const RESOURCES: &str = "resourceSubscriptions";
+
+pub struct Listen {
+    kinds: Vec<ListKind>,
+    seen: Arc<View>,
+    hosts: watch::Receiver<Hosts>,
+    parts: Vec<Part>,
+    /// URIs of which a server said that it will tell.
+    honoured: Vec<String>,
+    acknowledge_by: Option<Instant>,
+    end: Instant,
+    ready: VecDeque<Notification>,
+}
+
+/// What one server tells.
+struct Part {
+    call: UpstreamCall,
+    acknowledged: bool,
+}
+
+impl Listen {
+    pub async fn start(front: &Arc<Front>, view: Arc<View>, params: Option<Raw>) -> Self {
+        let filter = Members::of(params.as_deref())
+            .ok()
+            .and_then(|params| serde_json::from_str::<Map<String, Value>>(params.get("notifications")?.get()).ok());
+        let filter = filter.unwrap_or_default();
+        let wants = |kind: &ListKind| filter.get(flag(*kind)).and_then(Value::as_bool) == Some(true);
+        let mut parts = Vec::new();
+        for (index, uris) in shares(front, &view, &filter) {
+            let upstream = &view.upstreams()[index];
+            let request = ("subscriptions/listen", Some(part_params(params.as_ref(), &uris)));
+            let purpose = Purpose::Listen { acknowledged: false };
+            if let Ok(call) = UpstreamCall::start(front, None, upstream, Era::Modern, request, purpose).await {
+                parts.push(Part { call, acknowledged: false });
+            }
+        }
+        let now = Instant::now();
+        Self {
+            kinds: ListKind::ALL.into_iter().filter(wants).collect(),
+            seen: view,
+            hosts: front.worker.hosts(),
+            parts,
+            honoured: Vec::new(),
+            acknowledge_by: Some(now + ACKNOWLEDGE_WITHIN),
+            end: now + front.worker.options.listen_deadline,
+            ready: VecDeque::new(),
+        }
+    }
+
+    pub async fn step(&mut self, front: &Arc<Front>, id: &Id) -> Step {
+        loop {
+            if let Some(by) = self.acknowledge_by
+                && (Instant::now() >= by || self.parts.iter().all(|part| part.acknowledged))
+            {
+                self.acknowledge_by = None;
+                return Step::Message(self.acknowledgement(id).into());
+            }
+            if self.acknowledge_by.is_none()
+                && let Some(notification) = self.ready.pop_front()
+            {
+                return Step::Message(notification.into());
+            }
+            let wake = self.acknowledge_by.unwrap_or(self.end);
+            tokio::select! {
+                (index, step) = next_of(&mut self.parts, front, id) => self.take(index, step),
+                Ok(()) = self.hosts.changed() => self.look_at_lists(front, id),
+                () = tokio::time::sleep_until(wake) => {
+                    if self.acknowledge_by.is_none() {
+                        return Step::Done(Outcome::Result(ended_listen(None, id)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, step: Step) {
+        match step {
+            Step::Message(Message::Notification(notification)) if notification.method == ACKNOWLEDGED => {
+                self.parts[index].acknowledged = true;
+                self.honoured.extend(acknowledged_uris(notification.params.as_ref()));
+            }
+            // Lists are told from the cards: the list that the client sees is the merged one.
+            Step::Message(Message::Notification(notification)) if notification.method.ends_with("/list_changed") => {}
+            Step::Message(Message::Notification(notification)) => self.ready.push_back(notification),
+            Step::Message(_) => {}
+            Step::Done(_) | Step::Nothing => drop(self.parts.remove(index)),
+        }
+    }
+
+    fn look_at_lists(&mut self, front: &Front, id: &Id) {
+        let view = front.worker.view();
+        for method in changed_lists(&self.seen, &view, &self.kinds) {
+            let mut notification = Notification { method: method.to_owned(), params: None };
+            under_subscription(&mut notification, id);
+            self.ready.push_back(notification);
+        }
+        self.seen = view;
+    }
+
+    fn acknowledgement(&mut self, id: &Id) -> Notification {
+        let mut honoured: Map<String, Value> =
+            self.kinds.iter().map(|kind| (flag(*kind).to_owned(), true.into())).collect();
+        if !self.honoured.is_empty() {
+            honoured.insert(RESOURCES.into(), json!(self.honoured));
+        }
+        let params = Some(raw(&json!({"notifications": honoured})));
+        let mut notification = Notification { method: ACKNOWLEDGED.into(), params };
+        under_subscription(&mut notification, id);
+        notification
+    }
+}
+
+/// The notifications that tell a client what is different now.
+pub fn changed_lists(before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'static str> {
+    let mut methods: Vec<_> =
+        kinds.iter().filter(|kind| !before.same_list(now, **kind)).map(|kind| kind.list_changed()).collect();
+    methods.dedup();
+    methods
+}
+
+async fn next_of(parts: &mut [Part], front: &Arc<Front>, id: &Id) -> (usize, Step) {
+    if parts.is_empty() {
+        return std::future::pending().await;
+    }
+    let steps = parts.iter_mut().map(|part| Box::pin(part.call.step(front, id)));
+    let (step, index, _) = select_all(steps).await;
+    (index, step)
+}
+
+/// Which server is asked for which URIs. Wishes that we don't know are passed to everyone who is there.
+fn shares(front: &Front, view: &View, filter: &Map<String, Value>) -> BTreeMap<usize, Vec<String>> {
+    let mut shares: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let uris = filter.get(RESOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for uri in uris {
+        if let Some(owner) = front.worker.owner(view, &NameKey::Uri(uri.to_owned())) {
+            shares.entry(owner.index).or_default().push(uri.to_owned());
+        }
+    }
+    let is_known = |name: &String| name == RESOURCES || ListKind::ALL.iter().any(|kind| flag(*kind) == name);
+    if !filter.keys().all(is_known) {
+        let there = view.upstreams().iter().filter(|upstream| !upstream.is_out());
+        for upstream in there {
+            shares.entry(upstream.index).or_default();
+        }
+    }
+    shares
+}
+
+fn part_params(params: Option<&Raw>, uris: &[String]) -> Raw {
+    let mut params = Members::of(params.map(|params| &**params)).unwrap_or_default();
+    let mut filter: Map<String, Value> =
+        params.get("notifications").and_then(|filter| serde_json::from_str(filter.get()).ok()).unwrap_or_default();
+    ListKind::ALL.iter().for_each(|kind| drop(filter.remove(flag(*kind))));
+    match uris {
+        [] => drop(filter.remove(RESOURCES)),
+        uris => drop(filter.insert(RESOURCES.into(), json!(uris))),
+    }
+    params.set("notifications", raw(&filter));
+    params.to_raw()
+}
+
+fn acknowledged_uris(params: Option<&Raw>) -> Vec<String> {
+    let read = || {
+        let params: Value = serde_json::from_str(params?.get()).ok()?;
+        let uris = params.get("notifications")?.get(RESOURCES)?.as_array()?;
+        Some(uris.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect())
+    };
+    read().unwrap_or_default()
+}
+
+fn flag(kind: ListKind) -> &'static str {
+    match kind {
+        ListKind::Tools => "toolsListChanged",
+        ListKind::Prompts => "promptsListChanged",
+        ListKind::Resources | ListKind::ResourceTemplates => "resourcesListChanged",
+    }
+}

@@ -1,0 +1,188 @@
+//! Lists of several servers as one. All are asked at once; one that is out, or too slow, is shown from its card. Pages
+//! are merged page by page, and the cursor carries the servers' own cursors.
+
+use super::Front;
+use super::call::Work;
+use super::greeting::own_info;
+use super::upstream_call::{Purpose, UpstreamCall};
+use crate::view::{Upstream, View};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, raw};
+
+/// A method that lists, and how its result is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    Items(ListKind),
+    Tasks,
+}
+
+impl Listing {
+    pub fn of_method(method: &str, era: Era) -> Option<Self> {
+        let kind = ListKind::of_method(method).map(Self::Items);
+        kind.or((method == "tasks/list" && era == Era::Legacy).then_some(Self::Tasks))
+    }
+
+    fn method(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.method(),
+            Self::Tasks => "tasks/list",
+        }
+    }
+
+    fn items(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.items(),
+            Self::Tasks => "tasks",
+        }
+    }
+
+    fn capability(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.capability(),
+            Self::Tasks => "tasks",
+        }
+    }
+}
+
+pub fn list(front: &Arc<Front>, view: &Arc<View>, era: Era, listing: Listing, params: Option<Raw>) -> Work {
+    let (front, view) = (Arc::clone(front), Arc::clone(view));
+    Work::Gather(Box::pin(async move {
+        let asked = match asked(&view, era, listing, params.as_ref()) {
+            Ok(asked) => asked,
+            Err(error) => return error.into(),
+        };
+        let pages = asked.into_iter().map(|(upstream, cursor)| {
+            let (front, params) = (&front, params.as_ref());
+            async move {
+                let page = page(front, &upstream, era, listing, params, cursor).await;
+                (upstream, page)
+            }
+        });
+        let pages = join_all(pages).await;
+        Outcome::Result(merged(&front, &view, era, listing, pages))
+    }))
+}
+
+/// The whole list of a server that is out.
+pub fn from_card(upstream: &Upstream, era: Era, kind: ListKind) -> Raw {
+    let items = upstream.card().items(kind).to_vec();
+    written(era, Listing::Items(kind), &items, None, 0, false)
+}
+
+#[derive(Default)]
+struct Page {
+    items: Vec<Raw>,
+    next: Option<Raw>,
+    ttl_ms: Option<u64>,
+}
+
+/// A server, and from where on it is asked.
+type Place = (Arc<Upstream>, Option<Raw>);
+
+/// Who is asked for this page: all for the first, and for later ones those that have more.
+fn asked(view: &View, era: Era, listing: Listing, params: Option<&Raw>) -> Result<Vec<Place>, RpcError> {
+    let invalid = || RpcError::invalid_params("Invalid cursor");
+    let params =
+        Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+    if !params.contains("cursor") {
+        let can = view.upstreams().iter().filter(|upstream| upstream.has_capability(era, listing.capability()));
+        return Ok(can.map(|upstream| (Arc::clone(upstream), None)).collect());
+    }
+    let text = params.text("cursor").ok_or_else(invalid)?;
+    let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
+    let places: Vec<(String, String, Raw)> = serde_json::from_slice(&decoded).map_err(|_| invalid())?;
+    let known = places
+        .into_iter()
+        .filter_map(|(host, server, cursor)| Some((view.find(&host, &server)?.clone(), Some(cursor))));
+    Ok(known.collect())
+}
+
+async fn page(
+    front: &Arc<Front>,
+    upstream: &Arc<Upstream>,
+    era: Era,
+    listing: Listing,
+    params: Option<&Raw>,
+    cursor: Option<Raw>,
+) -> Page {
+    let is_first = cursor.is_none();
+    let fetched = async {
+        let mut members = Members::of(params.map(|params| &**params)).unwrap_or_default();
+        match cursor {
+            Some(cursor) => members.set("cursor", cursor),
+            None => drop(members.remove("cursor")),
+        }
+        let params = (!members.is_empty()).then(|| members.to_raw());
+        let call =
+            UpstreamCall::start(front, None, upstream, era, (listing.method(), params), Purpose::Plain).await.ok()?;
+        match call.outcome(front).await {
+            Outcome::Result(result) => read(listing, &result),
+            Outcome::Error(_) => None,
+        }
+    };
+    let patience = front.worker.options.list_patience;
+    let page = match upstream.is_out() {
+        true => None,
+        false => tokio::time::timeout(patience, fetched).await.ok().flatten(),
+    };
+    page.unwrap_or_else(|| match listing {
+        Listing::Items(kind) if is_first => Page { items: upstream.card().items(kind).to_vec(), ..Page::default() },
+        _ => Page::default(),
+    })
+}
+
+fn read(listing: Listing, result: &Raw) -> Option<Page> {
+    let result = Members::of(Some(result)).ok()?;
+    let items = serde_json::from_str(result.get(listing.items())?.get()).ok()?;
+    let next = result.get("nextCursor").filter(|next| next.get() != "null").map(ToOwned::to_owned);
+    let ttl_ms = result.get("ttlMs").and_then(|ttl| ttl.get().parse().ok());
+    Some(Page { items, next, ttl_ms })
+}
+
+fn merged(front: &Front, view: &View, era: Era, listing: Listing, pages: Vec<(Arc<Upstream>, Page)>) -> Raw {
+    let mut items = Vec::new();
+    let mut places = Vec::new();
+    let mut ttl_ms = None::<u64>;
+    for (upstream, page) in pages {
+        items.extend(page.items.into_iter().filter(|item| shows(front, view, listing, &upstream, item)));
+        places.extend(page.next.map(|next| (upstream.host.clone(), upstream.server().to_owned(), next)));
+        let ttl = page.ttl_ms.unwrap_or(0);
+        ttl_ms = Some(ttl_ms.map_or(ttl, |least| least.min(ttl)));
+    }
+    let next = (!places.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(&places).get()));
+    written(era, listing, &items, next, ttl_ms.unwrap_or(0), true)
+}
+
+fn shows(front: &Front, view: &View, listing: Listing, upstream: &Upstream, item: &Raw) -> bool {
+    let members = Members::of(Some(item)).unwrap_or_default();
+    match listing {
+        Listing::Items(kind) => {
+            let key = members.text(kind.key());
+            key.is_some_and(|key| front.worker.claim(view, kind, key, upstream))
+        }
+        Listing::Tasks => {
+            members.text("taskId").into_iter().for_each(|task| front.worker.remember_task(task, upstream));
+            true
+        }
+    }
+}
+
+fn written(era: Era, listing: Listing, items: &[Raw], next: Option<String>, ttl_ms: u64, own: bool) -> Raw {
+    let mut result = Members::default();
+    result.set(listing.items(), raw(items));
+    if let Some(next) = next {
+        result.set("nextCursor", raw(&next));
+    }
+    if era == Era::Modern {
+        let members = [("resultType", json!("complete")), ("ttlMs", ttl_ms.into()), ("cacheScope", json!("private"))];
+        members.into_iter().for_each(|(name, value): (_, Value)| result.set(name, raw(&value)));
+        if own {
+            result.set("_meta", raw(&json!({"io.modelcontextprotocol/serverInfo": own_info()})));
+        }
+    }
+    result.to_raw()
+}

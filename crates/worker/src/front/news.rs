@@ -1,0 +1,79 @@
+//! What a legacy session is told outside of its calls: what its servers say, and that lists changed because a host came,
+//! went, or announced something else.
+
+use super::Front;
+use super::listen::changed_lists;
+use crate::bus::{Hosts, SessionEvent};
+use crate::view::View;
+use crate::worker::lock;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use toolbus_mcp::{HostEvent, Message, Notification};
+
+/// A server that says itself that its list changed changes its card soon after; once is enough.
+const CARD_FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
+
+pub struct News {
+    front: Arc<Front>,
+    events: mpsc::Receiver<SessionEvent>,
+    hosts: watch::Receiver<Hosts>,
+    seen: Arc<View>,
+    heard: HashMap<String, Instant>,
+    ready: VecDeque<Message>,
+    bus_is_gone: bool,
+}
+
+impl News {
+    pub fn open(front: &Arc<Front>) -> Self {
+        Self {
+            front: Arc::clone(front),
+            events: front.worker.bus.open_session(&front.session),
+            hosts: front.worker.hosts(),
+            seen: front.worker.view(),
+            heard: HashMap::new(),
+            ready: VecDeque::new(),
+            bus_is_gone: false,
+        }
+    }
+
+    /// The next message for the client that belongs to no call. Never ends; giving up the wait loses nothing.
+    pub async fn next(&mut self) -> Message {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return message;
+            }
+            tokio::select! {
+                biased;
+                Some(SessionEvent { host, event }) = self.events.recv() => {
+                    if let HostEvent::Notification { method, .. } = &event
+                        && method.ends_with("/list_changed")
+                    {
+                        self.heard.insert(method.clone(), Instant::now());
+                    }
+                    let message = self.front.translate(&host, self.front.era(), event).await;
+                    self.ready.extend(message);
+                }
+                changed = self.hosts.changed(), if !self.bus_is_gone => {
+                    self.bus_is_gone = changed.is_err();
+                    self.look_at_lists();
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    fn look_at_lists(&mut self) {
+        let view = self.front.worker.view();
+        let promised = lock(&self.front.state).promised.clone();
+        for method in changed_lists(&self.seen, &view, &promised) {
+            let was_told = self.heard.remove(method).is_some_and(|at| at.elapsed() < CARD_FOLLOWS_WITHIN);
+            if !was_told {
+                self.ready.push_back(Notification { method: method.to_owned(), params: None }.into());
+            }
+        }
+        self.seen = view;
+    }
+}

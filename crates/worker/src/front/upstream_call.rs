@@ -1,0 +1,221 @@
+//! A request that one server answers: what it says meanwhile goes to the client in order, then its answer.
+
+use super::away::{AwayWatch, when};
+use super::call::Step;
+use super::{Front, Target, body};
+use crate::bus::{BusCall, BusItem};
+use crate::error;
+use crate::view::Upstream;
+use crate::worker::lock;
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_client::BrokerError;
+use toolbus_mcp::{
+    Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Notification, Outcome, Raw, Request, Rpc, RpcError,
+    meta, raw,
+};
+use toolbus_protocol::{Body, ErrorCode};
+
+pub struct UpstreamCall {
+    call: Box<dyn BusCall>,
+    pub upstream: Arc<Upstream>,
+    away: AwayWatch,
+    era: Era,
+    limit: Duration,
+    purpose: Purpose,
+}
+
+/// What the front itself has to see of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    Plain,
+    Initialize,
+    Listen {
+        acknowledged: bool,
+    },
+    /// Its result may make a task, which only its server knows.
+    MayMakeTask,
+}
+
+impl UpstreamCall {
+    /// Sends the request. `number` is the client's call, for cancellations.
+    pub async fn start(
+        front: &Arc<Front>,
+        number: Option<u64>,
+        upstream: &Arc<Upstream>,
+        era: Era,
+        (method, params): (&str, Option<Raw>),
+        purpose: Purpose,
+    ) -> Result<Self, RpcError> {
+        let options = &front.worker.options;
+        let limit = match purpose {
+            Purpose::Listen { .. } => options.listen_deadline,
+            _ => options.call_deadline,
+        };
+        let token = meta::get(params.as_deref(), meta::PROGRESS_TOKEN);
+        let rpc = Rpc {
+            server: upstream.server().to_owned(),
+            session: front.session.clone(),
+            client: front.hello(era),
+            method: method.to_owned(),
+            params,
+        };
+        front.touch(&upstream.host);
+        let call = front.worker.bus.start_call(&upstream.host, body(&HostRequest::Rpc(rpc)), limit).await;
+        let call = call.map_err(|error| error::from_bus(&error))?;
+        if let Some(number) = number
+            && let Some(flight) = lock(&front.state).calls.get_mut(&number)
+        {
+            let bus_id = call.id().to_owned();
+            flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id, era });
+        }
+        let away = AwayWatch::new(front.worker.hosts(), upstream, token, options.away_progress);
+        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose })
+    }
+
+    pub async fn step(&mut self, front: &Arc<Front>, id: &Id) -> Step {
+        loop {
+            let item = tokio::select! {
+                biased;
+                item = self.call.next() => item,
+                news = self.away.news() => return Step::Message(news),
+            };
+            match item {
+                BusItem::Event(event) => {
+                    if let Some(message) = self.event(front, id, &event).await {
+                        return Step::Message(message);
+                    }
+                }
+                BusItem::Reply(reply) => return self.reply(front, id, reply),
+            }
+        }
+    }
+
+    /// The answer alone; what comes before it is of no interest.
+    pub async fn outcome(mut self, front: &Arc<Front>) -> Outcome {
+        loop {
+            if let BusItem::Reply(reply) = self.call.next().await {
+                return match self.reply(front, &Id::number(0), reply) {
+                    Step::Done(outcome) => outcome,
+                    _ => error::call_timeout(self.limit).into(),
+                };
+            }
+        }
+    }
+
+    async fn event(&mut self, front: &Arc<Front>, id: &Id, event: &Body) -> Option<Message> {
+        let event = std::str::from_utf8(event.as_bytes()).ok().and_then(|text| HostEvent::parse(text).ok())?;
+        let mut message = front.translate(&self.upstream.host, self.era, event).await?;
+        if let (Purpose::Listen { acknowledged }, Message::Notification(notification)) =
+            (&mut self.purpose, &mut message)
+        {
+            let is_first = notification.method == ACKNOWLEDGED && !std::mem::replace(acknowledged, true);
+            // A host that was started again begins the listening again; the client needs no second word of it.
+            if notification.method == ACKNOWLEDGED && !is_first {
+                return None;
+            }
+            under_subscription(notification, id);
+        }
+        Some(message)
+    }
+
+    fn reply(&mut self, front: &Front, id: &Id, reply: Result<Body, BrokerError>) -> Step {
+        let outcome = match reply {
+            Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
+                Ok(Ok(HostReply::Rpc(outcome))) => outcome,
+                Ok(Ok(HostReply::Cancelled)) => return Step::Nothing,
+                Ok(Err(error)) => error::bad_reply(&error.reason).into(),
+                Err(error) => error::bad_reply(&error.to_string()).into(),
+            },
+            Err(error) => self.failure(id, &error),
+        };
+        if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
+            lock(&front.state).initialize = None;
+        }
+        if let Outcome::Result(result) = &outcome {
+            match self.purpose {
+                Purpose::Initialize => front.greeted(result),
+                Purpose::MayMakeTask => {
+                    task_of(result).into_iter().for_each(|task| front.worker.remember_task(task, &self.upstream));
+                }
+                Purpose::Listen { .. } => return Step::Done(Outcome::Result(ended_listen(Some(result), id))),
+                Purpose::Plain => {}
+            }
+        }
+        Step::Done(outcome)
+    }
+
+    fn failure(&self, id: &Id, error: &BrokerError) -> Outcome {
+        let timed_out = matches!(error, BrokerError::Timeout(_)) || error.code() == Some(ErrorCode::Expired);
+        if !timed_out {
+            return error::from_bus(error).into();
+        }
+        if matches!(self.purpose, Purpose::Listen { .. }) {
+            return Outcome::Result(ended_listen(None, id));
+        }
+        match self.away.away_since() {
+            Some(since) => error::host_away(&self.upstream.host, &when(since)).into(),
+            None => error::call_timeout(self.limit).into(),
+        }
+    }
+}
+
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+
+/// Puts the client's own id of the listening into what comes of it.
+pub fn under_subscription(notification: &mut Notification, id: &Id) {
+    let set = meta::set(notification.params.as_deref(), meta::SUBSCRIPTION_ID, id.as_raw().to_owned());
+    if let Ok(params) = set {
+        notification.params = Some(params);
+    }
+}
+
+/// The result with which a listening ends.
+pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
+    let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
+    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.as_raw().to_owned()).unwrap_or(base)
+}
+
+/// The task that a result makes, in either era's way of saying it.
+fn task_of(result: &Raw) -> Option<String> {
+    if !result.get().contains("\"taskId\"") {
+        return None;
+    }
+    let result = Members::of(Some(result)).ok()?;
+    let task = Members::of(result.get("task")).ok().and_then(|task| task.text("taskId"));
+    task.or_else(|| result.text("taskId"))
+}
+
+impl Front {
+    /// What a host says, in the client's terms.
+    pub(super) async fn translate(self: &Arc<Self>, host: &str, era: Era, event: HostEvent) -> Option<Message> {
+        match event {
+            HostEvent::Notification { server, method, params }
+                if method == "notifications/cancelled" && era == Era::Legacy =>
+            {
+                let params = lock(&self.state).questions.cancelled(host, &server, params.as_ref())?;
+                Some(Notification { method, params: Some(params) }.into())
+            }
+            HostEvent::Notification { method, params, .. } => Some(Notification { method, params }.into()),
+            HostEvent::Request { server, id, method, params } => {
+                let limit = self.worker.options.max_questions;
+                // A modern client is never asked; hosts know, and answer for it.
+                let asked = match era {
+                    Era::Legacy => lock(&self.state).questions.ask(host, &server, id.clone(), params.as_ref(), limit),
+                    Era::Modern => None,
+                };
+                if let Some(id) = asked {
+                    return Some(Request { id, method, params }.into());
+                }
+                let refusal = RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client can't be asked now");
+                let answer = toolbus_mcp::Answer { server, session: self.session.clone(), id, outcome: refusal.into() };
+                self.send(host, &HostRequest::Answer(answer)).await;
+                None
+            }
+            HostEvent::Closed { server, reason } => {
+                tracing::debug!(%host, %server, %reason, "the host ended a session");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The legacy era over HTTP: sessions, a stream per call that can be resumed, and one for what belongs to no call.
+//! Closing a stream is not a cancellation; the call goes on and what it brings is kept.
+
+use super::events::{EventId, EventLog, Found, STANDALONE};
+use super::session::Session;
+use super::{HttpBody, HttpService, Principal, headers, reply, sse};
+use crate::error;
+use crate::front::FrontCall;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Response, StatusCode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use toolbus_mcp::{Era, LEGACY_VERSIONS, Message, Request, RpcError, codes};
+
+/// From this version on clients understand an event without data.
+const PRIMING_SINCE: &str = "2025-11-25";
+const RETRY_MS: u64 = 1000;
+
+pub async fn post(
+    service: &Arc<HttpService>,
+    principal: Principal,
+    headers: &HeaderMap,
+    message: Message,
+) -> Response<HttpBody> {
+    if let Message::Request(request) = &message
+        && request.method == "initialize"
+    {
+        return initialize(service, &principal, request.clone()).await;
+    }
+    let session = match session(service, &principal, headers) {
+        Ok(session) => session,
+        Err((status, error)) => {
+            let id = if let Message::Request(request) = message { Some(request.id) } else { None };
+            return reply::error(status, id, error);
+        }
+    };
+    match message {
+        Message::Request(request) => call(service, session, request).await,
+        Message::Notification(notification) => {
+            session.front.notification(Era::Legacy, notification).await;
+            reply::empty(StatusCode::ACCEPTED)
+        }
+        Message::Response(response) => {
+            session.front.response(response).await;
+            reply::empty(StatusCode::ACCEPTED)
+        }
+    }
+}
+
+/// `GET`: what belongs to no call, or the rest of a stream that broke off.
+pub fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
+    if !headers::accepts(headers, "text/event-stream") {
+        let error = RpcError::new(codes::INVALID_REQUEST, "Not Acceptable: Accept has to name text/event-stream");
+        return reply::error(StatusCode::NOT_ACCEPTABLE, None, error);
+    }
+    let session = match session(service, principal, headers) {
+        Ok(session) => session,
+        Err((status, error)) => return reply::error(status, None, error),
+    };
+    let last = headers.get(headers::LAST_EVENT).map(|last| last.to_str().ok().and_then(EventId::parse));
+    let (at, reader) = match last {
+        Some(None) => {
+            let error = RpcError::new(codes::INVALID_REQUEST, "Bad Request: this Last-Event-ID is none of ours");
+            return reply::error(StatusCode::BAD_REQUEST, None, error);
+        }
+        Some(Some(last)) if last.stream != STANDALONE => (last, 0),
+        Some(Some(last)) => session.log.take_standalone(Some(last.number)),
+        None => session.log.take_standalone(None),
+    };
+    let primes = can_prime(&session);
+    with_session(reply::stream(Reading::new(service, session, at, reader).events(primes)), None)
+}
+
+pub fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
+    match session(service, principal, headers) {
+        Ok(session) => {
+            service.sessions.end(&session);
+            reply::empty(StatusCode::OK)
+        }
+        Err((status, error)) => reply::error(status, None, error),
+    }
+}
+
+fn session(
+    service: &HttpService,
+    principal: &Principal,
+    headers: &HeaderMap,
+) -> Result<Arc<Session>, (StatusCode, RpcError)> {
+    let bad = |message: String| (StatusCode::BAD_REQUEST, RpcError::new(codes::INVALID_REQUEST, message));
+    let id = headers::session(headers).ok_or_else(|| bad("Bad Request: Missing session ID".into()))?;
+    if let Some(version) = headers::version(headers)
+        && !LEGACY_VERSIONS.contains(&version)
+    {
+        let supported = LEGACY_VERSIONS.join(", ");
+        return Err(bad(format!("Bad Request: Unsupported protocol version: {version} (supported: {supported})")));
+    }
+    service.sessions.find(principal, id).ok_or_else(|| (StatusCode::NOT_FOUND, error::session_unknown()))
+}
+
+/// The answer decides whether there is a session, so it is waited for; what comes before it goes to the session's own
+/// stream.
+async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: Request) -> Response<HttpBody> {
+    let id = request.id.clone();
+    let worker = match service.worker(principal).await {
+        Ok(worker) => worker,
+        Err(refusal) => return reply::error(StatusCode::OK, Some(id), error::from_bus(&refusal)),
+    };
+    let session = match service.sessions.open(principal, worker) {
+        Ok(session) => session,
+        Err(error) => return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), error),
+    };
+    let mut guard = EndUnlessKept { service, session: Some(Arc::clone(&session)) };
+    let mut call = session.front.request(Era::Legacy, request).await;
+    while let Some(message) = call.next().await {
+        if !matches!(message, Message::Response(_)) {
+            session.log.append(STANDALONE, &message);
+            continue;
+        }
+        if session.front.version().is_none() {
+            return reply::json(StatusCode::OK, &message);
+        }
+        guard.session = None;
+        return with_session(reply::json(StatusCode::OK, &message), Some(&session.id));
+    }
+    reply::empty(StatusCode::ACCEPTED)
+}
+
+/// A session whose `initialize` failed, or whose client left before the answer, is none.
+struct EndUnlessKept<'a> {
+    service: &'a HttpService,
+    session: Option<Arc<Session>>,
+}
+
+impl Drop for EndUnlessKept<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.service.sessions.end(&session);
+        }
+    }
+}
+
+async fn call(service: &Arc<HttpService>, session: Arc<Session>, request: Request) -> Response<HttpBody> {
+    let call = session.front.request(Era::Legacy, request).await;
+    let mut exchange = Exchange { session, call: Some(call), stream: None };
+    let first = match tokio::time::timeout(service.options.legacy_quiet, exchange.next()).await {
+        Ok(Some(message @ Message::Response(_))) => return reply::json(StatusCode::OK, &message),
+        Ok(Some(message)) => Some(message),
+        Ok(None) => return reply::stream(stream::empty()),
+        Err(_) => None,
+    };
+    let start = exchange.session.log.open_stream();
+    exchange.stream = Some(start.stream);
+    let mut ready = Vec::new();
+    if can_prime(&exchange.session) {
+        ready.push(sse::priming(&start.to_string(), RETRY_MS));
+    }
+    ready.extend(first.map(|message| exchange.session.log.append(start.stream, &message)));
+    ready.reverse();
+    reply::stream(exchange.events(ready, service.options.keepalive))
+}
+
+/// A call and where its messages are kept. If its reader goes away, it goes on by itself.
+struct Exchange {
+    session: Arc<Session>,
+    call: Option<FrontCall>,
+    stream: Option<u64>,
+}
+
+impl Exchange {
+    async fn next(&mut self) -> Option<Message> {
+        let message = self.call.as_mut()?.next().await;
+        if matches!(message, None | Some(Message::Response(_))) {
+            self.call = None;
+        }
+        message
+    }
+
+    /// The messages that are `ready` (last first), and then what comes.
+    fn events(self, ready: Vec<Bytes>, keepalive: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
+        stream::unfold((self, ready), move |(mut exchange, mut ready)| async move {
+            if let Some(event) = ready.pop() {
+                return Some((event, (exchange, ready)));
+            }
+            let stream = exchange.stream?;
+            let event = match tokio::time::timeout(keepalive, exchange.next()).await {
+                Err(_) => sse::KEEPALIVE,
+                Ok(Some(message)) => exchange.session.log.append(stream, &message),
+                Ok(None) => {
+                    exchange.finish();
+                    return None;
+                }
+            };
+            Some((event, (exchange, ready)))
+        })
+    }
+
+    fn finish(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.session.log.end_stream(stream);
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let Some(mut call) = self.call.take() else { return self.finish() };
+        let (session, stream) = (Arc::clone(&self.session), self.stream.take());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            while let Some(message) = call.next().await {
+                if let Some(stream) = stream {
+                    session.log.append(stream, &message);
+                }
+            }
+            stream.into_iter().for_each(|stream| session.log.end_stream(stream));
+        });
+    }
+}
+
+/// Somebody who reads what is kept, and what comes.
+struct Reading {
+    session: Arc<Session>,
+    at: EventId,
+    reader: u64,
+    keepalive: Duration,
+}
+
+impl Reading {
+    fn new(service: &HttpService, session: Arc<Session>, at: EventId, reader: u64) -> Self {
+        session.readers.fetch_add(1, Ordering::Relaxed);
+        Self { session, at, reader, keepalive: service.options.keepalive }
+    }
+
+    fn events(self, primes: bool) -> impl Stream<Item = Bytes> + Send + 'static {
+        let priming = primes.then(|| sse::priming(&self.at.to_string(), RETRY_MS));
+        stream::unfold((self, priming), |(mut reading, mut priming)| async move {
+            if let Some(priming) = priming.take() {
+                return Some((priming, (reading, None)));
+            }
+            let log = Arc::clone(&reading.session.log);
+            match tokio::time::timeout(reading.keepalive, reading.next(&log)).await {
+                Err(_) => Some((sse::KEEPALIVE, (reading, None))),
+                Ok(event) => event.map(|event| (event, (reading, None))),
+            }
+        })
+    }
+
+    async fn next(&mut self, log: &EventLog) -> Option<Bytes> {
+        loop {
+            let mut changed = std::pin::pin!(log.changed.notified());
+            changed.as_mut().enable();
+            match log.after(self.at, self.reader) {
+                Found::Event(id, text) => {
+                    self.at = id;
+                    return Some(text);
+                }
+                Found::Over => return None,
+                Found::NothingYet => changed.await,
+            }
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.session.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn can_prime(session: &Session) -> bool {
+    session.front.version().is_some_and(|version| version.as_str() >= PRIMING_SINCE)
+}
+
+fn with_session(mut answer: Response<HttpBody>, id: Option<&str>) -> Response<HttpBody> {
+    if let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) {
+        answer.headers_mut().insert(headers::SESSION, id);
+    }
+    answer
+}

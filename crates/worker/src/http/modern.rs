@@ -1,0 +1,100 @@
+//! The modern era over HTTP: every POST stands for itself. Headers are checked against the body, errors decide the
+//! status, and closing the stream cancels the call.
+
+use super::{HttpBody, HttpService, Principal, headers, reply, sse};
+use crate::envelope::Envelope;
+use crate::error;
+use crate::front::{Front, FrontCall};
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::{HeaderMap, Response, StatusCode};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{Era, Message, Request, RpcError, codes};
+use xxhash_rust::xxh3::Xxh3;
+
+pub async fn post(
+    service: &Arc<HttpService>,
+    principal: &Principal,
+    headers: &HeaderMap,
+    message: Message,
+) -> Response<HttpBody> {
+    let request = match message {
+        Message::Request(request) => request,
+        // Whatever it says: an id that a client chose must not touch another's work.
+        Message::Notification(_) => return reply::empty(StatusCode::ACCEPTED),
+        Message::Response(response) => {
+            let error = RpcError::new(codes::INVALID_REQUEST, "Invalid request: nothing was asked of you");
+            return reply::error(StatusCode::BAD_REQUEST, response.id, error);
+        }
+    };
+    let id = request.id.clone();
+    let worker = match service.worker(principal).await {
+        Ok(worker) => worker,
+        Err(refusal) => return reply::error(StatusCode::OK, Some(id), error::from_bus(&refusal)),
+    };
+    let envelope = match checked(headers, &request, || worker.view()) {
+        Ok(envelope) => envelope,
+        Err(error) => return reply::error(StatusCode::BAD_REQUEST, Some(id), error),
+    };
+    let listens = request.method == "subscriptions/listen";
+    let front = Front::new(worker, session_key(principal, &envelope));
+    let mut call = front.request(Era::Modern, request).await;
+    let quiet = if listens { Duration::ZERO } else { service.options.modern_quiet };
+    let mut ready = VecDeque::new();
+    match tokio::time::timeout(quiet, call.next()).await {
+        Ok(Some(message @ Message::Response(_))) => return reply::json(reply::modern_status(&message), &message),
+        Ok(Some(message)) => ready.push_back(message),
+        Ok(None) => return reply::stream(stream::empty()),
+        Err(_) => {}
+    }
+    reply::stream(events(call, ready, service.options.keepalive))
+}
+
+/// In the order in which the protocol wants them reported.
+fn checked(
+    headers: &HeaderMap,
+    request: &Request,
+    view: impl FnOnce() -> Arc<crate::view::View>,
+) -> Result<Envelope, RpcError> {
+    let envelope = Envelope::read(request.params.as_ref())?;
+    headers::check_repeated(headers, request, &envelope)?;
+    envelope.check_version()?;
+    headers::check_params(headers, request, &view())?;
+    Ok(envelope)
+}
+
+/// The same client has the same session at the host, so that a legacy server behind it sees one client and not many.
+fn session_key(principal: &Principal, envelope: &Envelope) -> String {
+    let mut hash = Xxh3::new();
+    let info = envelope.client_info.as_ref().map_or("", |info| info.get());
+    let role = principal.role.as_deref().unwrap_or_default();
+    for part in [&principal.name, role, info, envelope.capabilities.get()] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    format!("modern-{:032x}", hash.digest128())
+}
+
+/// What is still to come of a call. Dropped with the connection, and the call with it.
+fn events(
+    call: FrontCall,
+    ready: VecDeque<Message>,
+    keepalive: Duration,
+) -> impl futures_util::Stream<Item = Bytes> + Send + 'static {
+    stream::unfold((Some(call), ready), move |(call, mut ready)| async move {
+        if let Some(message) = ready.pop_front() {
+            return Some((sse::event(&message), (call, ready)));
+        }
+        let mut call = call?;
+        match tokio::time::timeout(keepalive, call.next()).await {
+            Err(_) => Some((sse::KEEPALIVE, (Some(call), ready))),
+            Ok(Some(message)) => {
+                let is_last = matches!(message, Message::Response(_));
+                Some((sse::event(&message), ((!is_last).then_some(call), ready)))
+            }
+            Ok(None) => None,
+        }
+    })
+}

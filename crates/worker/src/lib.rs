@@ -1,0 +1,26 @@
+//! The worker's side of MCP over the bus: an MCP server for any client, over stdio or streamable HTTP, in both eras of
+//! the protocol. Behind it are the servers of all hosts that the worker may use.
+//!
+//! Start at [`Front`], one client's session. `view` says which servers there are and whose a name is; `http` and `stdio`
+//! move messages; [`Bus`] is what the front needs of the bus.
+
+mod bus;
+mod bus_client;
+mod envelope;
+mod error;
+mod front;
+mod http;
+mod options;
+mod stdio;
+mod view;
+mod worker;
+
+pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+pub use bus_client::BusClient;
+pub use error::AuthFailure;
+pub use front::{Front, FrontCall, News};
+pub use http::{BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals};
+pub use options::WorkerOptions;
+pub use stdio::{StdioError, StdioOptions, serve_stdio, serve_streams};
+pub use view::{Upstream, View};
+pub use worker::Worker;

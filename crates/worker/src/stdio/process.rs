@@ -1,0 +1,54 @@
+//! The process's own stdin and stdout. MCP clients connect them to pipes or sockets, which the runtime can wait for
+//! itself; for anything else it takes a thread, which costs a hop for every line.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{UnixStream, unix::pipe};
+
+pub type Input = Box<dyn AsyncRead + Send + Unpin>;
+pub type Output = Box<dyn AsyncWrite + Send + Unpin>;
+
+pub fn input() -> Input {
+    match open(io::stdin().as_fd().try_clone_to_owned()) {
+        Ok(Kind::Pipe(file)) => match pipe::Receiver::from_file(file) {
+            Ok(pipe) => Box::new(pipe),
+            Err(_) => Box::new(tokio::io::stdin()),
+        },
+        Ok(Kind::Socket(socket)) => Box::new(socket),
+        Ok(Kind::Other) | Err(_) => Box::new(tokio::io::stdin()),
+    }
+}
+
+pub fn output() -> Output {
+    match open(io::stdout().as_fd().try_clone_to_owned()) {
+        Ok(Kind::Pipe(file)) => match pipe::Sender::from_file(file) {
+            Ok(pipe) => Box::new(pipe),
+            Err(_) => Box::new(tokio::io::stdout()),
+        },
+        Ok(Kind::Socket(socket)) => Box::new(socket),
+        Ok(Kind::Other) | Err(_) => Box::new(tokio::io::stdout()),
+    }
+}
+
+enum Kind {
+    Pipe(File),
+    Socket(UnixStream),
+    Other,
+}
+
+fn open(descriptor: io::Result<OwnedFd>) -> io::Result<Kind> {
+    let file = File::from(descriptor?);
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() {
+        return Ok(Kind::Pipe(file));
+    }
+    if kind.is_socket() {
+        let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(file));
+        socket.set_nonblocking(true)?;
+        return Ok(Kind::Socket(UnixStream::from_std(socket)?));
+    }
+    Ok(Kind::Other)
+}

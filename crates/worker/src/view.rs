@@ -1,0 +1,129 @@
+//! What a client sees: the servers of all hosts that the worker may use, in a fixed order. With one server the worker is
+//! invisible; with several it merges them and routes by name.
+
+pub mod params;
+mod routes;
+mod template;
+
+use crate::bus::HostEntry;
+use routes::Routes;
+use std::sync::{Arc, OnceLock};
+use toolbus_mcp::{Card, Era, ListKind, Members, NameKey, Raw, ServerCard, ServerState};
+
+/// Hosts in the order of their names, servers in the order of their host's configuration.
+pub struct View {
+    upstreams: Vec<Arc<Upstream>>,
+    routes: OnceLock<Routes>,
+}
+
+/// One server behind one host.
+#[derive(Debug)]
+pub struct Upstream {
+    pub host: String,
+    pub away_since_ms: Option<u64>,
+    card: Arc<Card>,
+    /// The server's place in the card, and the upstream's in the view.
+    place: usize,
+    pub index: usize,
+}
+
+impl View {
+    pub fn new(hosts: &[HostEntry], only: Option<&str>) -> Self {
+        let mut hosts: Vec<&HostEntry> =
+            hosts.iter().filter(|host| only.is_none_or(|only| only == host.name)).collect();
+        hosts.sort_by(|a, b| a.name.cmp(&b.name));
+        let servers = hosts.iter().flat_map(|host| (0..host.card.servers.len()).map(move |place| (host, place)));
+        let upstreams = servers.enumerate().map(|(index, (host, place))| {
+            let (card, away_since_ms) = (Arc::clone(&host.card), host.away_since_ms);
+            Arc::new(Upstream { host: host.name.clone(), away_since_ms, card, place, index })
+        });
+        Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
+    }
+
+    /// The one server before which the worker is invisible.
+    pub fn sole(&self) -> Option<&Arc<Upstream>> {
+        match &self.upstreams[..] {
+            [sole] => Some(sole),
+            _ => None,
+        }
+    }
+
+    pub fn upstreams(&self) -> &[Arc<Upstream>] {
+        &self.upstreams
+    }
+
+    pub fn find(&self, host: &str, server: &str) -> Option<&Arc<Upstream>> {
+        self.upstreams.iter().find(|upstream| upstream.host == host && upstream.server() == server)
+    }
+
+    /// Whose name that is, by the cards. Tasks are on no card.
+    pub fn owner(&self, name: &NameKey) -> Option<&Arc<Upstream>> {
+        self.routes().owner(name).map(|index| &self.upstreams[index])
+    }
+
+    /// Whose item of a list that is, by the cards.
+    pub fn owner_of_item(&self, kind: ListKind, key: &str) -> Option<&Arc<Upstream>> {
+        self.routes().owner_of_item(kind, key).map(|index| &self.upstreams[index])
+    }
+
+    /// The arguments of a tool that a modern HTTP client repeats in headers.
+    pub fn param_headers(&self, tool: &str) -> Option<&[params::ParamHeader]> {
+        self.routes().param_headers(tool)
+    }
+
+    /// Whether a client would see the same list of that kind there.
+    pub fn same_list(&self, other: &Self, kind: ListKind) -> bool {
+        fn list(view: &View, kind: ListKind) -> impl Iterator<Item = &str> {
+            view.upstreams.iter().flat_map(move |upstream| upstream.card().items(kind)).map(|item| item.get())
+        }
+        list(self, kind).eq(list(other, kind))
+    }
+
+    fn routes(&self) -> &Routes {
+        self.routes.get_or_init(|| Routes::new(&self.upstreams))
+    }
+}
+
+impl Upstream {
+    pub fn card(&self) -> &ServerCard {
+        &self.card.servers[self.place]
+    }
+
+    pub fn server(&self) -> &str {
+        &self.card().name
+    }
+
+    /// Nobody is there to answer: what the card says has to do.
+    pub fn is_out(&self) -> bool {
+        self.away_since_ms.is_some() || self.card().state == ServerState::Down
+    }
+
+    /// The server's word about itself, in the client's era if it has one in that era.
+    pub fn greeting(&self, era: Era) -> Option<&Raw> {
+        let card = self.card();
+        match era {
+            Era::Legacy => card.initialize.as_ref().or(card.discover.as_ref()),
+            Era::Modern => card.discover.as_ref().or(card.initialize.as_ref()),
+        }
+    }
+
+    /// Whether the server declares that capability. One that never told is taken to have all.
+    pub fn has_capability(&self, era: Era, name: &str) -> bool {
+        let Some(greeting) = self.greeting(era) else { return true };
+        let declared = || {
+            let greeting = Members::of(Some(greeting)).ok()?;
+            Members::of(greeting.get("capabilities")).ok()?.contains(name).then_some(())
+        };
+        declared().is_some()
+    }
+
+    pub fn is(&self, host: &str, server: &str) -> bool {
+        self.host == host && self.server() == server
+    }
+
+    /// Since when the host is away, for people.
+    pub fn away_since(&self) -> Option<String> {
+        let at = jiff::Timestamp::from_millisecond(i64::try_from(self.away_since_ms?).ok()?).ok()?;
+        Some(at.to_string())
+    }
+}

@@ -1,0 +1,93 @@
+//! Which upstream a name belongs to, by the hosts' cards. Where two have the same name the earlier keeps it.
+
+use super::Upstream;
+use super::params::{self, ParamHeader};
+use super::template::{Template, scheme};
+use std::collections::HashMap;
+use std::sync::Arc;
+use toolbus_mcp::{ListKind, Members, NameKey};
+
+#[derive(Default)]
+pub struct Routes {
+    tools: HashMap<String, usize>,
+    prompts: HashMap<String, usize>,
+    resources: HashMap<String, usize>,
+    template_texts: HashMap<String, usize>,
+    templates: Vec<(Template, usize)>,
+    schemes: HashMap<String, usize>,
+    param_headers: HashMap<String, Vec<ParamHeader>>,
+}
+
+impl Routes {
+    pub fn new(upstreams: &[Arc<Upstream>]) -> Self {
+        let mut routes = Self::default();
+        for upstream in upstreams {
+            for kind in ListKind::ALL {
+                for item in upstream.card().items(kind) {
+                    let key = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key()));
+                    key.into_iter().for_each(|key| routes.add(kind, key, item.get(), upstream.index));
+                }
+            }
+        }
+        routes
+    }
+
+    fn add(&mut self, kind: ListKind, key: String, item: &str, index: usize) {
+        if matches!(kind, ListKind::Resources | ListKind::ResourceTemplates)
+            && let Some(scheme) = scheme(&key)
+        {
+            self.schemes.entry(scheme).or_insert(index);
+        }
+        if kind == ListKind::ResourceTemplates {
+            self.templates.push((Template::new(&key), index));
+        }
+        if kind == ListKind::Tools && !self.tools.contains_key(&key) && item.contains(params::ANNOTATION) {
+            let headers = params::of_tool(item);
+            self.param_headers.insert(key.clone(), headers);
+        }
+        self.list_mut(kind).entry(key).or_insert(index);
+    }
+
+    pub fn owner(&self, name: &NameKey) -> Option<usize> {
+        match name {
+            NameKey::Tool(name) => self.tools.get(name).copied(),
+            NameKey::Prompt(name) => self.prompts.get(name).copied(),
+            NameKey::Uri(uri) => self.owner_of_uri(uri),
+            NameKey::Task(_) => None,
+        }
+    }
+
+    pub fn owner_of_item(&self, kind: ListKind, key: &str) -> Option<usize> {
+        self.list(kind).get(key).copied()
+    }
+
+    pub fn param_headers(&self, tool: &str) -> Option<&[ParamHeader]> {
+        self.param_headers.get(tool).map(Vec::as_slice)
+    }
+
+    /// A URI that is listed, else one that a template makes, else whoever has URIs of that scheme at all. A completion
+    /// names the template itself.
+    fn owner_of_uri(&self, uri: &str) -> Option<usize> {
+        let by_template = || self.templates.iter().find(|(template, _)| template.matches(uri)).map(|(_, index)| *index);
+        let listed = self.resources.get(uri).or_else(|| self.template_texts.get(uri)).copied();
+        listed.or_else(by_template).or_else(|| self.schemes.get(&scheme(uri)?).copied())
+    }
+
+    fn list(&self, kind: ListKind) -> &HashMap<String, usize> {
+        match kind {
+            ListKind::Tools => &self.tools,
+            ListKind::Prompts => &self.prompts,
+            ListKind::Resources => &self.resources,
+            ListKind::ResourceTemplates => &self.template_texts,
+        }
+    }
+
+    fn list_mut(&mut self, kind: ListKind) -> &mut HashMap<String, usize> {
+        match kind {
+            ListKind::Tools => &mut self.tools,
+            ListKind::Prompts => &mut self.prompts,
+            ListKind::Resources => &mut self.resources,
+            ListKind::ResourceTemplates => &mut self.template_texts,
+        }
+    }
+}

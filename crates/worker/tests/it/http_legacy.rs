@@ -1,0 +1,220 @@
+//! The legacy era over HTTP: sessions, streams that can be resumed, limits.
+
+use crate::support::bus::{FakeBus, HostCall, echo};
+use crate::support::http::Endpoint;
+use crate::support::{eventually, host, initialize, request, server};
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{HostEvent, HostReply, HostRequest, RpcError, raw};
+use toolbus_worker::HttpOptions;
+
+fn bus() -> Arc<FakeBus> {
+    FakeBus::new(vec![host("h", vec![server("files", &["read"])])])
+}
+
+/// A session of an endpoint whose host is the test.
+async fn opened(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
+    let endpoint = Endpoint::start(bus, options).await;
+    let (session, ()) = tokio::join!(endpoint.open(), async {
+        let call = bus.next_call().await;
+        let greeting = echo(&call).unwrap();
+        call.reply(greeting).await;
+    });
+    (endpoint, session)
+}
+
+fn tool_call(id: u64) -> Value {
+    request(id, "tools/call", json!({"name": "read"}))
+}
+
+#[tokio::test]
+async fn a_session_begins_with_initialize_and_carries_requests() {
+    let bus = bus();
+    bus.serve(echo);
+    let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
+    let session = endpoint.open().await;
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(endpoint.in_session(&session, &note).await.status(), StatusCode::ACCEPTED);
+    bus.sent(|sent| matches!(sent, HostRequest::Notify(notify) if notify.method == "notifications/initialized")).await;
+    let answer = endpoint.in_session(&session, &tool_call(1)).await;
+    assert_eq!(answer.header("content-type").as_deref(), Some("application/json"));
+    assert_eq!(answer.json().await["result"]["asked"], "tools/call");
+    endpoint.send("DELETE", &[("mcp-session-id", &session)], "").await;
+    bus.sent(|sent| matches!(sent, HostRequest::Close { session: closed } if *closed == session)).await;
+}
+
+#[tokio::test]
+async fn events_come_on_the_calls_own_stream_before_its_result() {
+    let bus = bus();
+    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let body = tool_call(7);
+    let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), async {
+        let call = bus.next_call().await;
+        call.notify("notifications/message", json!({"level": "info", "data": 1})).await;
+        call.ask("q", "sampling/createMessage", json!({})).await;
+        call
+    });
+    let priming = answer.block().await.unwrap();
+    assert!(priming.starts_with("id: ") && priming.contains("\nretry: ") && priming.ends_with("\ndata: "), "{priming}");
+    assert_eq!(answer.message().await["method"], "notifications/message");
+    let asked = answer.message().await;
+    let response = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"role": "assistant"}});
+    assert_eq!(endpoint.in_session(&session, &response).await.status(), StatusCode::ACCEPTED);
+    bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
+    call.reply(json!({"ok": 1})).await;
+    assert_eq!(answer.message().await, json!({"jsonrpc": "2.0", "id": 7, "result": {"ok": 1}}));
+    assert_eq!(answer.block().await, None);
+}
+
+#[tokio::test]
+async fn a_broken_stream_is_resumed_where_it_broke_and_the_call_goes_on() {
+    let bus = bus();
+    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let (body, progress) = (tool_call(1), |n: u64| json!({"progressToken": 1, "progress": n}));
+    let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), async {
+        let call = bus.next_call().await;
+        call.notify("notifications/progress", progress(1)).await;
+        call
+    });
+    let (id, _) = answer.event().await.unwrap();
+    drop(answer);
+    call.notify("notifications/progress", progress(2)).await;
+    let last = id.unwrap();
+    let headers = [("mcp-session-id", session.as_str()), ("last-event-id", &last), ("accept", "text/event-stream")];
+    let mut resumed = endpoint.send("GET", &headers, "").await;
+    assert_eq!(resumed.message().await["params"], progress(2));
+    call.reply(json!({"done": true})).await;
+    assert_eq!(resumed.message().await["result"], json!({"done": true}));
+    assert_eq!(resumed.block().await, None);
+    // Also when it is complete already.
+    let mut again = endpoint.send("GET", &headers, "").await;
+    assert_eq!(again.message().await["params"], progress(2));
+    assert_eq!(again.message().await["result"], json!({"done": true}));
+}
+
+#[tokio::test]
+async fn a_silent_call_becomes_a_stream_with_signs_of_life() {
+    let bus = bus();
+    let options = HttpOptions {
+        legacy_quiet: Duration::from_millis(5),
+        keepalive: Duration::from_millis(10),
+        ..HttpOptions::default()
+    };
+    let (endpoint, session) = opened(&bus, options).await;
+    let body = tool_call(1);
+    let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    assert!(answer.is_stream());
+    answer.block().await;
+    assert_eq!(answer.block().await.as_deref(), Some(": ping"));
+    call.reply(json!({})).await;
+    assert_eq!(answer.message().await["id"], 1);
+}
+
+#[tokio::test]
+async fn three_calls_of_one_session_have_their_own_streams() {
+    let bus = bus();
+    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let bodies = [tool_call(1), tool_call(1), tool_call(3)];
+    let posts = async {
+        tokio::join!(
+            endpoint.in_session(&session, &bodies[0]),
+            endpoint.in_session(&session, &bodies[1]),
+            endpoint.in_session(&session, &bodies[2])
+        )
+    };
+    let hosts = async {
+        let calls: [HostCall; 3] = [bus.next_call().await, bus.next_call().await, bus.next_call().await];
+        for call in calls.iter().rev() {
+            call.notify("notifications/message", json!({"of": call.id})).await;
+            call.reply(json!({"of": call.id})).await;
+        }
+    };
+    let ((one, two, three), ()) = tokio::join!(posts, hosts);
+    for (mut answer, id) in [(one, 1), (two, 1), (three, 3)] {
+        let note = answer.message().await;
+        let result = answer.message().await;
+        assert_eq!((&result["id"], &result["result"]["of"]), (&json!(id), &note["params"]["of"]));
+    }
+}
+
+#[tokio::test]
+async fn the_sessions_own_stream_carries_what_belongs_to_no_call() {
+    let bus = bus();
+    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let event = |n: u64| HostEvent::Notification {
+        server: "files".into(),
+        method: "notifications/resources/updated".into(),
+        params: Some(raw(&json!({"uri": format!("x://{n}")}))),
+    };
+    // What comes before the stream is open waits for it.
+    bus.say("h", &session, event(1)).await;
+    let headers = [("mcp-session-id", session.as_str()), ("accept", "text/event-stream")];
+    let mut stream = endpoint.send("GET", &headers, "").await;
+    let (id, message) = stream.event().await.unwrap();
+    assert_eq!(message["params"]["uri"], "x://1");
+    bus.say("h", &session, event(2)).await;
+    assert_eq!(stream.message().await["params"]["uri"], "x://2");
+    // A second reader takes over, from the event that it names.
+    let id = id.unwrap();
+    let resume = [headers[0], headers[1], ("last-event-id", &id)];
+    let mut newer = endpoint.send("GET", &resume, "").await;
+    assert_eq!(newer.message().await["params"]["uri"], "x://2");
+    assert_eq!(stream.event().await, None);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_ends_without_an_answer() {
+    let bus = bus();
+    let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
+    let (endpoint, session) = opened(&bus, options).await;
+    let body = tool_call(4);
+    let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 4}});
+    endpoint.in_session(&session, &note).await;
+    bus.sent(|sent| matches!(sent, HostRequest::Notify(notify) if notify.method == "notifications/cancelled")).await;
+    call.finish(HostReply::Cancelled).await;
+    assert_eq!(answer.event().await, None);
+}
+
+#[tokio::test]
+async fn sessions_are_bounded_and_idle_ones_end() {
+    let bus = bus();
+    bus.serve(echo);
+    let options = HttpOptions {
+        max_sessions_per_principal: 2,
+        session_idle: Duration::from_millis(200),
+        ..HttpOptions::default()
+    };
+    let endpoint = Endpoint::start(&bus, options).await;
+    let session = endpoint.open().await;
+    endpoint.open().await;
+    let refused = endpoint.post(&[], &initialize(9)).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let refused = refused.json().await;
+    assert_eq!((&refused["id"], &refused["error"]["data"]["code"]), (&json!(9), &json!("TB0406")));
+    let other = endpoint.post(&[("authorization", "Bearer bob")], &initialize(9)).await;
+    assert_eq!(other.status(), StatusCode::OK);
+    eventually("the end of idle sessions", || {
+        bus.all_sent()
+            .iter()
+            .any(|(_, sent)| matches!(sent, HostRequest::Close { session: closed } if *closed == session))
+    })
+    .await;
+    assert_eq!(endpoint.in_session(&session, &tool_call(1)).await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_failed_initialize_makes_no_session() {
+    let bus = bus();
+    let endpoint = Endpoint::start(&bus, HttpOptions { max_sessions: 1, ..HttpOptions::default() }).await;
+    for _ in 0..3 {
+        let body = initialize(1);
+        let (answer, ()) = tokio::join!(endpoint.post(&[], &body), async {
+            bus.next_call().await.finish(HostReply::Rpc(RpcError::new(-32050, "down").into())).await;
+        });
+        assert_eq!((answer.status(), answer.header("mcp-session-id")), (StatusCode::OK, None));
+        assert_eq!(answer.json().await["error"]["message"], "down");
+    }
+}

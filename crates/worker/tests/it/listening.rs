@@ -1,0 +1,76 @@
+//! `subscriptions/listen` of modern clients, over one server and over several.
+
+use crate::support::bus::FakeBus;
+use crate::support::stdio::StdioClient;
+use crate::support::{away, host, modern, server, with};
+use serde_json::json;
+use toolbus_mcp::ListKind;
+
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+
+#[tokio::test]
+async fn what_comes_of_listening_carries_the_clients_id_of_it() {
+    let bus = FakeBus::new(vec![host("h", vec![server("files", &["read"])])]);
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern("L", "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}))).await;
+    let call = bus.next_call().await;
+    for _ in 0..2 {
+        // A host that was started again acknowledges again.
+        call.notify(ACKNOWLEDGED, json!({"notifications": {"toolsListChanged": true}, "_meta": {SUBSCRIPTION: 77}}))
+            .await;
+    }
+    call.notify("notifications/tools/list_changed", json!({"_meta": {SUBSCRIPTION: 77}})).await;
+    call.reply(json!({"resultType": "complete", "_meta": {SUBSCRIPTION: 77}})).await;
+    let acknowledged = client.next().await;
+    assert_eq!(acknowledged["method"], ACKNOWLEDGED);
+    assert_eq!(acknowledged["params"]["_meta"][SUBSCRIPTION], "L");
+    let changed = client.next().await;
+    assert_eq!(
+        (&changed["method"], &changed["params"]["_meta"][SUBSCRIPTION]),
+        (&json!("notifications/tools/list_changed"), &json!("L"))
+    );
+    assert_eq!(client.next().await["result"]["_meta"][SUBSCRIPTION], "L");
+}
+
+#[tokio::test]
+async fn over_several_servers_lists_are_told_from_cards_and_resources_by_their_server() {
+    let notes = with(server("notes", &["note"]), ListKind::Resources, &[json!({"uri": "note://1"})]);
+    let files = server("files", &["read"]);
+    let bus = FakeBus::new(vec![host("a", vec![files.clone()]), host("b", vec![notes.clone()])]);
+    let mut client = StdioClient::start(&bus);
+    let wishes = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1", "none://x"]});
+    client.send(&modern(5, "subscriptions/listen", json!({"notifications": wishes}))).await;
+    let call = bus.next_call().await;
+    assert_eq!(
+        (call.server(), &call.params()["notifications"]),
+        ("notes", &json!({"resourceSubscriptions": ["note://1"]}))
+    );
+    call.notify(ACKNOWLEDGED, json!({"notifications": {"resourceSubscriptions": ["note://1"]}})).await;
+    let acknowledged = client.next().await;
+    assert_eq!(
+        acknowledged["params"],
+        json!({"_meta": {SUBSCRIPTION: 5},
+        "notifications": {"toolsListChanged": true, "resourceSubscriptions": ["note://1"]}})
+    );
+    call.notify("notifications/resources/updated", json!({"uri": "note://1"})).await;
+    assert_eq!(client.next().await["params"], json!({"uri": "note://1", "_meta": {SUBSCRIPTION: 5}}));
+    bus.set_hosts(vec![host("a", vec![files]), host("b", vec![server("notes", &["note", "more"])])]);
+    let changed = client.next().await;
+    assert_eq!(
+        (&changed["method"], &changed["params"]["_meta"][SUBSCRIPTION]),
+        (&json!("notifications/tools/list_changed"), &json!(5))
+    );
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}})).await;
+    call.cancelled().await;
+}
+
+#[tokio::test]
+async fn listening_to_an_absent_host_is_acknowledged_at_once() {
+    let bus = FakeBus::new(vec![away(host("h", vec![server("files", &["read"])]))]);
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern(1, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}))).await;
+    assert_eq!(client.next().await["params"]["notifications"], json!({"toolsListChanged": true}));
+    bus.set_hosts(vec![host("h", vec![server("files", &["read", "write"])])]);
+    assert_eq!(client.next().await["method"], "notifications/tools/list_changed");
+}

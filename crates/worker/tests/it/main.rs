@@ -1,0 +1,13 @@
+//! The worker through its public face: a client on one side, a host of the test's own on the other.
+
+#![allow(clippy::unwrap_used)]
+
+mod away;
+mod http_input;
+mod http_legacy;
+mod http_modern;
+mod listening;
+mod merged;
+mod real_bus;
+mod stdio;
+mod support;

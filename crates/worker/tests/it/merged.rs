@@ -1,0 +1,241 @@
+//! Several servers as one: lists are merged, names find their server.
+
+use crate::support::bus::{FakeBus, HostCall, echo};
+use crate::support::stdio::StdioClient;
+use crate::support::{away, eventually, host, initialize, modern, request, server, with};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{HostRequest, ListKind, RpcError};
+use toolbus_worker::{StdioOptions, WorkerOptions};
+
+fn three_servers() -> Arc<FakeBus> {
+    let notes = with(server("notes", &["read", "note"]), ListKind::Prompts, &[json!({"name": "sum"})]);
+    let notes = with(notes, ListKind::Resources, &[json!({"uri": "note://1", "name": "one"})]);
+    let files = with(
+        server("files", &["read", "write"]),
+        ListKind::ResourceTemplates,
+        &[json!({"uriTemplate": "file:///{path}"})],
+    );
+    FakeBus::new(vec![host("b-host", vec![notes]), host("a-host", vec![files, server("time", &["now"])])])
+}
+
+/// Lists what is on the card under a page size of one, and echoes the rest.
+fn paged(call: &HostCall) -> Result<Value, RpcError> {
+    if call.rpc.method != "tools/list" {
+        return echo(call);
+    }
+    let names: &[&str] = match call.server() {
+        "files" => &["read", "write"],
+        "time" => &["now"],
+        _ => &["read", "note"],
+    };
+    let at: usize = call.params()["cursor"].as_str().map_or(0, |cursor| cursor.parse().unwrap());
+    let mut page = json!({"tools": [{"name": names[at], "from": call.server(), "n": 1.0}]});
+    if at + 1 < names.len() {
+        page["nextCursor"] = (at + 1).to_string().into();
+    }
+    Ok(page)
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let tools = list["result"]["tools"].as_array().unwrap_or_else(|| panic!("{list}"));
+    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_worker_presents_itself_and_joins_what_the_servers_say() {
+    let bus = three_servers();
+    let (_client, greeting) = StdioClient::initialized(&bus).await;
+    let result = &greeting["result"];
+    assert_eq!(result["serverInfo"]["name"], "toolbus");
+    assert_eq!(result["protocolVersion"], "2025-11-25");
+    assert_eq!(result["capabilities"]["resources"], json!({"listChanged": true, "subscribe": true}));
+    assert_eq!(result["capabilities"]["logging"], json!({}));
+    assert_eq!(
+        result["instructions"],
+        "# files\n\nhow to use files\n\n# time\n\nhow to use time\n\n# notes\n\nhow to use notes"
+    );
+}
+
+#[tokio::test]
+async fn lists_are_merged_page_by_page_and_the_earlier_host_keeps_a_name() {
+    let bus = three_servers();
+    bus.serve(paged);
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "tools/list", json!({}))).await;
+    let first = client.next().await;
+    // b-host's "read" is hidden behind a-host's.
+    assert_eq!(names(&first), ["read", "now"]);
+    assert_eq!(first["result"]["tools"][0]["from"], "files");
+    let cursor = first["result"]["nextCursor"].as_str().unwrap();
+    client.send(&request(2, "tools/list", json!({"cursor": cursor}))).await;
+    let second = client.next().await;
+    assert_eq!(names(&second), ["write", "note"]);
+    assert_eq!(second["result"].get("nextCursor"), None);
+    client.send(&request(3, "tools/list", json!({"cursor": "made up"}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn modern_lists_say_how_long_they_hold() {
+    let bus = three_servers();
+    bus.serve(|call| {
+        let ttl = if call.server() == "time" { 100 } else { 900 };
+        Ok(json!({"tools": [], "resultType": "complete", "ttlMs": ttl, "cacheScope": "public"}))
+    });
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern(1, "tools/list", json!({}))).await;
+    let result = client.next().await["result"].clone();
+    assert_eq!(
+        (&result["ttlMs"], &result["cacheScope"], &result["resultType"]),
+        (&json!(100), &json!("private"), &json!("complete"))
+    );
+}
+
+#[tokio::test]
+async fn names_and_uris_find_their_server() {
+    let bus = three_servers();
+    bus.serve(echo);
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    let mut check = async |method: &str, params: Value, server: &str| {
+        client.send(&request(1, method, params)).await;
+        assert_eq!(client.next().await["result"]["server"], server, "{method}");
+    };
+    check("tools/call", json!({"name": "read"}), "files").await;
+    check("tools/call", json!({"name": "note"}), "notes").await;
+    check("tools/call", json!({"name": "now"}), "time").await;
+    check("prompts/get", json!({"name": "sum"}), "notes").await;
+    check("resources/read", json!({"uri": "note://1"}), "notes").await;
+    check("resources/read", json!({"uri": "file:///etc/motd"}), "files").await;
+    check("resources/subscribe", json!({"uri": "note://2"}), "notes").await;
+    check("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "sum"}}), "notes").await;
+    check("completion/complete", json!({"ref": {"type": "ref/resource", "uri": "file:///{path}"}}), "files").await;
+}
+
+#[tokio::test]
+async fn what_belongs_to_nobody_is_refused_precisely() {
+    let bus = three_servers();
+    bus.serve(echo);
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    let mut check = async |method: &str, params: Value, code: i64| {
+        client.send(&request(1, method, params)).await;
+        let answer = client.next().await;
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+    };
+    check("tools/call", json!({"name": "nothing"}), -32602).await;
+    check("tools/call", json!({"name": 7}), -32602).await;
+    check("tools/call", json!({}), -32602).await;
+    check("resources/read", json!({"uri": "ftp://x"}), -32002).await;
+    check("tasks/get", json!({"taskId": "none"}), -32602).await;
+    check("vendor/special", json!({}), -32601).await;
+    client.send(&modern(2, "resources/read", json!({"uri": "ftp://x"}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn tools_that_are_on_no_card_are_found_once_they_were_listed() {
+    let bus = three_servers();
+    bus.serve(|call| match call.rpc.method.as_str() {
+        "tools/list" if call.server() == "time" => Ok(json!({"tools": [{"name": "secret"}]})),
+        "tools/list" => Ok(json!({"tools": []})),
+        _ => echo(call),
+    });
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "tools/list", json!({}))).await;
+    assert_eq!(names(&client.next().await), ["secret"]);
+    client.send(&request(2, "tools/call", json!({"name": "secret"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "time");
+}
+
+#[tokio::test]
+async fn a_host_that_is_away_or_silent_is_listed_from_its_card() {
+    let slow = host("slow", vec![server("slow", &["sleep"])]);
+    let gone = away(host("gone", vec![server("gone", &["vanish"])]));
+    let bus = FakeBus::new(vec![host("here", vec![server("here", &["work"])]), slow, gone]);
+    let options = WorkerOptions { list_patience: Duration::from_millis(30), ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&initialize(0)).await;
+    client.next().await;
+    client.send(&request(1, "tools/list", json!({}))).await;
+    let (one, two) = (bus.next_call().await, bus.next_call().await);
+    let (here, slow) = if one.server() == "here" { (one, two) } else { (two, one) };
+    here.reply(json!({"tools": [{"name": "work"}]})).await;
+    assert_eq!(names(&client.next().await), ["vanish", "work", "sleep"]);
+    slow.cancelled().await;
+}
+
+#[tokio::test]
+async fn a_task_is_asked_of_the_server_that_made_it() {
+    let bus = three_servers();
+    bus.serve(|call| match call.rpc.method.as_str() {
+        "tools/call" if call.params()["task"].is_object() => {
+            Ok(json!({"task": {"taskId": "t-1", "status": "working"}}))
+        }
+        "tools/call" => Ok(json!({"resultType": "task", "taskId": "t-2"})),
+        "tasks/list" => Ok(json!({"tasks": [{"taskId": format!("of-{}", call.server())}]})),
+        _ => echo(call),
+    });
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "note", "task": {"ttl": 1}}))).await;
+    client.next().await;
+    client.send(&request(2, "tasks/get", json!({"taskId": "t-1"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "notes");
+    client.send(&modern(3, "tools/call", json!({"name": "now"}))).await;
+    client.next().await;
+    client.send(&modern(4, "tasks/get", json!({"taskId": "t-2"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "time");
+}
+
+#[tokio::test]
+async fn the_log_level_is_set_everywhere() {
+    let bus = three_servers();
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "logging/setLevel", json!({"level": "debug"}))).await;
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        let call = bus.next_call().await;
+        servers.push(call.server().to_owned());
+        call.reply(json!({})).await;
+    }
+    servers.sort();
+    assert_eq!(servers, ["files", "notes", "time"]);
+    assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+}
+
+#[tokio::test]
+async fn changed_roots_are_told_to_all_and_progress_to_whom_it_belongs() {
+    let bus = three_servers();
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})).await;
+    eventually("three messages", || bus.all_sent().len() == 3).await;
+    client.send(&request(1, "tools/call", json!({"name": "note"}))).await;
+    let call = bus.next_call().await;
+    call.ask("q", "sampling/createMessage", json!({"_meta": {"progressToken": "p"}})).await;
+    client.next().await;
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "p", "progress": 1}})).await;
+    let sent =
+        bus.sent(|sent| matches!(sent, HostRequest::Notify(notify) if notify.method == "notifications/progress")).await;
+    assert!(matches!(sent, HostRequest::Notify(notify) if notify.server == "notes"));
+}
+
+#[tokio::test]
+async fn without_any_host_there_is_an_empty_server_that_hears_of_new_ones() {
+    let bus = FakeBus::new(Vec::new());
+    let (mut client, greeting) = StdioClient::initialized(&bus).await;
+    assert_eq!(greeting["result"]["serverInfo"]["name"], "toolbus");
+    client.send(&request(1, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["result"], json!({"tools": []}));
+    bus.set_hosts(vec![host("new", vec![server("files", &["read"])])]);
+    assert_eq!(client.next().await["method"], "notifications/tools/list_changed");
+}
+
+#[tokio::test]
+async fn one_named_host_is_all_that_is_seen() {
+    let bus = three_servers();
+    bus.serve(echo);
+    let options = WorkerOptions { host: Some("b-host".into()), ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&initialize(0)).await;
+    assert_eq!(client.next().await["result"]["serverInfo"]["name"], "notes");
+}

@@ -1,0 +1,154 @@
+//! The worker on a real broker, with a host that speaks the bus's own protocol.
+
+use crate::support::stdio::StdioClient;
+use crate::support::{eventually, host as entry, modern, request, server, soon};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+use toolbus_client::BrokerClient;
+use toolbus_mcp::{HostEvent, HostReply, HostRequest, Id, Outcome, raw};
+use toolbus_protocol::{AgentRef, Body, InboxKind, InboxMessage, MsgId};
+use toolbus_worker::{Bus, BusClient, StdioOptions, WorkerOptions};
+
+const TOKEN: &str = "a-token-for-tests";
+
+struct Broker {
+    url: String,
+    _folder: TempDir,
+}
+
+impl Broker {
+    async fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let core = BrokerCore::open(folder.path(), CoreOptions::default()).unwrap();
+        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), ServerOptions::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        tokio::spawn(server.serve(listener));
+        Self { url, _folder: folder }
+    }
+
+    async fn client(&self, name: &str) -> BrokerClient {
+        BrokerClient::connect(&self.url, AgentRef::new(name), TOKEN).await.unwrap()
+    }
+
+    async fn host(&self) -> Host {
+        let client = self.client("host").await;
+        client.subscribe().await.unwrap();
+        let card = entry("host", vec![server("files", &["read"])]).card;
+        client.announce(vec![(None, Body::of(&*card).unwrap())]).await.unwrap();
+        Host { client }
+    }
+
+    async fn worker(&self) -> (StdioClient, Arc<BusClient>) {
+        let bus = BusClient::start(self.client("worker").await).await.unwrap();
+        let client = StdioClient::on(Arc::clone(&bus) as Arc<_>, WorkerOptions::default(), StdioOptions::default());
+        (client, bus)
+    }
+}
+
+struct Host {
+    client: BrokerClient,
+}
+
+impl Host {
+    async fn next(&self) -> (InboxMessage, HostRequest) {
+        let message = soon("a message", self.client.next_message()).await.unwrap();
+        let request = HostRequest::parse(std::str::from_utf8(message.body.as_bytes()).unwrap()).unwrap();
+        (message, request)
+    }
+
+    async fn reply(&self, to: &InboxMessage, result: Value) {
+        let reply = HostReply::Rpc(Outcome::Result(raw(&result)));
+        let body = Body::from_trusted(reply.to_json().into());
+        self.client.reply_nowait(to, InboxKind::McpReply, body).await.unwrap();
+    }
+
+    /// On the live lane, or as a message if it must not be lost.
+    async fn say(&self, to: &InboxMessage, correlation: &MsgId, event: HostEvent) {
+        let body = Body::from_trusted(event.to_json().into());
+        let to = &to.from.session_id;
+        match event {
+            HostEvent::Notification { .. } => self.client.publish_event(to, correlation, body).await.unwrap(),
+            _ => {
+                let message = InboxMessage::new(self.client.me(), InboxKind::McpEvent, body);
+                self.client.deliver(to, message.correlated_to(correlation.clone())).await.unwrap();
+            }
+        }
+    }
+}
+
+fn note(method: &str) -> HostEvent {
+    HostEvent::Notification { server: "files".into(), method: method.into(), params: None }
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_host_and_back_with_all_its_events() {
+    let broker = Broker::start().await;
+    let host = broker.host().await;
+    let (mut client, _bus) = broker.worker().await;
+    client.send(&crate::support::initialize(0)).await;
+    let (message, _) = host.next().await;
+    host.reply(&message, json!({"protocolVersion": "2025-11-25", "capabilities": {}})).await;
+    client.next().await;
+
+    client.send(&request(1, "tools/call", json!({"name": "read"}))).await;
+    let (message, HostRequest::Rpc(rpc)) = host.next().await else { panic!("not a call") };
+    host.say(&message, &message.id, note("notifications/one")).await;
+    let (server, method) = ("files".to_owned(), "elicitation/create".to_owned());
+    host.say(&message, &message.id, HostEvent::Request { server, id: Id::number(5), method, params: None }).await;
+    assert_eq!(client.next().await["method"], "notifications/one");
+    let asked = client.next().await;
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}})).await;
+    let (answered, HostRequest::Answer(answer)) = host.next().await else { panic!("not an answer") };
+    host.client.ack(answered.id).await.unwrap();
+    assert_eq!(answer.id, Id::number(5));
+    host.say(&message, &message.id, note("notifications/two")).await;
+    host.reply(&message, json!({"done": true})).await;
+    assert_eq!(client.next().await["method"], "notifications/two");
+    assert_eq!(client.next().await["result"], json!({"done": true}));
+
+    // Outside of any call, on both lanes.
+    let session = MsgId::from(rpc.session);
+    host.say(&message, &session, note("notifications/three")).await;
+    assert_eq!(client.next().await["method"], "notifications/three");
+    let (server, method) = ("files".to_owned(), "roots/list".to_owned());
+    host.say(&message, &session, HostEvent::Request { server, id: Id::number(6), method, params: None }).await;
+    assert_eq!(client.next().await["method"], "roots/list");
+}
+
+#[tokio::test]
+async fn a_host_that_leaves_is_still_listed_and_its_return_is_noticed() {
+    let broker = Broker::start().await;
+    let host = broker.host().await;
+    let (mut client, bus) = broker.worker().await;
+    let is_away = |bus: &BusClient| bus.hosts().borrow().iter().any(|host| host.away_since_ms.is_some());
+    assert!(!is_away(&bus));
+    host.client.close().await;
+    eventually("the absence", || is_away(&bus)).await;
+    client.send(&modern(1, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read");
+    client.send(&modern(2, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
+    let told = client.next().await;
+    assert!(told["params"]["message"].as_str().unwrap().starts_with("queued: host host is away since 20"), "{told}");
+    let host = broker.host().await;
+    let (message, _) = host.next().await;
+    host.reply(&message, json!({"back": true})).await;
+    assert_eq!(client.next().await["result"], json!({"back": true}));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_calls() {
+    let broker = Broker::start().await;
+    let host = broker.host().await;
+    let bus = BusClient::start(broker.client("worker").await).await.unwrap();
+    let options = StdioOptions { last_answers_within: std::time::Duration::from_millis(10), ..StdioOptions::default() };
+    let mut client = StdioClient::on(Arc::clone(&bus) as Arc<_>, WorkerOptions::default(), options);
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    let (message, _) = host.next().await;
+    client.close();
+    assert_eq!(soon("the cancellation", host.client.next_cancel()).await, Some(message.id));
+    assert!(matches!(host.next().await.1, HostRequest::Close { .. }));
+}

@@ -1,0 +1,247 @@
+//! One client at stdin and stdout, one server: the worker is invisible.
+
+use crate::support::bus::{FakeBus, echo};
+use crate::support::stdio::StdioClient;
+use crate::support::{eventually, host, initialize, modern, request, server, soon};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{Era, HostEvent, HostReply, HostRequest, Id, Outcome, raw};
+use toolbus_worker::{StdioOptions, WorkerOptions};
+
+fn one_server() -> Arc<FakeBus> {
+    FakeBus::new(vec![host("host", vec![server("files", &["read"])])])
+}
+
+#[tokio::test]
+async fn with_one_server_its_own_greeting_is_passed_on() {
+    let bus = one_server();
+    bus.serve(echo);
+    let (_client, greeting) = StdioClient::initialized(&bus).await;
+    assert_eq!(greeting["result"]["serverInfo"], json!({"name": "files", "version": "9"}));
+    assert_eq!(greeting["result"]["extra"], 1);
+}
+
+#[tokio::test]
+async fn results_come_as_they_were_written() {
+    let bus = one_server();
+    let (client, taken) = tokio::join!(StdioClient::initialized(&bus), async {
+        bus.next_call().await.reply(json!({"protocolVersion": "2025-11-25"})).await
+    });
+    let ((mut client, _), ()) = (client, taken);
+    client.send_text(r#"{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"read","n":12345678901234567890123,"x":1.0}}"#).await;
+    let call = bus.next_call().await;
+    assert_eq!(call.rpc.params.as_ref().unwrap().get(), r#"{"name":"read","n":12345678901234567890123,"x":1.0}"#);
+    assert_eq!(call.rpc.client.era, Era::Legacy);
+    assert!(call.rpc.client.initialize.as_ref().unwrap().get().contains("clientInfo"));
+    let result = r#"{"z":1e5,"a":0.10,"big":98765432109876543210}"#;
+    let result = serde_json::value::RawValue::from_string(result.into()).unwrap();
+    call.finish(HostReply::Rpc(Outcome::Result(result))).await;
+    assert_eq!(
+        client.next_text().await,
+        r#"{"jsonrpc":"2.0","id":"a","result":{"z":1e5,"a":0.10,"big":98765432109876543210}}"#
+    );
+}
+
+#[tokio::test]
+async fn notifications_come_before_the_result_in_order() {
+    let bus = one_server();
+    let (mut client, call) =
+        started(&bus, request(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": "t"}}))).await;
+    for progress in 0..20 {
+        call.notify("notifications/progress", json!({"progressToken": "t", "progress": progress})).await;
+    }
+    call.reply(json!({"done": true})).await;
+    for progress in 0..20 {
+        assert_eq!(client.next().await["params"], json!({"progressToken": "t", "progress": progress}));
+    }
+    assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 1, "result": {"done": true}}));
+}
+
+#[tokio::test]
+async fn a_client_may_use_an_id_twice() {
+    let bus = one_server();
+    let (mut client, first) = started(&bus, request(1, "tools/call", json!({"name": "read", "n": 1}))).await;
+    client.send(&request(1, "tools/call", json!({"name": "read", "n": 2}))).await;
+    let second = bus.next_call().await;
+    second.reply(json!({"n": 2})).await;
+    assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 1, "result": {"n": 2}}));
+    first.reply(json!({"n": 1})).await;
+    assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 1, "result": {"n": 1}}));
+}
+
+#[tokio::test]
+async fn a_server_asks_the_client_and_gets_its_answer() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
+    call.ask("q7", "elicitation/create", json!({"message": "who?"})).await;
+    let asked = client.next().await;
+    assert_eq!(asked["method"], "elicitation/create");
+    assert_ne!(asked["id"], "q7");
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}})).await;
+    let answer = bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
+    let HostRequest::Answer(answer) = answer else { unreachable!() };
+    assert_eq!((answer.id, answer.server.as_str()), (Id::text("q7"), "files"));
+    assert!(matches!(answer.outcome, Outcome::Result(result) if result.get() == r#"{"action":"accept"}"#));
+}
+
+#[tokio::test]
+async fn a_servers_cancellation_names_the_id_that_the_client_knows() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
+    call.ask("q7", "sampling/createMessage", json!({})).await;
+    let asked = client.next().await;
+    call.notify("notifications/cancelled", json!({"requestId": "q7", "reason": "late"})).await;
+    assert_eq!(client.next().await["params"], json!({"requestId": asked["id"], "reason": "late"}));
+}
+
+#[tokio::test]
+async fn a_cancellation_reaches_the_host_under_its_id_of_the_call() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request("x", "tools/call", json!({"name": "read"}))).await;
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x", "reason": "no"}})).await;
+    let sent = bus.sent(|sent| matches!(sent, HostRequest::Notify(_))).await;
+    let HostRequest::Notify(notify) = sent else { unreachable!() };
+    let params: Value = serde_json::from_str(notify.params.unwrap().get()).unwrap();
+    assert_eq!(params, json!({"requestId": call.id, "reason": "no"}));
+    // Nothing is owed to the client then; the next answer is that of the next request.
+    call.finish(HostReply::Cancelled).await;
+    client.send(&request(2, "ping", json!({}))).await;
+    assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 2, "result": {}}));
+}
+
+#[tokio::test]
+async fn unknown_methods_and_notifications_are_the_servers_business() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request(1, "vendor/special", json!({"a": 1}))).await;
+    assert_eq!(call.rpc.method, "vendor/special");
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/vendor", "params": {"b": 2}})).await;
+    bus.sent(|sent| matches!(sent, HostRequest::Notify(notify) if notify.method == "notifications/vendor")).await;
+}
+
+#[tokio::test]
+async fn what_a_server_says_outside_of_calls_arrives() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
+    let (server, method) = ("files".to_owned(), "notifications/resources/updated".to_owned());
+    let event = HostEvent::Notification { server, method, params: Some(raw(&json!({"uri": "x://y"}))) };
+    bus.say("host", &call.rpc.session, event).await;
+    assert_eq!(client.next().await["params"], json!({"uri": "x://y"}));
+}
+
+#[tokio::test]
+async fn both_eras_are_spoken_on_one_stdio() {
+    let bus = one_server();
+    bus.serve(echo);
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern("p", "server/discover", json!({}))).await;
+    assert_eq!(client.next().await["result"]["asked"], "server/discover");
+    client.send(&initialize(1)).await;
+    assert_eq!(client.next().await["result"]["serverInfo"]["name"], "files");
+    client.send(&request(2, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["result"]["asked"], "tools/list");
+}
+
+#[tokio::test]
+async fn bad_input_gets_a_precise_answer_and_disturbs_nothing() {
+    let bus = one_server();
+    bus.serve(echo);
+    let options = StdioOptions { max_line_bytes: 1000, ..StdioOptions::default() };
+    let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
+    let mut check = async |text: &str, id: Value, code: i64| {
+        client.send_text(text).await;
+        let answer = client.next().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&id, &json!(code)), "{text}: {answer}");
+    };
+    check("no json", Value::Null, -32700).await;
+    check(r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, Value::Null, -32600).await;
+    check(r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, Value::Null, -32600).await;
+    check(r#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, json!(3), -32600).await;
+    check(r#"{"jsonrpc":"2.0","id":4,"method":7}"#, json!(4), -32600).await;
+    check(r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":"x"}"#, json!(5), -32600).await;
+    check(r#"{"jsonrpc":"2.0","id":6,"id":7,"method":"ping"}"#, Value::Null, -32700).await;
+    check(r#"{"jsonrpc":"2.0","id":8,"method":"tools/list"}"#, json!(8), -32600).await;
+    check(r#"{"jsonrpc":"2.0","id":9,"method":"server/discover"}"#, json!(9), -32601).await;
+    check(r#"{"jsonrpc":"2.0","id":10,"method":"initialize","params":{}}"#, json!(10), -32602).await;
+    check(&format!(r#"{{"jsonrpc":"2.0","id":11,"method":"{}"}}"#, "x".repeat(2000)), Value::Null, -32600).await;
+    let mut future = modern(12, "tools/list", json!({}));
+    future["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
+    check(&future.to_string(), json!(12), -32022).await;
+    check(&modern(13, "ping", json!({})).to_string(), json!(13), -32601).await;
+    client.send(&request(14, "ping", json!({}))).await;
+    assert_eq!(client.next().await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn at_the_end_of_stdin_calls_are_answered_and_hosts_told() {
+    let bus = one_server();
+    let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
+    client.close();
+    call.reply(json!({"late": true})).await;
+    assert_eq!(client.rest().await, [json!({"jsonrpc": "2.0", "id": 1, "result": {"late": true}})]);
+    bus.sent(|sent| matches!(sent, HostRequest::Close { .. })).await;
+    soon("the end", &mut client.served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn at_the_end_of_stdin_nothing_is_waited_for_without_limit() {
+    let bus = one_server();
+    let options = StdioOptions { last_answers_within: Duration::from_millis(30), ..StdioOptions::default() };
+    let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    let call = bus.next_call().await;
+    client.close();
+    assert_eq!(client.rest().await, Vec::<Value>::new());
+    call.cancelled().await;
+}
+
+#[tokio::test]
+async fn too_many_calls_are_refused_and_the_others_go_on() {
+    let bus = one_server();
+    let options = WorkerOptions { max_calls: 2, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    for id in 1..=3 {
+        client.send(&modern(id, "tools/call", json!({"name": "read"}))).await;
+    }
+    let refused = client.next().await;
+    assert_eq!((&refused["id"], &refused["error"]["data"]["code"]), (&json!(3), &json!("TB0412")));
+    bus.next_call().await.reply(json!({})).await;
+    assert_eq!(client.next().await["id"], 1);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_too_long_hears_of_the_timeout() {
+    let bus = one_server();
+    let options = WorkerOptions { call_deadline: Duration::from_millis(20), ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    assert_eq!(client.next().await["error"]["data"]["code"], "TB0407");
+}
+
+#[tokio::test]
+async fn a_session_of_the_host_is_not_left_behind_by_a_failed_initialize() {
+    let bus = one_server();
+    let mut client = StdioClient::start(&bus);
+    client.send(&initialize(1)).await;
+    let error = toolbus_mcp::RpcError::new(-32050, "down");
+    bus.next_call().await.finish(HostReply::Rpc(error.into())).await;
+    assert_eq!(client.next().await["error"]["message"], "down");
+    client.send(&request(2, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32600);
+    client.close();
+    eventually("the goodbye", || bus.all_sent().iter().any(|(_, sent)| matches!(sent, HostRequest::Close { .. })))
+        .await;
+}
+
+/// An initialized client, and the call that its request became.
+async fn started(bus: &Arc<FakeBus>, message: Value) -> (StdioClient, crate::support::bus::HostCall) {
+    let mut client = StdioClient::start(bus);
+    client.send(&initialize(0)).await;
+    let greeting = bus.next_call().await;
+    let result = echo(&greeting).unwrap();
+    greeting.reply(result).await;
+    client.next().await;
+    client.send(&message).await;
+    let call = bus.next_call().await;
+    (client, call)
+}

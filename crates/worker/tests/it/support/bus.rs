@@ -1,0 +1,215 @@
+//! A bus with hosts that do what the test says. Calls to a host that is away wait until it is back.
+
+use super::soon;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+use toolbus_client::BrokerError;
+use toolbus_mcp::{HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
+use toolbus_protocol::Body;
+use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+
+pub struct FakeBus {
+    hosts: watch::Sender<Hosts>,
+    calls: (mpsc::Sender<HostCall>, tokio::sync::Mutex<mpsc::Receiver<HostCall>>),
+    waiting: Mutex<Vec<HostCall>>,
+    sent: Mutex<Vec<(String, HostRequest)>>,
+    sent_more: Notify,
+    sessions: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
+    last: Mutex<u64>,
+}
+
+/// A call as its host sees it.
+pub struct HostCall {
+    pub id: String,
+    pub host: String,
+    pub rpc: Rpc,
+    items: mpsc::Sender<BusItem>,
+}
+
+impl FakeBus {
+    pub fn new(hosts: Vec<HostEntry>) -> Arc<Self> {
+        let (sender, receiver) = mpsc::channel(1000);
+        Arc::new(Self {
+            hosts: watch::channel(Arc::new(hosts)).0,
+            calls: (sender, tokio::sync::Mutex::new(receiver)),
+            waiting: Mutex::default(),
+            sent: Mutex::default(),
+            sent_more: Notify::new(),
+            sessions: Mutex::default(),
+            last: Mutex::default(),
+        })
+    }
+
+    pub fn set_hosts(&self, hosts: Vec<HostEntry>) {
+        self.hosts.send_replace(Arc::new(hosts));
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap());
+        waiting.into_iter().for_each(|call| self.route(call));
+    }
+
+    /// The next call that reaches its host.
+    pub async fn next_call(&self) -> HostCall {
+        soon("a call", async { self.calls.1.lock().await.recv().await.unwrap() }).await
+    }
+
+    /// Answers every call from now on.
+    pub fn serve(self: &Arc<Self>, answer: impl Fn(&HostCall) -> Result<Value, RpcError> + Send + 'static) {
+        let bus = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                let Some(call) = bus.calls.1.lock().await.recv().await else { return };
+                match answer(&call) {
+                    Ok(result) => call.reply(result).await,
+                    Err(error) => call.finish(HostReply::Rpc(error.into())).await,
+                }
+            }
+        });
+    }
+
+    /// The first message to a host that fits, also among those that were sent before.
+    pub async fn sent(&self, fits: impl Fn(&HostRequest) -> bool) -> HostRequest {
+        soon("a message to the host", async {
+            loop {
+                let mut more = std::pin::pin!(self.sent_more.notified());
+                more.as_mut().enable();
+                if let Some((_, found)) = self.sent.lock().unwrap().iter().find(|(_, sent)| fits(sent)) {
+                    return found.clone();
+                }
+                more.await;
+            }
+        })
+        .await
+    }
+
+    pub fn all_sent(&self) -> Vec<(String, HostRequest)> {
+        self.sent.lock().unwrap().clone()
+    }
+
+    /// Says something to a session outside of any call.
+    pub async fn say(&self, host: &str, session: &str, event: HostEvent) {
+        let sender = self.sessions.lock().unwrap()[session].clone();
+        sender.send(SessionEvent { host: host.into(), event }).await.unwrap();
+    }
+
+    fn route(&self, call: HostCall) {
+        let hosts = self.hosts.borrow().clone();
+        let is_there = hosts.iter().any(|host| host.name == call.host && host.away_since_ms.is_none());
+        match is_there {
+            true => self.calls.0.try_send(call).unwrap_or_else(|_| panic!("too many calls")),
+            false => self.waiting.lock().unwrap().push(call),
+        }
+    }
+}
+
+impl HostCall {
+    pub fn server(&self) -> &str {
+        &self.rpc.server
+    }
+
+    pub fn params(&self) -> Value {
+        self.rpc.params.as_ref().map_or(Value::Null, |params| serde_json::from_str(params.get()).unwrap())
+    }
+
+    pub async fn reply(&self, result: Value) {
+        self.finish(HostReply::Rpc(Outcome::Result(raw(&result)))).await;
+    }
+
+    pub async fn finish(&self, reply: HostReply) {
+        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.to_json().into())))).await.ok();
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) {
+        let (server, method) = (self.rpc.server.clone(), method.to_owned());
+        self.event(HostEvent::Notification { server, method, params: Some(raw(&params)) }).await;
+    }
+
+    /// The server asks the client, under that id.
+    pub async fn ask(&self, id: &str, method: &str, params: Value) {
+        let (server, method) = (self.rpc.server.clone(), method.to_owned());
+        self.event(HostEvent::Request { server, id: Id::text(id), method, params: Some(raw(&params)) }).await;
+    }
+
+    async fn event(&self, event: HostEvent) {
+        self.items.send(BusItem::Event(Body::from_trusted(event.to_json().into()))).await.ok();
+    }
+
+    /// Resolves when the worker dropped the call.
+    pub async fn cancelled(&self) {
+        soon("the cancellation", self.items.closed()).await;
+    }
+}
+
+impl Bus for FakeBus {
+    fn start_call<'a>(
+        &'a self,
+        host: &'a str,
+        body: Body,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
+        let HostRequest::Rpc(rpc) = parse(&body) else { panic!("a call that is no rpc") };
+        let id = {
+            let mut last = self.last.lock().unwrap();
+            *last += 1;
+            format!("bus-{last}")
+        };
+        let (items, arriving) = mpsc::channel(1000);
+        self.route(HostCall { id: id.clone(), host: host.into(), rpc, items });
+        let call = FakeCall { id, arriving, limit, until: Instant::now() + limit };
+        Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
+    }
+
+    fn send<'a>(&'a self, host: &'a str, body: Body, _limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
+        self.sent.lock().unwrap().push((host.into(), parse(&body)));
+        self.sent_more.notify_waiters();
+        Box::pin(async { Ok(()) })
+    }
+
+    fn hosts(&self) -> watch::Receiver<Hosts> {
+        self.hosts.subscribe()
+    }
+
+    fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
+        let (sender, receiver) = mpsc::channel(100);
+        self.sessions.lock().unwrap().insert(key.into(), sender);
+        receiver
+    }
+}
+
+struct FakeCall {
+    id: String,
+    arriving: mpsc::Receiver<BusItem>,
+    limit: Duration,
+    until: Instant,
+}
+
+impl BusCall for FakeCall {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, BusItem> {
+        Box::pin(async {
+            match tokio::time::timeout_at(self.until, self.arriving.recv()).await {
+                Ok(Some(item)) => item,
+                Ok(None) => std::future::pending().await,
+                Err(_) => BusItem::Reply(Err(BrokerError::Timeout(self.limit))),
+            }
+        })
+    }
+}
+
+fn parse(body: &Body) -> HostRequest {
+    HostRequest::parse(std::str::from_utf8(body.as_bytes()).unwrap()).unwrap()
+}
+
+/// A host whose only answer is its greeting and an echo of what was asked.
+pub fn echo(call: &HostCall) -> Result<Value, RpcError> {
+    Ok(match call.rpc.method.as_str() {
+        "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": true}},
+            "serverInfo": {"name": call.server(), "version": "9"}, "extra": 1}),
+        method => json!({"asked": method, "server": call.server(), "params": call.params()}),
+    })
+}

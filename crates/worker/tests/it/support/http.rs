@@ -1,0 +1,168 @@
+//! The worker's HTTP face on a loopback port, and a client that sees every byte of it.
+
+use super::bus::FakeBus;
+use super::{PATIENCE, initialize, soon};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use toolbus_client::BrokerError;
+use toolbus_worker::{AuthFailure, BoxFuture, Bus, BusPool, HttpOptions, HttpService, Principal, Principals};
+
+pub struct Endpoint {
+    address: SocketAddr,
+}
+
+/// Every token is the name of its principal, except `wrong`.
+struct NamedByToken;
+
+impl Principals for NamedByToken {
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<Principal, AuthFailure>> {
+        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let outcome = match token {
+            None => Err(AuthFailure::Missing),
+            Some("wrong") => Err(AuthFailure::Invalid),
+            Some(name) => Ok(Principal { name: name.into(), role: None }),
+        };
+        Box::pin(async { outcome })
+    }
+}
+
+struct OneBus(Arc<FakeBus>);
+
+impl BusPool for OneBus {
+    fn bus<'a>(&'a self, _principal: &'a Principal) -> BoxFuture<'a, Result<Arc<dyn Bus>, BrokerError>> {
+        Box::pin(async { Ok(Arc::clone(&self.0) as Arc<dyn Bus>) })
+    }
+}
+
+impl Endpoint {
+    pub async fn start(bus: &Arc<FakeBus>, options: HttpOptions) -> Self {
+        let service = HttpService::new(Arc::new(NamedByToken), Arc::new(OneBus(Arc::clone(bus))), options);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let service = Arc::clone(&service);
+                let answer = move |request: Request<Incoming>| {
+                    let service = Arc::clone(&service);
+                    async move { Ok::<_, Infallible>(service.handle(request).await) }
+                };
+                let serving = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(socket), hyper::service::service_fn(answer));
+                tokio::spawn(serving);
+            }
+        });
+        Self { address }
+    }
+
+    /// Sends a request on a connection of its own.
+    pub async fn send(&self, method: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri("/mcp").header("host", "localhost");
+        if !headers.iter().any(|(name, _)| *name == "authorization") {
+            request = request.header("authorization", "Bearer ann");
+        }
+        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        let response = soon("an answer", sender.send_request(request)).await.unwrap();
+        Answer { response, text: String::new() }
+    }
+
+    pub async fn post(&self, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let mut all = vec![("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+        all.extend_from_slice(headers);
+        self.send("POST", &all, body.to_string()).await
+    }
+
+    /// A modern request with the headers that belong to it.
+    pub async fn post_modern(&self, body: &Value) -> Answer {
+        let params = &body["params"];
+        let name = params["name"].as_str().or(params["uri"].as_str()).or(params["taskId"].as_str()).unwrap_or_default();
+        let method = body["method"].as_str().unwrap();
+        self.post(&[("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", name)], body).await
+    }
+
+    /// A legacy session.
+    pub async fn open(&self) -> String {
+        let answer = self.post(&[], &initialize(0)).await;
+        let session = answer.header("mcp-session-id");
+        assert_eq!(answer.status(), StatusCode::OK, "{}", answer.text().await);
+        session.expect("no session")
+    }
+
+    pub async fn in_session(&self, session: &str, body: &Value) -> Answer {
+        self.post(&[("mcp-session-id", session), ("mcp-protocol-version", "2025-11-25")], body).await
+    }
+}
+
+pub struct Answer {
+    response: Response<Incoming>,
+    text: String,
+}
+
+impl Answer {
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    pub fn header(&self, name: &str) -> Option<String> {
+        self.response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    pub fn is_stream(&self) -> bool {
+        self.header("content-type").as_deref() == Some("text/event-stream")
+    }
+
+    pub async fn text(self) -> String {
+        let body = soon("the body", self.response.into_body().collect()).await.unwrap();
+        self.text + &String::from_utf8(body.to_bytes().to_vec()).unwrap()
+    }
+
+    pub async fn json(self) -> Value {
+        let text = self.text().await;
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text:?}"))
+    }
+
+    /// The next block of a stream, comments included; `None` at its end.
+    pub async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                return Some(block);
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.response.body_mut().frame()).await.expect("a block");
+            let frame = frame?.ok()?;
+            self.text.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+        }
+    }
+
+    /// The next event with data: its id and its message.
+    pub async fn event(&mut self) -> Option<(Option<String>, Value)> {
+        loop {
+            let block = self.block().await?;
+            let field =
+                |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim().to_owned());
+            if let Some(data) = field("data:").filter(|data| !data.is_empty()) {
+                return Some((field("id:"), serde_json::from_str(&data).unwrap()));
+            }
+        }
+    }
+
+    pub async fn message(&mut self) -> Value {
+        self.event().await.expect("the stream ended").1
+    }
+}

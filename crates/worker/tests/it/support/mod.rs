@@ -1,0 +1,83 @@
+//! Both ends of a worker for tests.
+
+pub mod bus;
+pub mod http;
+pub mod stdio;
+
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{Card, Era, ListKind, Raw, ServerCard, ServerState, raw};
+use toolbus_worker::HostEntry;
+
+/// Longer than anything here takes, shorter than a person waits.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn host(name: &str, servers: Vec<ServerCard>) -> HostEntry {
+    HostEntry { name: name.into(), away_since_ms: None, card: Arc::new(Card { servers, problems: Vec::new() }) }
+}
+
+pub fn away(mut host: HostEntry) -> HostEntry {
+    host.away_since_ms = Some(1_790_000_000_000);
+    host
+}
+
+/// A server with these tools.
+pub fn server(name: &str, tools: &[&str]) -> ServerCard {
+    let capabilities = json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}});
+    ServerCard {
+        name: name.into(),
+        state: ServerState::Up,
+        down: None,
+        eras: vec![Era::Legacy, Era::Modern],
+        initialize: Some(raw(&json!({"protocolVersion": "2025-11-25", "capabilities": capabilities,
+            "serverInfo": {"name": name, "version": "1"}, "instructions": format!("how to use {name}")}))),
+        discover: Some(raw(&json!({"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 5,
+            "cacheScope": "public", "capabilities": capabilities,
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": name, "version": "1"}}}))),
+        tools: tools.iter().map(|tool| item(json!({"name": tool, "inputSchema": {"type": "object"}}))).collect(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+    }
+}
+
+pub fn with(mut server: ServerCard, kind: ListKind, items: &[Value]) -> ServerCard {
+    *server.items_mut(kind) = items.iter().cloned().map(item).collect();
+    server
+}
+
+pub fn item(value: Value) -> Raw {
+    raw(&value)
+}
+
+pub fn initialize(id: u64) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": {"protocolVersion": "2025-11-25",
+        "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}})
+}
+
+pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params})
+}
+
+/// A request of the modern era.
+pub fn modern(id: impl Into<Value>, method: &str, mut params: Value) -> Value {
+    let meta = params.as_object_mut().unwrap().entry("_meta").or_insert_with(|| json!({}));
+    meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    request(id, method, params)
+}
+
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} did not happen"))
+}
+
+/// Looks again and again until it is so.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    soon(what, async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}

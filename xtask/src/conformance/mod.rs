@@ -1,0 +1,91 @@
+//! `cargo xtask conformance`: the protocol's own test suite against one server, directly and through toolbus, in both
+//! eras. Whatever holds directly has to hold through toolbus, check by check.
+
+mod suite;
+mod table;
+mod target;
+
+use crate::parts::Parts;
+use crate::run::{StepError, cargo, root, target_folder};
+use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+use suite::{Era, Report};
+use target::Target;
+
+#[derive(Args)]
+pub struct ConformanceArgs {
+    /// Only the server itself, without toolbus.
+    #[arg(long)]
+    direct_only: bool,
+    /// Folder for the suite's reports.
+    #[arg(long, value_name = "DIR", default_value = "target/conformance")]
+    output: PathBuf,
+}
+
+/// Scenarios, outside the score, about the transport between the suite and its neighbour rather than about the server.
+const NOT_COMPARED: [(&str, &str); 1] = [(
+    "server-sse-polling",
+    "the tool closes its caller's HTTP stream; behind a proxy that stream belongs to the proxy",
+)];
+
+/// One way to the server, in both eras.
+pub struct MeasuredPath {
+    pub name: &'static str,
+    pub reports: Vec<(Era, Report)>,
+}
+
+pub fn run(args: &ConformanceArgs) -> Result<(), StepError> {
+    let parts = Parts::install()?;
+    let output = root().join(&args.output);
+    let mut paths = vec![measure("direct", &parts, &output, Target::fixture)?];
+    if !args.direct_only {
+        cargo("build the binary", ["build", "--release", "--package", "toolbus"]).run()?;
+        let binary = target_folder().join("release/toolbus");
+        paths.push(measure("toolbus → stdio", &parts, &output, |parts, folder| {
+            Target::through_toolbus_stdio(&binary, parts, folder)
+        })?);
+        paths.push(measure("toolbus → HTTP", &parts, &output, |parts, folder| {
+            Target::through_toolbus_http(&binary, parts, folder)
+        })?);
+    }
+    table::print(&paths);
+    judge(&paths)
+}
+
+fn measure(
+    name: &'static str,
+    parts: &Parts,
+    output: &Path,
+    start: impl Fn(&Parts, &Path) -> Result<Target, StepError>,
+) -> Result<MeasuredPath, StepError> {
+    eprintln!("\n── conformance: {name}");
+    let folder = output.join(name.replace(" → ", "-"));
+    let failed = |source| StepError::File { path: folder.clone(), source };
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    fs::create_dir_all(&folder).map_err(failed)?;
+    let target = start(parts, &folder)?;
+    let mut reports = Vec::new();
+    for era in Era::ALL {
+        reports.push((era, suite::run(parts, target.url(), era, &folder)?));
+    }
+    Ok(MeasuredPath { name, reports })
+}
+
+fn judge(paths: &[MeasuredPath]) -> Result<(), StepError> {
+    let (direct, others) = paths.split_first().expect("the direct path is always measured");
+    let mut losses = Vec::new();
+    for (era, report) in &direct.reports {
+        let failing = report.scored().filter(|scenario| !scenario.passed()).map(|scenario| &scenario.name);
+        losses.extend(failing.map(|name| format!("direct, {}: {name} fails", era.revision())));
+    }
+    for path in others {
+        for ((era, through), (_, direct)) in path.reports.iter().zip(&direct.reports) {
+            let lost = through.lost_against(direct, &NOT_COMPARED.map(|(name, _)| name));
+            losses.extend(lost.into_iter().map(|loss| format!("{}, {}: {loss}", path.name, era.revision())));
+        }
+    }
+    if losses.is_empty() { Ok(()) } else { Err(StepError::Conformance(losses.join("\n"))) }
+}

@@ -1,0 +1,127 @@
+//! The real MCP servers, clients and the conformance suite, installed by package name into one folder and kept there.
+//! Tests find the folder in `TOOLBUS_PARTS`; the versions are pinned here and nowhere else.
+
+use crate::run::{Step, StepError, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the parts are, for tests; set by hand, it is also where they are installed.
+pub const FOLDER_VARIABLE: &str = "TOOLBUS_PARTS";
+
+const PYTHON_SDK: &str = "mcp==2.3.0";
+const PYTHON_PACKAGES: [&str; 5] =
+    [PYTHON_SDK, "click==8.5.1", "uvicorn==0.54.0", "starlette==1.10.0", "hatchling==1.33.0"];
+const NODE_PACKAGES: [(&str, &str); 8] = [
+    ("@modelcontextprotocol/conformance", "0.2.0-alpha.12"),
+    ("@modelcontextprotocol/server-everything", "2026.8.31"),
+    ("@modelcontextprotocol/server-filesystem", "2026.8.31"),
+    ("@modelcontextprotocol/server-memory", "2026.8.31"),
+    ("@modelcontextprotocol/sdk", "1.32.2"),
+    ("@modelcontextprotocol/client", "2.4.0"),
+    ("@modelcontextprotocol/inspector", "0.15.0"),
+    // The suite wants a newer Node than many systems have.
+    ("node", "24.21.0"),
+];
+/// The server of the Python SDK that speaks both eras comes only with its sources.
+const FIXTURE: &str = "mcp-2.3.0/examples/servers/everything-server";
+
+pub struct Parts {
+    folder: PathBuf,
+}
+
+impl Parts {
+    /// Installs what is missing; what was installed with other versions is made anew.
+    pub fn install() -> Result<Self, StepError> {
+        let folder = std::env::var_os(FOLDER_VARIABLE).map_or_else(|| root().join("target/parts"), PathBuf::from);
+        let folder = std::path::absolute(&folder).map_err(|source| StepError::File { path: folder, source })?;
+        let parts = Self { folder };
+        parts.install_python()?;
+        parts.install_node()?;
+        Ok(parts)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn python(&self) -> PathBuf {
+        self.folder.join("python/bin/python")
+    }
+
+    pub fn node(&self) -> PathBuf {
+        self.folder.join("node/node_modules/node/bin/node")
+    }
+
+    pub fn node_package(&self, name: &str) -> PathBuf {
+        self.folder.join("node/node_modules").join(name)
+    }
+
+    fn install_python(&self) -> Result<(), StepError> {
+        let (folder, wanted) = (self.folder.join("python"), PYTHON_PACKAGES.join("\n"));
+        if is_installed(&folder, &wanted) {
+            return Ok(());
+        }
+        start_over(&folder)?;
+        let pip = folder.join("bin/pip");
+        let sources = folder.join("sources");
+        Step::new("a Python environment", "python3").args(["-m", "venv"]).arg(&folder).run()?;
+        Step::new("the Python SDK", &pip).args(["install", "--quiet"]).args(PYTHON_PACKAGES).run()?;
+        Step::new("its sources", &pip)
+            .args(["download", "--quiet", "--no-deps", "--no-binary", "mcp", PYTHON_SDK, "--dest"])
+            .arg(&sources)
+            .run()?;
+        let archive = sources.join("mcp-2.3.0.tar.gz");
+        Step::new("unpack them", "tar").arg("xzf").arg(archive).arg("-C").arg(&sources).run()?;
+        Step::new("the server for both eras", &pip)
+            .args(["install", "--quiet", "--no-deps", "--no-build-isolation"])
+            .arg(sources.join(FIXTURE))
+            .run()?;
+        mark_installed(&folder, &wanted)
+    }
+
+    fn install_node(&self) -> Result<(), StepError> {
+        let folder = self.folder.join("node");
+        let lines: Vec<String> =
+            NODE_PACKAGES.iter().map(|(name, version)| format!("    \"{name}\": \"{version}\"")).collect();
+        let wanted = format!("{{\n  \"private\": true,\n  \"dependencies\": {{\n{}\n  }}\n}}\n", lines.join(",\n"));
+        if is_installed(&folder, &wanted) {
+            return Ok(());
+        }
+        start_over(&folder)?;
+        write(&folder.join("package.json"), &wanted)?;
+        Step::new("servers and clients for Node", "npm")
+            .args(["install", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix"])
+            .arg(&folder)
+            .run()?;
+        // The package fetches the program in a script, which npm can be told not to run.
+        if !Step::new("node", self.node()).arg("--version").works() {
+            return Err(StepError::Failed { step: "the npm package `node`, which brings the program,".to_owned() });
+        }
+        mark_installed(&folder, &wanted)
+    }
+}
+
+/// The mark is written last, so that an installation cut short is not taken for a whole one.
+fn is_installed(folder: &Path, wanted: &str) -> bool {
+    fs::read_to_string(mark(folder)).is_ok_and(|installed| installed == wanted)
+}
+
+fn mark_installed(folder: &Path, wanted: &str) -> Result<(), StepError> {
+    write(&mark(folder), wanted)
+}
+
+fn mark(folder: &Path) -> PathBuf {
+    folder.join("installed")
+}
+
+fn start_over(folder: &Path) -> Result<(), StepError> {
+    let failed = |source| StepError::File { path: folder.to_owned(), source };
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    fs::create_dir_all(folder).map_err(failed)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), StepError> {
+    fs::write(path, text).map_err(|source| StepError::File { path: path.to_owned(), source })
+}
