@@ -22,6 +22,8 @@ pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Re
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let link = job.server.modern_link(&job.host, eras).await.map_err(Outcome::from)?;
+        let wants_log = job.rpc.params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
+        let _logger = wants_log.then(|| link.add_logger(&job.caller));
         let call = match link.connection.start(&job.rpc.method, job.rpc.params.clone()).await {
             Ok(call) => call,
             Err(error) => {
