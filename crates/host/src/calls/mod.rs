@@ -163,9 +163,13 @@ impl Job {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
     }
 
-    async fn wait_for_turn(&mut self) {
-        if let Some((_, turn)) = &mut self.session {
-            turn.wait().await;
+    /// Waits until the session's earlier messages are on their way.
+    async fn wait_for_turn(&mut self) -> Result<(), Stop> {
+        let Some((_, turn)) = &mut self.session else { return Ok(()) };
+        tokio::select! {
+            biased;
+            () = turn.wait() => Ok(()),
+            () = self.caller.cancel.fired() => Err(Stop::Cancelled),
         }
     }
 

@@ -45,7 +45,7 @@ pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Re
 }
 
 pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome, Stop> {
-    job.wait_for_turn().await;
+    job.wait_for_turn().await?;
     let Some((session, turn)) = job.session.take() else { return Err(without_session().into()) };
     let _in_use = session.begin_use();
     if job.rpc.method == "initialize" {

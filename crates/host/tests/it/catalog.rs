@@ -90,3 +90,37 @@ async fn a_server_that_dies_comes_back_by_itself() {
     let card = rig.card(&worker, all_up).await;
     assert_eq!(tools(&card.servers[0]).len(), 11);
 }
+
+#[tokio::test]
+async fn thousands_of_tools_that_change_all_the_time_disturb_nobody() {
+    let restless = r#"
+import json, sys, threading, time
+def send(m): sys.stdout.write(json.dumps(dict(m, jsonrpc="2.0")) + "\n"); sys.stdout.flush()
+reads = 0
+def change():
+    while True:
+        send({"method": "notifications/tools/list_changed"}); time.sleep(0.001)
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize":
+        send({"id": m["id"], "result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "r", "version": "1"},
+            "capabilities": {"tools": {"listChanged": True}}}})
+    elif m.get("method") == "notifications/initialized":
+        threading.Thread(target=change, daemon=True).start()
+    elif m.get("method") == "tools/list":
+        reads += 1
+        tools = [{"name": "t%d" % n, "inputSchema": {"type": "object"}, "description": "x" * 100} for n in range(5000)]
+        send({"id": m["id"], "result": {"tools": tools + [{"name": "reads_%d" % reads}]}})
+    elif "id" in m:
+        send({"id": m["id"], "error": {"code": -32601, "message": "no"}})
+"#;
+    let restless = ServerConfig::stdio("restless", "python3", &["-c", restless]);
+    let rig = Rig::start(vec![restless, fake("calm", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let begun = std::time::Instant::now();
+    let third = |card: &Card| card.servers[0].tools.last().is_some_and(|tool| tool.get().contains("reads_3"));
+    let card = rig.card(&worker, |card| all_up(card) && third(card)).await;
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(2), "it was read more often than once a second");
+    assert_eq!(card.servers[0].tools.len(), 5001);
+    assert_eq!(worker.tool("calm", "add", json!({"a": 1, "b": 2})).await.text(), "3");
+}
