@@ -233,9 +233,11 @@ impl HeldCall<'_> {
         continuation: tokio::sync::oneshot::Receiver<Continuation>,
         patience: Instant,
     ) -> Result<Continuation, Stop> {
-        let Ok(Ok(continuation)) = tokio::time::timeout_at(patience, continuation).await else {
-            return Err(Stop::HandedOver);
+        let arrived = tokio::select! {
+            arrived = tokio::time::timeout_at(patience, continuation) => arrived,
+            () = self.job.host.shutdown.cancelled() => return Err(Stop::HandedOver),
         };
+        let Ok(Ok(continuation)) = arrived else { return Err(Stop::HandedOver) };
         self.job.caller = continuation.caller;
         Err(match outcome {
             Ok(Outcome::Result(result)) => {
