@@ -25,9 +25,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Raw, Request, Response, SessionKey};
+use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey};
 use toolbus_protocol::Body;
 
 /// How long the host's part of a session is worth closing.
@@ -52,6 +53,8 @@ struct State {
     questions: Questions,
     /// Hosts that may keep something for this session.
     touched: BTreeSet<String>,
+    /// Where messages go that belong to no call of the client's, if anyone reads them.
+    aside: Option<mpsc::Sender<Message>>,
 }
 
 /// A request of the client that is not answered yet. Clients may use an id twice, so it is not the key.
@@ -161,6 +164,14 @@ impl Front {
         let mut state = lock(&self.state);
         state.promised = promised.collect();
         state.version = result.text("protocolVersion");
+    }
+
+    /// Tells the client something outside of its calls.
+    fn tell_aside(&self, message: Message) {
+        let aside = lock(&self.state).aside.clone();
+        if aside.is_none_or(|aside| aside.try_send(message).is_err()) {
+            tracing::debug!("a message for the client has no reader");
+        }
     }
 
     fn touch(&self, host: &str) {

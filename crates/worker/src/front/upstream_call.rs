@@ -91,14 +91,21 @@ impl UpstreamCall {
         }
     }
 
-    /// The answer alone; what comes before it is of no interest.
+    /// The answer to a call that is not the client's own. What the server says meanwhile still concerns the client.
     pub async fn outcome(mut self, front: &Arc<Front>) -> Outcome {
+        let id = Id::number(0);
         loop {
-            if let BusItem::Reply(reply) = self.call.next().await {
-                return match self.reply(front, &Id::number(0), reply) {
-                    Step::Done(outcome) => outcome,
-                    _ => error::call_timeout(self.limit).into(),
-                };
+            match self.call.next().await {
+                BusItem::Event(event) => {
+                    let message = self.event(front, &id, &event).await;
+                    message.into_iter().for_each(|message| front.tell_aside(message));
+                }
+                BusItem::Reply(reply) => {
+                    return match self.reply(front, &id, reply) {
+                        Step::Done(outcome) => outcome,
+                        _ => error::call_timeout(self.limit).into(),
+                    };
+                }
             }
         }
     }
