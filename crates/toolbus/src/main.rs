@@ -1,16 +1,28 @@
 //! The `toolbus` command. Each subcommand has a file under `commands`; what they share about reaching a broker is in
 //! `reach`, how they fail is in `failure`.
 
+mod arguments;
+mod catalog;
 mod commands;
+mod config;
+mod endpoint;
 mod failure;
 mod folders;
+mod front_bus;
+mod hosting;
+mod nearest;
+mod progress;
 mod reach;
+mod schema;
+mod show;
+mod stop;
+mod table;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// A durable message bus for agents and their tools.
+/// Tools that only one machine can run, for agents anywhere.
 #[derive(Parser)]
 #[command(name = "toolbus", version, about, propagate_version = true)]
 struct Args {
@@ -20,44 +32,85 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start everything on this machine.
-    Up(commands::broker::BrokerArgs),
-    /// Start the broker: durable mailboxes behind a WebSocket.
+    /// Start everything on this machine: broker, host and MCP endpoint.
+    Up(commands::up::UpArgs),
+    /// Write a commented toolbus.toml.
+    Init(commands::init::InitArgs),
+    /// Show which tools there are, and where.
+    Tools(commands::tools::ToolsArgs),
+    /// Call a tool.
+    Call(commands::call::CallArgs),
+    /// Be an MCP server on stdin and stdout, with the tools of all hosts.
+    Connect(commands::connect::ConnectArgs),
+    /// Run MCP servers on this machine for workers anywhere.
+    Host(commands::host::HostArgs),
+    /// Start the broker alone: durable mailboxes behind a WebSocket.
     Broker(commands::broker::BrokerArgs),
+    /// Show who is connected and what waits.
+    Ps(commands::ps::PsArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
     Send(commands::send::SendArgs),
     /// Read an agent's mailbox.
     Recv(commands::recv::RecvArgs),
     /// Ask an agent a question and wait for the answer.
     Ask(commands::ask::AskArgs),
-    /// Show who is connected and what waits.
-    Ps(commands::ps::PsArgs),
+    /// The built-in MCP server, on stdin and stdout.
+    #[command(hide = true)]
+    DemoServer,
+    /// Between a host and a server: ends the server when the host is gone.
+    #[command(hide = true)]
+    Guard(commands::guard::GuardArgs),
 }
 
+/// The exit code of a call that did not come to the tool's own answer; 1 is the tool's error.
+const NO_ANSWER: u8 = 2;
+
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let serves = matches!(args.command, Command::Up(_) | Command::Broker(_));
-    let filter = EnvFilter::try_from_env("TOOLBUS_LOG")
-        .unwrap_or_else(|_| EnvFilter::new(if serves { "info" } else { "error" }));
+    let command = Args::parse().command;
+    // It has no use for a runtime, and its one purpose is to be there.
+    if let Command::Guard(args) = &command {
+        return commands::guard::run(args);
+    }
+    let default_filter = match command {
+        Command::Up(_) | Command::Broker(_) | Command::Host(_) => "info",
+        Command::Connect(_) => "warn",
+        _ => "error",
+    };
+    let filter = EnvFilter::try_from_env("TOOLBUS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // One thread does a connection's whole work: on a bus, handing over between threads costs more than it gains.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
-    let outcome = runtime.block_on(async {
-        match args.command {
-            Command::Up(args) | Command::Broker(args) => commands::broker::run(args).await,
-            Command::Send(args) => commands::send::run(args).await,
-            Command::Recv(args) => commands::recv::run(args).await,
-            Command::Ask(args) => commands::ask::run(args).await,
-            Command::Ps(args) => commands::ps::run(args).await,
-        }
-    });
+    let is_call = matches!(command, Command::Call(_));
+    let outcome = runtime.block_on(run(command));
     // A blocking read of standard input must not keep the process.
     runtime.shutdown_background();
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error),
+        Ok(code) => code,
+        Err(error) => {
+            let code = failure::report(&error);
+            if is_call { ExitCode::from(NO_ANSWER) } else { code }
+        }
     }
+}
+
+async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
+    let done = match command {
+        Command::Call(args) => return commands::call::run(args).await,
+        Command::Up(args) => commands::up::run(args).await,
+        Command::Init(args) => commands::init::run(args).await,
+        Command::Tools(args) => commands::tools::run(args).await,
+        Command::Connect(args) => commands::connect::run(args).await,
+        Command::Host(args) => commands::host::run(args).await,
+        Command::Broker(args) => commands::broker::run(args).await,
+        Command::Ps(args) => commands::ps::run(args).await,
+        Command::Send(args) => commands::send::run(args).await,
+        Command::Recv(args) => commands::recv::run(args).await,
+        Command::Ask(args) => commands::ask::run(args).await,
+        Command::DemoServer => commands::demo_server::run().await,
+        Command::Guard(args) => return Ok(commands::guard::run(&args)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

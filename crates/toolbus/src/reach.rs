@@ -1,22 +1,31 @@
 //! How a command reaches the broker: address and token, shared by all commands that talk to one.
 
+use crate::commands::broker::DEFAULT_PORT;
+use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
 use clap::Args;
 use std::env;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use toolbus_broker::{TokenError, read_token};
 use toolbus_client::{BrokerClient, ClientOptions};
 use toolbus_protocol::AgentRef;
 
 #[derive(Args)]
-pub struct ReachArgs {
-    /// Address of the broker.
-    #[arg(long, env = "TOOLBUS_BROKER", default_value = "ws://127.0.0.1:7420/bus", value_name = "URL")]
-    pub broker: String,
+pub struct BusArgs {
+    /// Address of the broker. Default: the one of toolbus.toml here, or ws://127.0.0.1:7420/bus.
+    #[arg(long, env = "TOOLBUS_BROKER", value_name = "URL")]
+    broker: Option<String>,
     /// File with the token. Without it: TOOLBUS_TOKEN, or the token of a broker of this user on this machine.
     #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ReachArgs {
+    #[command(flatten)]
+    bus: BusArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -24,12 +33,20 @@ pub struct ReachArgs {
 
 impl ReachArgs {
     pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
+        self.bus.connect(agent, reconnect).await
+    }
+}
+
+impl BusArgs {
+    pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
+        let local = local_broker();
+        let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let options = ClientOptions { reconnect, ..ClientOptions::default() };
-        Ok(BrokerClient::connect_with(&self.broker, agent, &self.token()?, options).await?)
+        Ok(BrokerClient::connect_with(&url, agent, &self.token(local)?, options).await?)
     }
 
     /// Never from the command line: that is visible to everyone on the machine.
-    fn token(&self) -> Result<String, Failure> {
+    fn token(&self, local: LocalBroker) -> Result<String, Failure> {
         if let Some(file) = &self.token_file {
             return Ok(read_token(file)?);
         }
@@ -38,14 +55,36 @@ impl ReachArgs {
         {
             return Ok(token.trim().to_owned());
         }
-        match read_token(&folders::data_folder()?.join(folders::TOKEN_FILE)) {
+        let folder = match local.data {
+            Some(folder) => folder,
+            None => folders::data_folder()?,
+        };
+        match read_token(&folder.join(folders::TOKEN_FILE)) {
             Err(TokenError::Read { .. }) => Err(Failure::NoToken),
             other => Ok(other?),
         }
     }
 }
 
+/// Where a broker of this folder's configuration is to be found from this machine.
+fn local_url(local: &LocalBroker) -> String {
+    let mut address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("ws://{address}/bus")
+}
+
 /// A name for a command that only sends or asks.
-pub fn passing_agent() -> AgentRef {
-    AgentRef::new(format!("cli-{}", uuid::Uuid::new_v4()))
+pub fn passing_agent(role: Option<String>) -> AgentRef {
+    in_role(AgentRef::new(format!("cli-{}", uuid::Uuid::new_v4())), role)
+}
+
+pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {
+    match role {
+        Some(role) => agent.with_role(role),
+        None => agent,
+    }
 }

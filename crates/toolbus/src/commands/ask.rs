@@ -20,7 +20,7 @@ pub struct AskArgs {
 }
 
 pub async fn run(args: AskArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(passing_agent(), true).await?.into_multiplexed();
+    let client = args.reach.connect(passing_agent(None), true).await?.into_multiplexed();
     let asked = tokio::select! {
         answer = client.ask(&args.name, args.question, args.timeout) => Some(answer),
         _ = tokio::signal::ctrl_c() => None,

@@ -3,21 +3,23 @@
 use super::print_line;
 use crate::failure::Failure;
 use crate::folders;
+use crate::stop::stop_signal;
 use clap::Args;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use toolbus_broker::{
     BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_or_create_token, read_token,
 };
 
+pub const DEFAULT_PORT: u16 = 7420;
+
 #[derive(Args)]
 pub struct BrokerArgs {
-    /// Address to listen on. Port 0 takes any free port.
-    #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
-    listen: SocketAddr,
+    /// Address to listen on. Port 0 takes any free port. Default: 127.0.0.1:7420.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
     /// Folder for the mailboxes. Default: TOOLBUS_DATA, or toolbus in the user's data folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -41,53 +43,74 @@ pub struct BrokerArgs {
     reserve: u64,
 }
 
+/// A broker with its data open and its port bound, ready to serve.
+pub struct OpenBroker {
+    pub server: Arc<BrokerServer>,
+    pub listener: TcpListener,
+    pub address: SocketAddr,
+    pub data: PathBuf,
+    pub token_file: PathBuf,
+}
+
 pub async fn run(args: BrokerArgs) -> Result<(), Failure> {
-    raise_descriptor_limit();
-    let data = match args.data {
-        Some(folder) => folder,
-        None => folders::data_folder()?,
-    };
-    let core = BrokerCore::open(&data, CoreOptions { reserve_bytes: args.reserve << 20, ..CoreOptions::default() })?;
-    let (token, token_file) = match args.shared_token_file {
-        Some(file) => (read_token(&file)?, file),
-        None => {
-            let file = data.join(folders::TOKEN_FILE);
-            (read_or_create_token(&file)?, file)
-        }
-    };
-    let listener =
-        TcpListener::bind(args.listen).await.map_err(|source| Failure::Listen { address: args.listen, source })?;
-    let address = listener.local_addr().map_err(|source| Failure::Listen { address: args.listen, source })?;
-    let options = ServerOptions {
-        max_connections: args.max_connections,
-        max_frame_bytes: args.max_frame,
-        allowed_origins: args.allow_origin,
-        allowed_hosts: args.allow_host,
-        ..ServerOptions::default()
-    };
-    let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);
-    stop_on_signals(&server)?;
-    print_line(&format!("data in {}", data.display()))?;
-    print_line(&format!("token in {}", token_file.display()))?;
-    print_line(&format!("listening on ws://{address}/bus"))?;
-    server.serve(listener).await?;
+    let stop = stop_signal()?;
+    let broker = args.open().await?;
+    print_line(&broker.whereabouts())?;
+    let server = Arc::clone(&broker.server);
+    tokio::spawn(async move {
+        stop.cancelled().await;
+        tracing::info!("stopping");
+        server.stop();
+    });
+    broker.server.serve(broker.listener).await?;
     tracing::info!("stopped; everything accepted is on disk");
     Ok(())
 }
 
-fn stop_on_signals(server: &Arc<BrokerServer>) -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-    let server = Arc::clone(server);
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping");
-        server.stop();
-    });
-    Ok(())
+impl BrokerArgs {
+    /// What a configuration file says counts where no flag does.
+    pub fn or(mut self, listen: Option<SocketAddr>, data: Option<PathBuf>) -> Self {
+        self.listen = self.listen.or(listen);
+        self.data = self.data.or(data);
+        self
+    }
+
+    pub async fn open(self) -> Result<OpenBroker, Failure> {
+        raise_descriptor_limit();
+        let data = match self.data {
+            Some(folder) => folder,
+            None => folders::data_folder()?,
+        };
+        let core =
+            BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
+        let (token, token_file) = match self.shared_token_file {
+            Some(file) => (read_token(&file)?, file),
+            None => {
+                let file = data.join(folders::TOKEN_FILE);
+                (read_or_create_token(&file)?, file)
+            }
+        };
+        let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+        let cannot = |source| Failure::Listen { address: listen, source };
+        let listener = TcpListener::bind(listen).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let options = ServerOptions {
+            max_connections: self.max_connections,
+            max_frame_bytes: self.max_frame,
+            allowed_origins: self.allow_origin,
+            allowed_hosts: self.allow_host,
+            ..ServerOptions::default()
+        };
+        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);
+        Ok(OpenBroker { server, listener, address, data, token_file })
+    }
+}
+
+impl OpenBroker {
+    pub fn whereabouts(&self) -> String {
+        let (data, token) = (self.data.display(), self.token_file.display());
+        format!("data in {data}\ntoken in {token}\nlistening on ws://{}/bus", self.address)
+    }
 }
 
 /// Every connection is a descriptor, and the usual soft limit is small.

@@ -2,9 +2,17 @@
 
 pub mod ask;
 pub mod broker;
+pub mod call;
+pub mod connect;
+pub mod demo_server;
+pub mod guard;
+pub mod host;
+pub mod init;
 pub mod ps;
 pub mod recv;
 pub mod send;
+pub mod tools;
+pub mod up;
 
 use crate::failure::Failure;
 use std::io::{self, Write};

@@ -3,6 +3,7 @@
 use super::print_line;
 use crate::failure::Failure;
 use crate::reach::{ReachArgs, passing_agent};
+use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
 use toolbus_protocol::Status;
@@ -14,7 +15,7 @@ pub struct PsArgs {
 }
 
 pub async fn run(args: PsArgs) -> Result<(), Failure> {
-    let me = passing_agent();
+    let me = passing_agent(None);
     let client = args.reach.connect(me.clone(), false).await?;
     let mut status = client.status().await?;
     status.connections.retain(|connection| connection.agent.session_id != me.session_id);
@@ -54,7 +55,7 @@ fn as_table(status: &Status) -> String {
             if c.subscribed { "yes" } else { "no" }.to_owned(),
         ]);
     }
-    let mut text = table(&rows);
+    let mut text = table(&rows, None);
     let mut rows = vec![["MAILBOX", "WAITING", "IN FLIGHT", "BYTES", "OLDEST"].map(str::to_owned)];
     for m in &status.mailboxes {
         rows.push([
@@ -66,7 +67,7 @@ fn as_table(status: &Status) -> String {
         ]);
     }
     text.push_str("\n\n");
-    text.push_str(&table(&rows));
+    text.push_str(&table(&rows, None));
     if status.more_mailboxes > 0 {
         text.push_str(&format!("\nand {} more mailboxes", status.more_mailboxes));
     }
@@ -74,23 +75,4 @@ fn as_table(status: &Status) -> String {
         text.push_str(&format!("\n{} damaged records were set aside; see the broker's log", status.set_aside));
     }
     text
-}
-
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let line = |row: &[String; N]| {
-        let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:<0$}", width(column)));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-fn age(ms: u64) -> String {
-    match ms {
-        0..1_000 => format!("{ms}ms"),
-        1_000..120_000 => format!("{}s", ms / 1_000),
-        120_000..7_200_000 => format!("{}m", ms / 60_000),
-        7_200_000..172_800_000 => format!("{}h", ms / 3_600_000),
-        _ => format!("{}d", ms / 86_400_000),
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::ReachArgs;
+use crate::reach::{ReachArgs, in_role};
 use clap::Args;
 use std::time::Duration;
 use toolbus_client::BrokerClient;
@@ -33,10 +33,7 @@ pub struct RecvArgs {
 }
 
 pub async fn run(args: RecvArgs) -> Result<(), Failure> {
-    let mut me = AgentRef::new(args.name.clone());
-    if let Some(role) = &args.role {
-        me = me.with_role(role.clone());
-    }
+    let me = in_role(AgentRef::new(args.name.clone()), args.role.clone());
     let client = args.reach.connect(me, args.follow).await?;
     client.subscribe().await?;
     let mut last = None;

@@ -35,7 +35,7 @@ pub struct SendArgs {
 
 pub async fn run(args: SendArgs) -> Result<(), Failure> {
     let body = read_body(args.body)?;
-    let me = args.sender.map_or_else(passing_agent, AgentRef::new);
+    let me = args.sender.map_or_else(|| passing_agent(None), AgentRef::new);
     let client = args.reach.connect(me.clone(), true).await?;
     let mut message = InboxMessage::new(me, args.kind, body);
     if let Some(id) = args.id {

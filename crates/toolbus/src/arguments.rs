@@ -1,0 +1,190 @@
+//! A tool's arguments as somebody types them: one JSON object, or `--arg name=value` where the schema says which type a
+//! value has. They become raw JSON, so that a number is sent as it was written.
+
+use crate::nearest::{nearest, or_list};
+use crate::schema;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use toolbus_mcp::{Members, Raw, empty_object, raw};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ArgumentsError {
+    #[error("the arguments are not JSON: {0}")]
+    NotJson(serde_json::Error),
+    #[error("the arguments have to be a JSON object, such as '{{\"name\": \"value\"}}'")]
+    NotAnObject,
+    #[error("--arg wants name=value, and {0:?} has no =")]
+    NoValue(String),
+    #[error("{tool} has no argument {name}{}", guess(.nearest))]
+    UnknownName { tool: String, name: String, nearest: Vec<String> },
+    #[error("{name} has to be of type {expected}, and {value:?} is not")]
+    WrongType { name: String, expected: String, value: String },
+    #[error("{tool} doesn't take these arguments:\n  {}", problems.join("\n  "))]
+    Refused { tool: String, problems: Vec<String> },
+}
+
+/// One JSON object, as text.
+pub fn from_json(text: &str) -> Result<Raw, ArgumentsError> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(empty_object());
+    }
+    let value: Raw = serde_json::from_str(text).map_err(ArgumentsError::NotJson)?;
+    // Also finds a name that stands there twice.
+    match Members::parse(value.get()) {
+        Ok(_) => Ok(value),
+        Err(_) if !value.get().starts_with('{') => Err(ArgumentsError::NotAnObject),
+        Err(error) => Err(ArgumentsError::NotJson(serde::de::Error::custom(error))),
+    }
+}
+
+/// From `name=value` pairs. A name that stands there several times collects an array.
+pub fn from_pairs(tool: &str, pairs: &[String], schema: &Value) -> Result<Raw, ArgumentsError> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or_else(|| ArgumentsError::NoValue(pair.clone()))?;
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((name, vec![value])),
+        }
+    }
+    let mut members = Members::default();
+    for (name, values) in groups {
+        let field = field(tool, name, schema)?;
+        let value = match &values[..] {
+            [value] => typed(name, value, schema, field)?,
+            values => typed_list(name, values, schema, field)?,
+        };
+        members.set(name.to_owned(), value);
+    }
+    Ok(members.to_raw())
+}
+
+/// Whether the tool's own schema takes them.
+pub fn check(tool: &str, arguments: &RawValue, schema: &Value) -> Result<(), ArgumentsError> {
+    let value: Value = serde_json::from_str(arguments.get()).map_err(ArgumentsError::NotJson)?;
+    let problems = schema::problems(schema, &value);
+    if problems.is_empty() { Ok(()) } else { Err(ArgumentsError::Refused { tool: tool.to_owned(), problems }) }
+}
+
+/// The field's schema. An unknown name passes where the schema allows more than it names.
+fn field<'a>(tool: &str, name: &str, schema: &'a Value) -> Result<&'a Value, ArgumentsError> {
+    let closed = schema["additionalProperties"] == Value::Bool(false);
+    let known: Vec<&str> = schema::properties(schema).map(|(name, _)| name).collect();
+    let similar = nearest(name, known.iter().copied());
+    match schema["properties"].get(name) {
+        Some(field) => Ok(field),
+        None if closed || !similar.is_empty() => Err(ArgumentsError::UnknownName {
+            tool: tool.to_owned(),
+            name: name.to_owned(),
+            nearest: similar.into_iter().map(str::to_owned).collect(),
+        }),
+        None => Ok(&Value::Null),
+    }
+}
+
+fn typed(name: &str, text: &str, root: &Value, field: &Value) -> Result<Raw, ArgumentsError> {
+    let types = schema::types(root, field);
+    if types == ["string"] {
+        return Ok(raw(text));
+    }
+    if let Ok(value) = serde_json::from_str::<Value>(text)
+        && (types.is_empty() || fits(&value, &types))
+    {
+        return serde_json::from_str(text).map_err(ArgumentsError::NotJson);
+    }
+    if types.is_empty() || types.contains(&"string") {
+        return Ok(raw(text));
+    }
+    if types.contains(&"array") {
+        let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+        return typed_list(name, &parts, root, field);
+    }
+    let expected = or_list(&types);
+    Err(ArgumentsError::WrongType { name: name.to_owned(), expected, value: text.to_owned() })
+}
+
+fn typed_list(name: &str, values: &[&str], root: &Value, field: &Value) -> Result<Raw, ArgumentsError> {
+    let types = schema::types(root, field);
+    if !types.is_empty() && !types.contains(&"array") {
+        let value = values.join(", ");
+        return Err(ArgumentsError::WrongType { name: name.to_owned(), expected: or_list(&types), value });
+    }
+    let items = &schema::resolve(root, field)["items"];
+    let item = |(index, value): (usize, &&str)| typed(&format!("{name}[{index}]"), value, root, items);
+    let items: Vec<Raw> = values.iter().enumerate().map(item).collect::<Result<_, _>>()?;
+    Ok(raw(&items))
+}
+
+fn fits(value: &Value, types: &[&str]) -> bool {
+    let own = schema::type_of(value);
+    types.contains(&own) || (own == "integer" && types.contains(&"number"))
+}
+
+fn guess(nearest: &[String]) -> String {
+    let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", or_list(&names)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tool() -> Value {
+        json!({
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"type": ["integer", "null"]},
+                "ratio": {"$ref": "#/$defs/Ratio"},
+                "on": {"type": "boolean"},
+                "values": {"type": "array", "items": {"type": "number"}},
+                "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+                "any": {},
+            },
+            "$defs": {"Ratio": {"type": "number"}},
+        })
+    }
+
+    #[track_caller]
+    fn check_pairs(pairs: &[&str], expected: &str) {
+        let pairs: Vec<String> = pairs.iter().map(ToString::to_string).collect();
+        let got = from_pairs("t", &pairs, &tool());
+        assert_eq!(got.map_or_else(|error| error.to_string(), |raw| raw.get().to_owned()), expected);
+    }
+
+    #[test]
+    fn values_take_the_type_that_the_schema_gives_them() {
+        check_pairs(&["text=5"], r#"{"text":"5"}"#);
+        check_pairs(&["text=a=b"], r#"{"text":"a=b"}"#);
+        check_pairs(&["count=9007199254740993"], r#"{"count":9007199254740993}"#);
+        check_pairs(&["count=null"], r#"{"count":null}"#);
+        check_pairs(&["ratio=1.0"], r#"{"ratio":1.0}"#);
+        check_pairs(&["ratio=1"], r#"{"ratio":1}"#);
+        check_pairs(&["on=true"], r#"{"on":true}"#);
+        check_pairs(&["values=[1,2]"], r#"{"values":[1,2]}"#);
+        check_pairs(&["values=1, 2.50"], r#"{"values":[1,2.50]}"#);
+        check_pairs(&["values=1", "values=2"], r#"{"values":[1,2]}"#);
+        check_pairs(&["either=5", "any=x", "new=1"], r#"{"either":5,"any":"x","new":1}"#);
+        check_pairs(&["either=five"], r#"{"either":"five"}"#);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_the_name() {
+        check_pairs(&["count=many"], "count has to be of type integer or null, and \"many\" is not");
+        check_pairs(&["values=1,x"], "values[1] has to be of type number, and \"x\" is not");
+        check_pairs(&["on=true", "on=false"], "on has to be of type boolean, and \"true, false\" is not");
+        check_pairs(&["count"], "--arg wants name=value, and \"count\" has no =");
+        check_pairs(&["txet=a"], "t has no argument txet; did you mean text?");
+    }
+
+    #[test]
+    fn json_has_to_be_one_object_without_repeated_names() {
+        assert_eq!(from_json(" ").expect("nothing is an empty object").get(), "{}");
+        assert_eq!(from_json(r#"{"a": 1.0}"#).expect("an object").get(), r#"{"a": 1.0}"#);
+        assert!(matches!(from_json("[1]"), Err(ArgumentsError::NotAnObject)));
+        assert!(matches!(from_json("{a}"), Err(ArgumentsError::NotJson(_))));
+        assert!(from_json(r#"{"a":1,"a":2}"#).expect_err("twice").to_string().contains("twice"));
+    }
+}

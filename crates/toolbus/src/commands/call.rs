@@ -1,0 +1,258 @@
+//! `toolbus call`: one call of one tool, over the bus to the host that has it.
+//!
+//! The exit code says how it ended: 0 the tool's result, 1 the tool's or its server's error, 2 anything else (the bus,
+//! the arguments), 130 cancelled by Ctrl-C.
+
+use super::{parse_duration, print_line};
+use crate::arguments;
+use crate::catalog::{Catalog, ToolSeen};
+use crate::failure::Failure;
+use crate::progress::{Progress, one_line};
+use crate::reach::{ReachArgs, passing_agent};
+use crate::show::show;
+use crate::table::age;
+use clap::Args;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use toolbus_client::{Call, CallItem, MultiplexedClient, SendOptions};
+use toolbus_mcp::{
+    ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, codes, meta, raw,
+};
+use toolbus_protocol::{Body, InboxMessage};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus call now --arg zone=Europe/Berlin
+  toolbus call chart '{\"values\": [3, 1, 2]}' --out pictures
+  echo '{\"text\": \"hello\"}' | toolbus call text_stats -
+
+Exit code: 0 the tool's result, 1 an error of the tool, 2 an error of the bus or of the arguments, 130 cancelled.")]
+pub struct CallArgs {
+    /// The tool, as `toolbus tools` shows it.
+    tool: String,
+    /// The arguments as a JSON object; `-` reads them from standard input.
+    #[arg(value_name = "JSON|-", conflicts_with = "arg")]
+    arguments: Option<String>,
+    /// One argument. The tool's schema says which type the value has. A list takes a,b,c, or the name several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    arg: Vec<String>,
+    /// Call the tool of this host.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Role to act in.
+    #[arg(long, env = "TOOLBUS_ROLE")]
+    role: Option<String>,
+    /// How long the call may take, waiting for a host that is away included.
+    #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+    deadline: Duration,
+    /// Folder for images and other files in the result.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    out: PathBuf,
+    /// Send the arguments as they are, without checking them against the tool's schema.
+    #[arg(long)]
+    no_check: bool,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+/// How long the host may take to confirm a cancel. It gives the server 5 s itself.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(7);
+const PROGRESS_TOKEN: &str = "toolbus-call";
+const CANCELLED: u8 = 130;
+
+pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
+    // Before anything is sent: a body that can't be read is nobody else's business.
+    let given = args.arguments.clone().map(read_arguments).transpose()?;
+    let client = args.reach.connect(passing_agent(args.role.clone()), true).await?;
+    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    let tool = catalog.tool(&args.tool)?;
+    let arguments = take_arguments(&args, given, &tool)?;
+    let client = client.into_multiplexed();
+    let session = uuid::Uuid::new_v4().to_string();
+    let ended = exchange(&client, &args, &tool, &session, arguments).await;
+    let close = HostRequest::Close { session };
+    // Without a wait for the receipt: a host that is away has nothing to close.
+    tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
+    client.close().await;
+    match ended? {
+        Ended::Outcome(outcome) => report(&args, outcome),
+        Ended::Cancelled => {
+            eprintln!("cancelled");
+            Ok(ExitCode::from(CANCELLED))
+        }
+    }
+}
+
+fn read_arguments(text: String) -> Result<Raw, Failure> {
+    let mut text = text;
+    if text == "-" {
+        text.clear();
+        std::io::stdin().read_to_string(&mut text).map_err(Failure::Stdin)?;
+    }
+    Ok(arguments::from_json(&text)?)
+}
+
+fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &ToolSeen<'_>) -> Result<Raw, Failure> {
+    let schema = tool.input_schema();
+    let arguments = match given {
+        Some(given) => given,
+        None => arguments::from_pairs(&args.tool, &args.arg, &schema)?,
+    };
+    if !args.no_check {
+        arguments::check(&args.tool, &arguments, &schema)?;
+    }
+    Ok(arguments)
+}
+
+enum Ended {
+    Outcome(Outcome),
+    Cancelled,
+}
+
+async fn exchange(
+    client: &MultiplexedClient,
+    args: &CallArgs,
+    tool: &ToolSeen<'_>,
+    session: &str,
+    arguments: Raw,
+) -> Result<Ended, Failure> {
+    let mut progress = Progress::new(args.reach.json);
+    if !tool.host.online {
+        let (host, since) = (&tool.host.name, age(tool.host.since_ms));
+        progress.say(&format!("{host} is away (for {since}); waiting until it is back, Ctrl-C gives up"));
+    }
+    let request = HostRequest::Rpc(Rpc {
+        server: tool.server.name.clone(),
+        session: session.to_owned(),
+        client: ClientHello::modern(),
+        method: "tools/call".into(),
+        params: Some(params(&args.tool, arguments)),
+    });
+    let message = message(client, &request)?;
+    let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
+    let ended = follow(&mut call, &mut progress).await;
+    progress.finish();
+    ended
+}
+
+/// Until the reply, or until nobody wants to wait for it any more.
+async fn follow(call: &mut Call, progress: &mut Progress) -> Result<Ended, Failure> {
+    let mut give_up = None;
+    loop {
+        let patience = async {
+            match give_up {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            item = call.next() => match item {
+                Some(CallItem::Event(body)) => show_event(&body, progress),
+                Some(CallItem::Reply(reply)) => return read_reply(reply),
+                None => return Err(Failure::Client(toolbus_client::BrokerError::Closed)),
+            },
+            _ = tokio::signal::ctrl_c() => {
+                if give_up.is_some() {
+                    return Ok(Ended::Cancelled);
+                }
+                call.cancel();
+                progress.say("cancelling; Ctrl-C again leaves at once");
+                give_up = Some(tokio::time::Instant::now() + CANCEL_PATIENCE);
+            }
+            () = patience => return Ok(Ended::Cancelled),
+        }
+    }
+}
+
+fn read_reply(reply: Result<InboxMessage, toolbus_client::BrokerError>) -> Result<Ended, Failure> {
+    let reply = reply?;
+    let body = String::from_utf8_lossy(reply.body.as_bytes());
+    Ok(match HostReply::parse(&body)? {
+        HostReply::Rpc(outcome) => Ended::Outcome(outcome),
+        HostReply::Cancelled => Ended::Cancelled,
+    })
+}
+
+fn show_event(body: &Body, progress: &mut Progress) {
+    let text = String::from_utf8_lossy(body.as_bytes());
+    let Ok(HostEvent::Notification { method, params, .. }) = HostEvent::parse(&text) else { return };
+    match method.as_str() {
+        "notifications/progress" => progress.report(params.as_deref()),
+        "notifications/message" => {
+            let params = params.and_then(|params| serde_json::from_str::<Value>(params.get()).ok()).unwrap_or_default();
+            let text = params["data"].as_str().map_or_else(|| params["data"].to_string(), str::to_owned);
+            progress.say(&format!("{}: {}", params["level"].as_str().unwrap_or("log"), one_line(&text)));
+        }
+        _ => {}
+    }
+}
+
+fn params(tool: &str, arguments: Raw) -> Raw {
+    let me = raw(&json!({"name": "toolbus", "title": "toolbus call", "version": env!("CARGO_PKG_VERSION")}));
+    let mut words = Members::default();
+    // Nothing is promised that a command without a dialogue could not keep.
+    for (name, value) in meta::modern(MODERN_VERSION, toolbus_mcp::empty_object(), Some(me)) {
+        words.set(name, value);
+    }
+    words.set(meta::PROGRESS_TOKEN, raw(PROGRESS_TOKEN));
+    let mut params = Members::default();
+    params.set("name", raw(tool));
+    params.set("arguments", arguments);
+    params.set(meta::META, words.to_raw());
+    params.to_raw()
+}
+
+fn message(client: &MultiplexedClient, request: &HostRequest) -> Result<InboxMessage, Failure> {
+    Ok(InboxMessage::new(client.client().me(), "mcp_request", Body::parse(request.to_json())?))
+}
+
+async fn send(client: &MultiplexedClient, host: &str, request: &HostRequest) -> Result<(), Failure> {
+    let send = SendOptions { deadline: Some(Duration::from_secs(60)) };
+    client.client().deliver_with(host, message(client, request)?, send).await?;
+    Ok(())
+}
+
+fn report(args: &CallArgs, outcome: Outcome) -> Result<ExitCode, Failure> {
+    let result = match outcome {
+        Outcome::Result(result) => result,
+        Outcome::Error(error) => return report_error(args, &error),
+    };
+    let value: Value = serde_json::from_str(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    if value["resultType"] == "input_required" {
+        return Err(Failure::InputRequired { tool: args.tool.clone() });
+    }
+    let code = if value["isError"] == Value::Bool(true) { ExitCode::from(1) } else { ExitCode::SUCCESS };
+    if args.reach.json {
+        print_line(result.get())?;
+        return Ok(code);
+    }
+    let shown = show(&args.tool, &value, &args.out)?;
+    for line in shown.lines {
+        if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }
+    }
+    if shown.is_error {
+        eprintln!("error: {} failed", args.tool);
+    }
+    Ok(code)
+}
+
+fn report_error(args: &CallArgs, error: &Raw) -> Result<ExitCode, Failure> {
+    let value: Value = serde_json::from_str(error.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let by_bus = value["code"] == codes::BUS;
+    if args.reach.json {
+        print_line(&format!("{{\"error\":{}}}", error.get()))?;
+    }
+    let message = one_line(value["message"].as_str().unwrap_or("an error without a message"));
+    match value["data"]["code"].as_str() {
+        Some(code) => eprintln!("error[{code}]: {message}"),
+        None => eprintln!("error: {message} ({})", value["code"]),
+    }
+    if let Some(hint) = value["data"]["hint"].as_str() {
+        eprintln!("hint: {}", one_line(hint));
+    }
+    Ok(ExitCode::from(if by_bus { 2 } else { 1 }))
+}

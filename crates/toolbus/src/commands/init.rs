@@ -1,0 +1,38 @@
+//! `toolbus init`: a toolbus.toml to begin with, full of comments.
+
+use super::print_line;
+use crate::config::{FILE_NAME, TEMPLATE};
+use crate::failure::Failure;
+use clap::Args;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct InitArgs {
+    /// Where to write it.
+    #[arg(default_value = FILE_NAME, value_name = "FILE")]
+    file: PathBuf,
+    /// Replace a file that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+pub async fn run(args: InitArgs) -> Result<(), Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if args.force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    let written = options.open(&args.file).and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
+    match written {
+        Ok(()) => print_line(&format!(
+            "wrote {}\nnext: name your servers in it, then `toolbus up` hosts them",
+            args.file.display()
+        )),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Failure::Exists { file: args.file }),
+        Err(source) => Err(Failure::Write { file: args.file, source }),
+    }
+}

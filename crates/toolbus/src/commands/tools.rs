@@ -1,0 +1,126 @@
+//! `toolbus tools`: which tools there are, where they run, and what is wrong with those that don't.
+
+use super::print_line;
+use crate::catalog::{Catalog, HostSeen, ToolSeen};
+use crate::failure::Failure;
+use crate::progress::one_line;
+use crate::reach::{ReachArgs, passing_agent};
+use crate::table::{age, table, terminal_width};
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+use toolbus_mcp::{Members, Raw, ServerCard, ServerState, raw};
+
+#[derive(Args)]
+pub struct ToolsArgs {
+    /// Show the tools of this host only.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Role to act in: what its rules hide is not shown.
+    #[arg(long, env = "TOOLBUS_ROLE")]
+    role: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
+    let client = args.reach.connect(passing_agent(args.role), false).await?;
+    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    client.close().await;
+    if args.reach.json {
+        return print_line(&as_json(&catalog));
+    }
+    print_line(&as_text(&catalog, terminal_width()))
+}
+
+fn as_json(catalog: &Catalog) -> String {
+    let tool = |tool: ToolSeen<'_>| {
+        raw(&ToolJson {
+            name: tool.name(),
+            server: tool.server.name.clone(),
+            host: tool.host.name.clone(),
+            online: tool.host.online,
+            hints: tool.hints(),
+            definition: tool.definition.clone(),
+        })
+    };
+    let server = |server: &ServerCard| {
+        json!({
+            "name": server.name, "state": server.state, "down": server.down, "eras": server.eras,
+            "tools": server.tools.len(), "resources": server.resources.len(),
+            "resource_templates": server.resource_templates.len(), "prompts": server.prompts.len(),
+        })
+    };
+    let host = |host: &HostSeen| {
+        raw(&json!({
+            "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.card.problems,
+            "servers": host.card.servers.iter().map(server).collect::<Vec<_>>(),
+        }))
+    };
+    let mut members = Members::default();
+    members.set("tools", raw(&catalog.tools().map(tool).collect::<Vec<_>>()));
+    members.set("hosts", raw(&catalog.hosts.iter().map(host).collect::<Vec<_>>()));
+    members.to_raw().get().to_owned()
+}
+
+#[derive(Serialize)]
+struct ToolJson {
+    name: String,
+    server: String,
+    host: String,
+    online: bool,
+    hints: Vec<&'static str>,
+    /// As the server wrote it.
+    definition: Raw,
+}
+
+fn as_text(catalog: &Catalog, width: Option<usize>) -> String {
+    if catalog.hosts.is_empty() {
+        return "No host has announced any tools yet.\n\
+            Start one with `toolbus up` (with a demo server if you configure none) or `toolbus host --broker URL`."
+            .to_owned();
+    }
+    let mut rows = vec![["NAME", "SERVER", "HOST", "HINTS", "DESCRIPTION"].map(str::to_owned)];
+    for tool in catalog.tools() {
+        let host = match tool.host.online {
+            true => tool.host.name.clone(),
+            false => format!("{} (away)", tool.host.name),
+        };
+        let hints = tool.hints().join(", ");
+        rows.push([tool.name(), tool.server.name.clone(), host, hints, one_line(&tool.description())]);
+    }
+    let mut text = if rows.len() > 1 { table(&rows, width) } else { "The hosts have no tools for you.".to_owned() };
+    for remark in catalog.hosts.iter().flat_map(remarks) {
+        text.push_str("\n\n");
+        text.push_str(&remark);
+    }
+    text
+}
+
+/// What is to be known about a host beside its tools.
+fn remarks(host: &HostSeen) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !host.online {
+        remarks.push(format!(
+            "{} is away (for {}): calls wait for it until their deadline",
+            host.name,
+            age(host.since_ms)
+        ));
+    }
+    for server in &host.card.servers {
+        match (&server.down, server.state) {
+            (Some(down), ServerState::Down) => {
+                let mut remark = format!("{} on {} is down: {}", server.name, host.name, one_line(&down.reason));
+                for line in &down.stderr {
+                    remark.push_str(&format!("\n  | {}", one_line(line)));
+                }
+                remarks.push(remark);
+            }
+            (_, ServerState::Down) => remarks.push(format!("{} on {} is down", server.name, host.name)),
+            (_, ServerState::Starting) => remarks.push(format!("{} on {} is starting", server.name, host.name)),
+            (_, ServerState::Up) => {}
+        }
+    }
+    remarks.extend(host.card.problems.iter().map(|problem| format!("problem on {}: {}", host.name, one_line(problem))));
+    remarks
+}

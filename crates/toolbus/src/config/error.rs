@@ -1,0 +1,78 @@
+//! What is wrong with a configuration file, where, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use toolbus_upstream::ConfigError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", file.display())]
+pub struct ConfigFailure {
+    file: PathBuf,
+    problem: ConfigProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigProblem {
+    #[error("can't be read: {0}")]
+    Unreadable(io::Error),
+    #[error("{0}: {1}")]
+    Syntax(Position, String),
+    #[error("{position}: unknown key {key:?}{}", in_table(table))]
+    UnknownKey { position: Position, key: String, table: String, nearest: Option<String>, known: String },
+    #[error("{position}: {key} has to be {expected}")]
+    WrongType { position: Position, key: String, expected: &'static str },
+    #[error("{0}")]
+    Servers(ConfigError),
+    #[error("server {server:?} is also in {}", first.display())]
+    InBothFiles { server: String, first: PathBuf },
+}
+
+/// Both counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    pub line: usize,
+    pub column: usize,
+}
+
+impl Position {
+    pub fn of_offset(text: &str, offset: usize) -> Self {
+        let mut before = text.get(..offset).unwrap_or(text).rsplit('\n');
+        let column = before.next().unwrap_or_default().chars().count() + 1;
+        Self { line: before.count() + 1, column }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+impl ConfigProblem {
+    pub fn in_file(self, file: &Path) -> ConfigFailure {
+        ConfigFailure { file: file.to_owned(), problem: self }
+    }
+
+    fn hint(&self) -> String {
+        match self {
+            Self::Unreadable(_) => "check the path; `toolbus init` writes a file to begin with".into(),
+            Self::Syntax(..) => "correct the file at that place".into(),
+            Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean {nearest}?"),
+            Self::UnknownKey { known, .. } => format!("known keys: {known}"),
+            Self::WrongType { .. } => "correct the value".into(),
+            Self::Servers(error) => error.hint(),
+            Self::InBothFiles { .. } => "give one of them another name".into(),
+        }
+    }
+}
+
+impl ConfigFailure {
+    pub fn hint(&self) -> String {
+        self.problem.hint()
+    }
+}
+
+fn in_table(table: &str) -> String {
+    if table.is_empty() { String::new() } else { format!(" in [{table}]") }
+}

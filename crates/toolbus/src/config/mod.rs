@@ -1,0 +1,110 @@
+//! What toolbus.toml and `--mcp-config` say: where to listen, which servers to host, and which role may use what.
+//!
+//! The file is the one of `--config`, or `toolbus.toml` in the working folder, or the one in the user's config folder;
+//! the first that is there counts, and none is fine.
+
+mod error;
+mod read;
+
+pub use error::{ConfigFailure, ConfigProblem};
+
+use std::env;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use toolbus_upstream::{ServerConfig, read_mcp_servers_json};
+
+pub const FILE_NAME: &str = "toolbus.toml";
+
+/// What `toolbus init` writes.
+pub const TEMPLATE: &str = include_str!("template.toml");
+
+#[derive(Debug, Default)]
+pub struct Config {
+    /// The toolbus.toml that was read.
+    pub file: Option<PathBuf>,
+    pub listen: Option<SocketAddr>,
+    pub data: Option<PathBuf>,
+    /// The host's name on the bus.
+    pub name: Option<String>,
+    /// In the order of the files; those of toolbus.toml come first.
+    pub servers: Vec<ServerConfig>,
+    /// What each role may use, as patterns.
+    pub roles: Vec<(String, Vec<String>)>,
+    /// What was passed over, in sentences.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads the file that counts, and the servers of an `mcpServers` file beside it.
+    pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
+        let mut config = match explicit.map(Path::to_owned).or_else(usual_file) {
+            Some(file) => Self::read(&file)?,
+            None => Self::default(),
+        };
+        if let Some(file) = mcp_config {
+            config.add_mcp_servers(file)?;
+        }
+        Ok(config)
+    }
+
+    fn read(file: &Path) -> Result<Self, ConfigFailure> {
+        let text = read_file(file)?;
+        let mut config = read::read(&text, &environment).map_err(|problem| problem.in_file(file))?;
+        // A path in the file means the same wherever the command is started.
+        if let (Some(data), Some(folder)) = (&config.data, file.parent()) {
+            config.data = Some(folder.join(data));
+        }
+        config.file = Some(file.to_owned());
+        Ok(config)
+    }
+
+    fn add_mcp_servers(&mut self, file: &Path) -> Result<(), ConfigFailure> {
+        let text = read_file(file)?;
+        let read =
+            read_mcp_servers_json(&text, &environment).map_err(|error| ConfigProblem::Servers(error).in_file(file))?;
+        for server in read.servers {
+            if self.servers.iter().any(|known| known.name == server.name) {
+                let first = self.file.clone().unwrap_or_else(|| file.to_owned());
+                return Err(ConfigProblem::InBothFiles { server: server.name, first }.in_file(file));
+            }
+            self.servers.push(server);
+        }
+        self.warnings.extend(read.warnings.into_iter().map(|warning| format!("{}: {warning}", file.display())));
+        Ok(())
+    }
+}
+
+/// Where a broker that was started by this configuration is.
+#[derive(Debug, Default)]
+pub struct LocalBroker {
+    pub listen: Option<SocketAddr>,
+    pub data: Option<PathBuf>,
+}
+
+/// For commands that only want to reach the broker: whatever else is wrong in the file is not their business.
+pub fn local_broker() -> LocalBroker {
+    let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
+    let read = || {
+        let file = explicit.or_else(usual_file)?;
+        let mut local = read::read_local(&std::fs::read_to_string(&file).ok()?)?;
+        local.data = local.data.map(|data| file.parent().map_or(data.clone(), |folder| folder.join(&data)));
+        Some(local)
+    };
+    read().unwrap_or_default()
+}
+
+fn usual_file() -> Option<PathBuf> {
+    let here = PathBuf::from(FILE_NAME);
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
+    let users = home.map(|folder| folder.join("toolbus").join(FILE_NAME));
+    std::iter::once(here).chain(users).find(|file| file.is_file())
+}
+
+fn read_file(file: &Path) -> Result<String, ConfigFailure> {
+    std::fs::read_to_string(file).map_err(|source| ConfigProblem::Unreadable(source).in_file(file))
+}
+
+fn environment(name: &str) -> Option<String> {
+    env::var(name).ok()
+}

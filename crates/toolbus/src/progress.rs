@@ -1,0 +1,86 @@
+//! A call's progress for whoever watches: a bar on a terminal, plain lines elsewhere, always on standard error.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+pub struct Progress {
+    /// Only on a terminal.
+    bar: Option<ProgressBar>,
+    quiet: bool,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    progress: f64,
+    total: Option<f64>,
+    message: Option<String>,
+}
+
+/// A bar has no fractions, and totals may be as small as 1.0.
+const STEPS: f64 = 1000.0;
+
+impl Progress {
+    pub fn new(quiet: bool) -> Self {
+        Self { bar: (!quiet && stderr().is_terminal()).then(ProgressBar::hidden), quiet }
+    }
+
+    /// Takes the params of `notifications/progress`.
+    pub fn report(&mut self, params: Option<&RawValue>) {
+        let Some(report) = params.and_then(|params| serde_json::from_str::<Report>(params.get()).ok()) else { return };
+        let message = report.message.map(|message| one_line(&message));
+        match &mut self.bar {
+            Some(bar) => advance(bar, report.progress, report.total, message.unwrap_or_default()),
+            None => {
+                let of = report.total.map_or(String::new(), |total| format!("/{total}"));
+                let message = message.map_or(String::new(), |message| format!(" {message}"));
+                self.say(&format!("progress {}{of}{message}", report.progress));
+            }
+        }
+    }
+
+    /// Something worth a line, without disturbing the bar.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            _ if self.quiet => {}
+            Some(bar) if !bar.is_hidden() => bar.suspend(|| eprintln!("{line}")),
+            _ => eprintln!("{line}"),
+        }
+    }
+
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn advance(bar: &mut ProgressBar, progress: f64, total: Option<f64>, message: String) {
+    if bar.is_hidden() {
+        *bar = ProgressBar::no_length();
+        bar.enable_steady_tick(Duration::from_millis(120));
+    }
+    match total.filter(|total| *total > 0.0) {
+        Some(total) => {
+            bar.set_style(style("{bar:32.cyan/blue} {percent:>3}% {elapsed} {wide_msg}"));
+            bar.set_length((total * STEPS) as u64);
+            bar.set_position((progress.clamp(0.0, total) * STEPS) as u64);
+            bar.set_message(message);
+        }
+        None => {
+            bar.set_style(style("{spinner:.cyan} {elapsed} {wide_msg}"));
+            bar.set_message(format!("{progress} {message}"));
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is one of ours")
+}
+
+/// A server's words go to a terminal: no line breaks, no control sequences.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}

@@ -1,0 +1,154 @@
+//! A tool's result for a person: text is printed, images and other binary content go to files, structured content is
+//! shown when there is no text.
+
+use crate::progress::one_line;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::Value;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    #[error("can't save to {}: {source}", file.display())]
+    Save { file: PathBuf, source: io::Error },
+}
+
+/// What is said about a result, and whether the tool called it an error.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub lines: Vec<String>,
+    pub is_error: bool,
+}
+
+/// Past this many files of one name somebody should clear up.
+const MOST_FILES: u32 = 10_000;
+
+pub fn show(tool: &str, result: &Value, folder: &Path) -> Result<Shown, ShowError> {
+    let mut shown = Shown { is_error: result["isError"] == Value::Bool(true), ..Shown::default() };
+    let mut has_text = false;
+    for block in result["content"].as_array().into_iter().flatten() {
+        let text = |key: &str| block[key].as_str().unwrap_or_default();
+        match text("type") {
+            "text" => {
+                has_text = true;
+                shown.lines.push(printable(text("text")));
+            }
+            "image" | "audio" => shown.lines.push(save(tool, text("mimeType"), text("data"), folder)?),
+            "resource" => shown.lines.push(embedded(tool, &block["resource"], folder)?),
+            "resource_link" => {
+                let name = block["title"].as_str().unwrap_or_else(|| text("name"));
+                shown.lines.push(one_line(&format!("{} ({name})", text("uri"))));
+            }
+            _ => shown.lines.push(printable(&block.to_string())),
+        }
+    }
+    if !has_text && !result["structuredContent"].is_null() {
+        shown.lines.push(format!("{:#}", result["structuredContent"]));
+    }
+    Ok(shown)
+}
+
+fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowError> {
+    let uri = one_line(resource["uri"].as_str().unwrap_or("resource"));
+    match (resource["text"].as_str(), resource["blob"].as_str()) {
+        (Some(text), _) => Ok(format!("{uri}:\n{}", printable(text))),
+        (None, Some(blob)) => {
+            let saved = save(tool, resource["mimeType"].as_str().unwrap_or_default(), blob, folder)?;
+            Ok(format!("{uri}: {saved}"))
+        }
+        (None, None) => Ok(uri),
+    }
+}
+
+/// Saves under a name that is free: nothing is ever overwritten.
+fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String, ShowError> {
+    let mime_type = one_line(mime_type);
+    let Ok(bytes) = BASE64_STANDARD.decode(data) else { return Ok(format!("({mime_type} that is not valid base64)")) };
+    let stem: String =
+        tool.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
+    let stem = stem.trim_start_matches('.');
+    let stem = if stem.is_empty() { "result" } else { stem };
+    let mut number = 0;
+    loop {
+        let name = if number == 0 { stem.to_owned() } else { format!("{stem}-{number}") };
+        let file = folder.join(format!("{name}.{}", extension(&mime_type)));
+        let opened = OpenOptions::new().write(true).create_new(true).open(&file);
+        match opened.and_then(|mut open| open.write_all(&bytes)) {
+            Ok(()) => return Ok(format!("{mime_type}, {} bytes, saved to {}", bytes.len(), file.display())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MOST_FILES => number += 1,
+            Err(source) => return Err(ShowError::Save { file, source }),
+        }
+    }
+}
+
+fn extension(mime_type: &str) -> &'static str {
+    let essence = mime_type.split(';').next().unwrap_or_default().trim();
+    match essence {
+        "image/png" => "png",
+        "image/jpeg" | "image/jpg" => "jpg",
+        "image/gif" => "gif",
+        "image/webp" => "webp",
+        "image/svg+xml" => "svg",
+        "audio/wav" | "audio/x-wav" | "audio/wave" => "wav",
+        "audio/mpeg" | "audio/mp3" => "mp3",
+        "audio/ogg" => "ogg",
+        "application/pdf" => "pdf",
+        "application/json" => "json",
+        "application/zip" => "zip",
+        "text/plain" => "txt",
+        "text/html" => "html",
+        _ => "bin",
+    }
+}
+
+/// A tool's text may be read on a terminal: its control sequences stay outside.
+fn printable(text: &str) -> String {
+    text.trim_end_matches('\n').chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_kind_of_content_is_shown_and_files_are_never_overwritten() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let result = json!({"content": [
+            {"type": "text", "text": "hello\n\u{1b}[31mred"},
+            {"type": "image", "mimeType": "image/png", "data": "AAEC"},
+            {"type": "audio", "mimeType": "audio/wav", "data": "AA=="},
+            {"type": "image", "mimeType": "image/png", "data": "%%%"},
+            {"type": "resource", "resource": {"uri": "a://b", "text": "inside"}},
+            {"type": "resource", "resource": {"uri": "a://c", "blob": "AA==", "mimeType": "x/y"}},
+            {"type": "resource_link", "uri": "a://d", "name": "dee"},
+            {"type": "hologram", "rays": 3},
+        ], "structuredContent": {"unseen": 1}});
+        let shown = show("../evil tool", &result, folder.path()).expect("it can be saved");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        assert_eq!(
+            shown.lines,
+            [
+                "hello\n[31mred".to_owned(),
+                format!("image/png, 3 bytes, saved to {}", path("_evil_tool.png")),
+                format!("audio/wav, 1 bytes, saved to {}", path("_evil_tool.wav")),
+                "(image/png that is not valid base64)".to_owned(),
+                "a://b:\ninside".to_owned(),
+                format!("a://c: x/y, 1 bytes, saved to {}", path("_evil_tool.bin")),
+                "a://d (dee)".to_owned(),
+                r#"{"rays":3,"type":"hologram"}"#.to_owned(),
+            ]
+        );
+        show("../evil tool", &result, folder.path()).expect("it can be saved again");
+        assert_eq!(std::fs::read(path("_evil_tool-1.png")).expect("a second file"), [0, 1, 2]);
+    }
+
+    #[test]
+    fn structured_content_is_shown_where_there_is_no_text() {
+        let result = json!({"content": [], "structuredContent": {"a": 1}, "isError": true});
+        let shown = show("t", &result, Path::new(".")).expect("nothing to save");
+        assert_eq!(shown, Shown { lines: vec!["{\n  \"a\": 1\n}".to_owned()], is_error: true });
+    }
+}

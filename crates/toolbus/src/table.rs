@@ -1,0 +1,75 @@
+//! Tables for a terminal: columns as wide as they need, the last one wrapped to what is left.
+
+use unicode_width::UnicodeWidthStr;
+
+const GAP: usize = 2;
+/// A last column narrower than this is not worth wrapping.
+const NARROWEST: usize = 24;
+
+/// Lays rows out in columns. With a width, the last column is wrapped; without, it is left on one line.
+pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> String {
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or_default());
+    let before: usize = widths[..N - 1].iter().map(|width| width + GAP).sum();
+    let room = width.map(|width| width.saturating_sub(before).max(NARROWEST));
+    let mut lines = Vec::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row[..N - 1].iter().zip(widths) {
+            line.push_str(cell);
+            line.push_str(&" ".repeat(width + GAP - cell.width()));
+        }
+        let mut parts = room.map_or_else(|| vec![row[N - 1].clone()], |room| wrap(&row[N - 1], room)).into_iter();
+        line.push_str(&parts.next().unwrap_or_default());
+        lines.push(line.trim_end().to_owned());
+        lines.extend(parts.map(|part| format!("{}{part}", " ".repeat(before))));
+    }
+    lines.join("\n")
+}
+
+/// Breaks a text between words, into lines of at most that width where its words allow it.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.width() + 1 + word.width() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// How wide the terminal is that standard output goes to; nothing if it goes elsewhere.
+pub fn terminal_width() -> Option<usize> {
+    let size = terminal_size::terminal_size_of(std::io::stdout());
+    size.map(|(width, _)| usize::from(width.0))
+}
+
+/// A time span in one unit.
+pub fn age(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..120_000 => format!("{}s", ms / 1_000),
+        120_000..7_200_000 => format!("{}m", ms / 60_000),
+        7_200_000..172_800_000 => format!("{}h", ms / 3_600_000),
+        _ => format!("{}d", ms / 86_400_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_column_is_wrapped_under_itself() {
+        let rows = [["NAME", "DESCRIPTION"], ["日本", "one two three four five six"], ["x", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows, Some(20)), "NAME  DESCRIPTION\n日本  one two three four five\n      six\nx");
+        assert_eq!(table(&rows, None), "NAME  DESCRIPTION\n日本  one two three four five six\nx");
+    }
+}
