@@ -106,7 +106,7 @@ impl Front {
             tracing::debug!(id = ?response.id, "an answer to nothing that was asked");
             return;
         };
-        self.send(&question.host.clone(), &HostRequest::Answer(question.into_answer(&self.session, response.outcome)))
+        self.send(&question.host.clone(), HostRequest::Answer(question.into_answer(&self.session, response.outcome)))
             .await;
     }
 
@@ -137,7 +137,7 @@ impl Front {
     pub async fn close(&self) {
         let touched = std::mem::take(&mut lock(&self.state).touched);
         for host in touched {
-            self.send(&host, &HostRequest::Close { session: self.session.clone() }).await;
+            self.send(&host, HostRequest::Close { session: self.session.clone() }).await;
         }
     }
 
@@ -182,7 +182,7 @@ impl Front {
     }
 
     /// Sends what is not answered. A bus that refuses it is not the client's to repair.
-    async fn send(&self, host: &str, request: &HostRequest) {
+    async fn send(&self, host: &str, request: HostRequest) {
         let outcome = self.worker.bus.send(host, body(request), CLOSE_DEADLINE).await;
         if let Err(error) = outcome
             && !matches!(error, BrokerError::Closed)
@@ -192,6 +192,6 @@ impl Front {
     }
 }
 
-fn body(request: &HostRequest) -> Body {
-    Body::from_trusted(request.to_json().into())
+fn body(request: HostRequest) -> Body {
+    Body::from_trusted(request.into_json().into())
 }

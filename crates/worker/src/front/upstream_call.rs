@@ -61,7 +61,7 @@ impl UpstreamCall {
             params,
         };
         front.touch(&upstream.host);
-        let call = front.worker.bus.start_call(&upstream.host, body(&HostRequest::Rpc(rpc)), limit).await;
+        let call = front.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await;
         let call = call.map_err(|error| error::from_bus(&error))?;
         if let Some(number) = number
             && let Some(flight) = lock(&front.state).calls.get_mut(&number)
@@ -216,7 +216,7 @@ impl Front {
                 }
                 let refusal = RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client can't be asked now");
                 let answer = toolbus_mcp::Answer { server, session: self.session.clone(), id, outcome: refusal.into() };
-                self.send(host, &HostRequest::Answer(answer)).await;
+                self.send(host, HostRequest::Answer(answer)).await;
                 None
             }
             HostEvent::Closed { server, reason } => {
