@@ -109,9 +109,10 @@ impl BrokerClient {
     }
 
     /// Like [`BrokerClient::deliver_with`], without waiting until it is safe: it is sent again after a reconnect if need
-    /// be.
-    pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<()> {
-        self.start_delivery(to, &message, send, None, None).await
+    /// be. Messages leave in the order of these calls.
+    pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
+        self.start_delivery(to, &message, send, None, None).await?;
+        Ok(message.id)
     }
 
     /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.

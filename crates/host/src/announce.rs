@@ -4,30 +4,80 @@ use crate::host::Host;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::raw;
-use toolbus_protocol::Body;
+use tokio::time::Instant;
+use toolbus_client::BrokerError;
+use toolbus_mcp::{Card, ListKind, raw};
+use toolbus_protocol::{Body, ErrorCode};
 
 /// Changes that come together are told together.
 const GATHER: Duration = Duration::from_millis(20);
+/// After a failure that may pass.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+type Cards = Vec<(Option<String>, Body)>;
 
 pub async fn run(host: Arc<Host>) {
+    let mut told = None;
     loop {
-        announce(&host).await;
+        let cards = cards(&host, |card| card);
+        let mut again = false;
+        if told.as_ref() != Some(&text_of(&cards)) {
+            let text = text_of(&cards);
+            again = !announce(&host, cards).await;
+            told = (!again).then_some(text);
+        }
+        let earliest = Instant::now() + host.options.limits.announce_interval;
         tokio::select! {
             () = host.catalog.changed() => {}
+            () = tokio::time::sleep(AGAIN_AFTER), if again => {}
             () = host.shutdown.cancelled() => return,
         }
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep_until(earliest.max(Instant::now() + GATHER)).await;
     }
 }
 
-async fn announce(host: &Host) {
+/// False if it should be tried again.
+async fn announce(host: &Host, cards: Cards) -> bool {
+    let outcome = match host.outbox.client().announce(cards).await {
+        Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) => {
+            tracing::warn!(
+                reason,
+                "the host offers more than the broker takes; its items are announced without details"
+            );
+            let bare = self::cards(host, |card| without_items(card, &reason));
+            host.outbox.client().announce(bare).await
+        }
+        outcome => outcome,
+    };
+    match outcome {
+        Ok(()) => true,
+        // An original broker has no directory; its workers ask for the manifest.
+        Err(BrokerError::Protocol(_)) => true,
+        Err(error) => {
+            tracing::warn!(%error, "what the host offers could not be announced");
+            false
+        }
+    }
+}
+
+fn cards(host: &Host, change: impl Fn(Card) -> Card) -> Cards {
     let policy = &*host.options.policy;
     let roles = policy.roles().into_iter().map(Some).chain([None]);
-    let cards = roles.map(|role| {
-        let card = raw(&host.catalog.card(role.as_deref(), policy));
+    let card = |role: Option<String>| {
+        let card = raw(&change(host.catalog.card(role.as_deref(), policy)));
         (role, Body::from_trusted(Bytes::from(card.get().to_owned())))
-    });
-    let cards: Vec<_> = cards.collect();
-    let _ = cards;
+    };
+    roles.map(card).collect()
+}
+
+fn without_items(mut card: Card, reason: &str) -> Card {
+    for server in &mut card.servers {
+        ListKind::ALL.into_iter().for_each(|kind| server.items_mut(kind).clear());
+    }
+    card.problems.push(format!("the lists are too long to be announced: {reason}"));
+    card
+}
+
+fn text_of(cards: &Cards) -> Vec<Bytes> {
+    cards.iter().map(|(_, card)| card.as_bytes().clone()).collect()
 }

@@ -48,6 +48,26 @@ pub(crate) struct NewCall {
     pub queue: Arc<CallQueue>,
 }
 
+/// On which way a message of the server came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The one pipe that everything comes through.
+    Pipe,
+    /// The response stream of a call.
+    Call(u64),
+    /// A stream that belongs to no call.
+    Outside,
+}
+
+impl Way {
+    pub fn call(self) -> Option<u64> {
+        match self {
+            Self::Call(number) => Some(number),
+            Self::Pipe | Self::Outside => None,
+        }
+    }
+}
+
 /// Where a message of the server goes.
 pub(crate) enum Place {
     Call(u64, Arc<CallQueue>),
@@ -112,7 +132,7 @@ impl Calls {
     }
 
     /// To whom a notification belongs. A progress token of ours is put back to the caller's own.
-    pub fn place_of_notification(&self, method: &str, params: &mut Option<Raw>, stream: Option<u64>) -> Place {
+    pub fn place_of_notification(&self, method: &str, params: &mut Option<Raw>, way: Way) -> Place {
         let table = self.lock();
         if method == PROGRESS
             && let Some(token) = progress_token(params).and_then(|token| table.tokens.get(&token))
@@ -127,13 +147,13 @@ impl Calls {
         {
             return table.place(Some(listen));
         }
-        table.place(stream.or_else(|| table.only_one()))
+        table.place_by(way)
     }
 
     /// To whom a request of the server belongs.
-    pub fn place_of_request(&self, stream: Option<u64>) -> Place {
+    pub fn place_of_request(&self, way: Way) -> Place {
         let table = self.lock();
-        table.place(stream.or_else(|| table.only_one()))
+        table.place_by(way)
     }
 
     /// Which of our requests a modern server ends by `notifications/cancelled`. Legacy servers take back their own
@@ -214,6 +234,15 @@ impl Table {
         match call.and_then(|call| Some((call, self.open.get(&call)?))) {
             Some((call, open)) => Place::Call(call, open.queue.clone()),
             None => Place::Owner,
+        }
+    }
+
+    /// Where it belongs by the way it came alone.
+    fn place_by(&self, way: Way) -> Place {
+        match way {
+            Way::Call(number) => self.place(Some(number)),
+            Way::Pipe => self.place(self.only_one()),
+            Way::Outside => Place::Owner,
         }
     }
 

@@ -44,7 +44,7 @@ pub fn guard_main(lifeline: &Path, command: &[OsString]) -> ExitCode {
 enum GuardError {
     #[error("no command")]
     NoCommand,
-    #[error("the host is gone already: {0}")]
+    #[error("the host is gone, or its lifeline can't be opened: {0}")]
     NoHost(std::io::Error),
     #[error("{0:?} can't be run: {1}")]
     Run(OsString, std::io::Error),

@@ -2,7 +2,7 @@
 //! keep count of what makes no sense.
 
 use crate::call::CallEvent;
-use crate::calls::{Answered, Calls, Place};
+use crate::calls::{Answered, Calls, Place, Way};
 use crate::connection::ServerEvent;
 use crate::error::ServerError;
 use crate::queue::CallQueue;
@@ -64,21 +64,21 @@ pub(crate) enum Reaction {
 }
 
 impl Inbound {
-    /// Delivers one message. `stream` is the call on whose own stream it came, where there is such a thing.
-    pub async fn deliver(&self, text: &str, stream: Option<u64>) -> Reaction {
+    /// Delivers one message.
+    pub async fn deliver(&self, text: &str, way: Way) -> Reaction {
         match Message::parse(text) {
-            Ok(Message::Response(response)) => self.response(response, stream),
-            Ok(Message::Notification(notification)) => self.notification(notification, stream).await,
-            Ok(Message::Request(request)) => self.request(request, stream).await,
-            Err(error) => self.unreadable(error, text, stream),
+            Ok(Message::Response(response)) => self.response(response, way),
+            Ok(Message::Notification(notification)) => self.notification(notification, way).await,
+            Ok(Message::Request(request)) => self.request(request, way).await,
+            Err(error) => self.unreadable(error, text, way),
         }
     }
 
-    fn response(&self, Response { id, outcome }: Response, stream: Option<u64>) -> Reaction {
+    fn response(&self, Response { id, outcome }: Response, way: Way) -> Reaction {
         let number = match id {
             Some(id) => id.as_u64(),
             // On a call's own stream an answer without an id can only be meant for it.
-            None => stream,
+            None => way.call(),
         };
         self.finish(number, Ok(outcome));
         Reaction::Nothing
@@ -96,13 +96,13 @@ impl Inbound {
         }
     }
 
-    async fn notification(&self, Notification { method, mut params }: Notification, stream: Option<u64>) -> Reaction {
+    async fn notification(&self, Notification { method, mut params }: Notification, way: Way) -> Reaction {
         if let Some((number, reason)) = self.calls.ended_by_server(&method, &params) {
             let server = self.server.clone();
             self.calls.finish(number, Err(ServerError::EndedByServer { server, reason }));
             return Reaction::Nothing;
         }
-        match self.calls.place_of_notification(&method, &mut params, stream) {
+        match self.calls.place_of_notification(&method, &mut params, way) {
             Place::Call(call, queue) => self.to_call(call, &queue, CallEvent::Notification { method, params }).await,
             Place::Owner => {
                 self.to_owner(ServerEvent::Notification { method, params }).await;
@@ -111,8 +111,8 @@ impl Inbound {
         }
     }
 
-    async fn request(&self, Request { id, method, params }: Request, stream: Option<u64>) -> Reaction {
-        match self.calls.place_of_request(stream) {
+    async fn request(&self, Request { id, method, params }: Request, way: Way) -> Reaction {
+        match self.calls.place_of_request(way) {
             Place::Call(call, queue) => self.to_call(call, &queue, CallEvent::Request { id, method, params }).await,
             Place::Owner if self.to_owner(ServerEvent::Request { id: id.clone(), method, params }).await => {
                 Reaction::Nothing
@@ -160,12 +160,12 @@ impl Inbound {
     }
 
     /// A message that can't be read may still name its call, which is then not left to wait.
-    fn unreadable(&self, error: MessageError, text: &str, stream: Option<u64>) -> Reaction {
+    fn unreadable(&self, error: MessageError, text: &str, way: Way) -> Reaction {
         let mut scan = crate::stdio::scan::IdScan::default();
         scan.feed(text.as_bytes());
         let found = scan.finish();
         let is_json = text.trim_start().starts_with('{') && found.balanced;
-        let id = is_json.then(|| found.id.as_deref().and_then(|id| Id::from_raw(id))).flatten();
+        let id = is_json.then(|| found.id.as_deref().and_then(Id::from_raw)).flatten();
         match (id, found.has_method) {
             (Some(id), true) => refuse(id, &error.to_string()),
             (Some(id), false) if id.as_u64().is_some_and(|number| self.calls.is_open(number)) => {
@@ -173,7 +173,7 @@ impl Inbound {
                 Reaction::Nothing
             }
             _ => {
-                if let Some(call) = stream {
+                if let Some(call) = way.call() {
                     self.calls.finish(call, Err(self.bad_message(error.to_string())));
                 }
                 Reaction::Garbage(error.to_string())
@@ -184,7 +184,7 @@ impl Inbound {
     /// A message past the limit, of which only this is known.
     pub fn too_large(&self, found: crate::stdio::scan::Found, limit: usize) -> Reaction {
         count(&self.counters.too_large);
-        let id = found.id.as_deref().and_then(|id| Id::from_raw(id));
+        let id = found.id.as_deref().and_then(Id::from_raw);
         match (id, found.has_method) {
             (Some(id), true) => refuse(id, "the request is too large"),
             (Some(id), false) => {

@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use toolbus_mcp::{Era, LATEST_LEGACY, MODERN_VERSION, Members, Outcome, Raw, meta, raw};
 
-/// A server that is up answers at once that it does not know `server/discover`; some don't answer at all.
+/// A server that is up answers at once that it does not know `server/discover`; some don't answer at all. One that is
+/// slow to start gets more time.
 const DISCOVER_PATIENCE: Duration = Duration::from_secs(5);
 const MAX_EVENTS: usize = 64;
 
@@ -38,19 +39,25 @@ pub async fn probe(config: &ServerConfig, options: &ConnectionOptions) -> Result
     let deadline = Instant::now() + options.start_timeout;
     let mut eras = Eras { modern: None, legacy: None };
     let mut failed = None;
+    let mut answered_after = None;
     // Legacy first: by how it starts and answers is seen how long to wait for an answer that may never come.
     for era in [Era::Legacy, Era::Modern] {
         if config.era.is_some_and(|only| only != era) {
             continue;
         }
         let started = Instant::now();
-        let patience = match (&eras.legacy, &config.transport) {
-            (Some(_), TransportConfig::Stdio { .. }) => deadline.min(started + DISCOVER_PATIENCE),
+        let patience = match (answered_after, &config.transport) {
+            (Some(usual), TransportConfig::Stdio { .. }) => {
+                deadline.max(started + usual).min(started + DISCOVER_PATIENCE.max(usual * 3))
+            }
             _ => deadline,
         };
         match ask(config, era, options, patience).await {
             Ok(Some(words)) => match era {
-                Era::Legacy => eras.legacy = Some(words),
+                Era::Legacy => {
+                    eras.legacy = Some(words);
+                    answered_after = Some(started.elapsed());
+                }
                 Era::Modern => eras.modern = Some(words),
             },
             Ok(None) => {}

@@ -75,7 +75,7 @@ impl Bus for BusClient {
     fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
         let message = self.message(body);
         let send = SendOptions { deadline: Some(limit) };
-        Box::pin(async move { self.client.client().deliver_nowait(host, message, send).await })
+        Box::pin(async move { self.client.client().deliver_nowait(host, message, send).await.map(drop) })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {

@@ -115,7 +115,7 @@ impl Job {
             filter.uris.iter().try_for_each(|uri| self.check(Item::Resource(uri)))?;
         }
         if let Some(key) = key
-            && let Some(owner) = self.host.catalog.owners().foreign_owner_of(key, self.server.index)
+            && let Some(owner) = self.host.catalog.owners().lost_to(key, self.server.index)
         {
             let (kind, name) = match key {
                 NameKey::Tool(name) => (ListKind::Tools, name),

@@ -100,7 +100,7 @@ impl Catalog {
         Arc::clone(&self.lock().owners)
     }
 
-    /// The index of the server that has this tool, and the tool's definition.
+    /// The index of the server that has this tool.
     pub fn tool(&self, visible: &str) -> Option<usize> {
         self.lock().owners.owner(ListKind::Tools, visible)
     }
@@ -113,7 +113,11 @@ impl Catalog {
             let viewer = Viewer { role, policy, owners: &state.owners, server: &entry.name, index, prefix };
             entry.card(&viewer)
         });
-        Card { servers: servers.collect(), problems: state.problems.clone() }
+        // Who is locked out does not even learn what there is.
+        let servers: Vec<_> =
+            servers.filter(|server| policy.allows(role, &server.name, crate::policy::Item::Other)).collect();
+        let problems = if servers.is_empty() { Vec::new() } else { state.problems.clone() };
+        Card { servers, problems }
     }
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {

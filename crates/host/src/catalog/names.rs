@@ -1,6 +1,6 @@
 //! The names under which workers see what servers have: prefixes on and off, and which server a name belongs to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use toolbus_mcp::{ListKind, NameKey};
 
 /// What model APIs accept as the name of a tool.
@@ -8,33 +8,44 @@ pub const LONGEST_TOOL_NAME: usize = 64;
 
 /// Which server keeps which name: the first in the order of the configuration.
 #[derive(Debug, Default, Clone)]
-pub struct Owners(HashMap<(ListKind, String), usize>);
+pub struct Owners {
+    owners: HashMap<(ListKind, String), usize>,
+    /// Servers that have something under a name which an earlier one keeps.
+    losers: HashSet<(ListKind, String, usize)>,
+}
 
 impl Owners {
     /// The earlier owner, if the name is taken.
     pub fn claim(&mut self, kind: ListKind, name: &str, server: usize) -> Option<usize> {
-        let owner = *self.0.entry((kind, name.to_owned())).or_insert(server);
-        (owner != server).then_some(owner)
+        let owner = *self.owners.entry((kind, name.to_owned())).or_insert(server);
+        if owner == server {
+            return None;
+        }
+        self.losers.insert((kind, name.to_owned(), server));
+        Some(owner)
     }
 
     /// The other server to which this name belongs.
     pub fn foreign_owner(&self, kind: ListKind, name: &str, server: usize) -> Option<usize> {
-        let owner = *self.0.get(&(kind, name.to_owned()))?;
-        (owner != server).then_some(owner)
+        self.owner(kind, name).filter(|owner| *owner != server)
     }
 
     pub fn owner(&self, kind: ListKind, name: &str) -> Option<usize> {
-        self.0.get(&(kind, name.to_owned())).copied()
+        self.owners.get(&(kind, name.to_owned())).copied()
     }
 
-    /// Where a name that belongs to somebody else is looked for, by what a request says.
-    pub fn foreign_owner_of(&self, key: &NameKey, server: usize) -> Option<usize> {
-        match key {
-            NameKey::Tool(name) => self.foreign_owner(ListKind::Tools, name, server),
-            NameKey::Prompt(name) => self.foreign_owner(ListKind::Prompts, name, server),
-            NameKey::Uri(uri) => self.foreign_owner(ListKind::Resources, uri, server),
-            NameKey::Task(_) => None,
+    /// The server that keeps a name which this one offers in vain, by what a request says.
+    pub fn lost_to(&self, key: &NameKey, server: usize) -> Option<usize> {
+        if self.losers.is_empty() {
+            return None;
         }
+        let (kind, name) = match key {
+            NameKey::Tool(name) => (ListKind::Tools, name),
+            NameKey::Prompt(name) => (ListKind::Prompts, name),
+            NameKey::Uri(uri) => (ListKind::Resources, uri),
+            NameKey::Task(_) => return None,
+        };
+        self.losers.contains(&(kind, name.clone(), server)).then(|| self.owner(kind, name)).flatten()
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
             "resources": {"subscribe": true, "listChanged": true}}}));
         let filter = Filter::of_listen(Some(&params)).expect("an object").honoured_by(&server);
 
-        assert_eq!(filter.to_raw().get(), r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b"]}"#);
+        assert_eq!(filter.to_raw().get(), r#"{"resourceSubscriptions":["a://b"],"toolsListChanged":true}"#);
         assert!(filter.wants("notifications/tools/list_changed", None));
         assert!(!filter.wants("notifications/prompts/list_changed", None));
         assert!(!filter.wants("notifications/resources/list_changed", None));

@@ -33,6 +33,9 @@ const MAX_NAME_CHARS: usize = 64;
 
 pub(super) type Table = Vec<(String, Node)>;
 
+/// A key that nobody asked for, and where it stands.
+pub(super) type UnknownKey = (String, Option<Position>);
+
 /// A value and where it stands, if the format tells.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
@@ -80,7 +83,7 @@ impl<'a> Settings<'a> {
     }
 
     /// The server, and the keys that nobody asked for.
-    pub fn read(mut self) -> Result<(ServerConfig, Vec<(String, Option<Position>)>), ConfigError> {
+    pub fn read(mut self) -> Result<(ServerConfig, Vec<UnknownKey>), ConfigError> {
         self.disabled = self.flag("disabled")?.unwrap_or(false);
         let mut config = ServerConfig::new(self.server, self.transport()?);
         config.disabled = self.disabled;

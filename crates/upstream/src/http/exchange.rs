@@ -4,6 +4,7 @@ use super::Shared;
 use super::client::{BodyError, read_body};
 use super::headers;
 use super::sse::{SseItem, SseParser};
+use crate::calls::Way;
 use crate::error::ServerError;
 use http_body_util::BodyExt;
 use hyper::Response;
@@ -170,7 +171,7 @@ impl Exchange<'_> {
             "tools/list" => self.observe(text, |result| self.shared.http.tools().learn(result)),
             _ => {}
         }
-        let reaction = self.shared.inbound.deliver(text, Some(self.number)).await;
+        let reaction = self.shared.inbound.deliver(text, Way::Call(self.number)).await;
         self.shared.react(reaction).await;
     }
 
@@ -230,7 +231,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseP
         for item in found.drain(..) {
             match item {
                 SseItem::Event(data) if !data.is_empty() => {
-                    let reaction = shared.inbound.deliver(&data, None).await;
+                    let reaction = shared.inbound.deliver(&data, Way::Outside).await;
                     shared.react(reaction).await;
                 }
                 SseItem::Retry(millis) => *asked = Duration::from_millis(millis),

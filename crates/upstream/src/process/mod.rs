@@ -56,15 +56,17 @@ impl ServerProcess {
         let env = environment::of_server(program.env);
         // Looked up here, because a guard could only tell by an exit code that there is no such command.
         let path = lookup::find(program.command, &env, program.cwd).map_err(|error| failed(error.to_string()))?;
-        let lifeline = options.guard.as_ref().map(|_| Lifeline::new()).transpose();
+        // A guard finds its lifeline through /proc and orphans as their subreaper; both are Linux.
+        let guard = options.guard.as_ref().filter(|_| cfg!(target_os = "linux"));
+        let lifeline = guard.map(|_| Lifeline::new()).transpose();
         let lifeline = lifeline.map_err(|error| failed(format!("no pipe: {error}")))?;
-        let mut command = match (&options.guard, &lifeline) {
+        let mut command = match (guard, &lifeline) {
             (Some(guard), Some(lifeline)) => guarded(guard, lifeline, &path, program.args),
             _ => plain(&path, program.args),
         };
         command.env_clear().envs(&env).process_group(0);
         // A guard must live on to do its work.
-        command.kill_on_drop(options.guard.is_none());
+        command.kill_on_drop(guard.is_none());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = program.cwd {
             command.current_dir(cwd);
@@ -73,7 +75,6 @@ impl ServerProcess {
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { return Err(failed("no pipes".into())) };
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        // The guard gets the leave of its own constants; a shorter grace of the options applies without one.
         let process = Self { child, group, lifeline, grace: options.grace };
         Ok((process, Pipes { stdin, stdout, stderr }))
     }

@@ -2,6 +2,7 @@
 
 use super::lines::{Line, Lines};
 use super::{cancelled, reply};
+use crate::calls::Way;
 use crate::error::ServerError;
 use crate::inbound::{Inbound, Reaction, count};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(super) async fn read(
             Line::TooLong(found) => inbound.too_large(found, limit),
             Line::Text(line) if line.trim_ascii().is_empty() => continue,
             Line::Text(line) => match std::str::from_utf8(&line) {
-                Ok(text) => inbound.deliver(text, None).await,
+                Ok(text) => inbound.deliver(text, Way::Pipe).await,
                 Err(error) => Reaction::Garbage(error.to_string()),
             }
             .with_garbage_logged(&inbound, &line),

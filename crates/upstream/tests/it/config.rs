@@ -69,7 +69,7 @@ fn our_own_settings_are_read_from_both_formats() {
             "tool_timeouts": {"slow": 300, "quick.one": "500ms"}}}}"#,
     );
     let server = from_toml.expect("TOML").servers.remove(0);
-    assert_eq!(from_json.expect("JSON").servers, [server.clone()]);
+    assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
     assert_eq!(server.session, SessionMode::Shared);
     assert_eq!(server.era, Some(Era::Legacy));
     assert_eq!(server.timeout_of("slow"), Some(Duration::from_secs(300)));

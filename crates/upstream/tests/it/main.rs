@@ -5,5 +5,6 @@ mod http;
 mod misbehaviour;
 mod probing;
 mod process;
+mod real;
 mod stdio;
 mod support;

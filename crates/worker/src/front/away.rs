@@ -2,6 +2,7 @@
 
 use crate::bus::Hosts;
 use crate::view::Upstream;
+use serde_json::value::RawValue;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -48,14 +49,14 @@ impl AwayWatch {
             tokio::select! {
                 () = tokio::time::sleep_until(at) => {
                     self.next = Some(at + self.every);
-                    return self.progress(token, since);
+                    return self.progress(&token, since);
                 }
                 Ok(()) = self.hosts.changed() => {}
             }
         }
     }
 
-    fn progress(&mut self, token: Raw, since: u64) -> Message {
+    fn progress(&mut self, token: &RawValue, since: u64) -> Message {
         // Small steps, so that the server's own progress is not behind when it comes.
         let progress = f64::from(self.told) / 10_000.0;
         self.told += 1;
@@ -67,7 +68,7 @@ impl AwayWatch {
             progress.get(),
             raw(&message).get()
         );
-        let params = serde_json::value::RawValue::from_string(params).expect("three members make an object");
+        let params = RawValue::from_string(params).expect("three members make an object");
         Notification { method: "notifications/progress".into(), params: Some(params) }.into()
     }
 }

@@ -80,13 +80,11 @@ struct Page {
     ttl_ms: Option<u64>,
 }
 
+/// A server, and from where on it is asked.
+type Place = (Arc<Upstream>, Option<Raw>);
+
 /// Who is asked for this page: all for the first, and for later ones those that have more.
-fn asked(
-    view: &View,
-    era: Era,
-    listing: Listing,
-    params: Option<&Raw>,
-) -> Result<Vec<(Arc<Upstream>, Option<Raw>)>, RpcError> {
+fn asked(view: &View, era: Era, listing: Listing, params: Option<&Raw>) -> Result<Vec<Place>, RpcError> {
     let invalid = || RpcError::invalid_params("Invalid cursor");
     let params =
         Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;

@@ -70,7 +70,7 @@ impl Asked<'_> {
     /// One server: everything is its own, errors and unknown methods included.
     async fn pass_on(self, upstream: &Arc<Upstream>) -> Work {
         if upstream.is_out()
-            && let Some(work) = self.from_card(upstream).await
+            && let Some(work) = self.answer_from_card(upstream).await
         {
             return work;
         }
@@ -91,7 +91,7 @@ impl Asked<'_> {
     }
 
     /// What a server that is out left of itself: enough to be listed, so that calls can wait for it.
-    async fn from_card(&self, upstream: &Arc<Upstream>) -> Option<Work> {
+    async fn answer_from_card(&self, upstream: &Arc<Upstream>) -> Option<Work> {
         let result = match (self.method, ListKind::of_method(self.method)) {
             ("initialize", _) => {
                 let result = greeting::initialize_from_card(upstream, self.params.as_ref())?;

@@ -90,7 +90,7 @@ mod tests {
         let input = [b"one\n\n  \n", "x".repeat(40_000).as_bytes(), b"\ntwo\n\xff\xfe\nlast"].concat();
         let mut lines = Lines::new(&input[..], 20_000);
         let mut seen = Vec::new();
-        while let Some(line) = lines.next().await.unwrap() {
+        while let Some(line) = lines.next().await.expect("bytes in memory") {
             seen.push(match line {
                 Line::Text(text) => text,
                 Line::TooLong => "(too long)".into(),

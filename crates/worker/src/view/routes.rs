@@ -33,10 +33,10 @@ impl Routes {
     }
 
     fn add(&mut self, kind: ListKind, key: String, item: &str, index: usize) {
-        if matches!(kind, ListKind::Resources | ListKind::ResourceTemplates) {
-            if let Some(scheme) = scheme(&key) {
-                self.schemes.entry(scheme).or_insert(index);
-            }
+        if matches!(kind, ListKind::Resources | ListKind::ResourceTemplates)
+            && let Some(scheme) = scheme(&key)
+        {
+            self.schemes.entry(scheme).or_insert(index);
         }
         if kind == ListKind::ResourceTemplates {
             self.templates.push((Template::new(&key), index));

@@ -1,5 +1,7 @@
 //! The worker through its public face: a client on one side, a host of the test's own on the other.
 
+#![allow(clippy::unwrap_used)]
+
 mod away;
 mod http_input;
 mod http_legacy;

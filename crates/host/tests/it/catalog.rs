@@ -1,0 +1,92 @@
+//! The one list of all servers, as it is announced.
+
+use crate::support::{Rig, fake};
+use serde_json::json;
+use toolbus_mcp::{Card, Members, ServerCard, ServerState};
+use toolbus_upstream::ServerConfig;
+
+fn tools(server: &ServerCard) -> Vec<String> {
+    let name = |tool: &toolbus_mcp::Raw| Members::of(Some(tool)).expect("an object").text("name").expect("a name");
+    server.tools.iter().map(name).collect()
+}
+
+fn all_up(card: &Card) -> bool {
+    card.servers.iter().all(|server| server.state == ServerState::Up)
+}
+
+#[tokio::test]
+async fn lists_are_paged_through_in_both_eras() {
+    let rig = Rig::start(vec![fake("old", "legacy"), fake("new", "modern")]).await;
+    let worker = rig.legacy("w").await;
+    let card = rig.card(&worker, all_up).await;
+    assert_eq!(tools(&card.servers[0]).len(), 11);
+    assert_eq!(card.servers[0].resources.len(), 1);
+    assert_eq!(card.servers[0].prompts.len(), 1);
+    assert!(card.servers[0].initialize.is_some() && card.servers[0].discover.is_none());
+    assert!(card.servers[1].discover.is_some() && card.servers[1].initialize.is_none());
+}
+
+#[tokio::test]
+async fn the_earlier_server_keeps_a_name_and_a_prefix_makes_room() {
+    let mut third = fake("three", "legacy");
+    third.prefix = Some("t_".to_owned());
+    let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "legacy"), third]).await;
+    let worker = rig.legacy("w").await;
+    let card = rig.card(&worker, all_up).await;
+    assert_eq!(tools(&card.servers[0]).len(), 11);
+    assert!(tools(&card.servers[1]).is_empty());
+    assert_eq!(tools(&card.servers[2])[0], "t_echo");
+    assert!(card.problems[0].contains("\"one\"") && card.problems[0].contains("\"two\""), "{:?}", card.problems);
+
+    let error = worker.tool("two", "echo", json!({})).await.error();
+    assert_eq!(error["data"]["code"], "TB0410");
+    assert!(error["message"].as_str().expect("a message").contains("prefix"));
+    assert_eq!(worker.tool("three", "t_add", json!({"a": 1, "b": 2})).await.text(), "3");
+    let listed = worker.rpc("three", "tools/list", json!({})).await.result();
+    assert_eq!(listed["tools"][0]["name"], "t_echo");
+    assert_eq!(worker.tool("three", "add", json!({"a": 1, "b": 2})).await.error()["data"]["code"], "TB0404");
+}
+
+#[tokio::test]
+async fn a_broken_server_is_shown_as_down_with_its_last_words_and_stops_no_other() {
+    let script = "import sys; print('no such screen', file=sys.stderr); sys.exit(4)";
+    let broken = ServerConfig::stdio("broken", "python3", &["-c", script]);
+    let missing = ServerConfig::stdio("missing", "/nowhere/at/all", &[]);
+    let rig = Rig::start(vec![broken, missing, fake("good", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let settled = |card: &Card| card.servers.iter().all(|server| server.state != ServerState::Starting);
+    let card = rig.card(&worker, settled).await;
+    let states: Vec<_> = card.servers.iter().map(|server| server.state).collect();
+    assert_eq!(states, [ServerState::Down, ServerState::Down, ServerState::Up]);
+    let down = card.servers[0].down.as_ref().expect("a reason");
+    assert!(down.stderr.iter().any(|line| line.contains("no such screen")), "{down:?}");
+    assert_eq!(worker.tool("good", "add", json!({"a": 1, "b": 2})).await.text(), "3");
+    assert_eq!(worker.tool("broken", "add", json!({})).await.error()["data"]["code"], "TB0402");
+}
+
+#[tokio::test]
+async fn a_changed_list_is_announced_anew() {
+    for era in ["modern", "shared"] {
+        let mut server = fake("one", if era == "modern" { "modern" } else { "legacy" });
+        if era == "shared" {
+            server.session = toolbus_upstream::SessionMode::Shared;
+        }
+        let rig = Rig::start(vec![server]).await;
+        let worker = rig.legacy("w").await;
+        rig.card(&worker, all_up).await;
+        worker.tool("one", "change", json!({"name": "brand_new"})).await.result();
+        let card = rig.card(&worker, |card| tools(&card.servers[0]).len() == 12).await;
+        assert_eq!(tools(&card.servers[0])[11], "brand_new");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_comes_back_by_itself() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let worker = rig.modern("w").await;
+    rig.card(&worker, all_up).await;
+    worker.tool("one", "die", json!({})).await.error();
+    rig.card(&worker, |card| !all_up(card)).await;
+    let card = rig.card(&worker, all_up).await;
+    assert_eq!(tools(&card.servers[0]).len(), 11);
+}

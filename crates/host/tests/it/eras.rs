@@ -1,0 +1,171 @@
+//! Modern clients and servers, and the two eras across each other.
+
+use crate::support::{Rig, Worker, fake, finish, next_event, parts, within};
+use serde_json::{Value, json};
+use toolbus_mcp::{HostEvent, HostReply};
+
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+async fn listened(worker: &Worker, server: &str) {
+    let wanted = json!({"toolsListChanged": true, "resourceSubscriptions": [format!("test://{server}")]});
+    let mut call = worker.start(server, "subscriptions/listen", json!({"notifications": wanted})).await;
+    let id = call.id();
+    let (method, params) = parts(&next_event(&mut call).await);
+    assert_eq!(method, "notifications/subscriptions/acknowledged");
+    assert_eq!(params["notifications"], wanted);
+    assert_eq!(params["_meta"][SUBSCRIPTION], id.as_str());
+
+    worker.tool(server, "update", json!({"uri": "test://other"})).await.result();
+    worker.tool(server, "update", json!({"uri": format!("test://{server}")})).await.result();
+    let (method, params) = parts(&next_event(&mut call).await);
+    assert_eq!(method, "notifications/resources/updated");
+    assert_eq!(params["uri"], format!("test://{server}"));
+    assert_eq!(params["_meta"][SUBSCRIPTION], id.as_str());
+    worker.tool(server, "change", json!({"name": "brand_new"})).await.result();
+    assert_eq!(parts(&next_event(&mut call).await).0, "notifications/tools/list_changed");
+    worker.cancel(server, &id).await;
+    assert!(matches!(finish(call).await.end, HostReply::Cancelled));
+}
+
+#[tokio::test]
+async fn modern_on_modern_passes_through_on_one_connection() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let (a, b) = (rig.modern("a").await, rig.modern("b").await);
+    let (first, other) = (a.tool("one", "whoami", json!({})).await, b.tool("one", "whoami", json!({})).await);
+    assert_eq!(first.json()["pid"], other.json()["pid"]);
+    assert_eq!(first.json()["hello"]["clientInfo"]["name"], "modern");
+    assert_eq!(first.result()["resultType"], "complete");
+    let list = a.rpc("one", "tools/list", json!({})).await.result();
+    assert_eq!((&list["ttlMs"], &list["cacheScope"], &list["nextCursor"]), (&json!(5), &json!("public"), &json!("6")));
+    let asked = a.tool("one", "ask", json!({})).await.result();
+    assert_eq!((&asked["resultType"], &asked["requestState"]), (&json!("input_required"), &json!("st=")));
+}
+
+#[tokio::test]
+async fn a_modern_client_listens_to_a_modern_server() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    listened(&rig.modern("w").await, "one").await;
+}
+
+#[tokio::test]
+async fn a_modern_client_listens_to_a_legacy_server() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    listened(&rig.modern("w").await, "one").await;
+}
+
+#[tokio::test]
+async fn a_server_of_both_eras_is_spoken_to_in_the_clients() {
+    let rig = Rig::start(vec![fake("one", "both")]).await;
+    let legacy = rig.legacy("a").await.tool("one", "whoami", json!({})).await;
+    assert_eq!(legacy.json()["hello"]["protocolVersion"], "2025-06-18");
+    assert!(legacy.result().get("resultType").is_none());
+    let modern = rig.modern("b").await.tool("one", "whoami", json!({})).await;
+    assert_eq!(modern.json()["hello"]["protocolVersion"], "2026-07-28");
+}
+
+#[tokio::test]
+async fn a_legacy_server_looks_modern_to_a_modern_client() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.modern("w").await;
+    let discovered = worker.rpc("one", "server/discover", json!({})).await.result();
+    assert_eq!(discovered["supportedVersions"], json!(["2026-07-28"]));
+    assert_eq!(discovered["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "one");
+    let hello = worker.tool("one", "whoami", json!({})).await.json()["hello"].clone();
+    assert_eq!(hello["clientInfo"], json!({"name": "modern", "version": "9"}));
+    assert_eq!(hello["capabilities"], json!({"elicitation": {}}));
+    let list = worker.rpc("one", "tools/list", json!({})).await.result();
+    assert_eq!((&list["resultType"], &list["cacheScope"]), (&json!("complete"), &json!("private")));
+    assert_eq!(worker.rpc("one", "ping", json!({})).await.error()["code"], -32601);
+    assert_eq!(worker.rpc("one", "resources/read", json!({"uri": "x://y"})).await.error()["code"], -32602);
+    let echo = worker.tool("one", "echo", json!({"a": 1})).await.result();
+    assert_eq!(echo["_meta"], json!({"got": {}}));
+}
+
+#[tokio::test]
+async fn a_legacy_servers_question_becomes_input_required_and_the_held_call_goes_on() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let (worker, other) = (rig.modern("w").await, rig.modern("other").await);
+    let asked = worker.tool("one", "ask", json!({})).await.result();
+    assert_eq!(asked["resultType"], "input_required");
+    let (key, request) = asked["inputRequests"].as_object().expect("questions").iter().next().expect("one");
+    assert_eq!(request["method"], "elicitation/create");
+    let again = |responses: Value| json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"], "inputResponses": responses});
+    let answer = json!({key: {"action": "accept", "content": {"name": "Al"}}});
+    // The state is good for its own session only.
+    let stolen = other.rpc("one", "tools/call", again(answer.clone())).await.error();
+    assert_eq!((&stolen["code"], &stolen["data"]["code"]), (&json!(-32602), &json!("TB0413")));
+    // What is left out is asked again.
+    let asked_again = worker.rpc("one", "tools/call", again(json!({}))).await.result();
+    assert_eq!(asked_again["inputRequests"], asked["inputRequests"]);
+    let last = json!({"name": "ask", "arguments": {}, "requestState": asked_again["requestState"],
+        "inputResponses": answer});
+    let reply = worker.rpc("one", "tools/call", last.clone()).await;
+    assert_eq!(reply.json()["result"]["content"]["name"], "Al");
+    assert_eq!(reply.result()["resultType"], "complete");
+    assert_eq!(worker.rpc("one", "tools/call", last).await.error()["data"]["code"], "TB0413");
+}
+
+#[tokio::test]
+async fn logs_of_a_legacy_server_reach_only_the_modern_request_that_asks() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.modern("w").await;
+    assert!(worker.tool("one", "log", json!({})).await.events.is_empty());
+    let meta = json!({"io.modelcontextprotocol/logLevel": "info"});
+    let reply = worker.rpc("one", "tools/call", json!({"name": "log", "_meta": meta})).await;
+    let levels: Vec<_> = reply.events.iter().map(|event| parts(event).1["level"].clone()).collect();
+    assert_eq!(levels, [json!("info"), json!("error")]);
+}
+
+#[tokio::test]
+async fn a_modern_server_looks_legacy_to_a_legacy_client() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let worker = rig.legacy("w").await;
+    let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
+    let result = worker.rpc("one", "initialize", hello).await.result();
+    assert_eq!((&result["protocolVersion"], &result["serverInfo"]["name"]), (&json!("2025-06-18"), &json!("one")));
+    worker.notify("one", "notifications/initialized", json!({})).await;
+    assert_eq!(worker.rpc("one", "ping", json!({})).await.result(), json!({}));
+    let who = worker.tool("one", "whoami", json!({})).await;
+    assert_eq!(who.json()["hello"]["clientInfo"]["name"], "w");
+    assert_eq!(who.json()["hello"]["clientCapabilities"], json!({"elicitation": {}}));
+    assert!(who.result().get("resultType").is_none());
+    let list = worker.rpc("one", "tools/list", json!({})).await.result();
+    assert!(list.get("ttlMs").is_none() && list.get("cacheScope").is_none() && list.get("nextCursor").is_some());
+    assert_eq!(worker.rpc("one", "logging/setLevel", json!({"level": "error"})).await.result(), json!({}));
+    assert_eq!(worker.tool("one", "whoami", json!({})).await.json()["hello"]["logLevel"], "error");
+}
+
+#[tokio::test]
+async fn a_modern_servers_question_is_put_to_the_legacy_client() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let worker = rig.legacy("w").await;
+    let mut call = worker.start("one", "tools/call", json!({"name": "ask"})).await;
+    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else { panic!("a question") };
+    assert_eq!(method, "elicitation/create");
+    worker.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
+    let answer = finish(call).await.json();
+    assert_eq!((&answer["result"]["content"]["name"], &answer["state"]), (&json!("Al"), &json!("st=")));
+}
+
+#[tokio::test]
+async fn a_legacy_client_hears_of_a_modern_servers_resources_and_lists() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let worker = rig.legacy("w").await;
+    worker.notify("one", "notifications/initialized", json!({})).await;
+    worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
+    worker.tool("one", "update", json!({"uri": "test://one"})).await.result();
+    let (method, params) = parts(&worker.news().await);
+    assert_eq!((method.as_str(), params), ("notifications/resources/updated", json!({"uri": "test://one"})));
+    worker.tool("one", "change", json!({"name": "brand_new"})).await.result();
+    let (method, params) = parts(&worker.news().await);
+    assert_eq!((method.as_str(), params), ("notifications/tools/list_changed", Value::Null));
+}
+
+#[tokio::test]
+async fn a_modern_server_that_died_is_there_again_for_the_next_call() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let worker = rig.modern("w").await;
+    assert_eq!(worker.tool("one", "die", json!({})).await.error()["data"]["code"], "TB0408");
+    let call = worker.tool("one", "add", json!({"a": 1, "b": 2}));
+    assert_eq!(within("the next call", call).await.text(), "3");
+}

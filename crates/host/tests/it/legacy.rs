@@ -1,0 +1,201 @@
+//! Legacy clients on a legacy server: pass-through, sessions of their own, and what outlives a death.
+
+use crate::support::{Rig, fake, finish, next_event, parts, within};
+use serde_json::json;
+use toolbus_mcp::{HostEvent, HostReply, HostRequest};
+use toolbus_upstream::SessionMode;
+
+#[tokio::test]
+async fn a_call_passes_through_as_it_is() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let arguments = json!({"n": 12345678901234567u64, "deep": {"a": [1, null, "x"]}});
+    let params = json!({"name": "echo", "arguments": arguments, "_meta": {"x.y/z": 1}});
+    let reply = worker.rpc("one", "tools/call", params).await;
+    assert_eq!(reply.result()["structuredContent"], arguments);
+    assert_eq!(reply.result()["_meta"], json!({"got": {"x.y/z": 1}}));
+    let error = worker.tool("one", "nothing", json!({})).await.error();
+    assert_eq!(error, json!({"code": -32602, "message": "Unknown tool: nothing", "data": 1.0}));
+}
+
+#[tokio::test]
+async fn each_client_session_has_its_own_server_which_hears_the_clients_own_words() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
+    let first = a.tool("one", "whoami", json!({})).await.json();
+    let again = a.tool("one", "whoami", json!({})).await.json();
+    let other = b.tool("one", "whoami", json!({})).await.json();
+    assert_eq!(first["pid"], again["pid"]);
+    assert_ne!(first["pid"], other["pid"]);
+    assert_eq!(first["hello"]["clientInfo"]["name"], "a");
+    assert_eq!(other["hello"]["clientInfo"]["name"], "b");
+    assert_eq!(first["hello"]["capabilities"], json!({"elicitation": {}}));
+}
+
+#[tokio::test]
+async fn a_handshake_of_the_client_reaches_the_server_and_its_answer_the_client() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let hello =
+        json!({"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "z", "version": "1"}});
+    let result = worker.rpc("one", "initialize", hello).await.result();
+    assert_eq!(result["protocolVersion"], "2025-03-26");
+    assert_eq!(result["instructions"], "Be kind.");
+    worker.notify("one", "notifications/initialized", json!({})).await;
+    assert_eq!(worker.tool("one", "whoami", json!({})).await.json()["hello"]["clientInfo"]["name"], "z");
+}
+
+#[tokio::test]
+async fn progress_comes_before_the_reply_under_the_clients_token() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let params = json!({"name": "slow", "arguments": {"steps": 3, "pause": 0.0}, "_meta": {"progressToken": "tök"}});
+    let reply = worker.rpc("one", "tools/call", params).await;
+    assert_eq!(reply.text(), "done");
+    let seen: Vec<_> = reply.events.iter().map(|event| parts(event).1).collect();
+    let progress = |n: u64| json!({"progressToken": "tök", "progress": n, "total": 1000});
+    assert_eq!(seen, [progress(0), progress(1), progress(2)]);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_ends_at_the_server_and_owes_nothing() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let params = json!({"name": "slow", "arguments": {}, "_meta": {"progressToken": 1}});
+    let mut call = worker.start("one", "tools/call", params).await;
+    next_event(&mut call).await;
+    worker.cancel("one", &call.id()).await;
+    let reply = finish(call).await;
+    assert!(matches!(reply.end, HostReply::Cancelled), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_in_a_call_gets_the_clients_answer() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let mut call = worker.start("one", "tools/call", json!({"name": "ask"})).await;
+    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else { panic!("a question") };
+    assert_eq!(method, "elicitation/create");
+    worker.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
+    assert_eq!(finish(call).await.json()["result"]["content"]["name"], "Al");
+}
+
+#[tokio::test]
+async fn after_a_death_the_call_is_in_doubt_and_the_next_one_finds_a_new_session() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let before = worker.tool("one", "whoami", json!({})).await.json();
+    worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
+    let error = worker.tool("one", "die", json!({})).await.error();
+    assert_eq!(error["data"]["code"], "TB0408");
+    assert!(error["message"].as_str().expect("a message").contains("dying as asked"), "{error}");
+    let after = worker.tool("one", "whoami", json!({})).await.json();
+    assert_ne!(before["pid"], after["pid"]);
+    assert_eq!(before["hello"], after["hello"]);
+    // The subscription was set up again.
+    let reply = worker.tool("one", "update", json!({"uri": "test://one"})).await;
+    assert_eq!(parts(&reply.events[0]).0, "notifications/resources/updated");
+}
+
+#[tokio::test]
+async fn a_restart_of_the_host_goes_unnoticed() {
+    let mut rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let before = worker.tool("one", "whoami", json!({})).await.json();
+    rig.restart_host().await;
+    let after = worker.tool("one", "whoami", json!({})).await.json();
+    assert_ne!(before["pid"], after["pid"]);
+    assert_eq!(before["hello"], after["hello"]);
+}
+
+#[tokio::test]
+async fn sessions_are_limited_and_a_closed_one_makes_room() {
+    let mut server = fake("one", "legacy");
+    server.max_sessions = 1;
+    let rig = Rig::start(vec![server]).await;
+    let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
+    a.tool("one", "whoami", json!({})).await.json();
+    let error = b.tool("one", "whoami", json!({})).await.error();
+    assert_eq!(error["data"]["code"], "TB0406");
+    a.send(HostRequest::Close { session: a.session.clone() }).await;
+    within("room for the other", async {
+        while matches!(b.tool("one", "whoami", json!({})).await.end, HostReply::Rpc(toolbus_mcp::Outcome::Error(_))) {}
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idle_session_ends_and_the_next_call_opens_another() {
+    let mut server = fake("one", "legacy");
+    server.idle = std::time::Duration::from_millis(100);
+    server.max_sessions = 1;
+    let rig = Rig::start(vec![server]).await;
+    let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
+    let before = a.tool("one", "whoami", json!({})).await.json();
+    within("room for the other", async {
+        while matches!(b.tool("one", "whoami", json!({})).await.end, HostReply::Rpc(toolbus_mcp::Outcome::Error(_))) {}
+    })
+    .await;
+    within("the first again", async {
+        loop {
+            let reply = a.tool("one", "whoami", json!({})).await;
+            if matches!(reply.end, HostReply::Rpc(toolbus_mcp::Outcome::Result(_))) {
+                break assert_ne!(reply.json()["pid"], before["pid"]);
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shared_server_is_one_process_and_asks_only_the_caller() {
+    let mut server = fake("one", "legacy");
+    server.session = SessionMode::Shared;
+    let rig = Rig::start(vec![server]).await;
+    let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
+    let (first, other) =
+        (a.tool("one", "whoami", json!({})).await.json(), b.tool("one", "whoami", json!({})).await.json());
+    assert_eq!(first["pid"], other["pid"]);
+
+    let mut call = a.start("one", "tools/call", json!({"name": "ask"})).await;
+    let HostEvent::Request { id, .. } = next_event(&mut call).await else { panic!("a question") };
+    b.answer("one", id.clone(), json!({"action": "accept", "content": {"name": "Mallory"}})).await;
+    a.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
+    assert_eq!(finish(call).await.json()["result"]["content"]["name"], "Al");
+}
+
+#[tokio::test]
+async fn a_slow_tool_is_stopped_by_its_time_limit() {
+    let mut server = fake("one", "legacy");
+    server.tool_timeouts.insert("slow".to_owned(), std::time::Duration::from_millis(200));
+    let rig = Rig::start(vec![server]).await;
+    let worker = rig.legacy("w").await;
+    let error = worker.tool("one", "slow", json!({})).await.error();
+    assert_eq!(error["data"]["code"], "TB0407");
+    assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
+}
+
+#[tokio::test]
+async fn news_outside_of_calls_reach_the_session() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
+    // Two calls in flight: what the server says then belongs to neither.
+    let params = json!({"name": "slow", "arguments": {"steps": 100}});
+    let (first, second) =
+        (worker.start("one", "tools/call", params.clone()).await, worker.start("one", "tools/call", params).await);
+    worker.tool("one", "update", json!({"uri": "test://one"})).await.result();
+    let (method, params) = parts(&worker.news().await);
+    assert_eq!((method.as_str(), params), ("notifications/resources/updated", json!({"uri": "test://one"})));
+    drop((first, second));
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_is_an_error_and_nothing_else_is_disturbed() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.legacy("w").await;
+    let error = worker.tool("one", "big", json!({"bytes": 20 << 20})).await.error();
+    assert_eq!(error["data"]["code"], "TB0405");
+    assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
+    assert_eq!(worker.tool("nowhere", "add", json!({})).await.error()["data"]["code"], "TB0404");
+}

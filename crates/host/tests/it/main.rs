@@ -1,0 +1,8 @@
+//! A host on a real broker with real children, as workers meet it.
+
+mod catalog;
+mod eras;
+mod legacy;
+mod original;
+mod policy;
+mod support;

@@ -1,0 +1,287 @@
+//! A broker, a host with children, and workers, all in this process but the children.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+use toolbus_client::{AgentRef, BrokerClient, Call, CallItem, InboxKind, InboxMessage, MsgId, MultiplexedClient};
+use toolbus_host::{HostError, HostOptions, run_host};
+use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Rpc, raw};
+use toolbus_protocol::Body;
+use toolbus_upstream::{HostConfig, ServerConfig};
+
+const TOKEN: &str = "a token for tests";
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+}
+
+/// A server of the fake kind.
+pub fn fake(name: &str, era: &str) -> ServerConfig {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+    ServerConfig::stdio(name, "python3", &[script, era, name])
+}
+
+pub struct Rig {
+    address: SocketAddr,
+    _folder: TempDir,
+    options: HostOptions,
+    shutdown: CancellationToken,
+    host: JoinHandle<Result<(), HostError>>,
+}
+
+impl Rig {
+    pub async fn start(servers: Vec<ServerConfig>) -> Self {
+        Self::with(HostOptions::new(HostConfig { servers })).await
+    }
+
+    pub async fn with(options: HostOptions) -> Self {
+        Self::on(options, ServerOptions::default()).await
+    }
+
+    pub async fn on(options: HostOptions, broker: ServerOptions) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let core = BrokerCore::open(folder.path(), CoreOptions::default()).expect("the folder opens");
+        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), broker);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        tokio::spawn(Arc::clone(&server).serve(listener));
+        let shutdown = CancellationToken::new();
+        let host = Self::run(address, &options, &shutdown).await;
+        Self { address, _folder: folder, options, shutdown, host }
+    }
+
+    async fn run(
+        address: SocketAddr,
+        options: &HostOptions,
+        shutdown: &CancellationToken,
+    ) -> JoinHandle<Result<(), HostError>> {
+        let client = connect(address, AgentRef::new("host")).await;
+        tokio::spawn(run_host(client, options.clone(), shutdown.clone()))
+    }
+
+    /// Ends the host, and starts another in its place.
+    pub async fn restart_host(&mut self) {
+        self.stop_host().await;
+        self.shutdown = CancellationToken::new();
+        self.host = Self::run(self.address, &self.options, &self.shutdown).await;
+    }
+
+    pub async fn stop_host(&mut self) {
+        self.shutdown.cancel();
+        within("the host to end", &mut self.host).await.expect("no panic").expect("an end in order");
+    }
+
+    pub async fn client(&self, agent: AgentRef) -> BrokerClient {
+        connect(self.address, agent).await
+    }
+
+    pub async fn legacy(&self, name: &str) -> Worker {
+        let capabilities = json!({"elicitation": {}});
+        let info = json!({"name": name, "version": "9"});
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": info});
+        self.worker(AgentRef::new(name), ClientHello::legacy(raw(&hello))).await
+    }
+
+    pub async fn modern(&self, name: &str) -> Worker {
+        self.worker(AgentRef::new(name), ClientHello::modern()).await
+    }
+
+    pub async fn worker(&self, agent: AgentRef, hello: ClientHello) -> Worker {
+        let client = self.client(agent).await;
+        client.subscribe().await.expect("a mailbox");
+        Worker { bus: client.into_multiplexed(), session: "s1".to_owned(), hello }
+    }
+
+    /// The host's card for this worker, once it satisfies the condition.
+    pub async fn card(&self, worker: &Worker, condition: impl Fn(&Card) -> bool) -> Card {
+        let mut last = String::new();
+        let look = async {
+            loop {
+                let hosts = worker.bus.client().hosts(&BTreeMap::new()).await.expect("the directory");
+                if let Some(card) = hosts.iter().find_map(|host| host.card.as_ref()) {
+                    let card: Card = card.to().expect("a card");
+                    last = format!("{card:?}");
+                    if condition(&card) {
+                        return card;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, look)
+            .await
+            .unwrap_or_else(|_| panic!("waited too long for a card; last: {last}"))
+    }
+}
+
+async fn connect(address: SocketAddr, agent: AgentRef) -> BrokerClient {
+    let endpoint = format!("ws://{address}/bus");
+    let client = BrokerClient::connect(&endpoint, agent, TOKEN);
+    within("a connection", client).await.expect("the broker lets us in")
+}
+
+pub struct Worker {
+    pub bus: MultiplexedClient,
+    pub session: String,
+    pub hello: ClientHello,
+}
+
+/// Everything that came back for a request.
+#[derive(Debug)]
+pub struct Reply {
+    pub events: Vec<HostEvent>,
+    pub end: HostReply,
+}
+
+impl Reply {
+    #[track_caller]
+    pub fn result(&self) -> Value {
+        match &self.end {
+            HostReply::Rpc(Outcome::Result(result)) => serde_json::from_str(result.get()).expect("JSON"),
+            other => panic!("no result: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn error(&self) -> Value {
+        match &self.end {
+            HostReply::Rpc(Outcome::Error(error)) => serde_json::from_str(error.get()).expect("JSON"),
+            other => panic!("no error: {other:?}"),
+        }
+    }
+
+    /// The text of a tool's result.
+    #[track_caller]
+    pub fn text(&self) -> String {
+        self.result()["content"][0]["text"].as_str().expect("a text").to_owned()
+    }
+
+    /// The text of a tool's result, read as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text()).expect("JSON")
+    }
+}
+
+impl Worker {
+    /// Params as a client of this worker's era writes them.
+    fn params(&self, params: Value) -> Value {
+        if self.hello.initialize.is_some() {
+            return params;
+        }
+        let mut params = params;
+        let meta = &mut params["_meta"];
+        for (name, value) in [
+            ("protocolVersion", json!("2026-07-28")),
+            ("clientCapabilities", json!({"elicitation": {}})),
+            ("clientInfo", json!({"name": "modern", "version": "9"})),
+        ] {
+            meta[format!("io.modelcontextprotocol/{name}")] = value;
+        }
+        params
+    }
+
+    pub async fn start(&self, server: &str, method: &str, params: Value) -> Call {
+        let rpc = Rpc {
+            server: server.to_owned(),
+            session: self.session.clone(),
+            client: self.hello.clone(),
+            method: method.to_owned(),
+            params: Some(raw(&self.params(params))),
+        };
+        let message = self.message(HostRequest::Rpc(rpc));
+        self.bus.start_call("host", message, PATIENCE).await.expect("a call")
+    }
+
+    pub async fn rpc(&self, server: &str, method: &str, params: Value) -> Reply {
+        finish(self.start(server, method, params).await).await
+    }
+
+    pub async fn tool(&self, server: &str, name: &str, arguments: Value) -> Reply {
+        self.rpc(server, "tools/call", json!({"name": name, "arguments": arguments})).await
+    }
+
+    pub async fn notify(&self, server: &str, method: &str, params: Value) {
+        self.send(HostRequest::Notify(Notify {
+            server: server.to_owned(),
+            session: self.session.clone(),
+            client: self.hello.clone(),
+            method: method.to_owned(),
+            params: Some(raw(&params)),
+        }))
+        .await;
+    }
+
+    pub async fn cancel(&self, server: &str, call: &MsgId) {
+        self.notify(server, "notifications/cancelled", json!({"requestId": call.as_str(), "reason": "enough"})).await;
+    }
+
+    pub async fn answer(&self, server: &str, id: Id, result: Value) {
+        let (server, session) = (server.to_owned(), self.session.clone());
+        let outcome = Outcome::Result(raw(&result));
+        self.send(HostRequest::Answer(toolbus_mcp::Answer { server, session, id, outcome })).await;
+    }
+
+    pub async fn send(&self, request: HostRequest) {
+        let message = self.message(request);
+        self.bus.client().deliver("host", message).await.expect("a receipt");
+    }
+
+    fn message(&self, request: HostRequest) -> InboxMessage {
+        let body = Body::parse(request.to_json()).expect("JSON");
+        InboxMessage::new(self.bus.client().me(), InboxKind::McpRequest, body)
+    }
+
+    /// The next notification outside of any call.
+    pub async fn news(&self) -> HostEvent {
+        let event = within("an event of the session", self.bus.client().next_event()).await.expect("an open client");
+        assert_eq!(event.correlation_id.as_str(), self.session);
+        event_of(&event.body)
+    }
+}
+
+pub fn event_of(body: &Body) -> HostEvent {
+    HostEvent::parse(std::str::from_utf8(body.as_bytes()).expect("UTF-8")).expect("an event")
+}
+
+/// The next event of a call that is not over yet.
+pub async fn next_event(call: &mut Call) -> HostEvent {
+    match within("an event", call.next()).await {
+        Some(CallItem::Event(body)) => event_of(&body),
+        other => panic!("no event: {other:?}"),
+    }
+}
+
+pub async fn finish(mut call: Call) -> Reply {
+    let mut events = Vec::new();
+    loop {
+        match within("a reply", call.next()).await.expect("a reply comes last") {
+            CallItem::Event(body) => events.push(event_of(&body)),
+            CallItem::Reply(reply) => {
+                let body = reply.expect("a reply").body;
+                let text = std::str::from_utf8(body.as_bytes()).expect("UTF-8");
+                return Reply { events, end: HostReply::parse(text).expect("a reply of a host") };
+            }
+        }
+    }
+}
+
+/// The method and the params of a notification.
+pub fn parts(event: &HostEvent) -> (String, Value) {
+    match event {
+        HostEvent::Notification { method, params, .. } => {
+            let params = params.as_ref().map_or("null", |params| params.get());
+            (method.clone(), serde_json::from_str(params).expect("JSON"))
+        }
+        other => panic!("no notification: {other:?}"),
+    }
+}
