@@ -59,8 +59,8 @@ pub struct CallArgs {
     reach: ReachArgs,
 }
 
-/// How long the host may take to confirm a cancel. It gives the server 5 s itself.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(7);
+/// How long a cancelled call may still bring its end. The cancel is on its way all the same.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 const PROGRESS_TOKEN: &str = "toolbus-call";
 const CANCELLED: u8 = 130;
 
