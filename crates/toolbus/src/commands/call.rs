@@ -59,8 +59,9 @@ pub struct CallArgs {
     reach: ReachArgs,
 }
 
-/// How long a cancelled call may still bring its end. The cancel is on its way all the same.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a cancelled call may still bring its end: a little more than the host gives the server. An end that nobody
+/// waits for would lie in the mailbox of a command that is gone.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(7);
 const PROGRESS_TOKEN: &str = "toolbus-call";
 const CANCELLED: u8 = 130;
 

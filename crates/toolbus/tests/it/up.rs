@@ -155,13 +155,13 @@ async fn ctrl_c_cancels_the_call_at_its_server() {
     signal(&call, "INT").await;
     let status = soon("exit", call.wait()).await.expect("it can be waited for");
     assert_eq!(status.code(), Some(130));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let mut said = Vec::new();
     while let Some(line) = soon("the rest", lines.next_line()).await.expect("text") {
         said.push(line);
     }
     assert_eq!(said.last().map(String::as_str), Some("cancelled"), "{said:?}");
-    // A server with one place for calls would show it; here the mailbox does: nothing is left under way.
+    // Nothing is left under way, neither at the host nor on the way back.
     soon("nothing under way", async {
         loop {
             let ps: Value = serde_json::from_str(&place.run(&["ps", "--json"]).await.out).expect("JSON");
