@@ -4,6 +4,7 @@ use serde_json::json;
 use std::time::Duration;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{MODERN_VERSIONS, RpcError, codes};
+use toolbus_protocol::ErrorCode;
 
 /// A new attempt with the same credential is useless.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,31 +17,32 @@ pub enum AuthFailure {
 
 pub fn host_away(host: &str, since: &str) -> RpcError {
     let message = format!("host {host} is away since {since}, and the deadline of the call passed");
-    RpcError::bus("TB0401", message, "start the host again, or give the worker a longer --deadline")
+    RpcError::bus(ErrorCode::HostAway.code(), message, "start the host again, or give the worker a longer --deadline")
 }
 
 pub fn call_timeout(limit: Duration) -> RpcError {
     let message = format!("no answer within {limit:?}; the call was cancelled");
-    RpcError::bus("TB0407", message, "give the worker a longer --deadline")
+    RpcError::bus(ErrorCode::CallTimeout.code(), message, "give the worker a longer --deadline")
 }
 
 pub fn too_many_calls(limit: usize) -> RpcError {
     let message = format!("{limit} calls of this client are under way");
-    RpcError::bus("TB0412", message, "wait until some of them are answered")
+    RpcError::bus(ErrorCode::TooManyCalls.code(), message, "wait until some of them are answered")
 }
 
 pub fn too_many_sessions(limit: usize) -> RpcError {
     let message = format!("there are {limit} MCP sessions already");
-    RpcError::bus("TB0406", message, "end sessions with DELETE; idle ones end by themselves")
+    RpcError::bus(ErrorCode::TooManySessions.code(), message, "end sessions with DELETE; idle ones end by themselves")
 }
 
 pub fn session_unknown() -> RpcError {
-    let data = json!({"code": "TB0413", "hint": "send initialize again, without the session header"});
+    let data =
+        json!({"code": ErrorCode::SessionUnknown.code(), "hint": "send initialize again, without the session header"});
     RpcError::new(codes::INVALID_REQUEST, "Session not found").with_data(data)
 }
 
 pub fn unknown_name(what: &str, name: &str) -> RpcError {
-    let data = json!({"code": "TB0404", "hint": "list again; the name has to be one of the list"});
+    let data = json!({"code": ErrorCode::UnknownName.code(), "hint": "list again; the name has to be one of the list"});
     RpcError::invalid_params(format!("Unknown {what}: {name}")).with_data(data)
 }
 
@@ -61,14 +63,14 @@ pub fn unsupported_version(requested: &str) -> RpcError {
 
 pub fn bad_reply(reason: &str) -> RpcError {
     let message = format!("the host's answer can't be read: {reason}");
-    RpcError::bus("TB0409", message, "host and worker may be of different versions")
+    RpcError::bus(ErrorCode::BadServerMessage.code(), message, "host and worker may be of different versions")
 }
 
 /// What the bus said no to.
 pub fn from_bus(error: &BrokerError) -> RpcError {
     let (code, hint) = match error.code() {
         Some(code) => (code.code(), code.hint()),
-        None => ("TB0402", "look at the broker's log; the outcome of the call is unknown"),
+        None => (ErrorCode::ServerDied.code(), "look at the broker's log; the outcome of the call is unknown"),
     };
     RpcError::bus(code, error.to_string(), hint)
 }

@@ -120,10 +120,4 @@ impl Upstream {
     pub fn is(&self, host: &str, server: &str) -> bool {
         self.host == host && self.server() == server
     }
-
-    /// Since when the host is away, for people.
-    pub fn away_since(&self) -> Option<String> {
-        let at = jiff::Timestamp::from_millisecond(i64::try_from(self.away_since_ms?).ok()?).ok()?;
-        Some(at.to_string())
-    }
 }

@@ -73,7 +73,7 @@ impl Sessions {
         sessions
     }
 
-    /// A session that counts already but can't be found before it is [kept](Sessions::keep).
+    /// It counts from now on; who opens it ends it if its `initialize` fails.
     pub fn open(&self, principal: &Principal, worker: Arc<Worker>) -> Result<Arc<Session>, RpcError> {
         let mut open = lock(&self.open);
         let own = open.values().filter(|session| session.principal == *principal).count();
