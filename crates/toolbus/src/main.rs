@@ -77,7 +77,9 @@ fn main() -> ExitCode {
         _ => "error",
     };
     let filter = EnvFilter::try_from_env("TOOLBUS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Where standard error is gone, the complaint about it would be a panic.
+    log.log_internal_errors(false).init();
     // One thread does a connection's whole work: on a bus, handing over between threads costs more than it gains.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

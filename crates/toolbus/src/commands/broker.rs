@@ -1,6 +1,6 @@
 //! `toolbus broker`: the mailboxes and their WebSocket, until SIGTERM or Ctrl-C.
 
-use super::print_line;
+use super::tell;
 use crate::failure::Failure;
 use crate::folders;
 use crate::stop::stop_signal;
@@ -55,7 +55,7 @@ pub struct OpenBroker {
 pub async fn run(args: BrokerArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
     let broker = args.open().await?;
-    print_line(&broker.whereabouts())?;
+    tell(&broker.whereabouts());
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;

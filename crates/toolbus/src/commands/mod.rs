@@ -21,7 +21,15 @@ use std::time::Duration;
 /// Prints a line and fails, rather than panics, when nobody reads it.
 pub fn print_line(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::Stdout)
+    // In one piece, so that a reader who has seen a line has been sent all of it.
+    out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).map_err(Failure::Stdout)
+}
+
+/// For services: whether anybody reads what they say at start is no reason to stop.
+pub fn tell(line: &str) {
+    if let Err(error) = print_line(line) {
+        tracing::debug!("{error}");
+    }
 }
 
 /// Reads a duration such as `500ms`, `30s`, `5m` or `2h`; a bare number counts seconds.

@@ -44,21 +44,22 @@ fn as_json(catalog: &Catalog) -> String {
             definition: tool.definition.clone(),
         })
     };
-    let server = |server: &ServerCard| {
+    let server = |(host, server): (&HostSeen, &ServerCard)| {
         json!({
-            "name": server.name, "state": server.state, "down": server.down, "eras": server.eras,
+            "name": server.name, "host": host.name, "state": server.state, "down": server.down, "eras": server.eras,
             "tools": server.tools.len(), "resources": server.resources.len(),
             "resource_templates": server.resource_templates.len(), "prompts": server.prompts.len(),
         })
     };
     let host = |host: &HostSeen| {
-        raw(&json!({
+        json!({
             "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.card.problems,
-            "servers": host.card.servers.iter().map(server).collect::<Vec<_>>(),
-        }))
+        })
     };
+    let servers = catalog.hosts.iter().flat_map(|host| host.card.servers.iter().map(move |server| (host, server)));
     let mut members = Members::default();
     members.set("tools", raw(&catalog.tools().map(tool).collect::<Vec<_>>()));
+    members.set("servers", raw(&servers.map(server).collect::<Vec<_>>()));
     members.set("hosts", raw(&catalog.hosts.iter().map(host).collect::<Vec<_>>()));
     members.to_raw().get().to_owned()
 }

@@ -2,7 +2,7 @@
 //! server), and the MCP endpoint for HTTP clients.
 
 use super::broker::{BrokerArgs, OpenBroker};
-use super::{parse_duration, print_line};
+use super::{parse_duration, tell};
 use crate::endpoint::{self, EndpointOptions};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
@@ -57,7 +57,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         call_deadline: args.deadline,
     };
     endpoint::mount(&broker, endpoint);
-    welcome(&broker, &hosting, args.loopback_role.as_deref())?;
+    welcome(&broker, &hosting, args.loopback_role.as_deref());
 
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
@@ -105,7 +105,7 @@ async fn host_once(server: Arc<BrokerServer>, hosting: &Hosting, stop: &Cancella
 }
 
 /// Everything in one piece: whoever reads it may stop reading at any line.
-fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) -> Result<(), Failure> {
+fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) {
     let names: Vec<&str> = hosting.options.config.servers.iter().map(|server| server.name.as_str()).collect();
     let hosted = match hosting.demo {
         true => "the demo server; `toolbus init` writes a toolbus.toml for servers of your own".to_owned(),
@@ -130,7 +130,7 @@ fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) 
         broker.token_file.display()
     ));
     text.push_str(&format!("\nTry in another terminal:\n{}", next_commands(broker, hosting.demo)));
-    print_line(&text)
+    tell(&text);
 }
 
 fn paste_for_stdio(address: SocketAddr) -> String {

@@ -3,8 +3,10 @@
 mod calls;
 mod cli;
 mod client;
+mod configuration;
 mod hosts;
 mod kill;
 mod local;
 mod process;
 mod support;
+mod up;

@@ -1,0 +1,91 @@
+//! toolbus.toml and `--mcp-config`: what `init` writes, what is hosted, and what a mistake in them looks like.
+
+use crate::support::soon;
+use crate::up::{Place, Said, toolbus};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn folder_with(file: &str, text: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join(file), text).expect("writable");
+    folder
+}
+
+async fn run(folder: &TempDir, args: &[&str]) -> Said {
+    Said::of(soon("the command ends", toolbus(folder.path()).args(args).output()).await.expect("the binary starts"))
+}
+
+#[tokio::test]
+async fn init_writes_a_file_once_and_again_only_by_force() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    run(&folder, &["init"]).await.check(0, &["wrote toolbus.toml"], &[]);
+    let file = folder.path().join("toolbus.toml");
+    let written = std::fs::read_to_string(&file).expect("it is there");
+    assert!(written.contains("[servers.files]") && written.contains("[roles.reader]"), "{written}");
+    std::fs::write(&file, "mine").expect("writable");
+    run(&folder, &["init"]).await.check(1, &[], &["is there already", "--force"]);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
+    run(&folder, &["init", "--force"]).await.check(0, &["wrote"], &[]);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), written);
+}
+
+#[tokio::test]
+async fn mistakes_in_a_configuration_are_said_with_their_place_and_a_hint() {
+    let check = async |file: &str, text: &str, args: &[&str], parts: &[&str]| {
+        run(&folder_with(file, text), args).await.check(1, &[], parts);
+    };
+    let up = ["up", "--listen", "127.0.0.1:0"];
+    let host = ["host", "--mcp-config", "mcp.json"];
+    check("toolbus.toml", "lisen = 1", &up, &["line 1, column 1", "lisen", "did you mean listen?"]).await;
+    check("toolbus.toml", "[servers.a]\ncommand = 'x'\nargz = []", &up, &["line 3, column 1", "argz", "args"]).await;
+    check("toolbus.toml", "[servers.a]", &up, &["neither a command nor a url"]).await;
+    check("toolbus.toml", "[servers.a]\nurl='http://x'\nheaders={A='${NO_SUCH}'}", &up, &["NO_SUCH", "is not set"])
+        .await;
+    check("toolbus.toml", "[servers.a]\ncommand='a'\n[servers.a]\ncommand='b'", &up, &["line 3"]).await;
+    check("toolbus.toml", "[roles.a]\nallow=['x[']\n[servers.s]\ncommand='x'", &up, &["x[", "pattern"]).await;
+    check("mcp.json", r#"{"mcpServers": {"a": {"command": "${NO_SUCH}"}}}"#, &host, &["NO_SUCH"]).await;
+    check("mcp.json", r#"{"mcpServers": {}}"#, &host, &["no servers to host", "hint:"]).await;
+    check("mcp.json", "{", &host, &["mcp.json", "line 1"]).await;
+    check("other", "", &host, &["mcp.json", "can't be read"]).await;
+}
+
+#[tokio::test]
+async fn a_broken_server_is_shown_with_its_last_words_and_disturbs_no_other() {
+    let me = env!("CARGO_BIN_EXE_toolbus");
+    let servers = json!({"mcpServers": {
+        "broken": {"command": "sh", "args": ["-c", "echo out of cheese >&2; exit 3"]},
+        "good": {"command": me, "args": ["demo-server"]},
+    }});
+    let folder = folder_with("mcp.json", &servers.to_string());
+    let place = Place::start_in(folder, &["--mcp-config", "mcp.json", "--id", "desk"]).await;
+    soon("both are known", async {
+        loop {
+            let text = place.run(&["tools"]).await.out;
+            if text.contains("text_stats") && text.contains("broken on desk is down") {
+                assert!(text.contains("| out of cheese"), "{text}");
+                break;
+            }
+        }
+    })
+    .await;
+    place.run(&["call", "now"]).await.check(0, &["UTC"], &[]);
+}
+
+#[tokio::test]
+async fn roles_of_the_configuration_see_and_call_only_what_they_may() {
+    let text = format!(
+        "[servers.demo]\ncommand = {:?}\nargs = ['demo-server']\n[roles.clerk]\nallow = ['now', 'text_*']\n",
+        env!("CARGO_BIN_EXE_toolbus")
+    );
+    let place = Place::start_in(folder_with("toolbus.toml", &text), &[]).await;
+    let tools = async |role: &[&str]| -> Vec<String> {
+        let said = place.run(&[&["tools", "--json"], role].concat()).await;
+        let listed: Value = serde_json::from_str(&said.out).expect("JSON");
+        let names = listed["tools"].as_array().into_iter().flatten();
+        names.filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
+    };
+    soon("the clerk's tools", async { while tools(&["--role", "clerk"]).await != ["now", "text_stats"] {} }).await;
+    assert_eq!(tools(&[]).await, Vec::<String>::new(), "no role, no tools");
+    place.run(&["call", "now", "--role", "clerk"]).await.check(0, &["UTC"], &[]);
+    place.run(&["call", "slow", "--role", "clerk"]).await.check(2, &[], &["no tool"]);
+}

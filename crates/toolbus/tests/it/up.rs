@@ -1,0 +1,276 @@
+//! `toolbus up` and the commands around it, as a new user meets them: real processes, the demo server, no settings.
+
+use crate::support::{PATIENCE, soon};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A folder of one's own with `toolbus up` in it.
+pub struct Place {
+    pub folder: TempDir,
+    up: Child,
+    url: String,
+    said: String,
+}
+
+pub fn toolbus(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+    for name in ["TOOLBUS_TOKEN", "TOOLBUS_BROKER", "TOOLBUS_CONFIG", "TOOLBUS_ROLE", "TOOLBUS_DATA"] {
+        command.env_remove(name);
+    }
+    command.current_dir(folder).env("XDG_DATA_HOME", folder.join("data")).env("XDG_CONFIG_HOME", folder.join("config"));
+    command.kill_on_drop(true);
+    command
+}
+
+impl Place {
+    async fn start(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::start_in(folder, args).await
+    }
+
+    pub async fn start_in(folder: TempDir, args: &[&str]) -> Self {
+        let mut command = toolbus(folder.path());
+        command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut up = command.spawn().expect("the binary starts");
+        let mut lines = BufReader::new(up.stdout.take().expect("it is piped")).lines();
+        let mut said = String::new();
+        let mut url = String::new();
+        soon("the welcome", async {
+            while let Some(line) = lines.next_line().await.expect("its output is text") {
+                said.push_str(&line);
+                said.push('\n');
+                if let Some(address) = line.strip_prefix("listening on ") {
+                    url = address.to_owned();
+                }
+                if line.contains("Try in another terminal") {
+                    break;
+                }
+            }
+        })
+        .await;
+        Self { folder, up, url, said }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = toolbus(self.folder.path());
+        command.args(args).env("TOOLBUS_BROKER", &self.url);
+        command
+    }
+
+    pub async fn run(&self, args: &[&str]) -> Said {
+        Said::of(soon("the command ends", self.command(args).output()).await.expect("the binary starts"))
+    }
+
+    /// Until the demo server's tools are there.
+    async fn settled(self) -> Self {
+        soon("the tools", async { while !self.run(&["tools"]).await.out.contains("text_stats") {} }).await;
+        self
+    }
+}
+
+pub struct Said {
+    code: Option<i32>,
+    pub out: String,
+    err: String,
+}
+
+impl Said {
+    pub fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    #[track_caller]
+    pub fn check(&self, code: i32, out: &[&str], err: &[&str]) {
+        assert_eq!(self.code, Some(code), "out: {} err: {}", self.out, self.err);
+        for part in out {
+            assert!(self.out.contains(part), "stdout should say {part:?}, but says: {}", self.out);
+        }
+        for part in err {
+            assert!(self.err.contains(part), "stderr should say {part:?}, but says: {}", self.err);
+        }
+    }
+}
+
+#[tokio::test]
+async fn up_says_what_to_paste_and_its_tools_can_be_called_at_once() {
+    let place = Place::start(&[]).await;
+    for part in ["token in", "hosting the demo server", "claude mcp add", "\"mcpServers\"", "/mcp", "Bearer"] {
+        assert!(place.said.contains(part), "{part}: {}", place.said);
+    }
+    assert!(!place.said.contains("WARNING"), "{}", place.said);
+    place.run(&["tools"]).await.check(0, &["NAME", "demo", "host", "read-only", "chart"], &[]);
+    place.run(&["call", "now", "--arg", "zone=Asia/Tokyo"]).await.check(0, &["JST"], &[]);
+    let json = place.run(&["call", "text_stats", r#"{"text": "a bee"}"#, "--json"]).await;
+    let result: Value = serde_json::from_str(&json.out).expect("the raw result");
+    assert_eq!(result["structuredContent"]["words"], 2);
+    let tools: Value = serde_json::from_str(&place.run(&["tools", "--json"]).await.out).expect("JSON");
+    assert_eq!(tools["servers"][0]["state"], "up");
+    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(5));
+}
+
+#[tokio::test]
+async fn exit_codes_tell_a_result_from_the_tools_error_and_from_everything_else() {
+    let place = Place::start(&[]).await.settled().await;
+    let no_zone = place.run(&["call", "now", "--arg", "zone=Nowhere"]).await;
+    no_zone.check(1, &[], &["no time zone \"Nowhere\"", "now failed"]);
+    place.run(&["call", "cuontdown"]).await.check(2, &[], &["no tool", "did you mean countdown?"]);
+    place.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to look at)", "hint:"]);
+    place.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
+    place.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
+    place.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from has to be of type integer"]);
+    place.run(&["call", "now", "{zone}"]).await.check(2, &[], &["not JSON", "hint: quote"]);
+    place.run(&["call", "now", "{}", "--arg", "a=b"]).await.check(2, &[], &["cannot be used with"]);
+    place.run(&["call", "now", "--broker", "ws://127.0.0.1:1/bus"]).await.check(2, &[], &["can't reach"]);
+}
+
+#[tokio::test]
+async fn progress_is_told_and_images_are_saved_beside_each_other() {
+    let place = Place::start(&[]).await.settled().await;
+    let counted = place.run(&["call", "countdown", "--arg", "from=3", "--arg", "interval_ms=1"]).await;
+    counted.check(0, &["Counted from 3 to 0."], &["progress 1/3 2 to go", "progress 3/3 0 to go"]);
+    let out = place.folder.path().join("pictures");
+    std::fs::create_dir(&out).expect("writable");
+    for name in ["chart.png", "chart-1.png"] {
+        let drawn = place.run(&["call", "chart", "--arg", "values=1,-2,3.5", "--out", "pictures"]).await;
+        drawn.check(0, &["A chart of 3 numbers.", &format!("saved to pictures/{name}")], &[]);
+        assert!(std::fs::read(out.join(name)).expect("it was saved").starts_with(b"\x89PNG"));
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_cancels_the_call_at_its_server() {
+    let place = Place::start(&[]).await.settled().await;
+    let mut call = place.command(&["call", "slow", "--arg", "seconds=3000"]);
+    let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut lines = BufReader::new(call.stderr.take().expect("it is piped")).lines();
+    let first = soon("progress", lines.next_line()).await.expect("text").expect("a line");
+    assert_eq!(first, "progress 0/3000 3000 s left");
+    let began = Instant::now();
+    signal(&call, "INT").await;
+    let status = soon("exit", call.wait()).await.expect("it can be waited for");
+    assert_eq!(status.code(), Some(130));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut said = Vec::new();
+    while let Some(line) = soon("the rest", lines.next_line()).await.expect("text") {
+        said.push(line);
+    }
+    assert_eq!(said.last().map(String::as_str), Some("cancelled"), "{said:?}");
+    // Nothing is left under way, neither at the host nor on the way back.
+    soon("nothing under way", async {
+        loop {
+            let ps: Value = serde_json::from_str(&place.run(&["ps", "--json"]).await.out).expect("JSON");
+            let idle = |mailbox: &Value| mailbox["messages"] == 0;
+            if ps["mailboxes"].as_array().is_some_and(|mailboxes| mailboxes.iter().all(idle)) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn children_are_gone_after_every_way_out() {
+    for way in ["TERM", "INT", "KILL"] {
+        let mut place = Place::start(&[]).await.settled().await;
+        let parent = place.up.id().expect("it runs");
+        let children = descendants(parent);
+        assert!(children.len() >= 2, "a guard and a server: {children:?}");
+        signal(&place.up, way).await;
+        let status = soon("exit", place.up.wait()).await.expect("it can be waited for");
+        assert_eq!(status.success(), way != "KILL", "{way}: {status}");
+        soon("the children's end", async {
+            while children.iter().any(|child| is_running(*child)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn the_token_opens_mcp_and_a_loopback_role_does_so_without_one() {
+    let initialize = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+    });
+    let place = Place::start(&[]).await.settled().await;
+    let token = std::fs::read_to_string(place.folder.path().join("data/toolbus/token")).expect("it was made");
+    let answer = post(&place.url, Some(token.trim()), &initialize).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("toolbus-demo"), "{answer}");
+    for wrong in [None, Some("wrong")] {
+        let answer = post(&place.url, wrong, &initialize).await;
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("TB0103"), "{answer}");
+    }
+    let open = Place::start(&["--loopback-role", "guest"]).await.settled().await;
+    assert!(open.said.contains("WARNING") && open.said.contains("'guest'"), "{}", open.said);
+    let answer = post(&open.url, None, &initialize).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = post(&open.url, Some("wrong"), &initialize).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "a wrong token is no less wrong: {answer}");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let args = ["up", "--listen", "0.0.0.0:0", "--loopback-role", "guest"];
+    let refused = soon("exit", toolbus(folder.path()).args(args).output()).await.expect("it starts");
+    Said::of(refused).check(1, &[], &["other machines can reach", "hint:"]);
+}
+
+#[tokio::test]
+async fn connect_is_an_mcp_server_on_stdin_and_stdout() {
+    let place = Place::start(&[]).await.settled().await;
+    let mut command = place.command(&["connect"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary starts");
+    let mut input = child.stdin.take().expect("it is piped");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"_meta": meta, "name": "text_stats", "arguments": {"text": "one two"}});
+    let request = json!({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params});
+    input.write_all(format!("{request}\n").as_bytes()).await.expect("it reads");
+    let answer = soon("an answer", lines.next_line()).await.expect("text").expect("a line");
+    let answer: Value = serde_json::from_str(&answer).expect("nothing but MCP on stdout");
+    assert_eq!(answer["id"], "x");
+    assert_eq!(answer["result"]["structuredContent"]["words"], 2);
+    drop(input);
+    assert!(soon("exit", child.wait()).await.expect("it can be waited for").success());
+}
+
+async fn signal(child: &Child, name: &str) {
+    let pid = child.id().expect("it runs").to_string();
+    let sent = Command::new("kill").args(["-s", name, &pid]).status().await.expect("kill exists");
+    assert!(sent.success());
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children: Vec<u32> = text.split_whitespace().filter_map(|child| child.parse().ok()).collect();
+    children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()
+}
+
+/// One HTTP request, and everything that comes back.
+async fn post(bus_url: &str, token: Option<&str>, body: &Value) -> String {
+    use tokio::io::AsyncReadExt;
+    let address = bus_url.trim_start_matches("ws://").trim_end_matches("/bus");
+    let body = body.to_string();
+    let credential = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\n{credential}Content-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
+    socket.write_all(request.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("in time").expect("text");
+    answer
+}
