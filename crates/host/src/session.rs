@@ -180,8 +180,8 @@ impl Session {
     fn offer_to(&self, stray: Stray, held: bool) -> Option<Stray> {
         let mut state = self.lock();
         state.takers.retain(|taker| !taker.sender.is_closed());
-        let takers = state.takers.iter().filter(|taker| taker.held.load(Ordering::Relaxed) == held);
-        takers.fold(Some(stray), |left, taker| match taker.sender.try_send(left?) {
+        let mut takers = state.takers.iter().filter(|taker| taker.held.load(Ordering::Relaxed) == held);
+        takers.try_fold(stray, |left, taker| match taker.sender.try_send(left) {
             Ok(()) => None,
             Err(TrySendError::Full(stray) | TrySendError::Closed(stray)) => Some(stray),
         })
