@@ -19,9 +19,6 @@ impl Host {
         if message.kind != InboxKind::McpRequest {
             return self.outbox.ack(&message).await;
         }
-        if let Some(operation) = original::parse(message.body.as_bytes()) {
-            return self.begin_original(message, operation).await;
-        }
         let text = std::str::from_utf8(message.body.as_bytes()).unwrap_or_default();
         match HostRequest::parse(text) {
             Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
@@ -41,10 +38,13 @@ impl Host {
                     }
                 });
             }
-            Err(error) => {
-                let reply = original::error(&format!("bad mcp request: {error}"));
-                self.outbox.reply_text(&message, &reply).await;
-            }
+            Err(error) => match original::parse(message.body.as_bytes()) {
+                Some(operation) => self.begin_original(message, operation).await,
+                None => {
+                    let reply = original::error(&format!("bad mcp request: {error}"));
+                    self.outbox.reply_text(&message, &reply).await;
+                }
+            },
         }
     }
 

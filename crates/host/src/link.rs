@@ -3,14 +3,15 @@
 
 use crate::failure;
 use crate::host::Host;
-use crate::session::Session;
+use crate::running::Caller;
+use crate::session::{Session, Stray};
 use crate::translate::{legacy_on_modern::Introduction, listen};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use toolbus_mcp::{Era, Id, LATEST_LEGACY, ListKind, Outcome, Raw, RpcError, codes, empty_object, raw};
+use toolbus_mcp::{Era, HostEvent, Id, LATEST_LEGACY, ListKind, Outcome, Raw, RpcError, codes, empty_object, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent};
 
@@ -36,6 +37,8 @@ pub struct Link {
     members: Mutex<Vec<Weak<Session>>>,
     /// How many sessions are subscribed to a resource.
     subscriptions: Mutex<HashMap<String, usize>>,
+    /// Calls that asked a modern server for its log.
+    loggers: Mutex<Vec<Caller>>,
     /// Counts the list changes that the server told of.
     list_changes: watch::Sender<u64>,
     closed: CancellationToken,
@@ -89,6 +92,7 @@ impl Link {
             hello: OnceLock::new(),
             members: Mutex::default(),
             subscriptions: Mutex::default(),
+            loggers: Mutex::default(),
             list_changes: watch::Sender::new(0),
             closed: CancellationToken::new(),
             _slot: slot,
@@ -179,6 +183,19 @@ impl Link {
         last
     }
 
+    /// Signs a call up for log messages that name no call.
+    pub fn add_logger(self: &Arc<Self>, caller: &Caller) -> Logger {
+        self.loggers.lock().expect("nothing panics while it holds this lock").push(caller.clone());
+        Logger { link: Arc::clone(self), caller: caller.clone() }
+    }
+
+    /// A call that gets such messages, if all that want any are the same worker's.
+    fn only_logger(&self) -> Option<Caller> {
+        let loggers = self.loggers.lock().expect("nothing panics while it holds this lock");
+        let last = loggers.last()?;
+        loggers.iter().all(|logger| logger.mailbox() == last.mailbox()).then(|| last.clone())
+    }
+
     /// Something that concerns whoever uses the connection, wherever it came in.
     pub async fn spread(&self, host: &Host, server: &str, method: &str, params: Option<Raw>) {
         self.count_list_change(method);
@@ -205,10 +222,13 @@ impl Link {
     async fn on_event(&self, host: &Host, server: &str, event: ServerEvent) {
         match event {
             ServerEvent::Notification { method, params } => {
-                // On a shared connection nobody can tell whose progress or log that is.
+                // On a shared connection nobody can tell whose progress or log that is, unless only one wants it.
                 let private = matches!(method.as_str(), "notifications/progress" | "notifications/message");
                 if self.usage != Use::Shared || !private || self.members().len() == 1 {
                     self.spread(host, server, &method, params).await;
+                } else if let Some(caller) = self.only_logger().filter(|_| method == "notifications/message") {
+                    let event = HostEvent::Notification { server: server.to_owned(), method, params };
+                    host.outbox.live(caller.mailbox(), caller.id(), &event).await;
                 }
             }
             ServerEvent::Request { id, method, params } => {
@@ -216,6 +236,12 @@ impl Link {
                 match members.first() {
                     Some(session) if self.usage == Use::Own && session.is_legacy() => {
                         session.ask(host, server, id, method, params).await;
+                    }
+                    Some(session) if self.usage == Use::Own => {
+                        let left = session.offer(Stray::Request { id, method, params });
+                        if let Some(Stray::Request { id, method, .. }) = left {
+                            self.answer_or_refuse(&id, &method).await;
+                        }
                     }
                     _ => self.answer_or_refuse(&id, &method).await,
                 }
@@ -230,6 +256,19 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+/// As long as it lives, its call may get the server's log.
+pub struct Logger {
+    link: Arc<Link>,
+    caller: Caller,
+}
+
+impl Drop for Logger {
+    fn drop(&mut self) {
+        let mut loggers = self.link.loggers.lock().expect("nothing panics while it holds this lock");
+        loggers.retain(|logger| logger.id() != self.caller.id());
     }
 }
 

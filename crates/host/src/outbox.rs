@@ -22,6 +22,11 @@ impl Outbox {
         Self { client }
     }
 
+    /// Sends what waits, and leaves the bus.
+    pub async fn close(self) {
+        self.client.close().await;
+    }
+
     pub fn client(&self) -> &BrokerClient {
         &self.client
     }

@@ -32,6 +32,8 @@ pub struct Server {
     slots: Arc<Semaphore>,
     modern: tokio::sync::Mutex<Option<Arc<Link>>>,
     shared_legacy: tokio::sync::Mutex<Option<Arc<Link>>>,
+    /// The host's own, to look at a legacy server.
+    catalog: tokio::sync::Mutex<Option<Arc<Link>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
@@ -44,6 +46,7 @@ impl Server {
             slots: Arc::new(Semaphore::new(config.max_sessions)),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
+            catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
             config,
         })
@@ -111,7 +114,12 @@ impl Server {
 
     /// A legacy connection for the host's own questions, with `notifications/initialized` said.
     pub async fn catalog_link(&self, host: &Arc<Host>) -> Result<Arc<Link>, OpenError> {
+        let mut place = self.catalog.lock().await;
+        if let Some(old) = place.take() {
+            old.close().await;
+        }
         let link = Link::open(host, &self.config, Era::Legacy, Use::Catalog, None).await?;
+        place.replace(Arc::clone(&link));
         link.initialize(host, &self.config, host_initialize(Use::Catalog)).await?;
         link.connection.notify("notifications/initialized", None).await?;
         Ok(link)
@@ -228,7 +236,7 @@ impl Server {
         for session in sessions {
             self.end(&session).await;
         }
-        for place in [&self.modern, &self.shared_legacy] {
+        for place in [&self.modern, &self.shared_legacy, &self.catalog] {
             if let Some(link) = place.lock().await.take() {
                 link.close().await;
             }

@@ -46,8 +46,17 @@ pub async fn run_host(
             end.await.ok();
         }
     };
+    let ending = async {
+        ending.await;
+        // The calls that ran end with their servers; their callers are told.
+        host.tasks.wait().await;
+    };
     if tokio::time::timeout(LONGEST_SHUTDOWN, ending).await.is_err() {
-        tracing::warn!("some servers did not end in time");
+        tracing::warn!("some servers or calls did not end in time");
+    }
+    // Replies that are still on their way get their chance.
+    if let Some(host) = Arc::into_inner(host) {
+        host.outbox.close().await;
     }
     outcome
 }

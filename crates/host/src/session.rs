@@ -7,10 +7,11 @@ use crate::translate::listen;
 use crate::translate::log_level::LogLevel;
 use crate::turns::Turns;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, HostEvent, Id, Members, Outcome, Raw};
@@ -22,6 +23,8 @@ const SUBSCRIBED_IDLE: Duration = Duration::from_secs(3600);
 
 /// Questions that a client leaves unanswered are forgotten past this many.
 const MOST_OPEN_QUESTIONS: usize = 1024;
+
+const MOST_STRAYS: usize = 64;
 
 /// Who a session belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -52,6 +55,7 @@ struct State {
     /// What a server asked this client on a connection that it shares with others: nobody else may answer it.
     asked: HashSet<Id>,
     next_question: u64,
+    takers: Vec<Taker>,
     /// Ends the present listen of a legacy client on a modern server.
     listening: Option<CancellationToken>,
 }
@@ -60,6 +64,31 @@ struct State {
 pub struct Listener {
     pub call: MsgId,
     pub filter: listen::Filter,
+}
+
+/// What a server said while several calls of one client ran, so that it belongs to none of them for sure. A modern
+/// client can hear it only in a call; any of its own will do.
+pub enum Stray {
+    Notification { method: String, params: Option<Raw> },
+    Request { id: Id, method: String, params: Option<Raw> },
+}
+
+/// A call that takes strays.
+struct Taker {
+    sender: mpsc::Sender<Stray>,
+    held: Arc<AtomicBool>,
+}
+
+/// The call's end of it. While the call is held its client hears nothing, so others take strays first.
+pub struct Strays {
+    pub receiver: mpsc::Receiver<Stray>,
+    held: Arc<AtomicBool>,
+}
+
+impl Strays {
+    pub fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
 }
 
 /// Keeps a session from being taken for idle.
@@ -83,6 +112,7 @@ impl Session {
             questions: HashMap::new(),
             asked: HashSet::new(),
             next_question: 0,
+            takers: Vec::new(),
             listening: None,
         };
         let correlation = MsgId::from(id.key.clone());
@@ -117,12 +147,44 @@ impl Session {
             host.outbox.live(&self.id.mailbox, &self.correlation, &event).await;
             return;
         }
+        if !listen::is_news(method) {
+            self.offer(Stray::Notification { method: method.to_owned(), params });
+            return;
+        }
         for call in self.listeners_of(method, params.as_ref()) {
             let Ok(params) = listen::tagged(params.as_deref(), call.as_str()) else { continue };
             let (server, method) = (server.to_owned(), method.to_owned());
             let event = HostEvent::Notification { server, method, params: Some(params) };
             host.outbox.live(&self.id.mailbox, &call, &event).await;
         }
+    }
+
+    /// Signs a call up for what may belong to it.
+    pub fn take_strays(&self) -> Strays {
+        let (sender, receiver) = mpsc::channel(MOST_STRAYS);
+        let held = Arc::new(AtomicBool::new(false));
+        self.lock().takers.push(Taker { sender, held: Arc::clone(&held) });
+        Strays { receiver, held }
+    }
+
+    /// Gives it to a call whose client can be told at once; back if there is none.
+    pub fn offer_running(&self, stray: Stray) -> Option<Stray> {
+        self.offer_to(stray, false)
+    }
+
+    /// Gives it to one of the calls; back if none takes it.
+    pub fn offer(&self, stray: Stray) -> Option<Stray> {
+        self.offer_to(stray, false).and_then(|stray| self.offer_to(stray, true))
+    }
+
+    fn offer_to(&self, stray: Stray, held: bool) -> Option<Stray> {
+        let mut state = self.lock();
+        state.takers.retain(|taker| !taker.sender.is_closed());
+        let takers = state.takers.iter().filter(|taker| taker.held.load(Ordering::Relaxed) == held);
+        takers.fold(Some(stray), |left, taker| match taker.sender.try_send(left?) {
+            Ok(()) => None,
+            Err(TrySendError::Full(stray) | TrySendError::Closed(stray)) => Some(stray),
+        })
     }
 
     fn is_subscribed(&self, params: Option<&Raw>) -> bool {

@@ -7,17 +7,17 @@ use tokio::sync::oneshot;
 #[derive(Default)]
 pub struct Turns(Mutex<Option<oneshot::Receiver<()>>>);
 
-/// A place in the row. Dropping it lets the next one go.
+/// A place in the row. Dropping it lets the next one go, as soon as those before are through.
 pub struct Turn {
     before: Option<oneshot::Receiver<()>>,
-    _after: oneshot::Sender<()>,
+    after: Option<oneshot::Sender<()>>,
 }
 
 impl Turns {
     pub fn take(&self) -> Turn {
         let (after, next) = oneshot::channel();
         let before = self.0.lock().expect("nothing panics while it holds this lock").replace(next);
-        Turn { before, _after: after }
+        Turn { before, after: Some(after) }
     }
 }
 
@@ -27,6 +27,20 @@ impl Turn {
             // Whether it was told or dropped: the one before is through.
             before.await.ok();
             self.before = None;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Who leaves the row before it is his turn must not let the next one overtake those before.
+        if let (Some(before), Some(after)) = (self.before.take(), self.after.take())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                before.await.ok();
+                drop(after);
+            });
         }
     }
 }
@@ -47,5 +61,19 @@ mod tests {
         }
         drop(first);
         second.wait().await;
+    }
+
+    #[tokio::test]
+    async fn leaving_the_row_lets_nobody_overtake() {
+        let turns = Turns::default();
+        let (first, second, mut third) = (turns.take(), turns.take(), turns.take());
+        drop(second);
+        tokio::select! {
+            biased;
+            () = third.wait() => panic!("the first still has it"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(first);
+        third.wait().await;
     }
 }

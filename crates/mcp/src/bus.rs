@@ -3,7 +3,7 @@
 //! A request is self-contained. It names the server, the worker's session, and the client's own words about itself, so
 //! that a host that was restarted can open a legacy session again and nobody notices.
 
-use crate::{Era, Id, Outcome, Raw, raw};
+use crate::{Era, Id, Outcome, Raw};
 use serde::{Deserialize, Serialize};
 
 /// Tells one client's use of a server from another's. Legacy servers have a session for each.
@@ -130,8 +130,13 @@ impl HostRequest {
     }
 
     pub fn to_json(&self) -> String {
+        self.clone().into_json()
+    }
+
+    /// The same without a copy of what may be long.
+    pub fn into_json(self) -> String {
         let mut wire = RequestWire::default();
-        match self.clone() {
+        match self {
             Self::Rpc(Rpc { server, session, client, method, params }) => {
                 wire.op = "rpc".into();
                 (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));
@@ -152,7 +157,7 @@ impl HostRequest {
                 wire.session = Some(session);
             }
         }
-        raw(&wire).get().to_owned()
+        written(&wire)
     }
 }
 
@@ -171,12 +176,17 @@ impl HostReply {
     }
 
     pub fn to_json(&self) -> String {
+        self.clone().into_json()
+    }
+
+    /// The same without a copy of what may be long.
+    pub fn into_json(self) -> String {
         let mut rpc = RpcWire::default();
-        match self.clone() {
+        match self {
             Self::Rpc(outcome) => (rpc.result, rpc.error) = split(outcome),
             Self::Cancelled => rpc.cancelled = true,
         }
-        raw(&ReplyWire { rpc: Some(rpc), error: None }).get().to_owned()
+        written(&ReplyWire { rpc: Some(rpc), error: None })
     }
 }
 
@@ -198,8 +208,13 @@ impl HostEvent {
     }
 
     pub fn to_json(&self) -> String {
+        self.clone().into_json()
+    }
+
+    /// The same without a copy of what may be long.
+    pub fn into_json(self) -> String {
         let mut wire = EventWire::default();
-        match self.clone() {
+        match self {
             Self::Notification { server, method, params } => {
                 (wire.event, wire.server) = ("notification".into(), server);
                 (wire.method, wire.params) = (Some(method), params);
@@ -212,7 +227,7 @@ impl HostEvent {
                 (wire.event, wire.server, wire.reason) = ("closed".into(), server, Some(reason));
             }
         }
-        raw(&wire).get().to_owned()
+        written(&wire)
     }
 }
 
@@ -272,6 +287,10 @@ struct EventWire {
 /// A member that is `null` is there; serde would take it for absent.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
     Raw::deserialize(deserializer).map(Some)
+}
+
+fn written(wire: &impl Serialize) -> String {
+    serde_json::to_string(wire).expect("our own bodies have string keys and finite numbers")
 }
 
 fn reason(reason: impl Into<String>) -> BusBodyError {

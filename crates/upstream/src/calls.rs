@@ -1,4 +1,5 @@
-//! The open calls of a connection: ids and progress tokens of our own, and to which call a message of the server belongs.
+//! The open calls of a connection: ids and progress tokens of our own, and to which call a message of the server
+//! belongs.
 
 use crate::call::CallEvent;
 use crate::error::ServerError;

@@ -1,8 +1,8 @@
 //! The process between a host and a stdio server. It starts the server in a process group of its own, adopts whatever
 //! the server leaves behind, and ends all of it when the host is gone, however the host went.
 //!
-//! It notices the host's end by a pipe, the *lifeline*: only the host has the writing end, so the end of file is the end
-//! of the host. It reads and writes nothing of the server's own traffic, which flows past it.
+//! It notices the host's end by a pipe, the *lifeline*: only the host has the writing end, so the end of file is the
+//! end of the host. It reads and writes nothing of the server's own traffic, which flows past it.
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::ffi::OsString;

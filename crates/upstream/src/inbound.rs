@@ -144,6 +144,10 @@ impl Inbound {
 
     /// False if the owner did not take it.
     async fn to_owner(&self, event: ServerEvent) -> bool {
+        // After the end there is nothing more.
+        if self.calls.closed().is_some() {
+            return false;
+        }
         let deaf = &self.counters.owner_is_deaf;
         let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) else {
             deaf.store(false, Ordering::Relaxed);
@@ -208,10 +212,14 @@ impl Inbound {
         ServerError::BadMessage { server: self.server.clone(), reason }
     }
 
-    /// Ends every call and tells the owner, once.
-    pub async fn close(&self, error: ServerError) {
-        if self.calls.close(&error) {
-            let _ = tokio::time::timeout(PATIENCE, self.events.send(ServerEvent::Closed(error))).await;
+    /// Ends every call and tells the owner, once. It does not wait for the owner, who may be the one that closes.
+    pub fn close(&self, error: ServerError) {
+        if !self.calls.close(&error) {
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(ServerEvent::Closed(error)) {
+            let events = self.events.clone();
+            tokio::spawn(async move { tokio::time::timeout(PATIENCE, events.send(event)).await });
         }
     }
 

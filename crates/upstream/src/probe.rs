@@ -34,7 +34,8 @@ impl Eras {
     }
 }
 
-/// Asks the server, within the start timeout of the options. If the configuration names an era, only that one is asked.
+/// Asks the server, within the start timeout of the options (a little longer if it took most of it
+/// to start). If the configuration names an era, only that one is asked.
 pub async fn probe(config: &ServerConfig, options: &ConnectionOptions) -> Result<Eras, ServerError> {
     let deadline = Instant::now() + options.start_timeout;
     let mut eras = Eras { modern: None, legacy: None };

@@ -25,9 +25,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Raw, Request, Response, SessionKey};
+use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey};
 use toolbus_protocol::Body;
 
 /// How long the host's part of a session is worth closing.
@@ -52,6 +53,8 @@ struct State {
     questions: Questions,
     /// Hosts that may keep something for this session.
     touched: BTreeSet<String>,
+    /// Where messages go that belong to no call of the client's, if anyone reads them.
+    aside: Option<mpsc::Sender<Message>>,
 }
 
 /// A request of the client that is not answered yet. Clients may use an id twice, so it is not the key.
@@ -103,7 +106,7 @@ impl Front {
             tracing::debug!(id = ?response.id, "an answer to nothing that was asked");
             return;
         };
-        self.send(&question.host.clone(), &HostRequest::Answer(question.into_answer(&self.session, response.outcome)))
+        self.send(&question.host.clone(), HostRequest::Answer(question.into_answer(&self.session, response.outcome)))
             .await;
     }
 
@@ -134,7 +137,7 @@ impl Front {
     pub async fn close(&self) {
         let touched = std::mem::take(&mut lock(&self.state).touched);
         for host in touched {
-            self.send(&host, &HostRequest::Close { session: self.session.clone() }).await;
+            self.send(&host, HostRequest::Close { session: self.session.clone() }).await;
         }
     }
 
@@ -163,6 +166,14 @@ impl Front {
         state.version = result.text("protocolVersion");
     }
 
+    /// Tells the client something outside of its calls.
+    fn tell_aside(&self, message: Message) {
+        let aside = lock(&self.state).aside.clone();
+        if aside.is_none_or(|aside| aside.try_send(message).is_err()) {
+            tracing::debug!("a message for the client has no reader");
+        }
+    }
+
     fn touch(&self, host: &str) {
         let mut state = lock(&self.state);
         if !state.touched.contains(host) {
@@ -171,7 +182,7 @@ impl Front {
     }
 
     /// Sends what is not answered. A bus that refuses it is not the client's to repair.
-    async fn send(&self, host: &str, request: &HostRequest) {
+    async fn send(&self, host: &str, request: HostRequest) {
         let outcome = self.worker.bus.send(host, body(request), CLOSE_DEADLINE).await;
         if let Err(error) = outcome
             && !matches!(error, BrokerError::Closed)
@@ -181,6 +192,6 @@ impl Front {
     }
 }
 
-fn body(request: &HostRequest) -> Body {
-    Body::from_trusted(request.to_json().into())
+fn body(request: HostRequest) -> Body {
+    Body::from_trusted(request.into_json().into())
 }

@@ -32,7 +32,7 @@ const ACKNOWLEDGE_TIME: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub async fn run(job: &mut Job, eras: &Arc<Eras>, timeout: Option<Duration>) -> Result<Outcome, Stop> {
-    job.wait_for_turn().await;
+    job.wait_for_turn().await?;
     let Some((session, turn)) = job.session.take() else { return Err(without_session().into()) };
     let _in_use = session.begin_use();
     let discover = eras.modern.clone().unwrap_or_else(empty_object);

@@ -163,9 +163,13 @@ impl Job {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
     }
 
-    async fn wait_for_turn(&mut self) {
-        if let Some((_, turn)) = &mut self.session {
-            turn.wait().await;
+    /// Waits until the session's earlier messages are on their way.
+    async fn wait_for_turn(&mut self) -> Result<(), Stop> {
+        let Some((_, turn)) = &mut self.session else { return Ok(()) };
+        tokio::select! {
+            biased;
+            () = turn.wait() => Ok(()),
+            () = self.caller.cancel.fired() => Err(Stop::Cancelled),
         }
     }
 
@@ -183,12 +187,11 @@ impl Job {
 
     /// A list as this worker may see it; anything else as it is.
     fn seen(&self, outcome: Outcome) -> Outcome {
-        let (Outcome::Result(result), Some(kind)) = (&outcome, ListKind::of_method(&self.rpc.method)) else {
-            return outcome;
-        };
+        let Some(kind) = ListKind::of_method(&self.rpc.method) else { return outcome };
+        let Outcome::Result(result) = outcome else { return outcome };
         let owners = self.host.catalog.owners();
         let viewer = self.host.viewer(self.caller.role(), &owners, &self.server);
-        match viewer.page(kind, result.clone()) {
+        match viewer.page(kind, result) {
             Ok(page) => Outcome::Result(page),
             Err(error) => {
                 let message = format!("server {:?} answered {} with {error}", self.server.name(), self.rpc.method);

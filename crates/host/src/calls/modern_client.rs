@@ -6,9 +6,9 @@ use super::{Job, Stop, bad_params};
 use crate::failure;
 use crate::held::Continuation;
 use crate::link::Link;
-use crate::running::{Caller, Step, UpstreamCall};
+use crate::running::{Cancel, Step, UpstreamCall};
 use crate::server::set_level;
-use crate::session::Session;
+use crate::session::{Session, Stray, Strays};
 use crate::translate::modern_on_legacy::{self as translate, Envelope, Note, Repetition};
 use crate::translate::{InputRequest, client_can, listen, server_has};
 use std::collections::VecDeque;
@@ -46,14 +46,14 @@ pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Resul
     }
     let permit = job.permit().await?;
     let (link, call) = start(job, &session, &envelope).await?;
-    let questions = Vec::new();
     let mut call = HeldCall {
         job,
         session: &session,
         link,
         call: UpstreamCall::new(call, timeout),
         envelope,
-        questions,
+        questions: Vec::new(),
+        strays: session.take_strays(),
         asked: 0,
         kept: VecDeque::new(),
         permit: Some(permit),
@@ -105,6 +105,7 @@ struct HeldCall<'a> {
     envelope: Envelope,
     /// What the server waits for: the key that the client knows and the server's own id.
     questions: Vec<(InputRequest, Id)>,
+    strays: Strays,
     asked: u64,
     kept: VecDeque<(String, Option<Raw>)>,
     /// Given back while the call is held: it waits for a person then.
@@ -113,8 +114,27 @@ struct HeldCall<'a> {
 
 impl HeldCall<'_> {
     async fn run(&mut self) -> Result<Outcome, Stop> {
+        let outcome = self.follow().await;
+        self.strays.receiver.close();
+        while let Ok(stray) = self.strays.receiver.try_recv() {
+            if let Some(Stray::Request { id, method, .. }) = self.session.offer(stray) {
+                self.link.answer_or_refuse(&id, &method).await;
+            }
+        }
+        outcome
+    }
+
+    async fn follow(&mut self) -> Result<Outcome, Stop> {
         loop {
-            match self.call.next(&self.job.caller.cancel).await {
+            let step = tokio::select! {
+                biased;
+                Some(stray) = self.strays.receiver.recv() => match stray {
+                    Stray::Notification { method, params } => Step::Notification { method, params },
+                    Stray::Request { id, method, params } => Step::Request { id, method, params },
+                },
+                step = self.call.next(&self.job.caller.cancel) => step,
+            };
+            match step {
                 Step::Notification { method, params } => self.note(method, params).await,
                 Step::Request { id, method, params } => {
                     if self.take_question(id, method, params).await {
@@ -163,7 +183,9 @@ impl HeldCall<'_> {
             let asking = HostReply::Rpc(Outcome::Result(translate::input_required(&requests, &state)));
             job.host.reply(&job.caller, &asking).await;
             self.permit = None;
+            self.strays.set_held(true);
             let continuation = self.wait_for(continuation).await?;
+            self.strays.set_held(false);
             self.job.caller = continuation.caller;
             self.envelope = continuation.envelope;
             self.answer(continuation.repetition).await;
@@ -180,12 +202,17 @@ impl HeldCall<'_> {
     ) -> Result<Continuation, Stop> {
         let patience = Instant::now() + self.job.host.options.limits.held_call_time;
         // Nobody waits for a reply meanwhile, so nobody can call the call off.
-        let nobody = Caller { request: Arc::clone(&self.job.caller.request), cancel: Arc::default() };
+        let never = Cancel::default();
         loop {
             tokio::select! {
                 biased;
                 arrived = &mut continuation => return arrived.map_err(|_| Stop::HandedOver),
-                step = self.call.next(&nobody.cancel) => match step {
+                Some(stray) = self.strays.receiver.recv() => match self.session.offer_running(stray) {
+                    Some(Stray::Notification { method, params }) => self.keep(method, params),
+                    Some(Stray::Request { id, method, params }) => drop(self.take_question(id, method, params).await),
+                    None => {}
+                },
+                step = self.call.next(&never) => match step {
                     Step::Notification { method, params } => self.keep(method, params),
                     Step::Request { id, method, params } => {
                         self.take_question(id, method, params).await;
@@ -206,9 +233,11 @@ impl HeldCall<'_> {
         continuation: tokio::sync::oneshot::Receiver<Continuation>,
         patience: Instant,
     ) -> Result<Continuation, Stop> {
-        let Ok(Ok(continuation)) = tokio::time::timeout_at(patience, continuation).await else {
-            return Err(Stop::HandedOver);
+        let arrived = tokio::select! {
+            arrived = tokio::time::timeout_at(patience, continuation) => arrived,
+            () = self.job.host.shutdown.cancelled() => return Err(Stop::HandedOver),
         };
+        let Ok(Ok(continuation)) = arrived else { return Err(Stop::HandedOver) };
         self.job.caller = continuation.caller;
         Err(match outcome {
             Ok(Outcome::Result(result)) => {

@@ -22,6 +22,8 @@ pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Re
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let link = job.server.modern_link(&job.host, eras).await.map_err(Outcome::from)?;
+        let wants_log = job.rpc.params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
+        let _logger = wants_log.then(|| link.add_logger(&job.caller));
         let call = match link.connection.start(&job.rpc.method, job.rpc.params.clone()).await {
             Ok(call) => call,
             Err(error) => {
@@ -43,14 +45,15 @@ pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Re
 }
 
 pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome, Stop> {
-    job.wait_for_turn().await;
+    job.wait_for_turn().await?;
     let Some((session, turn)) = job.session.take() else { return Err(without_session().into()) };
     let _in_use = session.begin_use();
     if job.rpc.method == "initialize" {
         let params = job.rpc.params.clone().unwrap_or_else(empty_object);
         return job.server.initialize(&job.host, &session, params).await.map(Outcome::Result).map_err(Stop::With);
     }
-    let Some(initialize) = job.rpc.client.initialize.clone() else { return Err(without_session().into()) };
+    let job = &*job;
+    let Some(initialize) = &job.rpc.client.initialize else { return Err(without_session().into()) };
     let _permit = job.permit().await?;
     let mut turn = Some(turn);
     let mut last = None;

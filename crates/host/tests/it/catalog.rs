@@ -90,3 +90,53 @@ async fn a_server_that_dies_comes_back_by_itself() {
     let card = rig.card(&worker, all_up).await;
     assert_eq!(tools(&card.servers[0]).len(), 11);
 }
+
+/// A server whose list of tools changes all the time; the last tool says how often it was read.
+fn restless(tools: &str) -> ServerConfig {
+    let script = r#"
+import json, sys, threading, time
+def send(m): sys.stdout.write(json.dumps(dict(m, jsonrpc="2.0")) + "\n"); sys.stdout.flush()
+reads = 0
+def change():
+    while True:
+        send({"method": "notifications/tools/list_changed"}); time.sleep(0.001)
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize":
+        send({"id": m["id"], "result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "r", "version": "1"},
+            "capabilities": {"tools": {"listChanged": True}}}})
+    elif m.get("method") == "notifications/initialized":
+        threading.Thread(target=change, daemon=True).start()
+    elif m.get("method") == "tools/list":
+        reads += 1
+        tools = [{"name": "t%d" % n, "inputSchema": {"type": "object"}, "description": "x" * 100} for n in range(int(sys.argv[1]))]
+        send({"id": m["id"], "result": {"tools": tools + [{"name": "reads_%d" % reads}]}})
+    elif "id" in m:
+        send({"id": m["id"], "error": {"code": -32601, "message": "no"}})
+"#;
+    ServerConfig::stdio("restless", "python3", &["-c", script, tools])
+}
+
+fn reads(card: &Card) -> u32 {
+    let last = card.servers[0].tools.last().and_then(|tool| Members::of(Some(tool)).ok()?.text("name"));
+    last.and_then(|name| name.strip_prefix("reads_")?.parse().ok()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_list_that_changes_in_a_loop_is_read_once_a_second() {
+    let rig = Rig::start(vec![restless("1"), fake("calm", "legacy")]).await;
+    let begun = std::time::Instant::now();
+    let worker = rig.legacy("w").await;
+    let card = rig.card(&worker, |card| all_up(card) && reads(card) >= 3).await;
+    let most = begun.elapsed().as_secs() as u32 + 2;
+    assert!(reads(&card) <= most, "it was read {} times, where {most} would do", reads(&card));
+    assert_eq!(worker.tool("calm", "add", json!({"a": 1, "b": 2})).await.text(), "3");
+}
+
+#[tokio::test]
+async fn a_server_may_have_thousands_of_tools() {
+    let rig = Rig::start(vec![restless("5000")]).await;
+    let worker = rig.legacy("w").await;
+    let card = rig.card(&worker, all_up).await;
+    assert_eq!(card.servers[0].tools.len(), 5001);
+}

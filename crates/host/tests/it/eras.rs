@@ -106,6 +106,39 @@ async fn a_legacy_servers_question_becomes_input_required_and_the_held_call_goes
 }
 
 #[tokio::test]
+async fn two_questions_at_once_are_both_asked() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.modern("w").await;
+    let call = || worker.tool("one", "ask", json!({}));
+    let (first, second) = tokio::join!(call(), call());
+    let mut open = [first.result(), second.result()].to_vec();
+    let mut answers = 0;
+    while let Some(asked) = open.pop() {
+        if asked["resultType"] == "complete" {
+            answers += 1;
+            continue;
+        }
+        let questions = asked["inputRequests"].as_object().expect("questions");
+        let responses: Value = questions.keys().map(|key| (key.clone(), json!({"action": "decline"}))).collect();
+        let again = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"],
+            "inputResponses": responses});
+        open.insert(0, worker.rpc("one", "tools/call", again).await.result());
+    }
+    assert_eq!(answers, 2);
+}
+
+#[tokio::test]
+async fn a_modern_servers_log_finds_the_call_that_wants_it_among_others() {
+    let rig = Rig::start(vec![fake("one", "modern")]).await;
+    let (worker, other) = (rig.modern("w").await, rig.modern("other").await);
+    let busy = other.start("one", "tools/call", json!({"name": "slow", "arguments": {}})).await;
+    let meta = json!({"io.modelcontextprotocol/logLevel": "info"});
+    let reply = worker.rpc("one", "tools/call", json!({"name": "log", "_meta": meta})).await;
+    assert_eq!(reply.events.len(), 3);
+    drop(busy);
+}
+
+#[tokio::test]
 async fn logs_of_a_legacy_server_reach_only_the_modern_request_that_asks() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.modern("w").await;

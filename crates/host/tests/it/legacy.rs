@@ -199,3 +199,23 @@ async fn a_result_that_does_not_fit_is_an_error_and_nothing_else_is_disturbed() 
     assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
     assert_eq!(worker.tool("nowhere", "add", json!({})).await.error()["data"]["code"], "TB0404");
 }
+
+#[tokio::test]
+async fn calls_past_the_servers_limit_wait_in_order() {
+    let mut server = fake("one", "legacy");
+    server.max_concurrency = 1;
+    let rig = Rig::start(vec![server]).await;
+    let worker = rig.legacy("w").await;
+    worker.tool("one", "add", json!({"a": 1, "b": 1})).await.text();
+    let call = |name: &str, arguments| worker.start("one", "tools/call", json!({"name": name, "arguments": arguments}));
+    let slow = call("slow", json!({"steps": 20})).await;
+    let begun = std::time::Instant::now();
+    let change = call("change", json!({"name": "brand_new"})).await;
+    let cancelled = call("add", json!({"a": 1, "b": 2})).await;
+    worker.cancel("one", &cancelled.id()).await;
+    // Called off while it waits, it never reaches the server and ends at once.
+    assert!(matches!(finish(cancelled).await.end, HostReply::Cancelled));
+    assert!(begun.elapsed() < std::time::Duration::from_millis(350), "it waited for the others");
+    assert_eq!(finish(slow).await.text(), "done");
+    assert_eq!(finish(change).await.text(), "changed");
+}

@@ -71,7 +71,7 @@ impl Exchange<'_> {
             return Ok(());
         }
         if self.shared.is_session_gone(status, &body) {
-            return Err(self.shared.session_gone().await);
+            return Err(self.shared.session_gone());
         }
         match status {
             200..=299 if body.is_empty() => {
@@ -115,7 +115,7 @@ impl Exchange<'_> {
             };
             let status = response.status().as_u16();
             if self.shared.is_session_gone(status, b"") {
-                return Err(self.shared.session_gone().await);
+                return Err(self.shared.session_gone());
             }
             if !response.status().is_success() || !is_event_stream(&response) {
                 return Err(self.broken_off(format!("{reason}; it can't be resumed: HTTP {status}")));
@@ -213,7 +213,7 @@ pub(super) async fn listen(shared: &Arc<Shared>) {
                 listen_once(shared, response.into_body(), &mut events, &mut asked).await;
             }
             Ok(response) if shared.is_session_gone(response.status().as_u16(), b"") => {
-                shared.session_gone().await;
+                shared.session_gone();
                 return;
             }
             // It has no such stream; that is allowed.

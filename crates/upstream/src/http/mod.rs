@@ -1,5 +1,5 @@
-//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what comes
-//! on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
+//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what
+//! comes on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
 
 mod client;
 mod exchange;
@@ -128,7 +128,7 @@ impl Shared {
             let status = response.status().as_u16();
             let body = client::read_body(response.into_body(), self.limit).await.unwrap_or_default();
             if self.is_session_gone(status, &body) {
-                return Err(self.session_gone().await);
+                return Err(self.session_gone());
             }
             Err(self.http.status_error(status, &body))
         };
@@ -177,17 +177,17 @@ impl Shared {
         had_session && (status == 404 || (status == 400 && names_session()))
     }
 
-    async fn session_gone(&self) -> ServerError {
+    fn session_gone(&self) -> ServerError {
         let error = ServerError::SessionGone { server: self.inbound.server.clone() };
         self.http.session().id = None;
         self.stop.cancel();
-        self.inbound.close(error.clone()).await;
+        self.inbound.close(error.clone());
         error
     }
 
     /// Ends every stream, and tells a legacy server that its session is over.
     async fn close(&self) {
-        self.inbound.close(ServerError::Closed { server: self.inbound.server.clone() }).await;
+        self.inbound.close(ServerError::Closed { server: self.inbound.server.clone() });
         self.stop.cancel();
         for (_, stream) in self.streams().drain() {
             stream.abort();

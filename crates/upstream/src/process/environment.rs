@@ -1,5 +1,5 @@
-//! What a server's process finds in its environment: what its configuration says, and the little that a program needs to
-//! find its home. Nothing of toolbus, and none of the host's secrets.
+//! What a server's process finds in its environment: what its configuration says, and the little that a program needs
+//! to find its home. Nothing of toolbus, and none of the host's secrets.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -134,7 +134,7 @@ impl Watch {
             end = &mut reader => self.output_ended(end.unwrap_or(ReadEnd::EndOfFile), &mut process).await,
             () = self.stop.cancelled() => {
                 let closed = ServerError::Closed { server: self.inbound.server.clone() };
-                self.inbound.close(closed.clone()).await;
+                self.inbound.close(closed.clone());
                 if process.wait_for(self.grace).await.is_none() {
                     process.end().await;
                 }
@@ -143,7 +143,7 @@ impl Watch {
         };
         reader.abort();
         self.stop.cancel();
-        self.inbound.close(error).await;
+        self.inbound.close(error);
     }
 
     /// A server without output is of no use, whether it still runs or not.
@@ -158,7 +158,7 @@ impl Watch {
             },
             ReadEnd::Garbage(error) => {
                 // Nobody needs to wait until the process is gone to learn that it is of no use.
-                self.inbound.close(error.clone()).await;
+                self.inbound.close(error.clone());
                 process.end().await;
                 error
             }

@@ -14,7 +14,8 @@ use toolbus_upstream::{ConnectionOptions, ServerConfig, ServerError, TransportCo
 fn family(folder: &Path, deaf: bool) -> ServerConfig {
     let trap = if deaf { "trap '' TERM; " } else { "" };
     let folder = folder.display();
-    let forever = "while :; do sleep 0.2; done";
+    // Long enough for every test, and an end if one of them fails.
+    let forever = "for i in $(seq 300); do sleep 0.2; done";
     let script = format!(
         "{trap}echo $$ > {folder}/server.pid
          sh -c '{trap}echo $$ > {folder}/child.pid; {forever}' &
@@ -107,7 +108,7 @@ async fn what_a_server_leaves_behind_when_it_ends_is_ended_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = family(folder.path(), true);
     let TransportConfig::Stdio { args, .. } = &mut config.transport else { unreachable!() };
-    let end = args[1].rfind("while").expect("the loop");
+    let end = args[1].rfind("for i").expect("the loop");
     args[1].replace_range(end.., "read line; exit 7");
     let server = Server::open(&config, Era::Legacy, &guarded()).await;
     let pids = pids(folder.path()).await;

@@ -16,9 +16,14 @@ use toolbus_mcp::{HostEvent, Message, Notification};
 /// A server that says itself that its list changed changes its card soon after; once is enough.
 const CARD_FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
 
+/// What is told aside and not read yet; more than that is lost.
+const MAX_ASIDE: usize = 256;
+
 pub struct News {
     front: Arc<Front>,
     events: mpsc::Receiver<SessionEvent>,
+    /// What came with calls that are not the client's own.
+    aside: mpsc::Receiver<Message>,
     hosts: watch::Receiver<Hosts>,
     seen: Arc<View>,
     heard: HashMap<String, Instant>,
@@ -28,7 +33,10 @@ pub struct News {
 
 impl News {
     pub fn open(front: &Arc<Front>) -> Self {
+        let (sender, aside) = mpsc::channel(MAX_ASIDE);
+        lock(&front.state).aside = Some(sender);
         Self {
+            aside,
             front: Arc::clone(front),
             events: front.worker.bus.open_session(&front.session),
             hosts: front.worker.hosts(),
@@ -56,6 +64,7 @@ impl News {
                     let message = self.front.translate(&host, self.front.era(), event).await;
                     self.ready.extend(message);
                 }
+                Some(message) = self.aside.recv() => return message,
                 changed = self.hosts.changed(), if !self.bus_is_gone => {
                     self.bus_is_gone = changed.is_err();
                     self.look_at_lists();

@@ -74,6 +74,6 @@ impl Front {
             params,
         };
         self.touch(&upstream.host);
-        self.send(&upstream.host, &HostRequest::Notify(notify)).await;
+        self.send(&upstream.host, HostRequest::Notify(notify)).await;
     }
 }

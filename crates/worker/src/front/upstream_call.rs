@@ -61,7 +61,7 @@ impl UpstreamCall {
             params,
         };
         front.touch(&upstream.host);
-        let call = front.worker.bus.start_call(&upstream.host, body(&HostRequest::Rpc(rpc)), limit).await;
+        let call = front.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await;
         let call = call.map_err(|error| error::from_bus(&error))?;
         if let Some(number) = number
             && let Some(flight) = lock(&front.state).calls.get_mut(&number)
@@ -91,14 +91,21 @@ impl UpstreamCall {
         }
     }
 
-    /// The answer alone; what comes before it is of no interest.
+    /// The answer to a call that is not the client's own. What the server says meanwhile still concerns the client.
     pub async fn outcome(mut self, front: &Arc<Front>) -> Outcome {
+        let id = Id::number(0);
         loop {
-            if let BusItem::Reply(reply) = self.call.next().await {
-                return match self.reply(front, &Id::number(0), reply) {
-                    Step::Done(outcome) => outcome,
-                    _ => error::call_timeout(self.limit).into(),
-                };
+            match self.call.next().await {
+                BusItem::Event(event) => {
+                    let message = self.event(front, &id, &event).await;
+                    message.into_iter().for_each(|message| front.tell_aside(message));
+                }
+                BusItem::Reply(reply) => {
+                    return match self.reply(front, &id, reply) {
+                        Step::Done(outcome) => outcome,
+                        _ => error::call_timeout(self.limit).into(),
+                    };
+                }
             }
         }
     }
@@ -209,7 +216,7 @@ impl Front {
                 }
                 let refusal = RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client can't be asked now");
                 let answer = toolbus_mcp::Answer { server, session: self.session.clone(), id, outcome: refusal.into() };
-                self.send(host, &HostRequest::Answer(answer)).await;
+                self.send(host, HostRequest::Answer(answer)).await;
                 None
             }
             HostEvent::Closed { server, reason } => {

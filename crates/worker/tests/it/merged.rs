@@ -220,6 +220,19 @@ async fn changed_roots_are_told_to_all_and_progress_to_whom_it_belongs() {
 }
 
 #[tokio::test]
+async fn what_a_server_asks_while_it_is_listed_reaches_the_client() {
+    let bus = three_servers();
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(7, "logging/setLevel", json!({"level": "debug"}))).await;
+    let call = bus.next_call().await;
+    call.ask("q", "roots/list", json!({})).await;
+    let asked = client.next().await;
+    assert_eq!(asked["method"], "roots/list");
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}})).await;
+    bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
+}
+
+#[tokio::test]
 async fn without_any_host_there_is_an_empty_server_that_hears_of_new_ones() {
     let bus = FakeBus::new(Vec::new());
     let (mut client, greeting) = StdioClient::initialized(&bus).await;

@@ -128,7 +128,7 @@ impl Answer {
 
     pub async fn text(self) -> String {
         let body = soon("the body", self.response.into_body().collect()).await.unwrap();
-        self.text + &String::from_utf8(body.to_bytes().to_vec()).unwrap()
+        self.text + std::str::from_utf8(&body.to_bytes()).unwrap()
     }
 
     pub async fn json(self) -> Value {
