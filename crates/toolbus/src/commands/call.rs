@@ -222,15 +222,20 @@ fn report(args: &CallArgs, outcome: Outcome) -> Result<ExitCode, Failure> {
         Outcome::Result(result) => result,
         Outcome::Error(error) => return report_error(args, &error),
     };
-    let value: Value = serde_json::from_str(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
-    if value["resultType"] == "input_required" {
+    // Member by member: a number that fits no type of ours must not hide the rest.
+    let members = Members::parse(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    if members.text("resultType").as_deref() == Some("input_required") {
         return Err(Failure::InputRequired { tool: args.tool.clone() });
     }
-    let code = if value["isError"] == Value::Bool(true) { ExitCode::from(1) } else { ExitCode::SUCCESS };
-    if args.reach.json {
-        print_line(result.get())?;
-        return Ok(code);
-    }
+    let is_error = members.get("isError").is_some_and(|flag| flag.get() == "true");
+    let code = if is_error { ExitCode::from(1) } else { ExitCode::SUCCESS };
+    let value = match serde_json::from_str::<Value>(result.get()) {
+        Ok(value) if !args.reach.json => value,
+        _ => {
+            print_line(result.get())?;
+            return Ok(code);
+        }
+    };
     let shown = show(&args.tool, &value, &args.out)?;
     for line in shown.lines {
         if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }

@@ -9,7 +9,7 @@ use toolbus_upstream::ConfigError;
 #[error("{}: {problem}", file.display())]
 pub struct ConfigFailure {
     file: PathBuf,
-    problem: ConfigProblem,
+    problem: Box<ConfigProblem>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ impl fmt::Display for Position {
 
 impl ConfigProblem {
     pub fn in_file(self, file: &Path) -> ConfigFailure {
-        ConfigFailure { file: file.to_owned(), problem: self }
+        ConfigFailure { file: file.to_owned(), problem: Box::new(self) }
     }
 
     fn hint(&self) -> String {

@@ -57,7 +57,10 @@ def main():
             answer(line_id, '"result":{"%s":[%s]%s,"x-list":1.50}' % (kind, ",".join(CORPUS["lists"].get(kind, [])), extra))
         else:
             name = params.get("name") or params.get("uri") or params.get("ref", {}).get("name", "")
-            case = CASES[name.rsplit("/", 1)[-1]]
+            case = CASES.get(name.rsplit("/", 1)[-1])
+            if case is None:
+                answer(line_id, '"error":{"code":-32601,"message":"Method not found"}')
+                continue
             sys.stderr.write("received %s %s\n" % (case["name"], raw_member(line, "params")))
             sys.stderr.flush()
             token = raw_member(raw_member(raw_member(line, "params"), "_meta") or "{}", "progressToken")
