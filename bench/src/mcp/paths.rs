@@ -103,9 +103,10 @@ impl Standing {
                 let config = mcp_config(&folder, &server)?;
                 let mut host = Command::new(&parts.toolbus);
                 host.args(["host", "--broker", &url, "--mcp-config"]).arg(config);
-                host.env("TOOLBUS_TOKEN_FILE", folder.path().join("data/token"));
-                processes.push(Running::spawn("host", host, folder.path())?);
                 let token = folder.path().join("data/token");
+                host.arg("--token-file").arg(&token);
+                processes.push(Running::spawn("host", host, folder.path())?);
+                until_hosted(parts, &url, &token).await?;
                 let connect = [parts.toolbus.display().to_string(), "connect".into(), "--broker".into(), url];
                 let connect = connect.into_iter().chain(["--token-file".into(), token.display().to_string()]);
                 Endpoint::Stdio(connect.collect())
@@ -116,11 +117,13 @@ impl Standing {
                 up.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
                 up.arg("--mcp-config").arg(config);
                 let mut up = Running::spawn("up", up, folder.path())?;
-                let address = up.line_after("  bus    ws://", READY_LIMIT).await?;
-                let address = address.trim_end_matches("/bus");
+                let bus = up.line_after("listening on ", READY_LIMIT).await?;
                 processes.push(up);
-                let token = std::fs::read_to_string(folder.path().join("data/token")).context("read the token")?;
-                Endpoint::Http { url: format!("http://{address}/mcp"), token: Some(token.trim().to_owned()) }
+                let token_file = folder.path().join("data/token");
+                until_hosted(parts, &bus, &token_file).await?;
+                let token = std::fs::read_to_string(token_file).context("read the token")?;
+                let url = bus.replace("ws://", "http://").replace("/bus", "/mcp");
+                Endpoint::Http { url, token: Some(token.trim().to_owned()) }
             }
             Path::Supergateway => http(parts.supergateway(&server, free_port()?), &folder, &mut processes).await?,
             Path::McpRemote => {
@@ -158,6 +161,23 @@ async fn start_broker(
     let address = broker.line_after("listening on ", READY_LIMIT).await?;
     processes.push(broker);
     Ok(address)
+}
+
+/// Waits until the host has announced its server.
+async fn until_hosted(parts: &Parts, url: &str, token: &std::path::Path) -> anyhow::Result<()> {
+    let listed = async {
+        loop {
+            let mut tools = Command::new(&parts.toolbus);
+            tools.args(["tools", "--json", "--broker", url, "--token-file"]).arg(token);
+            let output = tools.output().await.context("list the tools")?;
+            let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if listed["servers"][0]["state"] == "up" {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(READY_LIMIT, listed).await.context("the host announces no server")?
 }
 
 /// Starts a proxy that listens, and waits until it does.
