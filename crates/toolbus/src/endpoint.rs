@@ -1,7 +1,10 @@
 //! `/mcp` on the broker's port: who may use it, and the way from there onto the bus within this process.
 
 use crate::commands::broker::OpenBroker;
+use crate::commands::parse_duration;
+use crate::failure::Failure;
 use crate::front_bus;
+use clap::Args;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -22,20 +25,41 @@ pub const PATH: &str = "/mcp";
 const WITH_TOKEN: &str = "mcp";
 const WITHOUT_TOKEN: &str = "mcp-loopback";
 
-pub struct EndpointOptions {
-    /// The role of clients that present the token.
-    pub role: Option<String>,
-    /// The role of clients that present none; without it they are refused.
+#[derive(Args)]
+pub struct EndpointArgs {
+    /// Let MCP clients on this machine in without a token, in this role. For tools that can't send one.
+    #[arg(long, value_name = "ROLE")]
     pub loopback_role: Option<String>,
-    pub call_deadline: Duration,
+    /// Role of MCP clients that come over HTTP with the token.
+    #[arg(long, value_name = "ROLE")]
+    mcp_role: Option<String>,
+    /// How long a call over HTTP may take, waiting for a host that is away included.
+    #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+    deadline: Duration,
 }
 
-pub fn mount(broker: &OpenBroker, options: EndpointOptions) {
-    let worker = WorkerOptions { call_deadline: options.call_deadline, ..WorkerOptions::default() };
-    let gate = Gate { server: Arc::clone(&broker.server), role: options.role, loopback_role: options.loopback_role };
+/// Makes the broker answer MCP clients on its port.
+pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
+    if let Some(role) = &args.loopback_role {
+        if !broker.address.ip().is_loopback() {
+            return Err(Failure::OpenToAll { address: broker.address });
+        }
+        tracing::warn!("every program on this machine may use the tools as role '{role}', without a token");
+    }
+    let worker = WorkerOptions { call_deadline: args.deadline, ..WorkerOptions::default() };
+    let gate = Gate { server: Arc::clone(&broker.server), role: args.mcp_role, loopback_role: args.loopback_role };
     let pool = Pool { server: Arc::clone(&broker.server), open: Mutex::default() };
     let service = HttpService::new(Arc::new(gate), Arc::new(pool), HttpOptions { worker, ..HttpOptions::default() });
     broker.server.mount(PATH, Arc::new(Endpoint(service)));
+    Ok(())
+}
+
+/// Said loudly at the start.
+pub fn warning(role: &str) -> String {
+    format!(
+        "WARNING: --loopback-role is on. Every program on this machine may use the tools as role '{role}', without a \
+         token."
+    )
 }
 
 struct Endpoint(Arc<HttpService>);

@@ -44,8 +44,8 @@ enum Command {
     Connect(commands::connect::ConnectArgs),
     /// Run MCP servers on this machine for workers anywhere.
     Host(commands::host::HostArgs),
-    /// Start the broker alone: durable mailboxes behind a WebSocket.
-    Broker(commands::broker::BrokerArgs),
+    /// Start the broker alone: durable mailboxes behind a WebSocket, and the MCP endpoint.
+    Broker(commands::broker::BrokerCommandArgs),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.

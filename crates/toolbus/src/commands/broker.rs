@@ -1,6 +1,7 @@
-//! `toolbus broker`: the mailboxes and their WebSocket, until SIGTERM or Ctrl-C.
+//! `toolbus broker`: the mailboxes, their WebSocket and the MCP endpoint, until SIGTERM or Ctrl-C.
 
 use super::tell;
+use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
 use crate::stop::stop_signal;
@@ -52,10 +53,24 @@ pub struct OpenBroker {
     pub token_file: PathBuf,
 }
 
-pub async fn run(args: BrokerArgs) -> Result<(), Failure> {
+#[derive(Args)]
+pub struct BrokerCommandArgs {
+    #[command(flatten)]
+    broker: BrokerArgs,
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+}
+
+pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
-    let broker = args.open().await?;
-    tell(&broker.whereabouts());
+    let broker = args.broker.open().await?;
+    let loopback_role = args.endpoint.loopback_role.clone();
+    endpoint::mount(&broker, args.endpoint)?;
+    let mut text = format!("{}\nMCP over HTTP at http://{}{}", broker.whereabouts(), broker.address, endpoint::PATH);
+    if let Some(role) = loopback_role {
+        text.push_str(&format!("\n{}", endpoint::warning(&role)));
+    }
+    tell(&text);
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;

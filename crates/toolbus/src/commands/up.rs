@@ -2,8 +2,8 @@
 //! server), and the MCP endpoint for HTTP clients.
 
 use super::broker::{BrokerArgs, OpenBroker};
-use super::{parse_duration, tell};
-use crate::endpoint::{self, EndpointOptions};
+use super::tell;
+use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
 use crate::stop::stop_signal;
@@ -29,15 +29,8 @@ pub struct UpArgs {
     hosting: HostingArgs,
     #[command(flatten)]
     broker: BrokerArgs,
-    /// Let MCP clients on this machine in without a token, in this role. For tools that can't send one.
-    #[arg(long, value_name = "ROLE")]
-    loopback_role: Option<String>,
-    /// Role of MCP clients that come over HTTP with the token.
-    #[arg(long, value_name = "ROLE")]
-    mcp_role: Option<String>,
-    /// How long a call over HTTP may take, waiting for a host that is away included.
-    #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
-    deadline: Duration,
+    #[command(flatten)]
+    endpoint: EndpointArgs,
 }
 
 /// How long servers may take to end before the broker goes.
@@ -48,16 +41,9 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let hosting = args.hosting.hosting(&config, true)?;
     let stop = stop_signal()?;
     let broker = args.broker.or(config.listen, config.data.clone()).open().await?;
-    if args.loopback_role.is_some() && !broker.address.ip().is_loopback() {
-        return Err(Failure::OpenToAll { address: broker.address });
-    }
-    let endpoint = EndpointOptions {
-        role: args.mcp_role,
-        loopback_role: args.loopback_role.clone(),
-        call_deadline: args.deadline,
-    };
-    endpoint::mount(&broker, endpoint);
-    welcome(&broker, &hosting, args.loopback_role.as_deref());
+    let loopback_role = args.endpoint.loopback_role.clone();
+    endpoint::mount(&broker, args.endpoint)?;
+    welcome(&broker, &hosting, loopback_role.as_deref());
 
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
@@ -113,11 +99,7 @@ fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) 
     };
     let mut text = format!("{}\nhosting {hosted}\n", broker.whereabouts());
     if let Some(role) = loopback_role {
-        tracing::warn!("every program on this machine may use the tools as role '{role}', without a token");
-        text.push_str(&format!(
-            "\nWARNING: --loopback-role is on. Every program on this machine may use the tools as role '{role}', \
-             without a token.\n"
-        ));
+        text.push_str(&format!("\n{}\n", endpoint::warning(role)));
     }
     text.push_str(&format!(
         "\nMCP clients that start a program (stdio):\n  {}\n  or in their configuration:\n  {}\n",
@@ -125,8 +107,9 @@ fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) 
         snippet(broker.address),
     ));
     text.push_str(&format!(
-        "\nMCP clients that speak HTTP:\n  http://{}/mcp\n  with the header \"Authorization: Bearer $(cat {})\"\n",
+        "\nMCP clients that speak HTTP:\n  http://{}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n",
         broker.address,
+        endpoint::PATH,
         broker.token_file.display()
     ));
     text.push_str(&format!("\nTry in another terminal:\n{}", next_commands(broker, hosting.demo)));
