@@ -82,8 +82,6 @@ fn main() -> ExitCode {
 fn test() -> Result<(), StepError> {
     checks::all()?;
     tools::cargo_nextest()?;
-    // The tests with real processes start the binary that a user would.
-    cargo("build the binary", ["build", "--release", "--package", "toolbus"]).run()?;
     let parts = Parts::install()?;
     cargo("tests", ["nextest", "run", "--workspace", "--all-features", "--no-fail-fast"])
         .env(parts::FOLDER_VARIABLE, parts.folder())
