@@ -1,5 +1,6 @@
 //! What must hold of MCP as raw JSON.
 
 mod bodies;
+mod docs;
 mod edits;
 mod messages;
