@@ -4,6 +4,7 @@ use crate::mcp_process::UpProcess;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::http::request::Builder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -93,11 +94,29 @@ impl HttpClient {
         Self { client, url: up.mcp_url(), token: up.token(), session: None, ids: 0 }
     }
 
-    async fn post(&mut self, method: &str, params: &str, body: String) -> String {
-        let mut request = Request::post(&self.url)
+    pub fn session(&self) -> &str {
+        self.session.as_deref().expect("a session was opened")
+    }
+
+    /// A body as it is, under these headers besides the usual ones.
+    pub async fn send(&self, headers: &[(&str, &str)], body: String) -> (u16, String) {
+        let request = headers.iter().fold(self.usual(), |request, (name, value)| request.header(*name, *value));
+        let response = self.client.request(request.body(Full::from(body)).expect("a request")).await;
+        let response = response.expect("the server answers");
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    fn usual(&self) -> Builder {
+        Request::post(&self.url)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
-            .header("authorization", format!("Bearer {}", self.token));
+            .header("authorization", format!("Bearer {}", self.token))
+    }
+
+    async fn post(&mut self, method: &str, params: &str, body: String) -> String {
+        let mut request = self.usual();
         let params: Routed = serde_json::from_str(params).unwrap_or_default();
         if params.meta.contains_key("io.modelcontextprotocol/protocolVersion") {
             request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
