@@ -87,6 +87,7 @@ fn test() -> Result<(), StepError> {
         .env(parts::FOLDER_VARIABLE, parts.folder())
         .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
+    conformance::run(&ConformanceArgs::default())?;
     interop()
 }
 

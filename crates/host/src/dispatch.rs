@@ -5,11 +5,12 @@ use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
 use crate::original;
+use crate::policy::Item;
 use crate::running::{Caller, Refused};
 use crate::session::{Session, SessionId};
 use crate::translate::legacy_on_modern::Introduction;
 use std::sync::Arc;
-use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object};
+use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, required_name};
 use toolbus_protocol::{ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
@@ -103,6 +104,12 @@ impl Host {
         // A modern client has nothing else to tell a server than what its requests say.
         if notify.client.era == Era::Modern {
             return;
+        }
+        let is_allowed = self.options.policy.allows(message.from.role.as_deref(), server.name(), Item::Other);
+        // Something that needs a name would pass by the policy if it came as a notification.
+        let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
+        if !is_allowed || !is_plain {
+            return tracing::debug!(method = notify.method, "a client's notification was refused");
         }
         let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
         let Ok(session) = server.session(self, id, Era::Legacy) else { return };

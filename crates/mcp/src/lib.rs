@@ -19,7 +19,7 @@ pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIO
 pub use error::{RpcError, codes};
 pub use members::{Members, MembersError};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
-pub use method::{ListKind, NameKey, routed_name};
+pub use method::{ListKind, NameError, NameKey, required_name, routed_name};
 
 /// A piece of JSON as it was written.
 pub type Raw = Box<serde_json::value::RawValue>;

@@ -1,6 +1,6 @@
 //! What a proxy has to know about methods: which ones name something that belongs to a server, and which ones list.
 
-use crate::members::Members;
+use crate::members::{Members, MembersError};
 use serde_json::value::RawValue;
 
 /// The four lists that a server has.
@@ -74,22 +74,42 @@ pub enum NameKey {
     Task(String),
 }
 
-/// The name inside of a request's params, if its method has one.
+/// Why a request's name can't be told.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    #[error(transparent)]
+    Unreadable(#[from] MembersError),
+    #[error("{method} needs {member:?}, as text")]
+    Missing { method: String, member: &'static str },
+}
+
+/// The name inside of a request's params, if its method has one. What must have a name and has none that can be read is
+/// an error, so that nobody can decide about one name while the server reads another.
+pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<NameKey>, NameError> {
+    let params = Members::of(params)?;
+    let (member, key): (_, fn(String) -> NameKey) = match method {
+        "tools/call" => ("name", NameKey::Tool),
+        "prompts/get" => ("name", NameKey::Prompt),
+        "resources/read" | "resources/subscribe" | "resources/unsubscribe" => ("uri", NameKey::Uri),
+        "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => ("taskId", NameKey::Task),
+        "completion/complete" => return referred(&params).map(Some),
+        _ => return Ok(None),
+    };
+    let missing = || NameError::Missing { method: method.to_owned(), member };
+    params.text(member).map(|name| Some(key(name))).ok_or_else(missing)
+}
+
+/// The same where a name that can't be read is as good as none.
 pub fn routed_name(method: &str, params: Option<&RawValue>) -> Option<NameKey> {
-    let params = Members::of(params).ok()?;
-    match method {
-        "tools/call" => params.text("name").map(NameKey::Tool),
-        "prompts/get" => params.text("name").map(NameKey::Prompt),
-        "resources/read" | "resources/subscribe" | "resources/unsubscribe" => params.text("uri").map(NameKey::Uri),
-        "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => params.text("taskId").map(NameKey::Task),
-        "completion/complete" => {
-            let reference = Members::of(params.get("ref")).ok()?;
-            match reference.text("type")?.as_str() {
-                "ref/prompt" => reference.text("name").map(NameKey::Prompt),
-                "ref/resource" => reference.text("uri").map(NameKey::Uri),
-                _ => None,
-            }
-        }
+    required_name(method, params).ok().flatten()
+}
+
+fn referred(params: &Members<'_>) -> Result<NameKey, NameError> {
+    let reference = Members::of(params.get("ref"))?;
+    let name = match reference.text("type").as_deref() {
+        Some("ref/prompt") => reference.text("name").map(NameKey::Prompt),
+        Some("ref/resource") => reference.text("uri").map(NameKey::Uri),
         _ => None,
-    }
+    };
+    name.ok_or_else(|| NameError::Missing { method: "completion/complete".to_owned(), member: "ref" })
 }

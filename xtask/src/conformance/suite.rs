@@ -76,8 +76,10 @@ impl Report {
                 lost.push(format!("{} left no report", here.name));
             }
             lost.extend(here.failed.iter().map(|(check, problem)| format!("{}: {check}: {problem}", here.name)));
-            let skipped =
-                expected.succeeded.difference(&here.succeeded).filter(|check| !here.failed.contains_key(*check));
+            let skipped = expected
+                .succeeded
+                .difference(&here.succeeded)
+                .filter(|check| !here.failed.contains_key(*check) && !not_compared.contains(&check.as_str()));
             if here.reported {
                 lost.extend(skipped.map(|check| format!("{}: {check} was skipped", here.name)));
             }
@@ -189,5 +191,8 @@ mod tests {
         let here = scenario(&[], &["a"], true);
         assert!(here.lost_against(&scenario(&[], &["a"], true), &[]).is_empty());
         assert!(here.lost_against(&scenario(&["a"], &[], true), &["tools-list"]).is_empty());
+        let skips = scenario(&[], &[], true);
+        assert!(skips.lost_against(&scenario(&["a"], &[], true), &["a"]).is_empty());
+        assert_eq!(here.lost_against(&scenario(&["a"], &[], true), &["a"]), ["tools-list: a: why"]);
     }
 }

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use toolbus_mcp::{
-    Era, HostReply, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw, routed_name,
+    Era, HostReply, ListKind, Members, MembersError, NameError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw,
+    required_name,
 };
 use toolbus_protocol::ErrorCode;
 
@@ -85,7 +86,8 @@ impl Job {
     }
 
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
-        let key = routed_name(&self.rpc.method, self.rpc.params.as_deref());
+        let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
+        let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
         self.authorise(key.as_ref())?;
         let timeout = self.use_own_name(key)?;
         let eras = tokio::select! {

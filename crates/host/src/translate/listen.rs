@@ -34,7 +34,7 @@ impl Filter {
             .map(|(_, _, method)| *method)
             .collect();
         let uris = match wanted.get("resourceSubscriptions") {
-            Some(uris) => serde_json::from_str(uris.get()).unwrap_or_default(),
+            Some(uris) => serde_json::from_str(uris.get())?,
             None => BTreeSet::new(),
         };
         Ok(Self { list_changes, uris })

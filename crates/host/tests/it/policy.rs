@@ -1,6 +1,6 @@
 //! Roles: what is not allowed is not shown, not called, not read and not completed.
 
-use crate::support::{Rig, Worker, fake};
+use crate::support::{Rig, Worker, fake, finish};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_client::AgentRef;
@@ -56,6 +56,26 @@ async fn a_role_sees_and_calls_what_its_entry_names_in_all_four_meetings_of_the_
             assert_eq!(error["data"]["code"], "TB0403", "{method}: {error}");
         }
         assert_eq!(worker.rpc("one", "resources/list", json!({})).await.result()["resources"], json!([]));
+    }
+}
+
+/// The name that is decided about has to be the name that the server reads.
+#[tokio::test]
+async fn what_names_nothing_or_two_things_is_not_passed_on() {
+    let rig = rig("legacy").await;
+    let worker = worker(&rig, Some("reader"), true).await;
+    for (method, params) in [
+        ("tools/call", r#"{"name":"add","name":"whoami","arguments":{}}"#),
+        ("tools/call", r#"{"n\u0061me":"add","name":"whoami","arguments":{}}"#),
+        ("tools/call", r#"{"name":["whoami"]}"#),
+        ("tools/call", r#"["whoami"]"#),
+        ("resources/read", r#"{"uri":"add","uri":"test://one"}"#),
+        ("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"add","name":"greet"}}"#),
+        ("subscriptions/listen", r#"{"notifications":{"resourceSubscriptions":["test://one",7]}}"#),
+    ] {
+        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        let error = finish(worker.start_raw("one", method, params).await).await.error();
+        assert_eq!(error["code"], -32602, "{method}: {error}");
     }
 }
 

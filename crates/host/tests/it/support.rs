@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 use toolbus_client::{AgentRef, BrokerClient, Call, CallItem, InboxKind, InboxMessage, MsgId, MultiplexedClient};
 use toolbus_host::{HostError, HostOptions, run_host};
-use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Rpc, raw};
+use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, raw};
 use toolbus_protocol::Body;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
@@ -191,12 +191,17 @@ impl Worker {
     }
 
     pub async fn start(&self, server: &str, method: &str, params: Value) -> Call {
+        self.start_raw(server, method, raw(&self.params(params))).await
+    }
+
+    /// With params as they are, however wrong.
+    pub async fn start_raw(&self, server: &str, method: &str, params: Raw) -> Call {
         let rpc = Rpc {
             server: server.to_owned(),
             session: self.session.clone(),
             client: self.hello.clone(),
             method: method.to_owned(),
-            params: Some(raw(&self.params(params))),
+            params: Some(params),
         };
         let message = self.message(HostRequest::Rpc(rpc));
         self.bus.start_call("host", message, PATIENCE).await.expect("a call")

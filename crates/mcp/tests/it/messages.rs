@@ -1,6 +1,6 @@
 //! Messages come out as they went in.
 
-use toolbus_mcp::{Era, Id, Message, MessageError, NameKey, Outcome, codes, meta, routed_name};
+use toolbus_mcp::{Era, Id, Message, MessageError, NameKey, Outcome, codes, meta, required_name, routed_name};
 
 fn check_same(text: &str) {
     let message = Message::parse(text).expect("a message");
@@ -82,6 +82,23 @@ fn the_name_that_routes_a_request_is_found() {
     let complete = r#"{"ref":{"type":"ref/prompt","name":"p"}}"#;
     assert_eq!(name("completion/complete", complete), Some(NameKey::Prompt("p".into())));
     assert_eq!(name("tools/call", r#"{"name":7}"#), None);
+}
+
+#[test]
+fn a_name_that_must_be_there_and_cannot_be_read_is_an_error() {
+    let check = |method: &str, params: &str| {
+        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        assert!(required_name(method, Some(&params)).is_err(), "{method} {params}");
+    };
+    check("tools/call", r#"{"name":"a","name":"b"}"#);
+    check("tools/call", r#"{"name":"a","n\u0061me":"b"}"#);
+    check("tools/call", r#"["a"]"#);
+    check("tools/call", "{}");
+    check("prompts/get", r#"{"name":"\ud800"}"#);
+    check("completion/complete", r#"{"ref":{"type":"ref/new","name":"a"}}"#);
+    check("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"a","name":"b"}}"#);
+    assert!(required_name("tools/call", None).is_err());
+    assert_eq!(required_name("vendor/method", None).ok(), Some(None));
 }
 
 #[test]

@@ -79,6 +79,8 @@ def main():
             if page + 500 < len(every):
                 answer["nextCursor"] = str(page + 500)
             result(request, answer)
+        elif method == "tools/call" and not str(request["params"].get("name")).startswith(MODE + "_"):
+            say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32602, "message": "Unknown tool"}})
         elif method == "tools/call":
             call(request)
         elif method == "ping":

@@ -1,16 +1,19 @@
 """An MCP server that plays the corpus: it answers a request with the stored text of its case, byte for byte, after the
-stored notifications, and writes the text of the params it received to stderr. Both eras. The case is the last word of
-the tool's name, the prompt's name or the resource's address."""
+stored notifications, and writes the text of the params it received to stderr. Both eras, or the one that the second
+argument names. The case is the last word of the tool's name, the prompt's name or the resource's address."""
 
 import json
 import re
 import sys
 
 CORPUS = json.load(open(sys.argv[1], encoding="utf-8"))
+ERA = sys.argv[2] if len(sys.argv) > 2 else "both"
 CASES = {case["name"]: case for case in CORPUS["cases"]}
 CAPABILITIES = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "prompts": {}, "logging": {},
                 "completions": {}, "experimental": {"x.corpus": {"n": 1}}}
 INFO = {"name": "corpus", "version": "1.0", "title": "Corpus"}
+LISTS = {"tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources",
+         "resources/templates/list": "resourceTemplates"}
 
 
 def say(text):
@@ -20,6 +23,10 @@ def say(text):
 
 def answer(line_id, text):
     say('{"jsonrpc":"2.0","id":%s,%s}' % (line_id, text))
+
+
+def is_foreign(modern):
+    return ERA == ("legacy" if modern else "modern")
 
 
 def raw_member(text, name):
@@ -43,16 +50,17 @@ def main():
             continue
         line_id = raw_member(line, "id")
         modern = "io.modelcontextprotocol/protocolVersion" in params.get("_meta", {})
-        if method == "initialize":
+        if is_foreign(modern):
+            answer(line_id, '"error":{"code":-32601,"message":"Method not found"}')
+        elif method == "initialize":
             result = {"protocolVersion": params["protocolVersion"], "capabilities": CAPABILITIES, "serverInfo": INFO}
             answer(line_id, '"result":' + json.dumps(result))
         elif method == "server/discover":
             result = {"supportedVersions": ["2026-07-28"], "capabilities": CAPABILITIES, "resultType": "complete",
                       "ttlMs": 0, "cacheScope": "private", "_meta": {"io.modelcontextprotocol/serverInfo": INFO}}
             answer(line_id, '"result":' + json.dumps(result))
-        elif method.endswith("/list"):
-            kind = {"tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources",
-                    "resources/templates/list": "resourceTemplates"}[method]
+        elif method in LISTS:
+            kind = LISTS[method]
             extra = ',"resultType":"complete","ttlMs":5,"cacheScope":"public"' if modern else ""
             answer(line_id, '"result":{"%s":[%s]%s,"x-list":1.50}' % (kind, ",".join(CORPUS["lists"].get(kind, [])), extra))
         else:

@@ -1,5 +1,6 @@
 //! Nothing is lost on the way: a corpus of requests, results, errors and notifications goes through toolbus, and what
-//! comes out is the text that went in, in both eras, over stdio and over HTTP.
+//! comes out is the text that went in, in both eras, over stdio and over HTTP. Between the eras only the members that one
+//! of them has and the other has not may differ.
 
 use crate::mcp_client::{Answered, HttpClient, McpClient, StdioClient};
 use crate::mcp_process::{UpProcess, python};
@@ -7,6 +8,7 @@ use crate::support::soon;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::PathBuf;
+use toolbus_mcp::Members;
 
 #[derive(Deserialize)]
 struct Corpus {
@@ -32,39 +34,60 @@ enum Era {
     Modern,
 }
 
+impl Era {
+    /// The era in which such a server is spoken to.
+    fn spoken(server: &str, client: Self) -> Self {
+        match server {
+            "legacy" => Self::Legacy,
+            "modern" => Self::Modern,
+            _ => client,
+        }
+    }
+}
+
 const MODERN_META: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"fidelity","version":"1.0","x-unknown":1.0}"#;
 const INITIALIZE: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"experimental":{"x":{"n":1.0}}},"clientInfo":{"name":"fidelity","version":"1.0"}}"#;
 
 #[tokio::test]
 async fn legacy_over_stdio_is_the_same_text() {
-    through_stdio(Era::Legacy).await;
+    through_stdio(Era::Legacy, "both").await;
 }
 
 #[tokio::test]
 async fn modern_over_stdio_is_the_same_text() {
-    through_stdio(Era::Modern).await;
+    through_stdio(Era::Modern, "both").await;
 }
 
 #[tokio::test]
 async fn legacy_over_http_is_the_same_text() {
-    through_http(Era::Legacy).await;
+    through_http(Era::Legacy, "both").await;
 }
 
 #[tokio::test]
 async fn modern_over_http_is_the_same_text() {
-    through_http(Era::Modern).await;
+    through_http(Era::Modern, "both").await;
 }
 
-async fn through_stdio(era: Era) {
-    let up = hosting_the_corpus().await;
-    let mut client = StdioClient::start(&up).await;
-    play(&mut client, era, &up).await;
+#[tokio::test]
+async fn a_modern_client_gets_a_legacy_servers_own_words() {
+    through_stdio(Era::Modern, "legacy").await;
+    through_http(Era::Modern, "legacy").await;
 }
 
-async fn through_http(era: Era) {
-    let up = hosting_the_corpus().await;
-    let mut client = HttpClient::new(&up);
-    play(&mut client, era, &up).await;
+#[tokio::test]
+async fn a_legacy_client_gets_a_modern_servers_own_words() {
+    through_stdio(Era::Legacy, "modern").await;
+    through_http(Era::Legacy, "modern").await;
+}
+
+async fn through_stdio(client: Era, server: &str) {
+    let up = hosting_the_corpus(server).await;
+    Play { client, server: Era::spoken(server, client), up: &up }.run(&mut StdioClient::start(&up).await).await;
+}
+
+async fn through_http(client: Era, server: &str) {
+    let up = hosting_the_corpus(server).await;
+    Play { client, server: Era::spoken(server, client), up: &up }.run(&mut HttpClient::new(&up)).await;
 }
 
 fn corpus_file(name: &str) -> PathBuf {
@@ -72,51 +95,96 @@ fn corpus_file(name: &str) -> PathBuf {
 }
 
 /// The server leaves what it received in a file: its stderr is the host's business.
-async fn hosting_the_corpus() -> UpProcess {
-    let script = "exec \"$0\" \"$1\" \"$2\" 2>>\"$3\"";
+async fn hosting_the_corpus(era: &str) -> UpProcess {
+    let script = "exec \"$0\" \"$1\" \"$2\" \"$3\" 2>>\"$4\"";
     UpProcess::hosting(|folder| {
-        let received = folder.join("received");
-        let argv = ["-c".into(), script.into(), python()];
-        let files = [corpus_file("server.py"), corpus_file("corpus.json"), received];
-        let args: Vec<String> = argv.into_iter().chain(files.iter().map(|file| file.display().to_string())).collect();
+        let file = |path: PathBuf| path.display().to_string();
+        let (server, corpus) = (file(corpus_file("server.py")), file(corpus_file("corpus.json")));
+        let args = ["-c", script, &python(), &server, &corpus, era, &file(folder.join("received"))];
         serde_json::json!({"mcpServers": {"corpus": {"command": "sh", "args": args}}})
     })
     .await
 }
 
-async fn play(client: &mut impl McpClient, era: Era, up: &UpProcess) {
-    let corpus: Corpus =
-        serde_json::from_slice(&std::fs::read(corpus_file("corpus.json")).expect("the corpus")).expect("it is JSON");
-    if era == Era::Legacy {
-        soon("initialize", client.request("initialize", INITIALIZE)).await;
-        soon("initialized", client.notify("notifications/initialized", "{}")).await;
+/// One client and one server, and the whole corpus between them.
+struct Play<'a> {
+    client: Era,
+    server: Era,
+    up: &'a UpProcess,
+}
+
+impl Play<'_> {
+    async fn run(&self, client: &mut impl McpClient) {
+        let corpus: Corpus = serde_json::from_slice(&std::fs::read(corpus_file("corpus.json")).expect("the corpus"))
+            .expect("it is JSON");
+        if self.client == Era::Legacy {
+            soon("initialize", client.request("initialize", INITIALIZE)).await;
+            soon("initialized", client.notify("notifications/initialized", "{}")).await;
+        }
+        for (kind, items) in &corpus.lists {
+            let method = match kind.as_str() {
+                "resourceTemplates" => "resources/templates/list".to_owned(),
+                kind => format!("{kind}/list"),
+            };
+            let answered = soon(&method, client.request(&method, &with_meta("{}", self.client))).await;
+            assert_eq!(member(&answered.response, "result", kind), format!("[{}]", items.join(",")), "{method}");
+            assert_eq!(member(&answered.response, "result", "x-list"), "1.50");
+        }
+        for case in &corpus.cases {
+            self.play(case, client).await;
+        }
     }
-    for (kind, items) in &corpus.lists {
-        let method = match kind.as_str() {
-            "resourceTemplates" => "resources/templates/list".to_owned(),
-            kind => format!("{kind}/list"),
-        };
-        let answered = soon(&method, client.request(&method, &with_meta("{}", era))).await;
-        assert_eq!(member(&answered.response, "result", kind), format!("[{}]", items.join(",")), "{method}");
-        assert_eq!(member(&answered.response, "result", "x-list"), "1.50");
-    }
-    for case in &corpus.cases {
-        let params = with_meta(&case.params, era);
+
+    async fn play(&self, case: &Case, client: &mut impl McpClient) {
+        let params = with_meta(&case.params, self.client);
         let Answered { response, notifications } = soon(&case.name, client.request(&case.method, &params)).await;
-        let expected = match (era, &case.modern) {
+        let expected = match (self.server, &case.modern) {
             (Era::Modern, Some(modern)) => modern,
             _ => &case.answer,
         };
         let outcome = expected.split_once(':').expect("a member").1;
         let field = if expected.starts_with("\"error\"") { "error" } else { "result" };
-        assert_eq!(top(&response, field).as_deref(), Some(outcome), "{}: what the client got", case.name);
+        let got = inner(&response, field).unwrap_or_else(|| panic!("{}: no {field} in {response}", case.name));
+        self.check_same(&got, outcome, &format!("{}: what the client got", case.name));
+
         let sent: Vec<String> = case.notifications.iter().map(|note| note.replace("$TOKEN", &token(&params))).collect();
         assert_eq!(params_of(&notifications), params_of(&sent), "{}: notifications before the answer", case.name);
-        let received = up.received();
+
+        let received = self.up.received();
         let line = received.lines().rfind(|line| line.starts_with(&format!("received {} ", case.name)));
         let received = line.and_then(|line| line.splitn(3, ' ').nth(2)).expect("the server wrote down what it got");
-        assert_eq!(received, params, "{}: what the server got", case.name);
+        let received = match self.server {
+            Era::Legacy => received.to_owned(),
+            // All workers share one connection to a modern server, so it gets tokens of the host's own.
+            Era::Modern => received.replace(&token_member(received), &token_member(&params)),
+        };
+        self.check_same(&received, &params, &format!("{}: what the server got", case.name));
     }
+
+    fn check_same(&self, got: &str, expected: &str, what: &str) {
+        if self.client == self.server {
+            assert_eq!(got, expected, "{what}");
+        } else {
+            assert_eq!(without_era(got), without_era(expected), "{what}");
+        }
+    }
+}
+
+/// The members in their order, each as its text, without those that only one era has.
+fn without_era(object: &str) -> Vec<(String, String)> {
+    let object = RawValue::from_string(object.to_owned()).expect("JSON");
+    let mut members = Vec::new();
+    for (name, value) in Members::of(Some(&object)).expect("an object").iter() {
+        match name {
+            "resultType" | "ttlMs" | "cacheScope" => {}
+            "_meta" => {
+                members.extend(without_era(value.get()).into_iter().map(|(key, text)| (format!("_meta {key}"), text)))
+            }
+            name if name.starts_with("io.modelcontextprotocol/") => {}
+            name => members.push((name.to_owned(), value.get().to_owned())),
+        }
+    }
+    members
 }
 
 /// In the modern era every request says who asks; the corpus says the rest.
@@ -136,16 +204,17 @@ fn token(params: &str) -> String {
     inner(&meta, "progressToken").unwrap_or_else(|| "0".into())
 }
 
+fn token_member(params: &str) -> String {
+    format!("\"progressToken\":{}", token(params))
+}
+
 fn params_of(messages: &[String]) -> Vec<Option<String>> {
-    messages.iter().map(|message| top(message, "params")).collect()
+    messages.iter().map(|message| inner(message, "params")).collect()
 }
 
 fn member(message: &str, outer: &str, name: &str) -> String {
-    inner(&top(message, outer).unwrap_or_else(|| panic!("no {outer} in {message}")), name).expect("the member is there")
-}
-
-fn top(message: &str, name: &str) -> Option<String> {
-    inner(message, name)
+    inner(&inner(message, outer).unwrap_or_else(|| panic!("no {outer} in {message}")), name)
+        .expect("the member is there")
 }
 
 /// A member's own text.

@@ -12,7 +12,9 @@ const INITIALIZE: &str =
 /// A server that is well, and one that misbehaves in that way.
 async fn beside_a_good_one(mode: &str) -> (UpProcess, StdioClient) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/hostile.py").display().to_string();
-    let server = |mode: &str| json!({"command": python(), "args": [script, mode], "timeout": "2s"});
+    // Long enough for 100 MB on a busy machine; only the silent server is meant to need it.
+    let timeout = if mode == "silent" { "1s" } else { "15s" };
+    let server = |mode: &str| json!({"command": python(), "args": [script, mode], "timeout": timeout});
     let up = UpProcess::hosting(|_| json!({"mcpServers": {"good": server("good"), "bad": server(mode)}})).await;
     let mut client = StdioClient::start(&up).await;
     soon("initialize", client.request("initialize", INITIALIZE)).await;

@@ -1,12 +1,17 @@
 //! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
 
+mod bad_clients;
 mod calls;
 mod cli;
 mod client;
 mod configuration;
+mod fidelity;
+mod hostile_servers;
 mod hosts;
 mod kill;
 mod local;
+mod mcp_client;
+mod mcp_process;
 mod process;
 mod support;
 mod up;

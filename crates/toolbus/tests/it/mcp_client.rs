@@ -4,10 +4,13 @@ use crate::mcp_process::UpProcess;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::http::request::Builder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -91,16 +94,34 @@ impl HttpClient {
         Self { client, url: up.mcp_url(), token: up.token(), session: None, ids: 0 }
     }
 
-    async fn post(&mut self, method: &str, params: &str, body: String) -> String {
-        let mut request = Request::post(&self.url)
+    pub fn session(&self) -> &str {
+        self.session.as_deref().expect("a session was opened")
+    }
+
+    /// A body as it is, under these headers besides the usual ones.
+    pub async fn send(&self, headers: &[(&str, &str)], body: String) -> (u16, String) {
+        let request = headers.iter().fold(self.usual(), |request, (name, value)| request.header(*name, *value));
+        let response = self.client.request(request.body(Full::from(body)).expect("a request")).await;
+        let response = response.expect("the server answers");
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    fn usual(&self) -> Builder {
+        Request::post(&self.url)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
-            .header("authorization", format!("Bearer {}", self.token));
-        let params: Value = serde_json::from_str(params).unwrap_or_default();
-        if params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string() {
+            .header("authorization", format!("Bearer {}", self.token))
+    }
+
+    async fn post(&mut self, method: &str, params: &str, body: String) -> String {
+        let mut request = self.usual();
+        let params: Routed = serde_json::from_str(params).unwrap_or_default();
+        if params.meta.contains_key("io.modelcontextprotocol/protocolVersion") {
             request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
             let named = matches!(method, "tools/call" | "prompts/get" | "resources/read");
-            if let Some(name) = params["name"].as_str().or(params["uri"].as_str()).filter(|_| named) {
+            if let Some(name) = params.name.or(params.uri).filter(|_| named) {
                 request = request.header("mcp-name", name);
             }
         } else if method != "initialize" {
@@ -141,7 +162,23 @@ impl McpClient for HttpClient {
     }
 }
 
+/// Only what these clients need to know, so that numbers no Rust type can hold stay text.
+#[derive(Deserialize)]
+struct Envelope {
+    id: Option<Box<RawValue>>,
+    method: Option<Box<RawValue>>,
+}
+
 fn is_response_to(text: &str, id: u64) -> bool {
-    let message: Value = serde_json::from_str(text).unwrap_or_default();
-    message["id"] == id && message.get("method").is_none()
+    let envelope = serde_json::from_str::<Envelope>(text);
+    envelope.is_ok_and(|it| it.method.is_none() && it.id.is_some_and(|own| own.get() == id.to_string()))
+}
+
+/// What HTTP clients of the modern era repeat in headers.
+#[derive(Deserialize, Default)]
+struct Routed {
+    name: Option<String>,
+    uri: Option<String>,
+    #[serde(rename = "_meta", default)]
+    meta: BTreeMap<String, Box<RawValue>>,
 }

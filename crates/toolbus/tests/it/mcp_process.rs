@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 pub struct UpProcess {
-    pub folder: TempDir,
-    pub child: Child,
+    folder: TempDir,
+    _child: Child,
     address: String,
 }
 
@@ -49,7 +49,7 @@ impl UpProcess {
         })
         .await;
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { folder, child, address }
+        Self { folder, _child: child, address }
     }
 
     async fn until_servers_are_up(&self, count: usize) {
@@ -59,7 +59,8 @@ impl UpProcess {
             tools.args(["tools", "--json", "--broker", &self.bus_url(), "--token-file"]).arg(self.token_file());
             let output = tools.output().await.expect("the binary starts");
             let listed: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let up = listed["servers"].as_array().into_iter().flatten().filter(|server| server["state"] == "up").count();
+            let up =
+                listed["servers"].as_array().into_iter().flatten().filter(|server| server["state"] == "up").count();
             if up >= count {
                 return;
             }

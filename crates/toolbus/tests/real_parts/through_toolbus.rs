@@ -8,31 +8,26 @@ use serde_json::Value;
 const PROFILES: [&str; 4] = ["both_eras", "everything", "files", "memory"];
 
 #[tokio::test]
-#[ignore = "needs `toolbus up` and `toolbus connect`"]
 async fn python_clients_over_stdio() {
     check_all(&Client::PYTHON, Hosted::over_stdio).await;
 }
 
 #[tokio::test]
-#[ignore = "needs `toolbus up` and `toolbus connect`"]
 async fn python_clients_over_http() {
     check_all(&Client::PYTHON, Hosted::over_http).await;
 }
 
 #[tokio::test]
-#[ignore = "needs `toolbus up` and `toolbus connect`"]
 async fn typescript_clients_over_stdio() {
     check_all(&Client::TYPESCRIPT, Hosted::over_stdio).await;
 }
 
 #[tokio::test]
-#[ignore = "needs `toolbus up` and `toolbus connect`"]
 async fn typescript_clients_over_http() {
     check_all(&Client::TYPESCRIPT, Hosted::over_http).await;
 }
 
 #[tokio::test]
-#[ignore = "needs `toolbus up` and `toolbus connect`"]
 async fn the_inspector_over_stdio_and_http() {
     let installed = Installed::find();
     let hosted = Hosted::start(&installed).await;

@@ -1,11 +1,12 @@
-//! A modern client's `subscriptions/listen` over several servers, or over one that is out. Changes of lists are told
-//! from the cards; updates of resources by the server that has the resource.
+//! A modern client's `subscriptions/listen` over several servers, or over one that is out. Each server that is there is
+//! listened to; changes of lists are told from the cards as well, because hosts and servers come and go.
 
 use super::Front;
 use super::call::Step;
+use super::news::Told;
 use super::upstream_call::{ACKNOWLEDGED, Purpose, UpstreamCall, ended_listen, under_subscription};
 use crate::bus::Hosts;
-use crate::view::View;
+use crate::view::{Upstream, View};
 use futures_util::future::select_all;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,7 @@ pub struct Listen {
     honoured: Vec<String>,
     acknowledge_by: Option<Instant>,
     end: Instant,
+    told: Told,
     ready: VecDeque<Notification>,
 }
 
@@ -62,6 +64,7 @@ impl Listen {
             honoured: Vec::new(),
             acknowledge_by: Some(now + ACKNOWLEDGE_WITHIN),
             end: now + front.worker.options.listen_deadline,
+            told: Told::default(),
             ready: VecDeque::new(),
         }
     }
@@ -98,9 +101,10 @@ impl Listen {
                 self.parts[index].acknowledged = true;
                 self.honoured.extend(acknowledged_uris(notification.params.as_ref()));
             }
-            // Lists are told from the cards: the list that the client sees is the merged one.
-            Step::Message(Message::Notification(notification)) if notification.method.ends_with("/list_changed") => {}
-            Step::Message(Message::Notification(notification)) => self.ready.push_back(notification),
+            Step::Message(Message::Notification(notification)) => {
+                self.told.note(&notification.method);
+                self.ready.push_back(notification);
+            }
             Step::Message(_) => {}
             Step::Done(_) | Step::Nothing => drop(self.parts.remove(index)),
         }
@@ -109,6 +113,9 @@ impl Listen {
     fn look_at_lists(&mut self, front: &Front, id: &Id) {
         let view = front.worker.view();
         for method in changed_lists(&self.seen, &view, &self.kinds) {
+            if self.told.already(method) {
+                continue;
+            }
             let mut notification = Notification { method: method.to_owned(), params: None };
             under_subscription(&mut notification, id);
             self.ready.push_back(notification);
@@ -146,7 +153,7 @@ async fn next_of(parts: &mut [Part], front: &Arc<Front>, id: &Id) -> (usize, Ste
     (index, step)
 }
 
-/// Which server is asked for which URIs. Wishes that we don't know are passed to everyone who is there.
+/// Which server is asked for which URIs. All other wishes are passed to everyone who is there and may have an answer.
 fn shares(front: &Front, view: &View, filter: &Map<String, Value>) -> BTreeMap<usize, Vec<String>> {
     let mut shares: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let uris = filter.get(RESOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
@@ -155,12 +162,14 @@ fn shares(front: &Front, view: &View, filter: &Map<String, Value>) -> BTreeMap<u
             shares.entry(owner.index).or_default().push(uri.to_owned());
         }
     }
-    let is_known = |name: &String| name == RESOURCES || ListKind::ALL.iter().any(|kind| flag(*kind) == name);
-    if !filter.keys().all(is_known) {
-        let there = view.upstreams().iter().filter(|upstream| !upstream.is_out());
-        for upstream in there {
-            shares.entry(upstream.index).or_default();
-        }
+    let concerns = |upstream: &&Arc<Upstream>| {
+        filter.keys().filter(|name| *name != RESOURCES).any(|name| match kind_of(name) {
+            Some(kind) => upstream.has_capability(Era::Modern, kind.capability()),
+            None => true,
+        })
+    };
+    for upstream in view.upstreams().iter().filter(|upstream| !upstream.is_out()).filter(concerns) {
+        shares.entry(upstream.index).or_default();
     }
     shares
 }
@@ -169,7 +178,6 @@ fn part_params(params: Option<&Raw>, uris: &[String]) -> Raw {
     let mut params = Members::of(params.map(|params| &**params)).unwrap_or_default();
     let mut filter: Map<String, Value> =
         params.get("notifications").and_then(|filter| serde_json::from_str(filter.get()).ok()).unwrap_or_default();
-    ListKind::ALL.iter().for_each(|kind| drop(filter.remove(flag(*kind))));
     match uris {
         [] => drop(filter.remove(RESOURCES)),
         uris => drop(filter.insert(RESOURCES.into(), json!(uris))),
@@ -185,6 +193,10 @@ fn acknowledged_uris(params: Option<&Raw>) -> Vec<String> {
         Some(uris.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect())
     };
     read().unwrap_or_default()
+}
+
+fn kind_of(flag_name: &str) -> Option<ListKind> {
+    ListKind::ALL.into_iter().find(|kind| flag(*kind) == flag_name)
 }
 
 fn flag(kind: ListKind) -> &'static str {

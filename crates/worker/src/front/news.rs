@@ -26,7 +26,7 @@ pub struct News {
     aside: mpsc::Receiver<Message>,
     hosts: watch::Receiver<Hosts>,
     seen: Arc<View>,
-    heard: HashMap<String, Instant>,
+    told: Told,
     ready: VecDeque<Message>,
     bus_is_gone: bool,
 }
@@ -41,7 +41,7 @@ impl News {
             events: front.worker.bus.open_session(&front.session),
             hosts: front.worker.hosts(),
             seen: front.worker.view(),
-            heard: HashMap::new(),
+            told: Told::default(),
             ready: VecDeque::new(),
             bus_is_gone: false,
         }
@@ -56,10 +56,8 @@ impl News {
             tokio::select! {
                 biased;
                 Some(SessionEvent { host, event }) = self.events.recv() => {
-                    if let HostEvent::Notification { method, .. } = &event
-                        && method.ends_with("/list_changed")
-                    {
-                        self.heard.insert(method.clone(), Instant::now());
+                    if let HostEvent::Notification { method, .. } = &event {
+                        self.told.note(method);
                     }
                     let message = self.front.translate(&host, self.front.era(), event).await;
                     self.ready.extend(message);
@@ -78,11 +76,26 @@ impl News {
         let view = self.front.worker.view();
         let promised = lock(&self.front.state).promised.clone();
         for method in changed_lists(&self.seen, &view, &promised) {
-            let was_told = self.heard.remove(method).is_some_and(|at| at.elapsed() < CARD_FOLLOWS_WITHIN);
-            if !was_told {
+            if !self.told.already(method) {
                 self.ready.push_back(Notification { method: method.to_owned(), params: None }.into());
             }
         }
         self.seen = view;
+    }
+}
+
+/// Which changes of lists the servers themselves have told, so that the cards don't tell them again.
+#[derive(Default)]
+pub struct Told(HashMap<String, Instant>);
+
+impl Told {
+    pub fn note(&mut self, method: &str) {
+        if method.ends_with("/list_changed") {
+            self.0.insert(method.to_owned(), Instant::now());
+        }
+    }
+
+    pub fn already(&mut self, method: &str) -> bool {
+        self.0.remove(method).is_some_and(|at| at.elapsed() < CARD_FOLLOWS_WITHIN)
     }
 }

@@ -34,19 +34,19 @@ async fn what_comes_of_listening_carries_the_clients_id_of_it() {
 }
 
 #[tokio::test]
-async fn over_several_servers_lists_are_told_from_cards_and_resources_by_their_server() {
+async fn over_several_servers_all_are_listened_to_and_cards_tell_what_they_did_not() {
     let notes = with(server("notes", &["note"]), ListKind::Resources, &[json!({"uri": "note://1"})]);
     let files = server("files", &["read"]);
     let bus = FakeBus::new(vec![host("a", vec![files.clone()]), host("b", vec![notes.clone()])]);
     let mut client = StdioClient::start(&bus);
     let wishes = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1", "none://x"]});
     client.send(&modern(5, "subscriptions/listen", json!({"notifications": wishes}))).await;
-    let call = bus.next_call().await;
-    assert_eq!(
-        (call.server(), &call.params()["notifications"]),
-        ("notes", &json!({"resourceSubscriptions": ["note://1"]}))
-    );
-    call.notify(ACKNOWLEDGED, json!({"notifications": {"resourceSubscriptions": ["note://1"]}})).await;
+    let (first, call) = (bus.next_call().await, bus.next_call().await);
+    let own_wishes = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1"]});
+    assert_eq!((first.server(), &first.params()["notifications"]), ("files", &json!({"toolsListChanged": true})));
+    assert_eq!((call.server(), &call.params()["notifications"]), ("notes", &own_wishes));
+    first.notify(ACKNOWLEDGED, json!({"notifications": {"toolsListChanged": true}})).await;
+    call.notify(ACKNOWLEDGED, json!({"notifications": own_wishes})).await;
     let acknowledged = client.next().await;
     assert_eq!(
         acknowledged["params"],
@@ -55,14 +55,21 @@ async fn over_several_servers_lists_are_told_from_cards_and_resources_by_their_s
     );
     call.notify("notifications/resources/updated", json!({"uri": "note://1"})).await;
     assert_eq!(client.next().await["params"], json!({"uri": "note://1", "_meta": {SUBSCRIPTION: 5}}));
+    // What a server has told is not told again when its card follows; what only a card says is told.
+    first.notify("notifications/tools/list_changed", json!({"_meta": {SUBSCRIPTION: 77}})).await;
+    check_changed(&client.next().await);
+    bus.set_hosts(vec![host("a", vec![server("files", &["read", "write"])]), host("b", vec![notes])]);
+    call.notify("notifications/resources/updated", json!({"uri": "note://1"})).await;
+    assert_eq!(client.next().await["method"], "notifications/resources/updated");
     bus.set_hosts(vec![host("a", vec![files]), host("b", vec![server("notes", &["note", "more"])])]);
-    let changed = client.next().await;
-    assert_eq!(
-        (&changed["method"], &changed["params"]["_meta"][SUBSCRIPTION]),
-        (&json!("notifications/tools/list_changed"), &json!(5))
-    );
+    check_changed(&client.next().await);
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}})).await;
     call.cancelled().await;
+}
+
+fn check_changed(message: &serde_json::Value) {
+    assert_eq!(message["method"], "notifications/tools/list_changed");
+    assert_eq!(message["params"], json!({"_meta": {SUBSCRIPTION: 5}}));
 }
 
 #[tokio::test]
