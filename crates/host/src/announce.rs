@@ -17,6 +17,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 type Cards = Vec<(Option<String>, Body)>;
 
 pub async fn run(host: Arc<Host>) {
+    // Until then workers see the last card, with the tools that are about to come back.
+    tokio::select! {
+        () = host.catalog.settled() => {}
+        () = tokio::time::sleep(host.options.limits.start_quiet) => {}
+        () = host.shutdown.cancelled() => return,
+    }
     let mut told = None;
     loop {
         let cards = cards(&host, |card| card);

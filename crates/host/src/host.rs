@@ -43,6 +43,8 @@ pub struct HostLimits {
     /// The wait before a broken server is tried again, doubling up to the longest.
     pub backoff: Duration,
     pub longest_backoff: Duration,
+    /// How long the first announcement waits for servers that are being started.
+    pub start_quiet: Duration,
     /// The shortest time between two announcements.
     pub announce_interval: Duration,
 }
@@ -59,6 +61,7 @@ impl Default for HostLimits {
             list_interval: Duration::from_secs(1),
             backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(60),
+            start_quiet: Duration::from_secs(5),
             announce_interval: Duration::from_millis(250),
         }
     }

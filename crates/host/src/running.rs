@@ -9,8 +9,8 @@ use toolbus_mcp::{Id, Outcome, Raw};
 use toolbus_protocol::{InboxMessage, MsgId};
 use toolbus_upstream::{CallEvent, ServerCall, ServerError};
 
-/// How long a server may take to answer a call that was called off.
-pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// How long a server may take to answer a call that was called off. Most never do.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// Ids that are remembered although no call has them: finished ones, and cancels that came before their call.
 const REMEMBERED: usize = 4096;
 

@@ -57,12 +57,12 @@ impl ServerError {
     /// The stable code under which a client is told.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Start { .. } | Self::Unreachable { .. } | Self::Closed { .. } => "TB0402",
+            Self::Start { .. } | Self::Unreachable { .. } => "TB0402",
             Self::HttpStatus { .. } | Self::SessionGone { .. } => "TB0402",
             Self::TooLarge { .. } => "TB0405",
             Self::Silent { .. } | Self::NotReading { .. } | Self::SlowCaller { .. } => "TB0407",
             Self::Died { .. } | Self::BrokenOff { .. } | Self::EndedByServer { .. } => "TB0408",
-            Self::Cancelled { .. } => "TB0408",
+            Self::Closed { .. } | Self::Cancelled { .. } => "TB0408",
             Self::BadMessage { .. } | Self::BadRequest { .. } => "TB0409",
         }
     }
@@ -71,7 +71,7 @@ impl ServerError {
         match self {
             Self::Start { .. } => "check command, args and cwd of the server in the host's configuration",
             Self::Died { .. } => "the call may have run or not; the server's last stderr lines say why it ended",
-            Self::Closed { .. } => "try again: the host opens the connection when it is needed",
+            Self::Closed { .. } => "the host was stopped; the call may have run or not, check before you repeat it",
             Self::Silent { .. } => "start the server by hand to see what it waits for, or raise its timeout",
             Self::NotReading { .. } => "the server hangs; the host restarts it when its connection is closed",
             Self::TooLarge { .. } => "ask for less, or let the tool return a resource link",

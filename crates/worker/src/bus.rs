@@ -36,6 +36,11 @@ pub trait Bus: Send + Sync + 'static {
     /// Sends what is not answered, in order with the requests, without waiting for its receipt.
     fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>>;
 
+    /// The same, and returns when the message is safe: whoever is about to leave has no other chance.
+    fn deliver<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
+        self.send(host, body, limit)
+    }
+
     fn hosts(&self) -> watch::Receiver<Hosts>;
 
     /// From now on, what hosts say to that session outside of any call arrives here, until the receiver is dropped.

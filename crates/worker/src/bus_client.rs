@@ -78,6 +78,12 @@ impl Bus for BusClient {
         Box::pin(async move { self.client.client().deliver_nowait(host, message, send).await.map(drop) })
     }
 
+    fn deliver<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
+        let message = self.message(body);
+        let send = SendOptions { deadline: Some(limit) };
+        Box::pin(async move { self.client.client().deliver_with(host, message, send).await.map(drop) })
+    }
+
     fn hosts(&self) -> watch::Receiver<Hosts> {
         self.hosts.clone()
     }

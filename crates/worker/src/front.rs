@@ -137,7 +137,10 @@ impl Front {
     pub async fn close(&self) {
         let touched = std::mem::take(&mut lock(&self.state).touched);
         for host in touched {
-            self.send(&host, HostRequest::Close { session: self.session.clone() }).await;
+            let close = body(HostRequest::Close { session: self.session.clone() });
+            if let Err(error) = self.worker.bus.deliver(&host, close, CLOSE_DEADLINE).await {
+                tracing::debug!(%host, %error, "the host is not told that the client is gone");
+            }
         }
     }
 

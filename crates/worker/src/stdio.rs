@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, Id, Message, Outcome, Response, RpcError, codes};
 
 #[derive(Debug, Clone)]
@@ -21,11 +22,13 @@ pub struct StdioOptions {
     pub max_line_bytes: usize,
     /// After the end of stdin: how long calls may still take.
     pub last_answers_within: Duration,
+    /// Ends the service as if the client had gone, without waiting for what is under way.
+    pub stop: CancellationToken,
 }
 
 impl Default for StdioOptions {
     fn default() -> Self {
-        Self { max_line_bytes: 16 << 20, last_answers_within: Duration::from_secs(30) }
+        Self { max_line_bytes: 16 << 20, last_answers_within: Duration::from_secs(30), stop: CancellationToken::new() }
     }
 }
 
@@ -84,6 +87,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
                     Some(line) => self.take(line).await?,
                     None => break,
                 },
+                () = self.options.stop.cancelled() => return Ok(()),
             }
         }
         self.finish().await
@@ -94,9 +98,13 @@ impl<W: AsyncWrite + Unpin> Service<W> {
         let until = Instant::now() + self.options.last_answers_within;
         // Listening would never end by itself.
         while self.front.calls_under_way() > self.front.listenings() {
-            match tokio::time::timeout_at(until, self.calls.next()).await {
-                Ok(Some((call, message))) => self.go_on(call, message).await?,
-                Ok(None) | Err(_) => break,
+            tokio::select! {
+                next = self.calls.next() => match next {
+                    Some((call, message)) => self.go_on(call, message).await?,
+                    None => break,
+                },
+                () = tokio::time::sleep_until(until) => break,
+                () = self.options.stop.cancelled() => break,
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::relay::Ended;
 use super::{Job, Stop, bad_params};
+use crate::failure;
 use crate::link::{Link, Use};
 use crate::running::UpstreamCall;
 use crate::session::Session;
@@ -10,6 +11,7 @@ use crate::translate::log_level::LogLevel;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_mcp::{Members, Outcome, Raw, RpcError, codes, empty_object, meta};
+use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerError};
 
 /// A connection that turns out to be dead is opened again once for a request that it has not taken.
@@ -140,8 +142,14 @@ pub async fn forget(session: &Session, link: &Arc<Link>) {
 }
 
 pub fn no_connection(job: &Job, last: Option<ServerError>) -> Stop {
-    let closed = || ServerError::Closed { server: job.server.name().to_owned() };
-    last.unwrap_or_else(closed).to_rpc_error().into()
+    match last {
+        // Nothing was sent on a connection that was closed before.
+        None | Some(ServerError::Closed { .. }) => {
+            let message = format!("server {:?} closes its connections at once", job.server.name());
+            failure::bus(ErrorCode::ServerDown, message).into()
+        }
+        Some(error) => error.to_rpc_error().into(),
+    }
 }
 
 pub fn without_session() -> RpcError {

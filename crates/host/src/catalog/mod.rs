@@ -96,6 +96,13 @@ impl Catalog {
         self.changed.notified().await;
     }
 
+    /// Returns when every server is up or down.
+    pub async fn settled(&self) {
+        while self.lock().entries.iter().any(|entry| entry.state == ServerState::Starting) {
+            self.changed().await;
+        }
+    }
+
     pub fn owners(&self) -> Arc<Owners> {
         Arc::clone(&self.lock().owners)
     }
