@@ -11,7 +11,7 @@ mod tools;
 use clap::{Parser, Subcommand};
 use conformance::ConformanceArgs;
 use parts::Parts;
-use run::{Step, StepError, cargo};
+use run::{Step, StepError, cargo, target_folder};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -87,7 +87,8 @@ fn test() -> Result<(), StepError> {
         .env(parts::FOLDER_VARIABLE, parts.folder())
         .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
-    conformance::run(&ConformanceArgs::default())?;
+    // The tests have just built it.
+    conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
     interop()
 }
 

@@ -31,6 +31,8 @@ pub struct HostLimits {
     pub max_calls: usize,
     /// Client sessions that are remembered for each server, with a connection or without.
     pub max_remembered_sessions: usize,
+    /// A session that was unused for so long gives way to a new one where there is no room for both.
+    pub evicted_after: Duration,
     /// Calls that wait for a modern client to repeat them with what the server asked for.
     pub max_held_calls: usize,
     pub held_call_time: Duration,
@@ -54,6 +56,7 @@ impl Default for HostLimits {
         Self {
             max_calls: 4096,
             max_remembered_sessions: 4096,
+            evicted_after: Duration::from_secs(10),
             max_held_calls: 256,
             held_call_time: Duration::from_secs(600),
             start_patience: Duration::from_secs(60),

@@ -42,7 +42,8 @@ pub struct Link {
     /// Counts the list changes that the server told of.
     list_changes: watch::Sender<u64>,
     closed: CancellationToken,
-    _slot: Option<OwnedSemaphorePermit>,
+    /// The connection's place among those that the server may have; free again as soon as it is closed.
+    slot: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 /// Why no session could be opened.
@@ -95,7 +96,7 @@ impl Link {
             loggers: Mutex::default(),
             list_changes: watch::Sender::new(0),
             closed: CancellationToken::new(),
-            _slot: slot,
+            slot: Mutex::new(slot),
         });
         host.tasks.spawn(pass_on(Arc::downgrade(&link), config.name.clone(), Arc::downgrade(host), events));
         Ok(link)
@@ -141,6 +142,7 @@ impl Link {
     pub async fn close(&self) {
         self.closed.cancel();
         self.connection.close().await;
+        drop(self.slot.lock().expect("nothing panics while it holds this lock").take());
     }
 
     pub async fn closed(&self) {

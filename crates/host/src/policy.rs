@@ -65,7 +65,29 @@ impl Policy for AllowAll {
 
 /// An allowlist for each role, of globs over `NAME` and `SERVER/NAME`. A role without an entry may use nothing.
 #[derive(Debug, Clone, Default)]
-pub struct RoleRules(BTreeMap<String, GlobSet>);
+pub struct RoleRules(BTreeMap<String, Rules>);
+
+/// Patterns that name a server are kept apart: a tool of another server might be called `SERVER/NAME` all by itself.
+#[derive(Debug, Clone)]
+struct Rules {
+    of_names: GlobSet,
+    of_servers: GlobSet,
+}
+
+impl Rules {
+    fn is_empty(&self) -> bool {
+        self.of_names.is_empty() && self.of_servers.is_empty()
+    }
+
+    fn allow(&self, server: &str, name: &str) -> bool {
+        self.of_names.is_match(name) || self.of_servers.is_match(format!("{server}/{name}"))
+    }
+}
+
+/// Whether a pattern begins with the name of a server. `file:///x` begins with a scheme.
+fn names_a_server(pattern: &str) -> bool {
+    pattern.split_once('/').is_some_and(|(first, _)| !first.ends_with(':'))
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("role {role:?} allows {pattern:?}, which is not a pattern: {source}")]
@@ -82,15 +104,17 @@ impl RoleRules {
     ) -> Result<Self, BadPattern> {
         let mut rules = BTreeMap::new();
         for (role, patterns) in entries {
-            let mut set = GlobSetBuilder::new();
+            let (mut of_names, mut of_servers) = (GlobSetBuilder::new(), GlobSetBuilder::new());
             for pattern in patterns {
                 let pattern = pattern.as_ref();
                 let bad = |source| BadPattern { role: role.clone(), pattern: pattern.to_owned(), source };
+                let set = if names_a_server(pattern) { &mut of_servers } else { &mut of_names };
                 set.add(Glob::new(pattern).map_err(bad)?);
             }
-            let set =
-                set.build().map_err(|source| BadPattern { role: role.clone(), pattern: String::new(), source })?;
-            rules.insert(role, set);
+            let bad = |source| BadPattern { role: role.clone(), pattern: String::new(), source };
+            let of_names = of_names.build().map_err(bad)?;
+            let of_servers = of_servers.build().map_err(bad)?;
+            rules.insert(role, Rules { of_names, of_servers });
         }
         Ok(Self(rules))
     }
@@ -100,7 +124,11 @@ impl Policy for RoleRules {
     fn decide(&self, role: Option<&str>, server: &str, item: Item<'_>) -> Decision {
         let Some(rules) = role.and_then(|role| self.0.get(role)) else { return Decision::Deny };
         let allowed = match item.name() {
-            Some(name) => rules.is_match(name) || rules.is_match(format!("{server}/{name}")),
+            // `file:///pub/../etc` is what its server makes of it.
+            Some(uri) if matches!(item, Item::Resource(_)) => {
+                rules.allow(server, uri) && without_dots(uri).is_none_or(|plain| rules.allow(server, &plain))
+            }
+            Some(name) => rules.allow(server, name),
             // What has no name shows nothing by itself; an empty entry locks out all the same.
             None => !rules.is_empty(),
         };
@@ -110,6 +138,25 @@ impl Policy for RoleRules {
     fn roles(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
+}
+
+/// The address that is meant by one with `.` and `..` in its path, however they are written.
+fn without_dots(uri: &str) -> Option<String> {
+    let plain = uri.replace("%2e", ".").replace("%2E", ".").replace("%2f", "/").replace("%2F", "/").replace('\\', "/");
+    let is_dots = |part: &str| part == "." || part == "..";
+    if plain == uri && !plain.split('/').any(is_dots) {
+        return None;
+    }
+    let (scheme, path) = plain.split_once("://").map_or(("", plain.as_str()), |(scheme, path)| (scheme, path));
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    Some(format!("{scheme}://{}", parts.join("/")))
 }
 
 #[cfg(test)]
@@ -141,6 +188,25 @@ mod tests {
         check(Some("reader"), "files", Item::Resource("file:///pub/a/b.txt"), true);
         check(Some("reader"), "files", Item::Resource("file:///etc/passwd"), false);
         check(Some("operator"), "files", Item::Resource("file:///etc/passwd"), true);
+    }
+
+    #[test]
+    fn a_pattern_that_names_a_server_is_about_that_server_only() {
+        check(Some("reader"), "evil", Item::Tool("files/stat"), false);
+        check(Some("reader"), "files", Item::Tool("files/stat"), false);
+    }
+
+    #[test]
+    fn no_detour_leads_out_of_an_allowed_folder() {
+        for uri in [
+            "file:///pub/../etc/passwd",
+            "file:///pub/%2e%2E/etc/passwd",
+            "file:///pub/x/..%2f..%2Fetc",
+            "file:///pub/..\\etc",
+        ] {
+            check(Some("reader"), "files", Item::Resource(uri), false);
+        }
+        check(Some("reader"), "files", Item::Resource("file:///pub/a/../b"), true);
     }
 
     #[test]

@@ -182,11 +182,37 @@ impl Server {
                 format!("server {:?} already has {most} sessions, as many as `max_sessions` allows", self.name());
             Outcome::from(failure::bus(ErrorCode::TooManySessions, message))
         };
-        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
+        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_) => {
+                self.make_room(host).await;
+                Arc::clone(&self.slots).try_acquire_owned().map_err(full)?
+            }
+        };
         let opened = Link::open(host, &self.config, Era::Legacy, Use::Own, Some(slot)).await;
         let link = opened.map_err(OpenError::from)?;
         link.initialize(host, &self.config, initialize).await?;
         Ok(link)
+    }
+
+    /// Closes the connection that was unused for longest, if it was for a while: its client may be gone without a word.
+    /// If it is not, the connection is opened again for its next call.
+    async fn make_room(&self, host: &Host) {
+        let mut idle: Vec<_> = {
+            let sessions = self.sessions.lock().expect("nothing panics while it holds this lock");
+            let unused = |session: &&Arc<Session>| session.is_idle(host.options.limits.evicted_after);
+            sessions.values().filter(unused).map(|session| (session.last_used(), Arc::clone(session))).collect()
+        };
+        idle.sort_by_key(|(last_used, _)| *last_used);
+        for (_, session) in idle {
+            // One that is being opened is in use after all; and two that wait for each other would wait for ever.
+            let Ok(place) = session.link.try_lock() else { continue };
+            if let Some(link) = place.as_ref().filter(|link| link.usage == Use::Own && link.is_open()) {
+                tracing::debug!(server = self.name(), worker = session.id.mailbox, "an idle session makes room");
+                link.close().await;
+                return;
+            }
+        }
     }
 
     /// The session under that id; a new one if there is room.

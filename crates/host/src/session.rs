@@ -130,6 +130,10 @@ impl Session {
         InUse(Arc::clone(self))
     }
 
+    pub fn last_used(&self) -> Instant {
+        self.lock().last_used
+    }
+
     pub fn is_idle(&self, idle: Duration) -> bool {
         let state = self.lock();
         let wants_news = !state.uris.is_empty() || !state.listeners.is_empty() || state.listening.is_some();

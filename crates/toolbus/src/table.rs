@@ -8,12 +8,13 @@ const NARROWEST: usize = 24;
 
 /// Lays rows out in columns. With a width, the last column is wrapped; without, it is left on one line.
 pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> String {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.clone().map(printable)).collect();
     let widths: [usize; N] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or_default());
     let before: usize = widths[..N - 1].iter().map(|width| width + GAP).sum();
     let room = width.map(|width| width.saturating_sub(before).max(NARROWEST));
     let mut lines = Vec::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row[..N - 1].iter().zip(widths) {
             line.push_str(cell);
@@ -25,6 +26,11 @@ pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> Stri
         lines.extend(parts.map(|part| format!("{}{part}", " ".repeat(before))));
     }
     lines.join("\n")
+}
+
+/// What others wrote must not move the cursor of a terminal.
+fn printable(cell: String) -> String {
+    cell.chars().map(|c| if c.is_control() && !c.is_whitespace() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Breaks a text between words, into lines of at most that width where its words allow it.

@@ -143,6 +143,10 @@ impl Calls {
             }
             return table.place(Some(token.call));
         }
+        // Where several clients share the connection, progress under a token that nobody has is not the next best's.
+        if method == PROGRESS && self.map_tokens {
+            return Place::Owner;
+        }
         if self.era == Era::Modern
             && let Some(listen) = subscription(params)
         {

@@ -22,13 +22,20 @@ pub struct StdioOptions {
     pub max_line_bytes: usize,
     /// After the end of stdin: how long calls may still take.
     pub last_answers_within: Duration,
+    /// A client that does not read what it is sent for so long is taken for gone.
+    pub read_within: Duration,
     /// Ends the service as if the client had gone, without waiting for what is under way.
     pub stop: CancellationToken,
 }
 
 impl Default for StdioOptions {
     fn default() -> Self {
-        Self { max_line_bytes: 16 << 20, last_answers_within: Duration::from_secs(30), stop: CancellationToken::new() }
+        Self {
+            max_line_bytes: 16 << 20,
+            last_answers_within: Duration::from_secs(30),
+            read_within: Duration::from_secs(60),
+            stop: CancellationToken::new(),
+        }
     }
 }
 
@@ -159,8 +166,15 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     async fn write(&mut self, message: &Message) -> Result<(), StdioError> {
         let mut line = message.to_json();
         line.push('\n');
-        self.output.write_all(line.as_bytes()).await.map_err(StdioError::Write)?;
-        self.output.flush().await.map_err(StdioError::Write)
+        let write = async {
+            self.output.write_all(line.as_bytes()).await?;
+            self.output.flush().await
+        };
+        let not_read = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        tokio::time::timeout(self.options.read_within, write)
+            .await
+            .unwrap_or_else(|_| not_read())
+            .map_err(StdioError::Write)
     }
 }
 

@@ -28,9 +28,9 @@ pub struct ConformanceArgs {
 
 const REPORTS: &str = "target/conformance";
 
-impl Default for ConformanceArgs {
-    fn default() -> Self {
-        Self { binary: None, direct_only: false, output: REPORTS.into() }
+impl ConformanceArgs {
+    pub fn of_binary(binary: PathBuf) -> Self {
+        Self { binary: Some(binary), direct_only: false, output: REPORTS.into() }
     }
 }
 

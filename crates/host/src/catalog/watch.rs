@@ -223,6 +223,9 @@ impl Reader<'_> {
 }
 
 /// The pages of one list, as far as they are read.
+/// Pages of one list. Empty ones never reach the limit of items.
+const MOST_PAGES: usize = 1000;
+
 struct Pages {
     kind: ListKind,
     items: Vec<Raw>,
@@ -262,6 +265,9 @@ impl Pages {
             ));
         }
         let Some(cursor) = cursor else { return };
+        if self.cursors.len() == MOST_PAGES {
+            return self.stop(format!("{} has more than {MOST_PAGES} pages; the rest is left out", self.kind.method()));
+        }
         if !self.cursors.insert(cursor.get().to_owned()) {
             return self.stop(format!("{} gave the same cursor twice", self.kind.method()));
         }
@@ -322,6 +328,18 @@ mod tests {
             pages.take(&page(0, 60, Some(&asked.to_string())));
         }
         assert_eq!((asked, pages.items.len()), (2, 100));
+    }
+
+    #[test]
+    fn pages_without_end_come_to_an_end() {
+        let mut pages = Pages::new(ListKind::Tools, 100);
+        let mut read = 0;
+        while pages.next_params().is_some() {
+            pages.take(&raw(&json!({"tools": [], "nextCursor": read.to_string()})));
+            read += 1;
+            assert!(read <= MOST_PAGES + 1);
+        }
+        assert!(pages.remark.is_some_and(|remark| remark.contains("pages")));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use crate::support::{Rig, fake, finish, next_event, parts, within};
 use serde_json::json;
+use std::time::Duration;
+use toolbus_host::{HostLimits, HostOptions};
 use toolbus_mcp::{HostEvent, HostReply, HostRequest};
-use toolbus_upstream::SessionMode;
+use toolbus_upstream::{HostConfig, SessionMode};
 
 #[tokio::test]
 async fn a_call_passes_through_as_it_is() {
@@ -106,6 +108,21 @@ async fn a_restart_of_the_host_goes_unnoticed() {
     let after = worker.tool("one", "whoami", json!({})).await.json();
     assert_ne!(before["pid"], after["pid"]);
     assert_eq!(before["hello"], after["hello"]);
+}
+
+#[tokio::test]
+async fn a_client_that_left_without_a_word_makes_room_for_the_next() {
+    let mut server = fake("one", "legacy");
+    server.max_sessions = 1;
+    let limits = HostLimits { evicted_after: Duration::ZERO, ..HostLimits::default() };
+    let config = HostConfig { servers: vec![server] };
+    let rig = Rig::with(HostOptions { limits, ..HostOptions::new(config) }).await;
+    let (gone, next) = (rig.legacy("gone").await, rig.legacy("next").await);
+    let first = gone.tool("one", "whoami", json!({})).await.json();
+    let second = next.tool("one", "whoami", json!({})).await.json();
+    assert_ne!(first["pid"], second["pid"]);
+    // It was not gone after all: its session is opened again.
+    gone.tool("one", "whoami", json!({})).await.json();
 }
 
 #[tokio::test]

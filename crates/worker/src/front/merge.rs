@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, raw};
+use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, ServerState, raw};
 
 /// A method that lists, and how its result is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ async fn page(
         }
     };
     let patience = front.worker.options.list_patience;
-    let page = match upstream.is_out() {
+    let page = match upstream.is_out() || upstream.card().state == ServerState::Starting {
         true => None,
         false => tokio::time::timeout(patience, fetched).await.ok().flatten(),
     };
