@@ -238,7 +238,7 @@ impl Mailboxes for BrokerCore {
     }
 
     fn detach(&self, conn: ConnId) {
-        self.shared.step(|engine, now, _| engine.disconnect(now, conn));
+        self.shared.step(|engine, now, effects| engine.disconnect(now, conn, effects));
         self.shared.lock().dispatcher.detach(conn);
     }
 

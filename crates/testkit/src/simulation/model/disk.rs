@@ -108,12 +108,12 @@ impl Model {
                 self.refuse(no);
             }
         }
-        // It died before its deadline passed, so it is the death that is undone.
-        if let Some(origin) = self.letters[refused].origin
-            && self.letters[origin].settled == Some(How::Expired)
-            && !self.letters[origin].record_durable
-        {
-            self.refuse(origin);
+        // It died before its deadline passed or it was cancelled, so it is the death that is undone.
+        let Some(origin) = self.letters[refused].origin else { return };
+        match self.letters[origin].settled {
+            Some(How::Expired | How::Cancelled) if !self.letters[origin].record_durable => self.refuse(origin),
+            Some(How::Cancelled) => self.revive(origin),
+            _ => {}
         }
     }
 

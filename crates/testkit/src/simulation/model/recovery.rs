@@ -121,6 +121,7 @@ impl Model {
         let letter = &mut self.letters[no];
         letter.known = restored.is_some() || remembered;
         letter.seq = restored.map(|(seq, _)| seq);
+        letter.taken_back = false;
         letter.record_durable = restored.is_some();
         letter.settlement_durable = restored.is_none() && remembered;
         letter.settled = letter.settlement_durable.then_some(How::BeforeRestart);
