@@ -92,6 +92,8 @@ codes! {
         "Nothing is to be done. A recipient that had it before and left may have begun the work.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
+    OtherFormat = "TB0302", "other_format", "The data folder was written by another version of toolbus.",
+        "Start the version that wrote it, or choose another folder with --data; nothing in it was changed.";
     HostAway = "TB0401", "host_away", "The host was away until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; it was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running right now.",

@@ -123,7 +123,7 @@ impl World {
         let pending = self.engine.status(self.now).mailboxes.iter().any(|mailbox| mailbox.messages > 0);
         let storage = self.write.is_some() || self.engine.anything_to_write() || !self.fetches.is_empty();
         let others = [(frames, "frames"), (held, "held"), (pending, "pending messages"), (storage, "storage")];
-        left.extend(others.into_iter().filter_map(|(is_left, what)| is_left.then(|| what.to_owned())));
+        left.extend(others.into_iter().filter(|(is_left, _)| *is_left).map(|(_, what)| what.to_owned()));
         left
     }
 

@@ -8,8 +8,13 @@ impl Model {
     /// A client cancels what goes by that id in that mailbox. Only its own letter is taken back: at once if it is queued.
     pub fn cancelled(&mut self, client: usize, mailbox: &str, id: &str) -> Option<LetterNo> {
         let no = self.find(mailbox, id)?;
+        if self.letters[no].from != client || mailbox.ends_with(DEAD_LETTER_SUFFIX) {
+            return None;
+        }
+        // With a short memory it may have begun a new life unseen, which ends here.
+        self.letters[no].cancelled_once |= self.letters[no].known && !self.is_certainly_known(no);
         let letter = &self.letters[no];
-        if letter.from != client || !letter.pending() || mailbox.ends_with(DEAD_LETTER_SUFFIX) {
+        if !letter.pending() {
             return None;
         }
         let seq = letter.seq;
