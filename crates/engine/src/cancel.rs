@@ -22,14 +22,14 @@ impl Engine {
     ) {
         self.to_subscriber(to, Outgoing::Cancel { correlation_id: correlation_id.clone() }, effects);
         let Some((index, seq, fingerprint)) = self.find_own(canceller, to, &correlation_id) else { return };
+        // The id is a slice of all that it came with, and must not keep that as well.
+        let id = ByteString::from(&*correlation_id);
         if let Some(lease) = self.boxes[index].leases.get_mut(&seq) {
-            // The id is a slice of all that it came with, and must not keep that as well.
-            let id = ByteString::from(&*correlation_id);
             lease.cancelled = Some(Box::new(TakenBack { id, from: Arc::clone(canceller) }));
             return;
         }
         let mailbox = Arc::clone(&self.boxes[index].name);
-        let entry = DeadlineEntry { mailbox, fingerprint, id: correlation_id, from: Arc::clone(canceller) };
+        let entry = DeadlineEntry { mailbox, fingerprint, id, from: Arc::clone(canceller) };
         self.strike(now, seq, entry, Why::Cancelled, effects);
         self.sweep_deadlines();
         self.pump(now, index, effects);

@@ -26,12 +26,16 @@ impl Model {
         Some(no)
     }
 
-    /// Whether a crash now could bring back a letter that was taken back.
+    /// Whether a crash now could bring back a letter that was taken back. With a short memory it may be in another life
+    /// by now, which has no record.
     pub fn may_come_back(&self, no: LetterNo) -> bool {
         let letter = &self.letters[no];
         let being_written =
             self.disk.in_flight.as_ref().is_some_and(|flight| flight.puts.values().any(|put| *put == no));
-        self.has_one_life(no) && !letter.settlement_durable && (letter.record_durable || being_written)
+        self.long_memory
+            && self.has_one_life(no)
+            && !letter.settlement_durable
+            && (letter.record_durable || being_written)
     }
 
     /// A subscription ends, or another one begins. What was taken back in flight is gone with it.
