@@ -11,8 +11,10 @@ impl Model {
         if self.letters[no].from != client || mailbox.ends_with(DEAD_LETTER_SUFFIX) {
             return None;
         }
-        // With a short memory it may have begun a new life unseen, which ends here.
-        self.letters[no].cancelled_once |= self.letters[no].known && !self.is_certainly_known(no);
+        // With a short memory it may have begun a new life unseen, which ends here. And one whose time was up while it
+        // died, in vain, is still there.
+        let expired = self.letters[no].settled == Some(How::Expired);
+        self.letters[no].cancelled_once |= self.letters[no].known && (expired || !self.is_certainly_known(no));
         let letter = &self.letters[no];
         if !letter.pending() {
             return None;
