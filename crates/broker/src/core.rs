@@ -68,7 +68,7 @@ impl BrokerCore {
     }
 
     pub fn open(folder: &Path, options: CoreOptions) -> BrokerResult<Arc<Self>> {
-        let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Open(Arc::new(error)))?;
+        let (disk, identity) = FolderDisk::open(folder).map_err(BrokerError::open)?;
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
@@ -89,8 +89,7 @@ impl BrokerCore {
         };
         let started = Instant::now();
         let mut replay = IntoEngine(Engine::new(options.engine));
-        let (store, recovery) =
-            LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
+        let (store, recovery) = LogStore::open(disk, store_options, &mut replay).map_err(BrokerError::open)?;
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
         let took = started.elapsed();
@@ -238,7 +237,7 @@ impl Mailboxes for BrokerCore {
     }
 
     fn detach(&self, conn: ConnId) {
-        self.shared.step(|engine, now, _| engine.disconnect(now, conn));
+        self.shared.step(|engine, now, effects| engine.disconnect(now, conn, effects));
         self.shared.lock().dispatcher.detach(conn);
     }
 

@@ -103,7 +103,7 @@ impl Egress {
 fn unreadable(out: Outgoing, error: &toolbus_protocol::BodyError, commands: &mut Vec<Command>) {
     match out {
         Outgoing::Message { message, .. } => {
-            tracing::warn!(mailbox = &*message.mailbox, id = &*message.id, %error, "a message went to the dead letters");
+            tracing::warn!(mailbox = &*message.mailbox, id = &*message.id, %error, "a message can't be shown to its reader");
             commands.push(Command::Unreadable { message });
         }
         _ => tracing::debug!(%error, "a live event that is not JSON was dropped"),

@@ -11,6 +11,8 @@ pub type BrokerResult<T> = Result<T, BrokerError>;
 pub enum BrokerError {
     #[error("the data folder can't be used: {0}")]
     Open(Arc<StoreError>),
+    #[error("the data folder is of another version: {0}")]
+    OtherFormat(Arc<StoreError>),
     /// Nothing that was not safe before has been receipted.
     #[error("storage failed, so the broker stops: {0}")]
     Storage(Arc<StoreError>),
@@ -25,10 +27,19 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
+    /// The data folder could not be opened.
+    pub(crate) fn open(error: StoreError) -> Self {
+        match error {
+            StoreError::UnknownFormat { .. } => Self::OtherFormat(Arc::new(error)),
+            _ => Self::Open(Arc::new(error)),
+        }
+    }
+
     /// The stable code, where there is one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Storage(_) => Some(ErrorCode::StorageFailed),
+            Self::OtherFormat(_) => Some(ErrorCode::OtherFormat),
             Self::NoSeat => Some(ErrorCode::TooManyConnections),
             Self::BadName(_) => Some(ErrorCode::BadName),
             _ => None,

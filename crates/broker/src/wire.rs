@@ -167,11 +167,12 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::BrokerFull { .. } => ErrorCode::BrokerFull,
         Refusal::IdConflict { .. } => ErrorCode::IdConflict,
         Refusal::Expired { .. } => ErrorCode::Expired,
+        Refusal::Cancelled { .. } => ErrorCode::Cancelled,
         Refusal::UnknownMessage { .. } => ErrorCode::UnknownMessage,
         Refusal::Displaced { .. } => ErrorCode::Displaced,
         Refusal::DiskFull => ErrorCode::DiskFull,
         Refusal::TooManyMailboxes { .. } => ErrorCode::TooManyMailboxes,
         Refusal::ShuttingDown => ErrorCode::ShuttingDown,
-        Refusal::Unreadable { .. } => ErrorCode::Unreadable,
+        Refusal::Unreadable { .. } | Refusal::UnreadableLetter { .. } => ErrorCode::Unreadable,
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use toolbus_protocol::{Body, ClientFrame, ErrorCode, InboxMessage, MsgId};
+use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// What comes back for a call, in the order in which it came. It is looked at and taken apart at once, so its size does
 /// not matter.
@@ -82,10 +82,11 @@ impl Call {
         }
     }
 
-    /// Asks the other end to abandon the work. The call still waits for its reply.
+    /// Takes the request back if it is still queued: then the call ends with [`ErrorCode::Cancelled`]. Otherwise asks the
+    /// other end to abandon the work, and the call still waits for its reply.
     pub fn cancel(&self) {
-        let (to, correlation_id) = (self.open.to.clone(), self.open.id.clone());
-        self.open.shared.change(|session| session.send(ClientFrame::Cancel { to, correlation_id }));
+        let (to, id) = (self.open.to.clone(), self.open.id.clone());
+        self.open.shared.change(|session| session.cancel(to, id));
     }
 
     /// The next event, and in the end the reply, once. Giving up the wait loses nothing.
@@ -191,7 +192,7 @@ impl OpenRequest {
             let forgotten = session.requests.remove(&correlation_id);
             session.acknowledge_events(forgotten.and_then(|request| request.events));
             if self.sent {
-                session.send(ClientFrame::Cancel { to, correlation_id });
+                session.cancel(to, correlation_id);
             }
         });
     }

@@ -115,7 +115,8 @@ impl BrokerClient {
         Ok(message.id)
     }
 
-    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither.
+    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither. The reply expires with
+    /// the deadline of its request, a minute from now at the earliest.
     pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
         let (sender, receipt) = oneshot::channel();
         let id = self.start_reply(request, kind, body, Some(sender)).await?;
@@ -138,8 +139,7 @@ impl BrokerClient {
     /// another, it still counts once.
     pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
         let (sender, receipt) = oneshot::channel();
-        let to = &request.from.session_id;
-        self.start_delivery(to, reply, SendOptions::default(), Some(&request.id), Some(sender)).await?;
+        self.send_reply(request, reply, Some(sender)).await?;
         self.await_receipt(receipt).await
     }
 
@@ -151,10 +151,19 @@ impl BrokerClient {
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<MsgId> {
         let reply = InboxMessage::new(self.me(), kind, body).correlated_to(request.id.clone());
-        let to = request.from.session_id.clone();
-        let id = reply.id.clone();
-        self.start_delivery(&to, &reply, SendOptions::default(), Some(&request.id), receipt).await?;
-        Ok(id)
+        self.send_reply(request, &reply, receipt).await?;
+        Ok(reply.id)
+    }
+
+    /// A reply to a request with a deadline has one too.
+    async fn send_reply(
+        &self,
+        request: &InboxMessage,
+        reply: &InboxMessage,
+        receipt: Option<ReceiptSender>,
+    ) -> BrokerResult<()> {
+        let send = SendOptions { deadline: self.shared.lock().reply_deadline(&request.id) };
+        self.start_delivery(&request.from.session_id, reply, send, Some(&request.id), receipt).await
     }
 
     pub(crate) async fn start_delivery(
@@ -283,11 +292,11 @@ impl BrokerClient {
         self.await_answer(outcome).await?
     }
 
-    /// Asks `to` to abandon the work that belongs to that id. Best effort, not stored.
+    /// Takes back the message of that id that this agent sent to `to`, if it is still queued. Otherwise asks `to` to
+    /// abandon the work that belongs to that id. Best effort, not stored.
     pub async fn cancel(&self, to: &str, correlation_id: &MsgId) -> BrokerResult<()> {
-        let frame =
-            ClientFrame::Cancel { to: ByteString::from(to), correlation_id: correlation_id.clone().into_inner() };
-        self.shared.change(|session| session.send(frame));
+        let (to, id) = (ByteString::from(to), correlation_id.clone().into_inner());
+        self.shared.change(|session| session.cancel(to, id));
         self.check_open()
     }
 

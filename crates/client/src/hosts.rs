@@ -17,7 +17,7 @@ const MAX_ROUNDS: usize = 2048;
 impl BrokerClient {
     /// Makes this agent a host: what it offers, for each role and (with no role) for all others. Replaces what was
     /// announced before; nothing at all ends it. Done when the broker has it on disk. Announced again by itself after
-    /// every reconnect.
+    /// every reconnect, unless the broker refused it.
     pub async fn announce(&self, cards: Vec<(Option<String>, Body)>) -> BrokerResult<()> {
         self.check_version()?;
         let limit = self.shared.lock().terms.max_frame_bytes.unwrap_or(u64::MAX);
@@ -112,10 +112,17 @@ impl HostsWatch {
     }
 }
 
+struct Announcement {
+    request_id: ByteString,
+    cards: Vec<Card>,
+}
+
 /// What a session knows of hosts.
 pub struct HostsView {
     /// What this agent announced last, to be announced again; and who waits for the answer.
-    cards: Option<Vec<Card>>,
+    current: Option<Announcement>,
+    /// What the broker took last: should it refuse what comes after, this is what is announced again.
+    accepted: Option<Vec<Card>>,
     announcing: HashMap<ByteString, Vec<oneshot::Sender<BrokerResult<()>>>>,
     asking: HashMap<ByteString, oneshot::Sender<Vec<HostEntry>>>,
     watching: bool,
@@ -127,7 +134,8 @@ pub struct HostsView {
 impl Default for HostsView {
     fn default() -> Self {
         Self {
-            cards: None,
+            current: None,
+            accepted: None,
             announcing: HashMap::new(),
             asking: HashMap::new(),
             watching: false,
@@ -142,15 +150,25 @@ impl HostsView {
     fn announce(&mut self, cards: Vec<Card>, answer: oneshot::Sender<BrokerResult<()>>) -> Option<ClientFrame> {
         self.bell.as_ref()?;
         let request_id = MsgId::new().into_inner();
-        self.cards = Some(cards.clone());
+        self.current = Some(Announcement { request_id: request_id.clone(), cards: cards.clone() });
         self.announcing.insert(request_id.clone(), vec![answer]);
         Some(ClientFrame::Announce(Announce { request_id, cards }))
     }
 
     pub fn announced(&mut self, Announced { request_id, reason, code }: Announced) {
+        let current = self.current.take_if(|current| current.request_id == request_id);
         let outcome = match reason {
-            None => Ok(()),
+            None => {
+                if let Some(current) = current {
+                    self.accepted = Some(current.cards.clone());
+                    self.current = Some(current);
+                }
+                Ok(())
+            }
             Some(reason) => {
+                if let Some(refused) = current {
+                    self.forget_refused(refused);
+                }
                 tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker refused an announcement");
                 Err(BrokerError::Rejected { code, reason, id: None })
             }
@@ -158,6 +176,13 @@ impl HostsView {
         for waiting in self.announcing.remove(&request_id).into_iter().flatten() {
             waiting.send(outcome.clone()).ok();
         }
+    }
+
+    /// Cards that were refused once would be refused on every connection.
+    fn forget_refused(&mut self, refused: Announcement) {
+        let accepted = self.accepted.take().filter(|cards| *cards != refused.cards);
+        self.accepted = accepted.clone();
+        self.current = accepted.map(|cards| Announcement { cards, ..refused });
     }
 
     fn ask(&mut self, known: Vec<(ByteString, u64)>, answer: oneshot::Sender<Vec<HostEntry>>) -> ClientFrame {
@@ -196,11 +221,12 @@ impl HostsView {
     /// A new connection: the broker has to learn again who is a host, and who watches. Who waits for the
     /// answer to an announcement gets the answer to this one.
     pub fn connected(&mut self, frames: &mut Vec<ClientFrame>) {
-        if let Some(cards) = &self.cards {
+        if let Some(current) = &mut self.current {
             let request_id = MsgId::new().into_inner();
+            current.request_id = request_id.clone();
             let waiting = self.announcing.drain().flat_map(|(_, waiting)| waiting).collect();
             self.announcing.insert(request_id.clone(), waiting);
-            frames.push(ClientFrame::Announce(Announce { request_id, cards: cards.clone() }));
+            frames.push(ClientFrame::Announce(Announce { request_id, cards: current.cards.clone() }));
         }
         if self.watching {
             frames.push(self.renew_watch());
@@ -218,5 +244,69 @@ impl HostsView {
         for waiting in self.announcing.drain().flat_map(|(_, waiting)| waiting) {
             waiting.send(Err(BrokerError::Closed)).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cards(text: &str) -> Vec<Card> {
+        vec![Card { role: None, card: Body::of(&text).expect("a text") }]
+    }
+
+    fn announce(view: &mut HostsView, text: &str) -> ByteString {
+        match view.announce(cards(text), oneshot::channel().0) {
+            Some(ClientFrame::Announce(announce)) => announce.request_id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(view: &mut HostsView, request_id: ByteString, refused: bool) {
+        let reason = refused.then(|| "too much".to_owned());
+        view.announced(Announced { request_id, reason, code: None });
+    }
+
+    /// What is announced on the next connection.
+    fn announced_again(view: &mut HostsView) -> Option<(ByteString, Vec<Card>)> {
+        let mut frames = Vec::new();
+        view.connected(&mut frames);
+        match frames.pop() {
+            Some(ClientFrame::Announce(Announce { request_id, cards })) => Some((request_id, cards)),
+            None => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn refused_cards_are_not_announced_again() {
+        let mut view = HostsView::default();
+        let first = announce(&mut view, "a");
+        answer(&mut view, first, true);
+        assert_eq!(announced_again(&mut view), None);
+    }
+
+    #[test]
+    fn after_a_refusal_what_was_taken_before_is_announced_again_until_it_is_refused_too() {
+        let mut view = HostsView::default();
+        let first = announce(&mut view, "a");
+        answer(&mut view, first, false);
+        let second = announce(&mut view, "b");
+        answer(&mut view, second, true);
+        for refused in [false, true] {
+            let (request_id, again) = announced_again(&mut view).expect("the first ones");
+            assert_eq!(again, cards("a"));
+            answer(&mut view, request_id, refused);
+        }
+        assert_eq!(announced_again(&mut view), None);
+    }
+
+    #[test]
+    fn a_late_refusal_of_older_cards_leaves_the_newer_ones() {
+        let mut view = HostsView::default();
+        let first = announce(&mut view, "a");
+        announce(&mut view, "b");
+        answer(&mut view, first, true);
+        assert_eq!(announced_again(&mut view).map(|(_, cards)| cards), Some(cards("b")));
     }
 }

@@ -20,6 +20,10 @@ const MAX_SIGNALS: usize = 1024;
 /// So many acknowledgements go out without waiting for a frame to ride on.
 const ACKS_PER_FRAME: usize = 128;
 
+/// A reply is worth delivering for as long as its request was, and for this long at least: a caller that comes back a
+/// little late still finds it, and one that is gone for good leaves nothing behind.
+const MIN_REPLY_DEADLINE: Duration = Duration::from_secs(60);
+
 /// More than names, ids and field names of a frame can take.
 const FRAME_OVERHEAD: u64 = 4 << 10;
 
@@ -85,6 +89,8 @@ pub struct Session {
     /// Messages handed out and not acknowledged.
     received: HashMap<ByteString, Received>,
     pub cancels: VecDeque<MsgId>,
+    /// Cancels that wait for a connection: what they take back waits too, here or at the broker.
+    unsent_cancels: VecDeque<ClientFrame>,
     pub events: VecDeque<LiveEvent>,
     pub wants_mailbox: bool,
     pub displaced: bool,
@@ -112,6 +118,7 @@ impl Session {
             inbox: VecDeque::new(),
             received: HashMap::new(),
             cancels: VecDeque::new(),
+            unsent_cancels: VecDeque::new(),
             events: VecDeque::new(),
             wants_mailbox: false,
             displaced: false,
@@ -133,6 +140,7 @@ impl Session {
         }
         let again = self.outstanding.resend(self.epoch);
         self.frames.extend(again);
+        self.frames.extend(self.unsent_cancels.drain(..));
         if terms.version >= 2 {
             self.hosts.connected(&mut self.frames);
         }
@@ -175,6 +183,15 @@ impl Session {
     pub fn send(&mut self, frame: ClientFrame) {
         if self.is_connected() {
             self.frames.push(frame);
+        }
+    }
+
+    /// Takes a message back, or asks for the work on it to be abandoned; with the next connection if there is none.
+    pub fn cancel(&mut self, to: ByteString, correlation_id: ByteString) {
+        let frame = ClientFrame::Cancel { to, correlation_id };
+        match self.is_connected() {
+            true => self.frames.push(frame),
+            false => push_bounded(&mut self.unsent_cancels, frame),
         }
     }
 
@@ -221,6 +238,12 @@ impl Session {
 
     pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
         self.received.get(id.as_str())?.deadline
+    }
+
+    /// How long a reply to that message is worth delivering; for ever if the message itself is.
+    pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
+        let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
+        Some(left.max(MIN_REPLY_DEADLINE))
     }
 
     /// Whether acknowledgements wait for something to ride on.

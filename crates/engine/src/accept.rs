@@ -1,10 +1,12 @@
 //! A message arrives: duplicate, refused, or taken in and forwarded at once.
 
 use crate::engine::{DeadlineEntry, Delivery};
+use crate::ledger::PendingId;
 use crate::message::size_of_sealed;
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
-    ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, PlantedBug, Refusal, Sender, Seq, fingerprint,
+    ConnId, DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis, Outgoing,
+    PlantedBug, Refusal, Sender, Seq, fingerprint,
 };
 use bytestring::ByteString;
 use smallvec::smallvec;
@@ -116,7 +118,9 @@ impl Engine {
         effects: &mut Effects,
     ) -> Seq {
         let (seq, size) = (message.seq, message.size());
-        self.ledger.insert_pending(message.fingerprint, seq, message.content, size as u32);
+        let sender = self.sender_hash(&message.from.name);
+        let pending = PendingId { seq, content: message.content, sender, size: size as u32 };
+        self.ledger.insert_pending(message.fingerprint, pending);
         self.total_messages += 1;
         self.total_bytes += size;
         let mailbox = &mut self.boxes[index];
@@ -148,7 +152,7 @@ impl Engine {
     /// Moves a message that can't be delivered to `NAME#dead`, in one step on disk. False if another message of the
     /// same id waits there: two can't, so this one stays where it is.
     pub(crate) fn dead_letter(&mut self, now: Millis, index: usize, message: &Message, effects: &mut Effects) -> bool {
-        let name = ByteString::from(format!("{}{}", message.mailbox, crate::DEAD_LETTER_SUFFIX));
+        let name = self.dead_letter_name(&message.mailbox);
         let fingerprint = fingerprint(self.options.fingerprint_seed, &name, &message.id);
         let letter = match self.ledger.get(&fingerprint) {
             Some(known) if known.pending && known.content != message.content => return false,
@@ -160,6 +164,18 @@ impl Engine {
         let waiters = self.settle(now, index, message.seq, message.fingerprint, Some(letter));
         self.wait_for(letter, waiters, effects);
         true
+    }
+
+    /// Names have a limit, and a mailbox that nobody can name can't be read. What would be too long is cut, and told from
+    /// others like it by a hash of the whole.
+    fn dead_letter_name(&self, mailbox: &str) -> ByteString {
+        if mailbox.len() + DEAD_LETTER_SUFFIX.len() <= MAX_MAILBOX_NAME_BYTES {
+            return ByteString::from(format!("{mailbox}{DEAD_LETTER_SUFFIX}"));
+        }
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(mailbox.as_bytes(), self.options.fingerprint_seed);
+        let ending = format!("~{hash:016x}{DEAD_LETTER_SUFFIX}");
+        let kept = &mailbox[..mailbox.floor_char_boundary(MAX_MAILBOX_NAME_BYTES - ending.len())];
+        ByteString::from(format!("{kept}{ending}"))
     }
 
     /// A reply that dies before it is safe leaves to its letter what it settled.

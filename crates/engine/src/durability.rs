@@ -1,8 +1,8 @@
 //! The way to disk: what the next batch holds, when it is due, and what follows once it is synced or refused.
 
+use crate::ledger::PendingId;
 use crate::unsettled::{Provisional, Waiters};
 use crate::{ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, Refusal, Seq};
-use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -37,12 +37,11 @@ pub struct AttemptsNote {
     pub attempts: u32,
 }
 
-/// Someone who is owed the confirmation of an acknowledgement.
+/// What somebody is told once the batch is on disk: that an acknowledgement will last, or that a message is taken back.
 #[derive(Debug)]
-pub(crate) struct AckWaiter {
+pub(crate) struct Confirmation {
     pub conn: ConnId,
-    pub id: ByteString,
-    pub request_id: ByteString,
+    pub outgoing: Outgoing,
 }
 
 /// What accumulates besides messages until the next batch is closed.
@@ -51,7 +50,7 @@ pub(crate) struct OpenBatch {
     pub settled: Vec<Settled>,
     /// By place, so that a recipient that comes and goes makes one note and not many.
     pub attempts: BTreeMap<Seq, AttemptsNote>,
-    pub ack_waiters: Vec<AckWaiter>,
+    pub confirmations: Vec<Confirmation>,
     /// When the above should be written, if any.
     pub due: Option<Millis>,
 }
@@ -66,18 +65,18 @@ impl OpenBatch {
     }
 
     fn is_empty(&self) -> bool {
-        self.settled.is_empty() && self.attempts.is_empty() && self.ack_waiters.is_empty()
+        self.settled.is_empty() && self.attempts.is_empty() && self.confirmations.is_empty()
     }
 
     /// Takes back what could not be written, as older than what came since.
-    fn put_back(&mut self, mut batch: Batch, mut ack_waiters: Vec<AckWaiter>) {
+    fn put_back(&mut self, mut batch: Batch, mut confirmations: Vec<Confirmation>) {
         batch.settled.append(&mut self.settled);
         self.settled = batch.settled;
         for note in batch.attempts {
             self.attempts.entry(note.seq).or_insert(note);
         }
-        ack_waiters.append(&mut self.ack_waiters);
-        self.ack_waiters = ack_waiters;
+        confirmations.append(&mut self.confirmations);
+        self.confirmations = confirmations;
     }
 }
 
@@ -85,7 +84,7 @@ impl OpenBatch {
 pub(crate) struct WritingBatch {
     number: u64,
     messages: std::ops::Range<Seq>,
-    ack_waiters: Vec<AckWaiter>,
+    confirmations: Vec<Confirmation>,
     /// Settlements in this batch whose reply died since, and the letter they go with should the batch be refused.
     pub handed_over: Vec<(Seq, Vec<Provisional>)>,
 }
@@ -106,12 +105,19 @@ impl Engine {
         self.writing = Some(WritingBatch {
             number,
             messages: closed.messages.clone(),
-            ack_waiters: open.ack_waiters,
+            confirmations: open.confirmations,
             handed_over: Vec::new(),
         });
         let next_seq = self.unsettled.end();
         let attempts = open.attempts.into_values().collect();
         Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts })
+    }
+
+    /// Tells somebody something when all that is settled by now is on disk, which is to be soon.
+    pub(crate) fn confirm_when_safe(&mut self, now: Millis, conn: ConnId, outgoing: Outgoing) {
+        self.open.confirmations.push(Confirmation { conn, outgoing });
+        self.open.due_by(now);
+        self.unsettled.hurry();
     }
 
     /// Makes everything that is open due now.
@@ -142,10 +148,9 @@ impl Engine {
             }
             safe.waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
         }
-        for waiter in writing.ack_waiters {
-            if self.conns.contains_key(&waiter.conn) {
-                let AckWaiter { conn, id, request_id } = waiter;
-                effects.send(conn, Outgoing::AckResult { id, request_id, refusal: None });
+        for Confirmation { conn, outgoing } in writing.confirmations {
+            if self.conns.contains_key(&conn) {
+                effects.send(conn, outgoing);
             }
         }
     }
@@ -155,12 +160,12 @@ impl Engine {
         let Some(writing) = self.writing.take_if(|writing| writing.number == batch.number) else { return };
         self.disk_low = true;
         let puts = std::mem::take(&mut batch.puts);
-        self.open.put_back(batch, writing.ack_waiters);
+        self.open.put_back(batch, writing.confirmations);
         for (letter, settles) in writing.handed_over {
             self.open.settled.retain(|settled| !settles.iter().any(|provisional| provisional.settled == *settled));
             self.ride_on(letter, settles);
         }
-        self.open.ack_waiters.retain(|waiter| self.conns.contains_key(&waiter.conn));
+        self.open.confirmations.retain(|confirmation| self.conns.contains_key(&confirmation.conn));
         self.forget_places(&puts);
         let mut touched: BTreeSet<Arc<str>> = puts.iter().map(|message| Arc::clone(&message.mailbox)).collect();
         let mut undone = Vec::new();
@@ -219,7 +224,7 @@ impl Engine {
     }
 
     /// The message that settled this one was refused, so this one is pending again. Returns where.
-    fn unsettle(&mut self, Provisional { settled, deadline }: Provisional) -> Option<Arc<str>> {
+    fn unsettle(&mut self, Provisional { settled, sender, deadline }: Provisional) -> Option<Arc<str>> {
         if self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending) {
             // Its id was forgotten and used anew; that message stands for both.
             return None;
@@ -229,7 +234,8 @@ impl Engine {
             self.ledger.forget_settled(&settled.fingerprint);
             return None;
         };
-        self.ledger.revive(settled.fingerprint, seq, settled.content, settled.size as u32);
+        let pending = PendingId { seq, content: settled.content, sender, size: settled.size as u32 };
+        self.ledger.revive(settled.fingerprint, pending);
         self.total_messages += 1;
         self.total_bytes += settled.size;
         self.deadlines.extend(deadline);

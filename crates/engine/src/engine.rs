@@ -197,12 +197,12 @@ impl Engine {
         conn
     }
 
-    pub fn disconnect(&mut self, now: Millis, conn: ConnId) {
+    pub fn disconnect(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
         let Some(gone) = self.conns.remove(&conn) else { return };
         if gone.subscribed
             && let Some(&index) = self.names.get(&gone.sender.name)
         {
-            self.end_subscription(now, index);
+            self.end_subscription(now, index, effects);
             self.drop_if_idle(index);
         }
     }
@@ -219,7 +219,7 @@ impl Engine {
                 self.ack_with_receipt(now, conn, &name, id, request_id, effects);
             }
             Command::Cancel { to, correlation_id } => {
-                self.to_subscriber(&to, Outgoing::Cancel { correlation_id }, effects);
+                self.cancel(now, &name, &to, correlation_id, effects);
             }
             Command::Event { to, correlation_id, body } => {
                 self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body }, effects);
@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    fn to_subscriber(&self, mailbox: &str, outgoing: Outgoing, effects: &mut Effects) {
+    pub(crate) fn to_subscriber(&self, mailbox: &str, outgoing: Outgoing, effects: &mut Effects) {
         if let Some(conn) = self.names.get(mailbox).and_then(|&index| self.boxes[index].subscriber) {
             effects.send(conn, outgoing);
         }

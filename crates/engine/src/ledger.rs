@@ -30,8 +30,9 @@ pub fn fingerprint(seed: u64, mailbox: &str, id: &str) -> Fingerprint {
 pub struct Known {
     pub seq: Seq,
     pub content: u64,
-    /// Size while pending.
+    /// Size and hash of the sender, while pending.
     pub size: u32,
+    pub sender: u64,
     pub pending: bool,
 }
 
@@ -63,11 +64,13 @@ pub struct Ledger {
     younger_since: Millis,
 }
 
+/// What the books hold of a message besides its body.
 #[derive(Debug, Clone, Copy)]
-struct PendingId {
-    seq: Seq,
-    content: u64,
-    size: u32,
+pub struct PendingId {
+    pub seq: Seq,
+    pub content: u64,
+    pub sender: u64,
+    pub size: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,20 +82,20 @@ struct SettledId {
 
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<Known> {
-        if let Some(PendingId { seq, content, size }) = self.pending.get(fingerprint).copied() {
-            return Some(Known { seq, content, size, pending: true });
+        if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
+            return Some(Known { seq, content, size, sender, pending: true });
         }
         let SettledId { seq, content } =
             self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
-        Some(Known { seq, content, size: 0, pending: false })
+        Some(Known { seq, content, size: 0, sender: 0, pending: false })
     }
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
         self.pending.get(fingerprint).is_some_and(|known| known.seq == seq)
     }
 
-    pub fn insert_pending(&mut self, fingerprint: Fingerprint, seq: Seq, content: u64, size: u32) {
-        self.pending.insert(fingerprint, PendingId { seq, content, size });
+    pub fn insert_pending(&mut self, fingerprint: Fingerprint, id: PendingId) {
+        self.pending.insert(fingerprint, id);
     }
 
     pub fn forget(&mut self, fingerprint: &Fingerprint) {
@@ -116,9 +119,9 @@ impl Ledger {
     }
 
     /// Makes a settled id pending again.
-    pub fn revive(&mut self, fingerprint: Fingerprint, seq: Seq, content: u64, size: u32) {
+    pub fn revive(&mut self, fingerprint: Fingerprint, id: PendingId) {
         self.forget_settled(&fingerprint);
-        self.insert_pending(fingerprint, seq, content, size);
+        self.insert_pending(fingerprint, id);
     }
 
     /// Forgets an id before its time; only for what a full disk undid.

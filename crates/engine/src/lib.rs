@@ -6,9 +6,11 @@
 //!
 //! - `engine` ties the parts together: connections, limits, time.
 //! - `accept`, `settle`, `push` and `durability` are what can happen to a message, in the order of its life.
+//! - `cancel` is how a sender takes one back.
 //! - `ledger` remembers ids, `mailbox` the state of one recipient, `unsettled` what is not yet safe.
 
 mod accept;
+mod cancel;
 mod durability;
 mod engine;
 mod ledger;
@@ -35,6 +37,9 @@ pub use push::Page;
 pub use recovery::RestoredMessage;
 pub use refusal::Refusal;
 pub use status::{ConnectionView, MailboxView, StatusView};
+
+/// The longest name of a mailbox that a peer can have, as the protocol limits it.
+pub const MAX_MAILBOX_NAME_BYTES: usize = 256;
 
 /// Where messages go that were delivered too often: the mailbox `NAME#dead`, readable like any other.
 pub const DEAD_LETTER_SUFFIX: &str = "#dead";

@@ -1,6 +1,7 @@
 //! The state of one mailbox: counters, the subscriber, and what is on its way to it. Bodies are not here.
 
 use crate::{ConnId, EngineOptions, Fingerprint, Millis, Seq};
+use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +14,15 @@ pub struct Lease {
     pub attempt: u32,
     pub accepted_at: Millis,
     pub expires_at: Option<Millis>,
+    /// Its sender took it back: should it be given back, it goes to nobody else. Not on disk.
+    pub cancelled: Option<Box<TakenBack>>,
+}
+
+/// Whom to tell, and of what, when a message goes that was taken back.
+#[derive(Debug, Clone)]
+pub struct TakenBack {
+    pub id: ByteString,
+    pub from: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -24,6 +34,8 @@ pub struct Mailbox {
     pub subscriber: Option<ConnId>,
     pub leases: BTreeMap<Seq, Lease>,
     pub leased_bytes: u64,
+    /// Pushed to the subscriber, which could not be shown them. They wait for another one.
+    pub skipped: BTreeSet<Seq>,
     /// Not pushed and still in memory, because not durable yet. Everything durable is older than these.
     pub waiting: BTreeSet<Seq>,
     /// Stored messages before this place are leased or off the books.
@@ -49,6 +61,7 @@ impl Mailbox {
             subscriber: None,
             leases: BTreeMap::new(),
             leased_bytes: 0,
+            skipped: BTreeSet::new(),
             waiting: BTreeSet::new(),
             cursor: 0,
             fetching: false,
@@ -61,7 +74,7 @@ impl Mailbox {
 
     /// Durable messages that were not pushed yet: they have to be read from the store, before the waiting ones.
     pub fn stored_unpushed(&self) -> u64 {
-        self.pending - self.leases.len() as u64 - self.waiting.len() as u64
+        self.pending - (self.leases.len() + self.skipped.len() + self.waiting.len()) as u64
     }
 
     /// Whether the next message can go straight to the subscriber, with nothing before it.
@@ -102,13 +115,26 @@ impl Mailbox {
         self.leases.insert(seq, lease);
     }
 
+    /// Passes over a pushed message for the rest of this subscription. False if it is not in flight.
+    pub fn skip(&mut self, seq: Seq) -> bool {
+        let Some(lease) = self.leases.remove(&seq) else { return false };
+        self.leased_bytes -= lease.size;
+        self.skipped.insert(seq);
+        true
+    }
+
+    /// Whether the subscriber was pushed this message.
+    pub fn was_pushed(&self, seq: Seq) -> bool {
+        self.leases.contains_key(&seq) || self.skipped.contains(&seq)
+    }
+
     /// Takes a message off the books, wherever it stands.
     pub fn remove(&mut self, seq: Seq, size: u64) {
         if let Some(lease) = self.leases.remove(&seq) {
             self.leased_bytes -= lease.size;
             self.oldest_hint = lease.accepted_at;
-        } else {
-            self.waiting.remove(&seq);
+        } else if !self.waiting.remove(&seq) {
+            self.skipped.remove(&seq);
         }
         if !self.attempts.is_empty() {
             self.attempts.remove(&seq);

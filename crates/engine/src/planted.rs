@@ -19,6 +19,10 @@ pub enum PlantedBug {
     NoRedelivery,
     /// The window of a subscriber is not respected.
     WindowIgnored,
+    /// A cancel takes back what somebody else sent.
+    CancelByAnyone,
+    /// A message that was cancelled in flight is pushed again to the next subscriber.
+    CancelForgotten,
 }
 
 impl crate::EngineOptions {

@@ -29,20 +29,24 @@ impl Engine {
             let refusal = Refusal::Displaced { mailbox: ByteString::from(&*name) };
             effects.send(previous, Outgoing::Refused { refusal, id: None });
         }
-        self.end_subscription(now, index);
+        self.end_subscription(now, index, effects);
         self.boxes[index].subscriber = Some(conn);
         self.pump(now, index, effects);
     }
 
-    /// What was pushed and not acknowledged will be pushed again, first, to whoever subscribes next.
-    pub(crate) fn end_subscription(&mut self, now: Millis, index: usize) {
-        let mailbox = &mut self.boxes[index];
-        mailbox.subscriber = None;
+    /// What was pushed and not acknowledged will be pushed again, first, to whoever subscribes next; unless its sender
+    /// took it back in the meantime.
+    pub(crate) fn end_subscription(&mut self, now: Millis, index: usize, effects: &mut Effects) {
+        self.boxes[index].subscriber = None;
         if self.options.planted(PlantedBug::NoRedelivery) {
             return;
         }
+        self.strike_cancelled(now, index, effects);
+        let mailbox = &mut self.boxes[index];
         mailbox.rewind(0);
         mailbox.leased_bytes = 0;
+        let skipped = std::mem::take(&mut mailbox.skipped).into_iter();
+        mailbox.waiting.extend(skipped.filter(|seq| self.unsettled.get(*seq).is_some()));
         for (seq, lease) in std::mem::take(&mut mailbox.leases) {
             mailbox.attempts.insert(seq, lease.attempt);
             self.open.note_attempts(&mailbox.name, seq, lease.attempt);
@@ -103,7 +107,7 @@ impl Engine {
         for message in &page.messages {
             let mailbox = &mut self.boxes[index];
             let settled = !self.ledger.pending(&message.fingerprint, message.seq);
-            if !settled && !mailbox.leases.contains_key(&message.seq) {
+            if !settled && !mailbox.was_pushed(message.seq) {
                 if mailbox.subscriber.is_none() {
                     return;
                 }
@@ -145,6 +149,7 @@ impl Engine {
             attempt,
             accepted_at: message.accepted_at,
             expires_at: message.expires_at,
+            cancelled: None,
         };
         mailbox.lease(message.seq, lease);
         let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));

@@ -1,7 +1,7 @@
 //! Putting back what an earlier run left: the store replays its records in order, the engine rebuilds its books.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::Known;
+use crate::ledger::{Known, PendingId};
 use crate::unsettled::Unsettled;
 use crate::{AttemptsNote, Engine, Fingerprint, Millis, PlantedBug, Seq, Settled};
 use bytestring::ByteString;
@@ -28,7 +28,9 @@ impl Engine {
             return;
         }
         self.supersede(&message);
-        self.ledger.insert_pending(message.fingerprint, message.seq, message.content, message.size as u32);
+        let sender = self.sender_hash(message.from);
+        let pending = PendingId { seq: message.seq, content: message.content, sender, size: message.size as u32 };
+        self.ledger.insert_pending(message.fingerprint, pending);
         self.total_messages += 1;
         self.total_bytes += message.size;
         let index = self.mailbox(message.mailbox);

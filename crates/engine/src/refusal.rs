@@ -12,6 +12,8 @@ pub enum Refusal {
     IdConflict { id: ByteString, mailbox: ByteString },
     #[error("the deadline of message '{id}' to '{mailbox}' has passed")]
     Expired { id: ByteString, mailbox: ByteString },
+    #[error("message '{id}' to '{mailbox}' was taken back by its sender")]
+    Cancelled { id: ByteString, mailbox: ByteString },
     #[error("no message '{id}' in your mailbox")]
     UnknownMessage { id: ByteString },
     #[error("another connection subscribed to mailbox '{mailbox}'")]
@@ -24,4 +26,6 @@ pub enum Refusal {
     ShuttingDown,
     #[error("message '{id}' cannot be written as JSON; it went to the dead letters")]
     Unreadable { id: ByteString },
+    #[error("message '{id}' cannot be written as JSON; it stays in '{mailbox}'")]
+    UnreadableLetter { id: ByteString, mailbox: ByteString },
 }

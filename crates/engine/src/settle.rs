@@ -1,13 +1,32 @@
-//! A message comes off the books: acknowledged, answered, expired, or not showable.
+//! A message comes off the books: acknowledged, answered, expired, taken back, or not showable.
 
-use crate::durability::AckWaiter;
 use crate::engine::DeadlineEntry;
 use crate::unsettled::{Provisional, Stage, Waiters};
 use crate::{
-    ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, PlantedBug, Refusal, Seq, Settled, fingerprint,
+    ConnId, DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, Message, Millis, Outgoing, PlantedBug, Refusal, Seq,
+    Settled, fingerprint,
 };
 use bytestring::ByteString;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Why a message goes that nobody consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    Expired,
+    Cancelled,
+}
+
+impl Why {
+    fn refused(self, id: ByteString, mailbox: &str) -> Outgoing {
+        let mailbox = ByteString::from(mailbox);
+        let refusal = match self {
+            Self::Expired => Refusal::Expired { id: id.clone(), mailbox },
+            Self::Cancelled => Refusal::Cancelled { id: id.clone(), mailbox },
+        };
+        Outgoing::Refused { refusal, id: Some(id) }
+    }
+}
 
 impl Engine {
     pub(crate) fn ack_tags(&mut self, now: Millis, name: &str, tags: &[Seq], effects: &mut Effects) {
@@ -44,9 +63,7 @@ impl Engine {
             return;
         }
         // Also a repeated acknowledgement waits: the first one may not be on disk yet.
-        self.open.ack_waiters.push(AckWaiter { conn, id, request_id });
-        self.open.due_by(now);
-        self.unsettled.hurry();
+        self.confirm_when_safe(now, conn, Outgoing::AckResult { id, request_id, refusal: None });
     }
 
     /// Idempotent: an id that is settled already is fine, one that was never here is not.
@@ -160,7 +177,7 @@ impl Engine {
                 if unsettled.stage == Stage::Writing {
                     self.open.settled.push(entry.clone());
                 }
-                unsettled.settles.push(Provisional { settled: entry, deadline });
+                unsettled.settles.push(Provisional { settled: entry, sender: known.sender, deadline });
             }
             None => self.open.settled.push(entry),
         }
@@ -178,38 +195,56 @@ impl Engine {
 
     /// Takes an expired message off the books and tells its sender.
     pub(crate) fn strike_expired(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
-        if self.options.planted(PlantedBug::DeadlineIgnored) || !self.ledger.pending(&entry.fingerprint, seq) {
-            return;
+        if !self.options.planted(PlantedBug::DeadlineIgnored) && self.ledger.pending(&entry.fingerprint, seq) {
+            self.strike(now, seq, entry, Why::Expired, effects);
         }
+    }
+
+    /// Takes a pending message off the books that nobody consumed, and tells its sender.
+    pub(crate) fn strike(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, why: Why, effects: &mut Effects) {
         let Some(&index) = self.names.get(&entry.mailbox) else { return };
+        let has_record = self.unsettled.get(seq).is_none_or(|unsettled| unsettled.stage == Stage::Writing);
         let waiters = self.settle(now, index, seq, entry.fingerprint, None);
-        let mailbox = ByteString::from(&*entry.mailbox);
-        let refused = |id: &ByteString| {
-            let refusal = Refusal::Expired { id: id.clone(), mailbox: mailbox.clone() };
-            Outgoing::Refused { refusal, id: Some(id.clone()) }
-        };
         // Whoever still waits for a receipt is told, and so is the sender's live connection. What this message settled
         // was consumed, even though the answer came to nothing.
-        let mut told = false;
-        let subscriber = self.names.get(&entry.from).and_then(|&index| self.boxes[index].subscriber);
+        let mut to_tell: SmallVec<[(ConnId, ByteString); 1]> = SmallVec::new();
         for waiter in waiters {
             if waiter.about != entry.fingerprint {
                 self.receipt(waiter, effects);
             } else if self.conns.contains_key(&waiter.conn) {
-                told |= subscriber == Some(waiter.conn);
-                effects.send(waiter.conn, refused(&waiter.id));
+                to_tell.push((waiter.conn, waiter.id));
             }
         }
-        if let Some(conn) = subscriber.filter(|_| !told) {
-            effects.send(conn, refused(&entry.id));
+        let subscriber = self.names.get(&entry.from).and_then(|&index| self.boxes[index].subscriber);
+        if let Some(conn) = subscriber.filter(|conn| !to_tell.iter().any(|(told, _)| told == conn)) {
+            to_tell.push((conn, entry.id));
+        }
+        for (conn, id) in to_tell {
+            let outgoing = why.refused(id, &entry.mailbox);
+            // A deadline passes again after a crash. That something was taken back has to be known.
+            if why == Why::Cancelled && has_record {
+                self.confirm_when_safe(now, conn, outgoing);
+            } else {
+                effects.send(conn, outgoing);
+            }
         }
     }
 
-    /// A message that its recipient can't be shown is moved out of its way, and both sides can see where it went.
+    /// A message that its recipient can't be shown is moved out of its way, and both sides can see where it went. Among
+    /// the dead letters it stays where it is, for another reader.
     pub(crate) fn unreadable(&mut self, now: Millis, conn: ConnId, message: &Message, effects: &mut Effects) {
         let Some(&index) = self.names.get(&message.mailbox) else { return };
-        if self.ledger.pending(&message.fingerprint, message.seq) && self.dead_letter(now, index, message, effects) {
-            let refusal = Refusal::Unreadable { id: message.id.clone() };
+        if !self.ledger.pending(&message.fingerprint, message.seq) {
+            return;
+        }
+        let (id, mailbox) = (message.id.clone(), ByteString::from(&*message.mailbox));
+        let refusal = if message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
+            let reader = self.boxes[index].subscriber == Some(conn);
+            (reader && self.boxes[index].skip(message.seq)).then_some(Refusal::UnreadableLetter { id, mailbox })
+        } else {
+            self.dead_letter(now, index, message, effects).then_some(Refusal::Unreadable { id })
+        };
+        if let Some(refusal) = refusal {
             effects.send(conn, Outgoing::Refused { refusal, id: None });
             self.pump(now, index, effects);
             self.drop_if_idle(index);

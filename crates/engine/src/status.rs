@@ -1,6 +1,8 @@
 //! What the engine shows of itself.
 
 use crate::{Engine, Millis, Sender};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// Rows of one status answer; past that only a count is given.
@@ -32,26 +34,29 @@ pub struct MailboxView {
 
 impl Engine {
     pub fn status(&self, now: Millis) -> StatusView {
-        let mut connections: Vec<_> = self.conns.iter().collect();
-        connections.sort_by_key(|(id, _)| **id);
-        let connections = connections.into_iter().take(MAX_ROWS).map(|(_, conn)| ConnectionView {
-            agent: Arc::clone(&conn.sender),
-            subscribed: conn.subscribed,
-            connected_ms: now.saturating_sub(conn.connected_at),
+        let connections = first_rows(self.conns.keys().copied()).into_iter().map(|id| {
+            let conn = &self.conns[&id];
+            ConnectionView {
+                agent: Arc::clone(&conn.sender),
+                subscribed: conn.subscribed,
+                connected_ms: now.saturating_sub(conn.connected_at),
+            }
         });
-        let mut mailboxes: Vec<_> = self.boxes.iter().map(|(_, mailbox)| mailbox).collect();
-        mailboxes.sort_by(|a, b| b.pending.cmp(&a.pending).then_with(|| a.name.cmp(&b.name)));
-        let rows = mailboxes.iter().take(MAX_ROWS).map(|mailbox| MailboxView {
-            name: Arc::clone(&mailbox.name),
-            messages: mailbox.pending,
-            bytes: mailbox.pending_bytes,
-            in_flight: mailbox.leases.len() as u64,
-            oldest_ms: mailbox.oldest().map(|at| now.saturating_sub(at)),
+        let fullest_first = self.boxes.iter().map(|(index, mailbox)| (Reverse(mailbox.pending), &*mailbox.name, index));
+        let mailboxes = first_rows(fullest_first).into_iter().map(|(_, _, index)| {
+            let mailbox = &self.boxes[index];
+            MailboxView {
+                name: Arc::clone(&mailbox.name),
+                messages: mailbox.pending,
+                bytes: mailbox.pending_bytes,
+                in_flight: mailbox.leases.len() as u64,
+                oldest_ms: mailbox.oldest().map(|at| now.saturating_sub(at)),
+            }
         });
         StatusView {
             connections: connections.collect(),
-            mailboxes: rows.collect(),
-            more_mailboxes: mailboxes.len().saturating_sub(MAX_ROWS) as u64,
+            mailboxes: mailboxes.collect(),
+            more_mailboxes: self.boxes.len().saturating_sub(MAX_ROWS) as u64,
             set_aside: self.set_aside,
         }
     }
@@ -68,4 +73,19 @@ impl Engine {
         names.dedup();
         names
     }
+}
+
+/// The smallest rows, in order. All else waits while the engine shows itself, so what is not shown is not sorted.
+fn first_rows<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
+    let mut first = BinaryHeap::with_capacity(MAX_ROWS);
+    for row in rows {
+        if first.len() < MAX_ROWS {
+            first.push(row);
+        } else if let Some(mut last) = first.peek_mut()
+            && row < *last
+        {
+            *last = row;
+        }
+    }
+    first.into_sorted_vec()
 }

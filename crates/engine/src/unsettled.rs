@@ -45,6 +45,8 @@ pub struct UnsettledMessage {
 #[derive(Debug)]
 pub struct Provisional {
     pub settled: Settled,
+    /// Who sent the message, as the ledger knows it.
+    pub sender: u64,
     /// To be restored with the message.
     pub deadline: Option<((Millis, Seq), DeadlineEntry)>,
 }

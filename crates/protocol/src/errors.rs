@@ -84,12 +84,16 @@ codes! {
         "Close idle connections, or raise the broker's `--max-connections`.";
     SlowReader = "TB0211", "slow_reader", "The connection did not take what was sent to it.",
         "Read from the connection all the time; unacknowledged messages come again.";
-    Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and went to the dead letters.",
+    Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and is among the dead letters.",
         "Look at it with `toolbus recv --as NAME#dead`.";
     CardRefused = "TB0213", "card_refused", "The broker does not keep these cards.",
         "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
+    Cancelled = "TB0214", "cancelled", "The message was taken back by its sender.",
+        "Nothing is to be done. A recipient that had it before and left may have begun the work.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
+    OtherFormat = "TB0302", "other_format", "The data folder was written by another version of toolbus.",
+        "Start the version that wrote it, or choose another folder with --data; nothing in it was changed.";
     HostAway = "TB0401", "host_away", "The host was away until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; it was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running right now.",

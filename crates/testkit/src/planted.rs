@@ -14,7 +14,7 @@ pub enum Planted {
 }
 
 impl Planted {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
         Self::Engine(PlantedBug::DedupForgotten),
@@ -23,6 +23,8 @@ impl Planted {
         Self::Engine(PlantedBug::AckResultBeforeSync),
         Self::Engine(PlantedBug::NoRedelivery),
         Self::Engine(PlantedBug::WindowIgnored),
+        Self::Engine(PlantedBug::CancelByAnyone),
+        Self::Engine(PlantedBug::CancelForgotten),
         Self::NoSync,
         Self::NewIdOnRetry,
     ];

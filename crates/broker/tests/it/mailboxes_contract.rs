@@ -116,6 +116,9 @@ macro_rules! mailboxes_contract {
             };
             signals::{
                 a_cancel_reaches_the_subscriber_and_nobody_else,
+                a_cancel_takes_back_what_its_sender_has_in_the_queue,
+                a_cancel_before_the_receipt_is_answered_instead_of_it,
+                what_was_cancelled_in_flight_is_pushed_to_nobody_else,
                 a_live_event_carries_its_senders_name_and_is_not_stored,
                 an_event_does_not_arrive_after_a_message_that_was_sent_later,
                 presence_lists_the_subscribers_of_a_role,

@@ -20,4 +20,5 @@ mod silence;
 mod slow_reader;
 mod storage;
 mod support;
+mod taking_back;
 mod witness;

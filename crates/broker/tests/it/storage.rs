@@ -236,3 +236,14 @@ async fn a_compact_recipient_gets_a_body_that_is_not_json_as_it_is() {
     sender.send_compact(&[unreadable("host", "m")]).await;
     recipient.expect_message("m").await;
 }
+
+#[tokio::test]
+async fn a_folder_of_another_format_is_called_that_and_not_a_folder_in_use() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    std::fs::write(folder.path().join("identity"), "toolbus log 1\nid\n7\n").expect("a file");
+    let Err(error) = BrokerCore::new(folder.path()) else { panic!("it reads what it does not know") };
+    assert!(matches!(error, BrokerError::OtherFormat(_)), "{error}");
+    let code = error.code().expect("it has a code");
+    assert!(code.hint().contains("the version that wrote it"), "{}", code.hint());
+    assert!(error.to_string().contains("identity") && error.to_string().contains("another version"), "{error}");
+}

@@ -1,7 +1,7 @@
 //! Messages that can't be delivered move to `NAME#dead`, in one step on disk.
 
 use crate::support::{Bench, Told, message, puts, receipt, settled};
-use toolbus_engine::{Command, Refusal};
+use toolbus_engine::{Command, MAX_MAILBOX_NAME_BYTES, Refusal};
 
 /// Pushes everything in bob's mailbox to a bob who leaves without a word.
 fn push_in_vain(bench: &mut Bench, times: u32) {
@@ -102,4 +102,63 @@ fn a_message_that_can_not_be_shown_moves_and_its_recipient_learns_which() {
     let batch = bench.take_all();
     assert_eq!(&*batch.puts[0].mailbox, "bob#dead");
     assert!(settled(&batch, "bob", "a").is_some());
+}
+
+#[test]
+fn a_letter_that_can_not_be_shown_stays_for_another_reader_and_does_not_fill_the_window() {
+    for stored in [false, true] {
+        let mut bench = Bench::with(|options| options.window_messages = 1);
+        let alice = bench.connect("alice");
+        for id in ["a", "b", "c"] {
+            bench.send(alice, "bob#dead", id);
+        }
+        if stored {
+            bench.sync_all();
+        }
+        let reader = bench.join("bob#dead");
+        bench.serve_fetches();
+        for id in ["a", "b"] {
+            let unreadable = bench.pushed(id);
+            bench.handle(reader, Command::Unreadable { message: unreadable });
+            bench.serve_fetches();
+        }
+        let stays = |id: &str| {
+            let refusal = Refusal::UnreadableLetter { id: id.into(), mailbox: "bob#dead".into() };
+            Told::Refused { refusal, id: None }
+        };
+        let expected = [message("a", 1), stays("a"), message("b", 1), stays("b"), message("c", 1)];
+        assert_eq!(bench.told(reader), expected, "stored: {stored}");
+        bench.ack(reader, "c");
+        bench.ack(reader, "b");
+        bench.serve_fetches();
+        assert_eq!(bench.told(reader), [], "it is not offered again to the same reader");
+        bench.sync_all();
+        let names: Vec<String> =
+            bench.engine.status(bench.now).mailboxes.iter().map(|mailbox| mailbox.name.to_string()).collect();
+        assert_eq!(names, ["bob#dead"]);
+        let next = bench.join("bob#dead");
+        bench.serve_fetches();
+        assert_eq!(bench.told(next), [message("a", 1)], "stored: {stored}");
+    }
+}
+
+#[test]
+fn the_dead_letters_of_a_mailbox_with_a_long_name_have_a_name_that_a_peer_can_have() {
+    let long = |last: char| format!("{}{last}", "ä".repeat(127));
+    let mut names = Vec::new();
+    for name in [long('x'), long('y'), "n".repeat(251), "n".repeat(252), "n".repeat(256)] {
+        let mut bench = Bench::new();
+        let (alice, bob) = (bench.connect("alice"), bench.join(&name));
+        bench.send(alice, &name, "a");
+        let message = bench.pushed("a");
+        bench.handle(bob, Command::Unreadable { message });
+        let letter = bench.take_all().puts[0].mailbox.to_string();
+        assert!(letter.len() <= MAX_MAILBOX_NAME_BYTES && letter.ends_with("#dead"), "{letter}");
+        assert!(letter.starts_with(&name[..200]), "{letter}");
+        names.push(letter);
+    }
+    assert_eq!(names[2], format!("{}#dead", "n".repeat(251)));
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 5);
 }

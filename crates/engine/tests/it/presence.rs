@@ -89,3 +89,19 @@ fn the_status_shows_connections_and_mailboxes() {
     assert_eq!((&*mailbox.name, mailbox.messages, mailbox.bytes), ("bob", 2, 200));
     assert_eq!((mailbox.in_flight, mailbox.oldest_ms), (1, Some(7)));
 }
+
+#[test]
+fn the_view_shows_the_fullest_mailboxes_first_and_counts_the_rest() {
+    let mut bench = Bench::new();
+    let alice = bench.connect("alice");
+    for n in 0..1_500 {
+        bench.send(alice, &format!("m{n:04}"), "a");
+    }
+    for name in ["m1400", "m0007", "m1400"] {
+        bench.send(alice, name, &format!("{}", bench.engine.unsettled_bytes()));
+    }
+    let view = bench.engine.status(bench.now);
+    let rows: Vec<(&str, u64)> = view.mailboxes.iter().map(|row| (&*row.name, row.messages)).collect();
+    assert_eq!(rows[..4], [("m1400", 3), ("m0007", 2), ("m0000", 1), ("m0001", 1)]);
+    assert_eq!((rows.len(), rows[999].0, view.more_mailboxes), (1_000, "m0998", 500));
+}

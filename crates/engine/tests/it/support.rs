@@ -134,7 +134,7 @@ impl Bench {
     }
 
     pub fn disconnect(&mut self, conn: ConnId) {
-        self.engine.disconnect(self.now, conn);
+        self.step(|engine, now, effects| engine.disconnect(now, conn, effects));
     }
 
     pub fn handle(&mut self, conn: ConnId, command: Command) {

@@ -5,7 +5,7 @@ use super::letters::{How, LetterNo};
 use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_engine::{Command, ConnId, Delivery, Effect, Effects, Message, Outgoing, Refusal};
+use toolbus_engine::{Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Refusal};
 
 impl World {
     /// The broker reads the next frame of a link, unless the disk is so far behind that it must not.
@@ -25,7 +25,7 @@ impl World {
             Some(Frame::AckWithReceipt { no }) => self.ack(conn, no, true),
             Some(Frame::AckTags { tags }) => self.ack_tags(conn, client, tags),
             Some(Frame::Unreadable { no, message }) => self.unreadable(conn, no, message),
-            Some(Frame::Cancel { to }) => self.cancel(conn, to),
+            Some(Frame::Cancel { to, id }) => self.cancel(conn, client, to, id),
         }
     }
 
@@ -155,16 +155,20 @@ impl World {
     fn unreadable(&mut self, conn: ConnId, no: LetterNo, message: Arc<Message>) {
         self.note("unreadable", &[("conn", conn.0), ("letter", no as u64)]);
         self.tick();
-        if self.model.letters[no].pending() && self.model.letters[no].seq == Some(message.seq) {
+        if message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
+            self.model.skipped(conn, &message);
+        } else if self.model.letters[no].pending() && self.model.letters[no].seq == Some(message.seq) {
             self.model.died(no, message.accepted_at);
         }
         let effects = self.handle(conn, Command::Unreadable { message });
         self.carry_out(effects);
     }
 
-    fn cancel(&mut self, conn: ConnId, to: ByteString) {
+    fn cancel(&mut self, conn: ConnId, client: usize, to: ByteString, id: ByteString) {
         let subscriber = self.model.mailbox(&to).subscriber;
-        let effects = self.handle(conn, Command::Cancel { to, correlation_id: ByteString::from_static("c") });
+        let taken_back = self.model.cancelled(client, &to, &id);
+        self.note("cancel", &[("conn", conn.0), ("letter", taken_back.map_or(u64::MAX, |no| no as u64))]);
+        let effects = self.handle(conn, Command::Cancel { to, correlation_id: id });
         let told: Vec<ConnId> = effects
             .0
             .iter()
@@ -176,6 +180,7 @@ impl World {
         if told != Vec::from_iter(subscriber) {
             self.model.violated("a cancel must reach the live subscriber and nobody else");
         }
+        self.carry_out(effects);
     }
 }
 

@@ -69,6 +69,7 @@ pub enum Frame {
     },
     Cancel {
         to: ByteString,
+        id: ByteString,
     },
 }
 

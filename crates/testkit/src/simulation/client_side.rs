@@ -58,7 +58,7 @@ impl World {
         let Some(no) = own.filter(|no| self.model.letters[*no].phase == Phase::Outstanding) else { return };
         self.model.letters[no].phase = match refusal {
             Refusal::IdConflict { .. } => return,
-            Refusal::Expired { .. } => Phase::GivenUp,
+            Refusal::Expired { .. } | Refusal::Cancelled { .. } => Phase::GivenUp,
             _ => Phase::Refused,
         };
         self.take_back(client, no);

@@ -53,7 +53,9 @@ impl World {
             let name = self.clients[client].name.clone();
             let conn = self.clients[client].primary.expect("everyone was just connected");
             let asked = self.links[&conn].to_broker.iter().any(|frame| matches!(frame, Frame::Subscribe));
-            if self.model.mailbox(&name).subscriber != Some(conn) && !asked {
+            let mailbox = self.model.mailbox(&name);
+            // Whoever subscribes anew is pushed again what could not be shown.
+            if (mailbox.subscriber != Some(conn) || mailbox.skipped > 0) && !asked {
                 self.queue(conn, Frame::Subscribe);
             }
         }
@@ -121,11 +123,12 @@ impl World {
         let pending = self.engine.status(self.now).mailboxes.iter().any(|mailbox| mailbox.messages > 0);
         let storage = self.write.is_some() || self.engine.anything_to_write() || !self.fetches.is_empty();
         let others = [(frames, "frames"), (held, "held"), (pending, "pending messages"), (storage, "storage")];
-        left.extend(others.into_iter().filter_map(|(is_left, what)| is_left.then(|| what.to_owned())));
+        left.extend(others.into_iter().filter(|(is_left, _)| *is_left).map(|(_, what)| what.to_owned()));
         left
     }
 
-    /// A letter with a receipt was read, or expired by its own deadline, or was read among the dead letters.
+    /// A letter with a receipt was read, or expired by its own deadline, or was taken back, or was read among the dead
+    /// letters.
     fn check_ends(&mut self) {
         for no in 0..self.model.letters.len() {
             let letter = &self.model.letters[no];
@@ -140,6 +143,7 @@ impl World {
         let letter = &self.model.letters[no];
         letter.seen
             || letter.expired_once(self.model.latest)
+            || letter.cancelled_once
             || letter.dead_copy.is_some_and(|copy| self.model.letters[copy].seen)
     }
 }

@@ -67,6 +67,10 @@ impl World {
                 let letter = &self.model.letters[no];
                 letter.mailbox != *mailbox || !(letter.deadline_ms == Some(0) || letter.expired_once(self.now))
             }
+            (Refusal::Cancelled { mailbox, .. }, Some(no)) => {
+                let letter = &self.model.letters[no];
+                letter.mailbox != *mailbox || !letter.cancelled_once || self.model.may_come_back(no)
+            }
             (Refusal::DiskFull, Some(no)) => self.model.letters[no].pending() && self.model.has_one_life(no),
             (_, own) => own.is_none(),
         };

@@ -15,6 +15,8 @@ pub enum How {
     /// By an acknowledgement folded into that letter, which has to be safe first.
     Answered(LetterNo),
     Expired,
+    /// Taken back by its sender.
+    Cancelled,
     /// Moved to the dead letters, as that letter.
     Dead(LetterNo),
     BeforeRestart,
@@ -62,6 +64,10 @@ pub struct Letter {
     pub receipted: bool,
     pub confirmed: bool,
     pub pushed: bool,
+    /// Cancelled while it was in flight: it goes to nobody else while the broker runs.
+    pub taken_back: bool,
+    /// Taken back in this life or an earlier one.
+    pub cancelled_once: bool,
     /// Its reader got it.
     pub seen: bool,
     /// The letter that this one is the dead copy of.
@@ -95,6 +101,8 @@ impl Letter {
             receipted: false,
             confirmed: false,
             pushed: false,
+            taken_back: false,
+            cancelled_once: false,
             seen: false,
             origin: None,
             dead_copy: None,

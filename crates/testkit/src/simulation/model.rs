@@ -1,6 +1,7 @@
 //! The reference model: a few facts per letter and per mailbox, from which follows what the broker may do next. It hears
 //! of every event before the effects do, and keeps the first violation it sees.
 
+mod cancels;
 mod disk;
 mod pushes;
 mod receipts;
@@ -40,6 +41,8 @@ pub struct MailboxModel {
     pub subscriber: Option<ConnId>,
     pub leases: BTreeMap<Seq, LetterNo>,
     leased_bytes: u64,
+    /// Letters that this subscriber can't be shown.
+    pub skipped: usize,
     /// On this subscription.
     pushed: BTreeSet<LetterNo>,
 }
@@ -124,6 +127,7 @@ impl Model {
         let letter = &mut self.letters[no];
         letter.known = true;
         letter.settled = None;
+        letter.taken_back = false;
         letter.lives += 1;
         letter.born = accepted_at;
         letter.accepted_at.push(accepted_at);
@@ -175,8 +179,11 @@ impl Model {
 
     pub fn settle(&mut self, no: LetterNo, how: How) {
         self.end_lease(no);
-        self.letters[no].known = true;
-        self.letters[no].settled = Some(how);
+        let letter = &mut self.letters[no];
+        letter.known = true;
+        letter.settled = Some(how);
+        letter.taken_back = false;
+        letter.cancelled_once |= how == How::Cancelled;
         if matches!(how, How::Dead(_)) {
             return;
         }
@@ -210,14 +217,12 @@ impl Model {
     }
 
     pub fn subscribed(&mut self, name: &str, conn: ConnId) {
-        let mailbox = self.mailbox(name);
-        *mailbox = MailboxModel { subscriber: Some(conn), ..MailboxModel::default() };
+        self.replace_subscription(name, MailboxModel { subscriber: Some(conn), ..MailboxModel::default() });
     }
 
     pub fn unsubscribed(&mut self, name: &str, conn: ConnId) {
-        let mailbox = self.mailbox(name);
-        if mailbox.subscriber == Some(conn) {
-            *mailbox = MailboxModel::default();
+        if self.mailbox(name).subscriber == Some(conn) {
+            self.replace_subscription(name, MailboxModel::default());
         }
     }
 

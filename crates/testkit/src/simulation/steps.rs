@@ -1,7 +1,9 @@
 //! Which event happens next: drawn by weight, within what the scenario allows.
 
 use super::client::Frame;
+use super::scenario::pick;
 use super::world::World;
+use bytestring::ByteString;
 use toolbus_engine::DEAD_LETTER_SUFFIX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (4, Step::Reclaim),
         (1, Step::SettleDown),
         (2, Step::CheckSpace),
-        (1, Step::Cancel),
+        (3, Step::Cancel),
         (6, Step::Connect),
         (if_any(rough, 2), Step::Disconnect),
         (if_any(rough, 1), Step::Displace),
@@ -165,12 +167,26 @@ impl World {
         }
     }
 
+    /// Somebody cancels a letter of its own, or tries to cancel somebody else's, or what was never sent.
     fn cancel_something(&mut self) {
-        if !self.links.is_empty() {
-            let conn = self.random_link();
-            let to = self.random_sender();
-            self.queue(conn, Frame::Cancel { to: self.clients[to].name.clone() });
+        if self.links.is_empty() {
+            return;
         }
+        let conn = self.random_link();
+        let any: Vec<usize> = (0..self.model.letters.len()).collect();
+        let own = &self.clients[self.links[&conn].client].sent;
+        let choices = if self.rng.chance(70) { own } else { &any };
+        let frame = match choices.as_slice() {
+            choices if choices.is_empty() || self.rng.chance(5) => {
+                let to = self.random_sender();
+                Frame::Cancel { to: self.clients[to].name.clone(), id: ByteString::from_static("c") }
+            }
+            choices => {
+                let letter = &self.model.letters[*pick(&mut self.rng, choices)];
+                Frame::Cancel { to: letter.mailbox.clone(), id: letter.id.clone() }
+            }
+        };
+        self.queue(conn, frame);
     }
 
     fn connect_someone(&mut self) {

@@ -101,7 +101,9 @@ impl World {
         let name = self.clients[link.client].name.clone();
         self.model.unsubscribed(&name, conn);
         self.clients[link.client].link_gone(conn);
-        self.engine.disconnect(self.now, conn);
+        let mut effects = Effects::default();
+        self.engine.disconnect(self.now, conn, &mut effects);
+        self.carry_out(effects);
     }
 
     pub fn queue(&mut self, conn: ConnId, frame: Frame) {

@@ -57,6 +57,16 @@ fn a_push_past_the_window_is_found() {
 }
 
 #[test]
+fn a_cancel_by_anyone_is_found() {
+    check_found(Planted::Engine(PlantedBug::CancelByAnyone), "is not what was refused");
+}
+
+#[test]
+fn a_push_after_a_cancel_in_flight_is_found() {
+    check_found(Planted::Engine(PlantedBug::CancelForgotten), "although it was settled: Cancelled");
+}
+
+#[test]
 fn syncs_that_do_nothing_are_found() {
     check_found(Planted::NoSync, "was on stable storage and is gone");
 }

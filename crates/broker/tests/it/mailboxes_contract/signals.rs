@@ -1,9 +1,9 @@
-//! What is not stored: cancels, live events, and who is there.
+//! What is not stored: cancels, live events, and who is there; and what a cancel takes back.
 
 use super::client::delivery;
 use super::{Client, Factory, Limits};
 use bytes::Bytes;
-use toolbus_engine::{Command, Mailboxes, Outgoing, Peer};
+use toolbus_engine::{Command, Mailboxes, Outgoing, Peer, Refusal};
 
 fn cancel(to: &str) -> Command {
     Command::Cancel { to: to.into(), correlation_id: "work".into() }
@@ -30,6 +30,58 @@ pub fn a_cancel_reaches_the_subscriber_and_nobody_else(factory: &impl Factory) {
     for quiet in [&client, &bystander, &other, &host] {
         quiet.expect_nothing();
     }
+}
+
+fn take_back(to: &str, id: &str) -> Command {
+    Command::Cancel { to: to.into(), correlation_id: id.into() }
+}
+
+pub fn a_cancel_takes_back_what_its_sender_has_in_the_queue(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let sender = Client::subscribed(&mailboxes, "sender");
+    let other = Client::subscribed(&mailboxes, "other");
+    for id in ["gone", "stays"] {
+        sender.deliver_safely(delivery("host", id, 1));
+    }
+    sender.deliver_safely(delivery("elsewhere", "gone", 1));
+    other.submit(take_back("host", "stays"));
+    sender.submit(take_back("host", "gone"));
+    let refusal = sender.expect_refusal(Some("gone"));
+    assert!(matches!(refusal, Refusal::Cancelled { .. }), "{refusal:?}");
+    other.expect_nothing();
+    // Who was told of it can rely on it, whatever happens.
+    drop((sender, other, mailboxes));
+    let mailboxes = factory.open(Limits::default());
+    let host = Client::subscribed(&mailboxes, "host");
+    host.expect_message("stays", 1);
+    host.expect_nothing();
+    Client::subscribed(&mailboxes, "elsewhere").expect_message("gone", 1);
+}
+
+pub fn a_cancel_before_the_receipt_is_answered_instead_of_it(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let sender = Client::attach(&mailboxes, "sender");
+    let mut commands = vec![Command::Deliver(delivery("host", "m", 1)), take_back("host", "m")];
+    mailboxes.submit(sender.conn, &mut commands);
+    let refusal = sender.expect_refusal(Some("m"));
+    assert!(matches!(refusal, Refusal::Cancelled { .. }), "{refusal:?}");
+    Client::subscribed(&mailboxes, "host").expect_nothing();
+    sender.expect_nothing();
+}
+
+pub fn what_was_cancelled_in_flight_is_pushed_to_nobody_else(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let sender = Client::subscribed(&mailboxes, "sender");
+    let host = Client::subscribed(&mailboxes, "host");
+    sender.deliver_safely(delivery("host", "m", 1));
+    host.expect_message("m", 1);
+    sender.submit(take_back("host", "m"));
+    host.expect("a cancel", |outgoing| matches!(outgoing, Outgoing::Cancel { .. }).then_some(()));
+    sender.expect_nothing();
+    host.detach();
+    let refusal = sender.expect_refusal(Some("m"));
+    assert!(matches!(refusal, Refusal::Cancelled { .. }), "{refusal:?}");
+    Client::subscribed(&mailboxes, "host").expect_nothing();
 }
 
 pub fn a_live_event_carries_its_senders_name_and_is_not_stored(factory: &impl Factory) {

@@ -108,13 +108,25 @@ impl Model {
                 self.refuse(no);
             }
         }
-        // It died before its deadline passed, so it is the death that is undone.
-        if let Some(origin) = self.letters[refused].origin
-            && self.letters[origin].settled == Some(How::Expired)
-            && !self.letters[origin].record_durable
-        {
-            self.refuse(origin);
+        // It died before its deadline passed or it was cancelled, so it is the death that is undone.
+        let Some(origin) = self.letters[refused].origin else { return };
+        match self.letters[origin].settled {
+            Some(How::Expired | How::Cancelled) if !self.letters[origin].record_durable => {
+                self.refuse(origin);
+                self.undo_answer(origin);
+            }
+            Some(How::Cancelled) => self.revive(origin),
+            _ => {}
         }
+    }
+
+    /// What a reply settled that came to nothing after all.
+    fn undo_answer(&mut self, reply: LetterNo) {
+        let answered = self.letters[reply].answers.filter(|no| {
+            let letter = &self.letters[*no];
+            letter.settled == Some(How::Acked) && letter.record_durable && !letter.settlement_durable
+        });
+        answered.into_iter().for_each(|no| self.revive(no));
     }
 
     fn forget(&mut self, no: LetterNo) {

@@ -43,7 +43,9 @@ impl Model {
     /// What a mailbox gets for the first time comes in the order of its sender.
     fn check_order(&mut self, no: LetterNo) {
         let letter = &self.letters[no];
-        if letter.pushed || letter.lost_its_place || letter.expired_once(self.latest) || letter.origin.is_some() {
+        // What was taken off the books may be back after a crash, behind what came later.
+        let was_gone = letter.expired_once(self.latest) || letter.cancelled_once;
+        if letter.pushed || letter.lost_its_place || was_gone || letter.origin.is_some() {
             return;
         }
         let order = letter.order;

@@ -20,7 +20,7 @@ impl Model {
             || letter.settlement_durable
             || letter.expired(now)
             || match letter.settled {
-                Some(How::Acked | How::Expired | How::BeforeRestart) => true,
+                Some(How::Acked | How::Expired | How::Cancelled | How::BeforeRestart) => true,
                 Some(How::Answered(by) | How::Dead(by)) => self.is_safe(now, by),
                 None => false,
             }

@@ -104,7 +104,9 @@ impl Model {
             return;
         }
         let must_remember = letter.settlement_durable && self.long_memory && !self.disk.ids_dropped;
-        if letter.receipted && letter.pending() && !letter.expired(self.latest) {
+        // Sent again while it died, it looks like another life; its dead copy stands for both.
+        let died = !self.has_one_life(no) && letter.dead_copy.is_some_and(|copy| back.contains_key(&copy));
+        if letter.receipted && letter.pending() && !letter.expired(self.latest) && !died {
             self.violated(format!("{about} was receipted and is gone"));
         } else if must_remember && !remembered.contains(&no) {
             self.violated(format!("the id of {about} was forgotten at the restart"));
@@ -121,6 +123,7 @@ impl Model {
         let letter = &mut self.letters[no];
         letter.known = restored.is_some() || remembered;
         letter.seq = restored.map(|(seq, _)| seq);
+        letter.taken_back = false;
         letter.record_durable = restored.is_some();
         letter.settlement_durable = restored.is_none() && remembered;
         letter.settled = letter.settlement_durable.then_some(How::BeforeRestart);

@@ -1,0 +1,61 @@
+//! Cancels and dead letters as they look on the wire, also to peers of version 1.
+
+use crate::support::{Bus, Peer, deliver};
+use serde_json::{Value, json};
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, InboxMessage, MAX_NAME_BYTES};
+
+fn cancel(to: &str, id: &str) -> Value {
+    json!({"kind": "cancel", "to": to, "correlation_id": id})
+}
+
+#[tokio::test]
+async fn a_queued_message_is_taken_back_in_every_version() {
+    let bus = Bus::start().await;
+    let (one, two) = ("delivered", "receipts");
+    for (mut sender, receipt, id) in
+        [(bus.peer("a").await, one, "1"), (bus.peer_v2("b").await, two, "2"), (bus.compact_peer("c").await, two, "3")]
+    {
+        sender.subscribe().await;
+        sender.send(deliver("host", id, json!(1))).await;
+        sender.next_of(receipt).await;
+        sender.send(cancel("host", id)).await;
+        let told = sender.expect_error("TB0214").await;
+        assert_eq!(told["id"], id, "{told}");
+        let next = format!("after {id}");
+        sender.send(deliver("host", &next, json!(1))).await;
+        let mut host = bus.subscriber("host").await;
+        host.expect_message(&next).await;
+        host.ack_confirmed(&next).await;
+    }
+}
+
+/// Puts something into a mailbox that is not JSON, which only the compact framing can carry.
+async fn deliver_unreadable(sender: &mut Peer, to: &str, id: &str) {
+    let body = Body::from_trusted(bytes::Bytes::from_static(b"\xff"));
+    let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
+    message.id = id.into();
+    let deliver = Deliver { to: to.into(), envelope: message.seal(), deadline_ms: None, ack: None };
+    sender.send_compact(&[ClientFrame::Deliver(deliver)]).await;
+    sender.next_of("receipts").await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_a_json_reader_can_not_be_shown_stays_for_a_compact_one() {
+    let bus = Bus::start().await;
+    let mut sender = bus.compact_peer("sender").await;
+    deliver_unreadable(&mut sender, "bob", "m").await;
+    bus.subscriber("bob").await.expect_error("TB0212").await;
+    let mut reader = bus.subscriber("bob#dead").await;
+    let told = reader.expect_error("TB0212").await;
+    assert!(told["reason"].as_str().is_some_and(|reason| reason.contains("stays in 'bob#dead'")), "{told}");
+    reader.deliver("bob#dead", "n", json!(2)).await;
+    reader.expect_message("n").await;
+    let mut other = bus.compact_peer("bob#dead").await;
+    other.subscribe().await;
+    other.expect_message("m").await;
+}
+
+#[test]
+fn the_dead_letters_of_the_longest_name_have_a_name() {
+    assert_eq!(toolbus_engine::MAX_MAILBOX_NAME_BYTES, MAX_NAME_BYTES);
+}

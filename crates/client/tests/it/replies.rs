@@ -1,0 +1,45 @@
+//! Replies do not wait for ever for somebody who is gone.
+
+use crate::support::{Bus, request, soon};
+use std::time::Duration;
+use tokio::time::Instant;
+use toolbus_client::SendOptions;
+use toolbus_protocol::{InboxKind, InboxMessage};
+
+/// Sends a request with that deadline, lets the host answer it, and returns what is left of the reply's deadline when
+/// the caller comes for it.
+async fn deadline_of_reply(deadline: Option<Duration>, with_message: bool) -> Option<Duration> {
+    let bus = Bus::start();
+    let (caller, host) = (bus.client("caller").await, bus.client("host").await);
+    host.subscribe().await.unwrap();
+    soon("a receipt", caller.deliver_with("host", request(), SendOptions { deadline })).await.unwrap();
+    let received = soon("the request", host.next_message()).await.unwrap();
+    if with_message {
+        let reply = InboxMessage::new(host.me(), InboxKind::McpReply, received.body.clone());
+        soon("a receipt", host.reply_message(&received, &reply)).await.unwrap();
+    } else {
+        soon("a receipt", host.reply(&received, InboxKind::McpReply, received.body.clone())).await.unwrap();
+    }
+    caller.subscribe().await.unwrap();
+    let reply = soon("the reply", caller.next_message()).await.unwrap();
+    caller.deadline_of(&reply.id).map(|at| at - Instant::now())
+}
+
+#[tokio::test]
+async fn a_reply_expires_with_its_request() {
+    for with_message in [false, true] {
+        let left = deadline_of_reply(Some(Duration::from_secs(600)), with_message).await.expect("it has a deadline");
+        assert!((Duration::from_secs(500)..=Duration::from_secs(600)).contains(&left), "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_in_the_last_moment_is_kept_for_a_minute() {
+    let left = deadline_of_reply(Some(Duration::from_secs(25)), false).await.expect("it has a deadline");
+    assert!((Duration::from_secs(35)..=Duration::from_secs(60)).contains(&left), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_reply_to_a_request_without_a_deadline_has_none() {
+    assert_eq!(deadline_of_reply(None, false).await, None);
+}
