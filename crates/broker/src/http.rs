@@ -162,7 +162,12 @@ async fn answer_by_app(mut request: Request<Incoming>, visitor: &Visitor, app: &
     }
     request.extensions_mut().insert(PeerAddress(visitor.peer));
     let stop = visitor.server.stop.clone();
-    app.call(request).await.map(|body| UntilStopped::boxed(body, stop))
+    let mut answer = app.call(request).await.map(|body| UntilStopped::boxed(body, stop));
+    // Whoever the application does not know must not keep a seat from those it does.
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
 fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {

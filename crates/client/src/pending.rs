@@ -12,6 +12,8 @@ use toolbus_protocol::{Body, InboxMessage};
 /// Events of one call that its caller has not taken yet. Past it the oldest live ones are dropped; stored ones are kept,
 /// the broker's window bounds them.
 pub const MAX_CALL_EVENTS: usize = 1024;
+/// The same in bytes. One that is larger goes alone.
+pub const MAX_CALL_EVENT_BYTES: usize = 4 << 20;
 /// Stored events whose ids a call remembers: an acknowledgement can get lost with its connection, and the event comes
 /// again.
 const MAX_SEEN_EVENTS: usize = 1024;
@@ -49,6 +51,7 @@ pub struct CallEvent {
 pub struct CallEvents {
     queue: VecDeque<CallEvent>,
     live: usize,
+    bytes: usize,
     seen: VecDeque<ByteString>,
     waker: Option<Waker>,
     pub dropped: u64,
@@ -56,11 +59,10 @@ pub struct CallEvents {
 
 impl CallEvents {
     pub fn push_live(&mut self, body: Body) {
-        if self.queue.len() >= MAX_CALL_EVENTS {
+        self.make_room(body.as_bytes().len());
+        if self.is_full(body.as_bytes().len()) {
             self.dropped += 1;
-            let Some(oldest) = self.queue.iter().position(|event| event.stored.is_none()) else { return };
-            self.queue.remove(oldest);
-            self.live -= 1;
+            return;
         }
         // One that has to wait must not keep all the bytes that it came with.
         let body = match self.queue.is_empty() {
@@ -79,18 +81,30 @@ impl CallEvents {
         if self.seen.len() >= MAX_SEEN_EVENTS {
             self.seen.pop_front();
         }
-        if self.queue.len() >= MAX_CALL_EVENTS && self.live > 0 {
-            let oldest = self.queue.iter().position(|event| event.stored.is_none());
-            oldest.map(|oldest| self.queue.remove(oldest));
-            self.live -= 1;
-            self.dropped += 1;
-        }
+        self.make_room(body.as_bytes().len());
         self.seen.push_back(settles.id.clone());
         self.add(CallEvent { body, stored: Some(settles) });
         true
     }
 
+    fn is_full(&self, more: usize) -> bool {
+        let too_large = self.bytes + more > MAX_CALL_EVENT_BYTES && !self.queue.is_empty();
+        self.queue.len() >= MAX_CALL_EVENTS || too_large
+    }
+
+    /// The oldest live events give way to one that is about to come.
+    fn make_room(&mut self, more: usize) {
+        while self.is_full(more) && self.live > 0 {
+            let Some(oldest) = self.queue.iter().position(|event| event.stored.is_none()) else { return };
+            let gone = self.queue.remove(oldest);
+            self.bytes -= gone.map_or(0, |gone| gone.body.as_bytes().len());
+            self.live -= 1;
+            self.dropped += 1;
+        }
+    }
+
     fn add(&mut self, event: CallEvent) {
+        self.bytes += event.body.as_bytes().len();
         self.queue.push_back(event);
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -100,6 +114,7 @@ impl CallEvents {
     pub fn pop(&mut self) -> Option<CallEvent> {
         let event = self.queue.pop_front()?;
         self.live -= usize::from(event.stored.is_none());
+        self.bytes -= event.body.as_bytes().len();
         Some(event)
     }
 
@@ -113,10 +128,11 @@ impl CallEvents {
 
     /// The connection is gone: stored events that nobody has taken come again on the next one.
     pub fn forget_stored(&mut self) {
-        let seen = &mut self.seen;
+        let (seen, bytes) = (&mut self.seen, &mut self.bytes);
         self.queue.retain(|event| match &event.stored {
             Some(settles) => {
                 seen.retain(|id| *id != settles.id);
+                *bytes -= event.body.as_bytes().len();
                 false
             }
             None => true,
@@ -154,6 +170,19 @@ mod tests {
         assert_eq!(events.pop().expect("the oldest that is left").body, body(11));
         let left = std::iter::from_fn(|| events.pop()).count();
         assert_eq!(left, MAX_CALL_EVENTS - 2);
+    }
+
+    #[test]
+    fn large_events_are_bounded_by_their_bytes() {
+        let mut events = CallEvents::default();
+        let large = Body::of(&"x".repeat(1 << 20)).expect("a text");
+        (0..100).for_each(|_| events.push_live(large.clone()));
+        let left: usize = std::iter::from_fn(|| events.pop()).map(|event| event.body.as_bytes().len()).sum();
+        assert!((1 << 20..=MAX_CALL_EVENT_BYTES).contains(&left), "{left} bytes");
+        assert_eq!((events.bytes, events.live), (0, 0));
+        let huge = Body::of(&"x".repeat(2 * MAX_CALL_EVENT_BYTES)).expect("a text");
+        events.push_live(huge);
+        assert!(events.pop().is_some(), "one alone is not lost");
     }
 
     #[test]

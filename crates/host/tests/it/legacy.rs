@@ -144,7 +144,7 @@ async fn sessions_are_limited_and_a_closed_one_makes_room() {
 #[tokio::test]
 async fn an_idle_session_ends_and_the_next_call_opens_another() {
     let mut server = fake("one", "legacy");
-    server.idle = std::time::Duration::from_millis(100);
+    server.idle = Duration::from_millis(100);
     server.max_sessions = 1;
     let rig = Rig::start(vec![server]).await;
     let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
@@ -184,7 +184,7 @@ async fn a_shared_server_is_one_process_and_asks_only_the_caller() {
 #[tokio::test]
 async fn a_slow_tool_is_stopped_by_its_time_limit() {
     let mut server = fake("one", "legacy");
-    server.tool_timeouts.insert("slow".to_owned(), std::time::Duration::from_millis(200));
+    server.tool_timeouts.insert("slow".to_owned(), Duration::from_millis(200));
     let rig = Rig::start(vec![server]).await;
     let worker = rig.legacy("w").await;
     let error = worker.tool("one", "slow", json!({})).await.error();
@@ -232,7 +232,7 @@ async fn calls_past_the_servers_limit_wait_in_order() {
     worker.cancel("one", &cancelled.id()).await;
     // Called off while it waits, it never reaches the server and ends at once.
     assert!(matches!(finish(cancelled).await.end, HostReply::Cancelled));
-    assert!(begun.elapsed() < std::time::Duration::from_millis(350), "it waited for the others");
+    assert!(begun.elapsed() < Duration::from_millis(350), "it waited for the others");
     assert_eq!(finish(slow).await.text(), "done");
     assert_eq!(finish(change).await.text(), "changed");
 }

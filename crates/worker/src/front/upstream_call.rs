@@ -134,6 +134,8 @@ impl UpstreamCall {
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },
+            // It was taken back before the host had it.
+            Err(error) if error.code() == Some(ErrorCode::Cancelled) => return Step::Nothing,
             Err(error) => self.failure(id, &error),
         };
         if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
