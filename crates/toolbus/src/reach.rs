@@ -8,9 +8,13 @@ use clap::Args;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 use toolbus_broker::{TokenError, read_token};
 use toolbus_client::{BrokerClient, ClientOptions};
 use toolbus_protocol::AgentRef;
+
+/// How long it may take to find out that there is no broker.
+const PROBE: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct BusArgs {
@@ -42,7 +46,12 @@ impl BusArgs {
         let local = local_broker();
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let options = ClientOptions { reconnect, ..ClientOptions::default() };
-        Ok(BrokerClient::connect_with(&url, agent, &self.token(local)?, options).await?)
+        let token = match self.token(local) {
+            // Without a broker there is no token either; that is not what to look for then.
+            Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
+            token => token?,
+        };
+        Ok(BrokerClient::connect_with(&url, agent, &token, options).await?)
     }
 
     /// Never from the command line: that is visible to everyone on the machine.
@@ -64,6 +73,12 @@ impl BusArgs {
             other => Ok(other?),
         }
     }
+}
+
+async fn somebody_listens(url: &str) -> bool {
+    let address = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let connecting = tokio::net::TcpStream::connect(address);
+    matches!(tokio::time::timeout(PROBE, connecting).await, Ok(Ok(_)))
 }
 
 /// Where a broker of this folder's configuration is to be found from this machine.

@@ -13,10 +13,7 @@ const ROLE_KEYS: [&str; 1] = ["allow"];
 type Value<'a> = Spanned<DeValue<'a>>;
 
 pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigProblem> {
-    let file = DeTable::parse(text).map_err(|error| {
-        let position = Position::of_offset(text, error.span().map_or(0, |span| span.start));
-        ConfigProblem::Syntax(position, error.message().to_owned())
-    })?;
+    let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
     let reader = Reader { text };
     let mut config = Config::default();
     for (key, value) in file.get_ref() {
@@ -36,6 +33,19 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
     config.servers = servers.servers;
     config.warnings = servers.warnings;
     Ok(config)
+}
+
+fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
+    let span = error.span().unwrap_or_default();
+    let position = Position::of_offset(text, span.start);
+    let mut reason = error.message().to_owned();
+    // The parser doesn't say what is there twice.
+    if reason.starts_with("duplicate key") {
+        let line = text.lines().nth(position.line - 1).unwrap_or_default().trim();
+        let name = if line.starts_with('[') { line } else { line.split('=').next().unwrap_or(line).trim_end() };
+        reason = format!("{name} stands in the file twice");
+    }
+    ConfigProblem::Syntax(position, reason)
 }
 
 /// Only where the broker is, and only if that can be read.
@@ -140,6 +150,10 @@ mod tests {
         );
         check("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
         check("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
+        check(
+            "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
+            "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
+        );
         check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles");
     }
 }
