@@ -12,12 +12,16 @@ mod folders;
 mod front_bus;
 mod hosting;
 mod nearest;
+mod no_broker;
 mod progress;
 mod reach;
+mod roles;
 mod schema;
 mod show;
+mod stdin;
 mod stop;
 mod table;
+mod welcome;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;

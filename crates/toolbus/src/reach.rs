@@ -4,6 +4,7 @@ use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
+use crate::roles::unknown_role;
 use clap::Args;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,8 +43,19 @@ impl ReachArgs {
 }
 
 impl BusArgs {
+    /// The broker that is meant.
+    pub fn url(&self) -> String {
+        self.broker.clone().unwrap_or_else(|| local_url(&local_broker()))
+    }
+
     pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
         let local = local_broker();
+        // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
+        if self.broker.is_none() {
+            let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
+            let warning = unknown_role("--role", agent.role.as_deref(), &roles);
+            warning.into_iter().for_each(|warning| eprintln!("{warning}"));
+        }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let options = ClientOptions { reconnect, ..ClientOptions::default() };
         let token = match self.token(local) {
@@ -83,13 +95,18 @@ async fn somebody_listens(url: &str) -> bool {
 
 /// Where a broker of this folder's configuration is to be found from this machine.
 fn local_url(local: &LocalBroker) -> String {
-    let mut address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    let address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    format!("ws://{}/bus", from_here(address))
+}
+
+/// Where this machine itself reaches what listens there.
+pub fn from_here(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
-    format!("ws://{address}/bus")
+    address
 }
 
 /// A name for a command that only sends or asks.

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use toolbus_upstream::read_toml_servers;
 
 const KEYS: [&str; 5] = ["listen", "data", "name", "servers", "roles"];
+const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
 const ROLE_KEYS: [&str; 1] = ["allow"];
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -18,9 +19,7 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
     let mut config = Config::default();
     for (key, value) in file.get_ref() {
         match &**key.get_ref() {
-            "listen" => {
-                config.listen = Some(reader.parsed("listen", value, "an address such as \"127.0.0.1:7420\"")?)
-            }
+            "listen" => config.listen = Some(reader.parsed("listen", value, ADDRESS)?),
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "roles" => config.roles = reader.roles(value)?,
@@ -52,7 +51,27 @@ fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
 pub fn read_local(text: &str) -> Option<LocalBroker> {
     let file = DeTable::parse(text).ok()?;
     let text = |key: &str| file.get_ref().get(key).and_then(|value| value.get_ref().as_str());
-    Some(LocalBroker { listen: text("listen").and_then(|text| text.parse().ok()), data: text("data").map(Into::into) })
+    let roles = file.get_ref().get("roles").and_then(|value| value.get_ref().as_table());
+    let roles = roles.into_iter().flatten().map(|(role, _)| role.get_ref().to_string()).collect();
+    let listen = text("listen").and_then(|text| text.parse().ok());
+    Some(LocalBroker { listen, data: text("data").map(Into::into), roles })
+}
+
+/// What a broker alone has to know. Servers and their variables are a host's business.
+pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
+    let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
+    let reader = Reader { text };
+    let mut local = LocalBroker::default();
+    for (key, value) in file.get_ref() {
+        match &**key.get_ref() {
+            "listen" => local.listen = Some(reader.parsed("listen", value, ADDRESS)?),
+            "data" => local.data = Some(reader.text("data", value)?.into()),
+            "roles" => local.roles = reader.roles(value)?.into_iter().map(|(role, _)| role).collect(),
+            known if KEYS.contains(&known) => {}
+            _ => return Err(reader.unknown(key, "", &KEYS)),
+        }
+    }
+    Ok(local)
 }
 
 struct Reader<'a> {
