@@ -96,6 +96,9 @@ async fn roles_of_the_configuration_see_and_call_only_what_they_may() {
     };
     soon("the clerk's tools", async { while tools(&["--role", "clerk"]).await != ["now", "text_stats"] {} }).await;
     assert_eq!(tools(&[]).await, Vec::<String>::new(), "no role, no tools");
+    assert!(place.said.contains("--role clerk") && place.said.contains("--mcp-role"), "{}", place.said);
+    place.run(&["tools"]).await.check(0, &["callers without a role", "--role or TOOLBUS_ROLE"], &[]);
+    place.run(&["call", "now", "--role", "clrek"]).await.check(2, &[], &["none for the role \"clrek\"", "--role"]);
     place.run(&["call", "now", "--role", "clerk"]).await.check(0, &["UTC"], &[]);
     place.run(&["call", "slow", "--role", "clerk"]).await.check(2, &[], &["no tool"]);
 }
