@@ -19,6 +19,8 @@ pub enum ArgumentsError {
     UnknownName { tool: String, name: String, nearest: Vec<String> },
     #[error("{name} has to be of type {expected}, and {value:?} is not")]
     WrongType { name: String, expected: String, value: String },
+    #[error("{name} is given {times} times, and it is not a list")]
+    Repeated { name: String, times: usize },
     #[error("{tool} doesn't take these arguments:\n  {}", problems.join("\n  "))]
     Refused { tool: String, problems: Vec<String> },
 }
@@ -53,7 +55,13 @@ pub fn from_pairs(tool: &str, pairs: &[String], schema: &Value) -> Result<Raw, A
         let field = field(tool, name, schema)?;
         let value = match &values[..] {
             [value] => typed(name, value, schema, field)?,
-            values => typed_list(name, values, schema, field)?,
+            values => {
+                let types = schema::types(schema, field);
+                if !types.is_empty() && !types.contains(&"array") {
+                    return Err(ArgumentsError::Repeated { name: name.to_owned(), times: values.len() });
+                }
+                typed_list(name, values, schema, field)?
+            }
         };
         members.set(name.to_owned(), value);
     }
@@ -105,11 +113,6 @@ fn typed(name: &str, text: &str, root: &Value, field: &Value) -> Result<Raw, Arg
 }
 
 fn typed_list(name: &str, values: &[&str], root: &Value, field: &Value) -> Result<Raw, ArgumentsError> {
-    let types = schema::types(root, field);
-    if !types.is_empty() && !types.contains(&"array") {
-        let value = values.join(", ");
-        return Err(ArgumentsError::WrongType { name: name.to_owned(), expected: or_list(&types), value });
-    }
     let items = &schema::resolve(root, field)["items"];
     let item = |(index, value): (usize, &&str)| typed(&format!("{name}[{index}]"), value, root, items);
     let items: Vec<Raw> = values.iter().enumerate().map(item).collect::<Result<_, _>>()?;
@@ -174,7 +177,7 @@ mod tests {
     fn what_does_not_fit_is_said_with_the_name() {
         check_pairs(&["count=many"], "count has to be of type integer or null, and \"many\" is not");
         check_pairs(&["values=1,x"], "values[1] has to be of type number, and \"x\" is not");
-        check_pairs(&["on=true", "on=false"], "on has to be of type boolean, and \"true, false\" is not");
+        check_pairs(&["on=true", "on=false"], "on is given 2 times, and it is not a list");
         check_pairs(&["count"], "--arg wants name=value, and \"count\" has no =");
         check_pairs(&["txet=a"], "t has no argument txet; did you mean text?");
     }

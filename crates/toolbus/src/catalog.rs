@@ -41,9 +41,15 @@ impl Catalog {
         let patience = Instant::now() + PATIENCE;
         loop {
             let mut catalog = Self::now(client).await?;
+            let known: Vec<String> = catalog.hosts.iter().map(|host| host.name.clone()).collect();
             catalog.hosts.retain(|host| only_host.is_none_or(|only| only == host.name));
             if catalog.is_settled() || Instant::now() >= patience {
-                return Ok(catalog);
+                return match only_host {
+                    Some(host) if catalog.hosts.is_empty() => {
+                        Err(Failure::UnknownHost { host: host.to_owned(), known })
+                    }
+                    _ => Ok(catalog),
+                };
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -73,14 +79,24 @@ impl Catalog {
         })
     }
 
+    /// Whether the hosts are there, and well, and still have nothing to offer: a matter of the caller's role.
+    pub fn has_nothing_for_role(&self) -> bool {
+        let well = |host: &HostSeen| host.card.servers.iter().all(|server| server.state == ServerState::Up);
+        !self.hosts.is_empty() && self.tools().next().is_none() && self.hosts.iter().all(well)
+    }
+
     /// The tool of that name, or an error that proposes others.
-    pub fn tool(&self, name: &str) -> Result<ToolSeen<'_>, Failure> {
+    pub fn tool(&self, name: &str, role: Option<&str>) -> Result<ToolSeen<'_>, Failure> {
         if let Some(tool) = self.tools().find(|tool| tool.name() == name) {
             return Ok(tool);
         }
         let names: Vec<String> = self.tools().map(|tool| tool.name()).collect();
         let similar = nearest(name, names.iter().map(String::as_str)).into_iter().map(str::to_owned).collect();
-        Err(Failure::UnknownTool { tool: name.to_owned(), nearest: similar, hosts: self.hosts.len() })
+        let tool = name.to_owned();
+        if self.has_nothing_for_role() {
+            return Err(Failure::NothingForRole { tool, role: role.map(str::to_owned) });
+        }
+        Err(Failure::UnknownTool { tool, nearest: similar, hosts: self.hosts.len() })
     }
 }
 
@@ -142,9 +158,12 @@ mod tests {
     fn the_first_host_keeps_a_name_and_an_unknown_one_proposes_others() {
         let catalog = Catalog { hosts: vec![host("a", &["read_file", "stat"]), host("b", &["stat", "write_file"])] };
         assert_eq!(catalog.tools().count(), 4);
-        let stat = catalog.tool("stat").expect("it is there");
+        let stat = catalog.tool("stat", None).expect("it is there");
         assert_eq!((stat.host.name.as_str(), stat.hints()), ("a", vec!["read-only"]));
-        let error = catalog.tool("raed_file").expect_err("it is not there");
+        let error = catalog.tool("raed_file", None).expect_err("it is not there");
         assert!(matches!(error, Failure::UnknownTool { nearest, .. } if nearest == ["read_file"]));
+        let catalog = Catalog { hosts: vec![host("a", &[])] };
+        let error = catalog.tool("stat", Some("clerk")).expect_err("nothing is there");
+        assert!(matches!(error, Failure::NothingForRole { role: Some(role), .. } if role == "clerk"));
     }
 }

@@ -32,7 +32,7 @@ pub struct EndpointArgs {
     pub loopback_role: Option<String>,
     /// Role of MCP clients that come over HTTP with the token.
     #[arg(long, value_name = "ROLE")]
-    mcp_role: Option<String>,
+    pub mcp_role: Option<String>,
     /// How long a call over HTTP may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
 use toolbus_mcp::BusBodyError;
@@ -53,6 +54,20 @@ pub enum Failure {
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },
+    #[error("there is no tool {tool:?}: the hosts have none for {}", whom(role.as_deref()))]
+    NothingForRole { tool: String, role: Option<String> },
+    #[error("there is no host {host:?}")]
+    UnknownHost { host: String, known: Vec<String> },
+    #[error("no broker at {url}, and no token for one")]
+    NoBroker { url: String },
+    #[error("can't use the folder {}: {source}", folder.display())]
+    OutFolder { folder: PathBuf, source: io::Error },
+    #[error("the broker is away, and the deadline of {limit:?} passed; whether {tool} was run is unknown")]
+    BrokerAway { tool: String, limit: Duration },
+    #[error("host {host} is away, and the deadline of {limit:?} passed; {}", run(tool, *never_there))]
+    HostAway { tool: String, host: String, limit: Duration, never_there: bool },
+    #[error("{tool} did not answer within {limit:?}; it was told to stop")]
+    CallTimeout { tool: String, limit: Duration },
     #[error("there is no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
@@ -72,6 +87,8 @@ impl Failure {
         match self {
             Self::Client(error) => error.code(),
             Self::Broker(error) => error.code(),
+            Self::HostAway { .. } => Some(ErrorCode::HostAway),
+            Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
             _ => None,
         }
     }
@@ -82,6 +99,9 @@ impl Failure {
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
+            }
+            Self::UnknownHost { known, .. } if !known.is_empty() => {
+                Some(format!("hosts that are known: {}", known.join(", ")))
             }
             other => other.fixed_hint().map(str::to_owned),
         }
@@ -98,8 +118,25 @@ impl Failure {
             Self::Arguments(ArgumentsError::Refused { .. } | ArgumentsError::UnknownName { .. }) => {
                 Some("`toolbus tools --json` shows the tool's schema; --no-check sends the arguments as they are")
             }
-            Self::Arguments(_) => Some("quote JSON for the shell: '{\"name\": \"value\"}', or use --arg name=value"),
+            Self::Arguments(ArgumentsError::WrongType { .. }) => {
+                Some("`toolbus tools --json` shows the tool's schema, with the type of every argument")
+            }
+            Self::Arguments(ArgumentsError::Repeated { .. }) => Some("give it once; only lists take several values"),
+            Self::Arguments(ArgumentsError::NoValue(_)) => Some("such as --arg zone=Europe/Berlin"),
+            Self::Arguments(ArgumentsError::NotJson(_) | ArgumentsError::NotAnObject) => {
+                Some("quote JSON for the shell: '{\"name\": \"value\"}', or use --arg name=value")
+            }
             Self::Show(_) => Some("choose a folder for files with --out"),
+            Self::NothingForRole { .. } => Some(ROLE_HINT),
+            Self::UnknownHost { .. } => Some("no host has announced any tools; start one with `toolbus up`"),
+            Self::NoBroker { .. } => Some("start one with `toolbus up`, or name another with --broker"),
+            Self::OutFolder { .. } => Some("choose another folder for files with --out"),
+            Self::BrokerAway { .. } => {
+                Some("start the broker again; look at what the tool has done before you repeat it")
+            }
+            Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
+            Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
+            Self::CallTimeout { .. } => Some("give it more time with --deadline"),
             Self::InputRequired { .. } => Some("use it from an MCP client that can ask you, by `toolbus connect`"),
             Self::Client(BrokerError::Transport(_)) => Some("is the broker running? start one with `toolbus up`"),
             Self::Client(BrokerError::Address(_)) => Some("an address looks like ws://127.0.0.1:7420/bus"),
@@ -115,6 +152,17 @@ impl Failure {
             other => other.code().map(ErrorCode::hint),
         }
     }
+}
+
+pub const ROLE_HINT: &str = "act in a role that may use them, with --role or TOOLBUS_ROLE";
+
+/// Whom the hosts have to do with.
+pub fn whom(role: Option<&str>) -> String {
+    role.map_or_else(|| "callers without a role".to_owned(), |role| format!("the role {role:?}"))
+}
+
+fn run(tool: &str, never_there: bool) -> String {
+    if never_there { format!("{tool} was not run") } else { format!("whether {tool} was run is unknown") }
 }
 
 pub fn report(failure: &Failure) -> ExitCode {

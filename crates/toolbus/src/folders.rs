@@ -6,11 +6,17 @@ use std::path::PathBuf;
 
 /// `TOOLBUS_DATA`, or `toolbus` in the user's data folder.
 pub fn data_folder() -> Result<PathBuf, Failure> {
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("TOOLBUS_DATA")
-        .or_else(|| set("XDG_DATA_HOME").map(|folder| folder.join("toolbus")))
-        .or_else(|| set("HOME").map(|home| home.join(".local/share/toolbus")))
-        .ok_or(Failure::NoDataFolder)
+    set("TOOLBUS_DATA").or_else(users_data_folder).ok_or(Failure::NoDataFolder)
+}
+
+/// The same for every program of this user, whatever it was started with.
+pub fn users_data_folder() -> Option<PathBuf> {
+    let own = set("XDG_DATA_HOME").map(|folder| folder.join("toolbus"));
+    own.or_else(|| set("HOME").map(|home| home.join(".local/share/toolbus")))
+}
+
+fn set(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 pub const TOKEN_FILE: &str = "token";

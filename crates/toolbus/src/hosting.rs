@@ -36,6 +36,13 @@ pub struct Hosting {
     pub demo: bool,
 }
 
+impl Hosting {
+    pub fn server_names(&self) -> String {
+        let names: Vec<&str> = self.options.config.servers.iter().map(|server| server.name.as_str()).collect();
+        names.join(", ")
+    }
+}
+
 impl HostingArgs {
     pub fn load(&self) -> Result<Config, Failure> {
         let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref())?;

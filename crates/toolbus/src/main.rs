@@ -2,6 +2,7 @@
 //! `reach`, how they fail is in `failure`.
 
 mod arguments;
+mod around;
 mod catalog;
 mod commands;
 mod config;
@@ -11,14 +12,19 @@ mod folders;
 mod front_bus;
 mod hosting;
 mod nearest;
+mod no_broker;
 mod progress;
 mod reach;
+mod roles;
 mod schema;
 mod show;
+mod stdin;
 mod stop;
 mod table;
+mod welcome;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -77,7 +83,9 @@ fn main() -> ExitCode {
         _ => "error",
     };
     let filter = EnvFilter::try_from_env("TOOLBUS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // Where standard error is gone, the complaint about it would be a panic.
     log.log_internal_errors(false).init();
     // One thread does a connection's whole work: on a bus, handing over between threads costs more than it gains.

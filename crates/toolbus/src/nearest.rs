@@ -11,7 +11,19 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
             let other = name.to_lowercase();
             // A part of a long name is a good guess too.
             let part = lower.len() >= 3 && other.contains(&lower);
-            (if part { 0.95 } else { strsim::jaro_winkler(&lower, &other) }, name)
+            // In a short name one wrong letter weighs more than it means.
+            let one_off = lower.len() >= 3 && strsim::damerau_levenshtein(&lower, &other) == 1;
+            let score = strsim::jaro_winkler(&lower, &other);
+            (
+                if part {
+                    0.95
+                } else if one_off {
+                    score.max(SIMILAR)
+                } else {
+                    score
+                },
+                name,
+            )
         })
         .filter(|(score, _)| *score >= SIMILAR)
         .collect();
@@ -37,6 +49,7 @@ mod tests {
     fn typing_errors_and_parts_find_their_names() {
         let known = ["text_stats", "now", "countdown", "chart"];
         assert_eq!(nearest("coutdown", known), ["countdown"]);
+        assert_eq!(nearest("mow", known), ["now"]);
         assert_eq!(nearest("stats", known), ["text_stats"]);
         assert_eq!(nearest("Chart", known), ["chart"]);
         assert!(nearest("zzz", known).is_empty());

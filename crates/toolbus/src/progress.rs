@@ -10,6 +10,7 @@ pub struct Progress {
     /// Only on a terminal.
     bar: Option<ProgressBar>,
     quiet: bool,
+    stopped: bool,
 }
 
 #[derive(Deserialize)]
@@ -24,11 +25,14 @@ const STEPS: f64 = 1000.0;
 
 impl Progress {
     pub fn new(quiet: bool) -> Self {
-        Self { bar: (!quiet && stderr().is_terminal()).then(ProgressBar::hidden), quiet }
+        Self { bar: (!quiet && stderr().is_terminal()).then(ProgressBar::hidden), quiet, stopped: false }
     }
 
     /// Takes the params of `notifications/progress`.
     pub fn report(&mut self, params: Option<&RawValue>) {
+        if self.stopped {
+            return;
+        }
         let Some(report) = params.and_then(|params| serde_json::from_str::<Report>(params.get()).ok()) else { return };
         let message = report.message.map(|message| one_line(&message));
         match &mut self.bar {
@@ -48,6 +52,13 @@ impl Progress {
             Some(bar) if !bar.is_hidden() => bar.suspend(|| eprintln!("{line}")),
             _ => eprintln!("{line}"),
         }
+    }
+
+    /// No more reports: nobody waits for the end of the work any more.
+    pub fn stop(&mut self) {
+        self.finish();
+        self.bar = None;
+        self.stopped = true;
     }
 
     pub fn finish(&self) {

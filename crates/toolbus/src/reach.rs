@@ -4,13 +4,18 @@ use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
+use crate::roles::unknown_role;
 use clap::Args;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 use toolbus_broker::{TokenError, read_token};
 use toolbus_client::{BrokerClient, ClientOptions};
 use toolbus_protocol::AgentRef;
+
+/// How long it may take to find out that there is no broker.
+const PROBE: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct BusArgs {
@@ -38,11 +43,27 @@ impl ReachArgs {
 }
 
 impl BusArgs {
+    /// The broker that is meant.
+    pub fn url(&self) -> String {
+        self.broker.clone().unwrap_or_else(|| local_url(&local_broker()))
+    }
+
     pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
         let local = local_broker();
+        // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
+        if self.broker.is_none() {
+            let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
+            let warning = unknown_role("--role", agent.role.as_deref(), &roles);
+            warning.into_iter().for_each(|warning| eprintln!("{warning}"));
+        }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let options = ClientOptions { reconnect, ..ClientOptions::default() };
-        Ok(BrokerClient::connect_with(&url, agent, &self.token(local)?, options).await?)
+        let token = match self.token(local) {
+            // Without a broker there is no token either; that is not what to look for then.
+            Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
+            token => token?,
+        };
+        Ok(BrokerClient::connect_with(&url, agent, &token, options).await?)
     }
 
     /// Never from the command line: that is visible to everyone on the machine.
@@ -66,15 +87,26 @@ impl BusArgs {
     }
 }
 
+async fn somebody_listens(url: &str) -> bool {
+    let address = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let connecting = tokio::net::TcpStream::connect(address);
+    matches!(tokio::time::timeout(PROBE, connecting).await, Ok(Ok(_)))
+}
+
 /// Where a broker of this folder's configuration is to be found from this machine.
 fn local_url(local: &LocalBroker) -> String {
-    let mut address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    let address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+    format!("ws://{}/bus", from_here(address))
+}
+
+/// Where this machine itself reaches what listens there.
+pub fn from_here(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
-    format!("ws://{address}/bus")
+    address
 }
 
 /// A name for a command that only sends or asks.

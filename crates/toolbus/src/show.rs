@@ -16,16 +16,18 @@ pub enum ShowError {
 }
 
 /// What is said about a result, and whether the tool called it an error.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Shown {
     pub lines: Vec<String>,
     pub is_error: bool,
+    /// The first file that could not be written.
+    pub unsaved: Option<ShowError>,
 }
 
 /// Past this many files of one name somebody should clear up.
 const MOST_FILES: u32 = 10_000;
 
-pub fn show(tool: &str, result: &Value, folder: &Path) -> Result<Shown, ShowError> {
+pub fn show(tool: &str, result: &Value, folder: &Path) -> Shown {
     let mut shown = Shown { is_error: result["isError"] == Value::Bool(true), ..Shown::default() };
     let mut has_text = false;
     for block in result["content"].as_array().into_iter().flatten() {
@@ -35,8 +37,8 @@ pub fn show(tool: &str, result: &Value, folder: &Path) -> Result<Shown, ShowErro
                 has_text = true;
                 shown.lines.push(printable(text("text")));
             }
-            "image" | "audio" => shown.lines.push(save(tool, text("mimeType"), text("data"), folder)?),
-            "resource" => shown.lines.push(embedded(tool, &block["resource"], folder)?),
+            "image" | "audio" => shown.add(save(tool, text("mimeType"), text("data"), folder)),
+            "resource" => shown.add(embedded(tool, &block["resource"], folder)),
             "resource_link" => {
                 let name = block["title"].as_str().unwrap_or_else(|| text("name"));
                 shown.lines.push(one_line(&format!("{} ({name})", text("uri"))));
@@ -47,7 +49,18 @@ pub fn show(tool: &str, result: &Value, folder: &Path) -> Result<Shown, ShowErro
     if !has_text && !result["structuredContent"].is_null() {
         shown.lines.push(format!("{:#}", result["structuredContent"]));
     }
-    Ok(shown)
+    shown
+}
+
+impl Shown {
+    fn add(&mut self, saved: Result<String, ShowError>) {
+        match saved {
+            Ok(line) => self.lines.push(line),
+            Err(error) => {
+                self.unsaved.get_or_insert(error);
+            }
+        }
+    }
 }
 
 fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowError> {
@@ -126,7 +139,8 @@ mod tests {
             {"type": "resource_link", "uri": "a://d", "name": "dee"},
             {"type": "hologram", "rays": 3},
         ], "structuredContent": {"unseen": 1}});
-        let shown = show("../evil tool", &result, folder.path()).expect("it can be saved");
+        let shown = show("../evil tool", &result, folder.path());
+        assert!(shown.unsaved.is_none(), "{shown:?}");
         let path = |name: &str| folder.path().join(name).display().to_string();
         assert_eq!(
             shown.lines,
@@ -141,14 +155,24 @@ mod tests {
                 r#"{"rays":3,"type":"hologram"}"#.to_owned(),
             ]
         );
-        show("../evil tool", &result, folder.path()).expect("it can be saved again");
+        show("../evil tool", &result, folder.path());
         assert_eq!(std::fs::read(path("_evil_tool-1.png")).expect("a second file"), [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_saved_leaves_the_text_readable() {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": "AAEC"});
+        let result = json!({"content": [image, {"type": "text", "text": "hello"}]});
+        let shown = show("t", &result, Path::new("/does/not/exist"));
+        assert_eq!(shown.lines, ["hello"]);
+        assert!(shown.unsaved.is_some());
     }
 
     #[test]
     fn structured_content_is_shown_where_there_is_no_text() {
         let result = json!({"content": [], "structuredContent": {"a": 1}, "isError": true});
-        let shown = show("t", &result, Path::new(".")).expect("nothing to save");
-        assert_eq!(shown, Shown { lines: vec!["{\n  \"a\": 1\n}".to_owned()], is_error: true });
+        let shown = show("t", &result, Path::new("."));
+        assert_eq!(shown.lines, ["{\n  \"a\": 1\n}"]);
+        assert!(shown.is_error);
     }
 }

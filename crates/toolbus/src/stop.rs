@@ -1,29 +1,46 @@
-//! The wish to stop: SIGTERM or Ctrl-C, as a token that services watch.
+//! The wish to stop: SIGTERM, Ctrl-C or the end of the terminal, one by one or as a token that services watch.
 
 use crate::failure::Failure;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Cancelled by the first SIGTERM, SIGINT or SIGHUP. A second one ends the process at once.
+/// From now on these signals don't end the process; whoever listens decides what they do.
+pub struct StopWishes {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl StopWishes {
+    pub fn listen() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(Failure::Runtime);
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}
+
+/// Cancelled by the first wish. A second one ends the process at once.
 pub fn stop_signal() -> Result<CancellationToken, Failure> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::Runtime)?;
+    let mut wishes = StopWishes::listen()?;
     let stop = CancellationToken::new();
     let wish = stop.clone();
     tokio::spawn(async move {
-        for wished_before in [false, true] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                _ = hang_up.recv() => {}
-            }
-            if wished_before {
-                // Children are ended by their guards, which see that we are gone.
-                std::process::exit(130);
-            }
-            wish.cancel();
-        }
+        wishes.next().await;
+        wish.cancel();
+        wishes.next().await;
+        // Children are ended by their guards, which see that we are gone.
+        std::process::exit(130);
     });
     Ok(stop)
 }

@@ -1,9 +1,12 @@
 //! `toolbus broker`: the mailboxes, their WebSocket and the MCP endpoint, until SIGTERM or Ctrl-C.
 
 use super::tell;
+use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
+use crate::reach::from_here;
+use crate::roles::unknown_role;
 use crate::stop::stop_signal;
 use clap::Args;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -55,6 +58,9 @@ pub struct OpenBroker {
 
 #[derive(Args)]
 pub struct BrokerCommandArgs {
+    /// The toolbus.toml to read `listen` and `data` from. Default: toolbus.toml in this folder, or in ~/.config/toolbus.
+    #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     broker: BrokerArgs,
     #[command(flatten)]
@@ -62,13 +68,18 @@ pub struct BrokerCommandArgs {
 }
 
 pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
+    let local = LocalBroker::load(args.config.as_deref())?;
+    let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
+    let unknown = [("--loopback-role", &args.endpoint.loopback_role), ("--mcp-role", &args.endpoint.mcp_role)];
+    let unknown = unknown.map(|(option, role)| unknown_role(option, role.as_deref(), &roles));
     let stop = stop_signal()?;
-    let broker = args.broker.open().await?;
+    let broker = args.broker.or(local.listen, local.data).open().await?;
     let loopback_role = args.endpoint.loopback_role.clone();
     endpoint::mount(&broker, args.endpoint)?;
-    let mut text = format!("{}\nMCP over HTTP at http://{}{}", broker.whereabouts(), broker.address, endpoint::PATH);
-    if let Some(role) = loopback_role {
-        text.push_str(&format!("\n{}", endpoint::warning(&role)));
+    let mut text = broker.whereabouts();
+    text.push_str(&format!("\nMCP over HTTP at http://{}{}", from_here(broker.address), endpoint::PATH));
+    for warning in loopback_role.map(|role| endpoint::warning(&role)).into_iter().chain(unknown.into_iter().flatten()) {
+        text.push_str(&format!("\n{warning}"));
     }
     tell(&text);
     let server = Arc::clone(&broker.server);

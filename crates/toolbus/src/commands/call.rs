@@ -1,15 +1,17 @@
 //! `toolbus call`: one call of one tool, over the bus to the host that has it.
 //!
 //! The exit code says how it ended: 0 the tool's result, 1 the tool's or its server's error, 2 anything else (the bus,
-//! the arguments), 130 cancelled by Ctrl-C.
+//! the arguments), 130 cancelled by Ctrl-C or SIGTERM.
 
 use super::{parse_duration, print_line};
 use crate::arguments;
+use crate::around::{Around, SENTENCES};
 use crate::catalog::{Catalog, ToolSeen};
 use crate::failure::Failure;
 use crate::progress::{Progress, one_line};
 use crate::reach::{ReachArgs, passing_agent};
 use crate::show::show;
+use crate::stop::StopWishes;
 use crate::table::age;
 use clap::Args;
 use serde_json::{Value, json};
@@ -17,7 +19,8 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use toolbus_client::{Call, CallItem, MultiplexedClient, SendOptions};
+use tokio::sync::mpsc;
+use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{
     ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, codes, meta, raw,
 };
@@ -49,7 +52,7 @@ pub struct CallArgs {
     /// How long the call may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
-    /// Folder for images and other files in the result.
+    /// Folder for images and other files in the result; made if it is not there.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
     /// Send the arguments as they are, without checking them against the tool's schema.
@@ -70,8 +73,11 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     let given = args.arguments.clone().map(read_arguments).transpose()?;
     let client = args.reach.connect(passing_agent(args.role.clone()), true).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
-    let tool = catalog.tool(&args.tool)?;
+    let tool = catalog.tool(&args.tool, args.role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;
+    // A result that can't be kept is found out about before there is one.
+    let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };
+    std::fs::create_dir_all(&args.out).map_err(unusable)?;
     let client = client.into_multiplexed();
     let session = uuid::Uuid::new_v4().to_string();
     let ended = exchange(&client, &args, &tool, &session, arguments).await;
@@ -135,13 +141,39 @@ async fn exchange(
     });
     let message = message(client, &request)?;
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
-    let ended = follow(&mut call, &mut progress).await;
+    let around = Around::new(tool.host.online);
+    let (say, mut sentences) = mpsc::channel(SENTENCES);
+    let following = follow(&mut call, &mut progress, &mut sentences);
+    let ended = tokio::select! {
+        ended = following => ended,
+        never = around.watch(client, &tool.host.name, &say) => match never {},
+    };
     progress.finish();
-    ended
+    match ended {
+        Err(Failure::Client(BrokerError::Timeout(_))) => Err(missed(args, &tool.host.name, &around)),
+        ended => ended,
+    }
+}
+
+/// What it means that the deadline passed.
+fn missed(args: &CallArgs, host: &str, around: &Around) -> Failure {
+    let (tool, host, limit) = (args.tool.clone(), host.to_owned(), args.deadline);
+    if around.broker_away() {
+        Failure::BrokerAway { tool, limit }
+    } else if around.host_away() {
+        Failure::HostAway { tool, host, limit, never_there: around.never_there() }
+    } else {
+        Failure::CallTimeout { tool, limit }
+    }
 }
 
 /// Until the reply, or until nobody wants to wait for it any more.
-async fn follow(call: &mut Call, progress: &mut Progress) -> Result<Ended, Failure> {
+async fn follow(
+    call: &mut Call,
+    progress: &mut Progress,
+    sentences: &mut mpsc::Receiver<String>,
+) -> Result<Ended, Failure> {
+    let mut stop = StopWishes::listen()?;
     let mut give_up = None;
     loop {
         let patience = async {
@@ -154,13 +186,15 @@ async fn follow(call: &mut Call, progress: &mut Progress) -> Result<Ended, Failu
             item = call.next() => match item {
                 Some(CallItem::Event(body)) => show_event(&body, progress),
                 Some(CallItem::Reply(reply)) => return read_reply(reply),
-                None => return Err(Failure::Client(toolbus_client::BrokerError::Closed)),
+                None => return Err(Failure::Client(BrokerError::Closed)),
             },
-            _ = tokio::signal::ctrl_c() => {
+            Some(sentence) = sentences.recv() => progress.say(&sentence),
+            () = stop.next() => {
                 if give_up.is_some() {
                     return Ok(Ended::Cancelled);
                 }
                 call.cancel();
+                progress.stop();
                 progress.say("cancelling; Ctrl-C again leaves at once");
                 give_up = Some(tokio::time::Instant::now() + CANCEL_PATIENCE);
             }
@@ -169,7 +203,7 @@ async fn follow(call: &mut Call, progress: &mut Progress) -> Result<Ended, Failu
     }
 }
 
-fn read_reply(reply: Result<InboxMessage, toolbus_client::BrokerError>) -> Result<Ended, Failure> {
+fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure> {
     let reply = reply?;
     let body = String::from_utf8_lossy(reply.body.as_bytes());
     Ok(match HostReply::parse(&body)? {
@@ -236,14 +270,15 @@ fn report(args: &CallArgs, outcome: Outcome) -> Result<ExitCode, Failure> {
             return Ok(code);
         }
     };
-    let shown = show(&args.tool, &value, &args.out)?;
+    let shown = show(&args.tool, &value, &args.out);
     for line in shown.lines {
         if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }
     }
     if shown.is_error {
         eprintln!("error: {} failed", args.tool);
     }
-    Ok(code)
+    // After the rest has been said: a file that can't be written is no reason to lose the text.
+    shown.unsaved.map_or(Ok(code), |error| Err(error.into()))
 }
 
 fn report_error(args: &CallArgs, error: &Raw) -> Result<ExitCode, Failure> {

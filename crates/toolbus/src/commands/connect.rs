@@ -4,13 +4,16 @@
 use super::parse_duration;
 use crate::failure::Failure;
 use crate::front_bus;
+use crate::no_broker::Meanwhile;
 use crate::reach::{BusArgs, in_role};
+use crate::stdin::{self, Input};
+use crate::stop::stop_signal;
 use clap::Args;
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_client::{BrokerClient, BrokerError};
+use toolbus_client::{BrokerClient, BrokerError, KnownHosts};
 use toolbus_protocol::AgentRef;
-use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_stdio};
+use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_streams};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -33,33 +36,62 @@ pub struct ConnectArgs {
     bus: BusArgs,
 }
 
-/// A broker that is just starting, or restarting, is waited for.
-const BROKER_PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(300);
+/// The wait before the next attempt to reach the broker, doubling up to the longest.
+const BACKOFF: Duration = Duration::from_millis(200);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+/// The same for saying that there is none.
+const FIRST_SILENCE: Duration = Duration::from_secs(1);
+const LONGEST_SILENCE: Duration = Duration::from_secs(30);
+/// How long it may take until the hosts' goodbye has arrived at the broker.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
-    let client = connect(&args).await?;
-    let bus = front_bus::open(client).await?;
+    let stop = stop_signal()?;
+    let (mut input, mut output) = (stdin::input(), stdin::output());
+    let mut meanwhile = Meanwhile::new(&mut input, &mut output, args.bus.url());
+    let client = tokio::select! {
+        client = connect(&args) => client?,
+        ended = meanwhile.run() => return ended,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let before = meanwhile.into_bytes();
+    let bus = tokio::select! {
+        bus = front_bus::open(client) => bus?,
+        () = stop.cancelled() => return Ok(()),
+    };
     let options = WorkerOptions { host: args.host, call_deadline: args.deadline, ..WorkerOptions::default() };
-    let serving = serve_stdio(Worker::new(bus, options), StdioOptions::default());
-    let stop = crate::stop::stop_signal()?;
-    tokio::select! {
-        outcome = serving => Ok(outcome?),
-        () = stop.cancelled() => Ok(()),
+    let worker = Worker::new(bus.clone(), options);
+    let outcome = serve_streams(worker, Input::new(before, input, stop.clone()), output, StdioOptions::default()).await;
+    // The goodbye to the hosts was sent without a wait. An answer of the broker to a later question says that it is there.
+    let client = bus.client().client();
+    let arrival = async {
+        client.next_connection(0).await;
+        client.hosts(&KnownHosts::new()).await
+    };
+    tokio::time::timeout(FAREWELL, arrival).await.ok();
+    match outcome {
+        Err(_) if stop.is_cancelled() => Ok(()),
+        outcome => Ok(outcome?),
     }
 }
 
+/// For as long as it takes: the client that started us decides when it has waited enough.
 async fn connect(args: &ConnectArgs) -> Result<BrokerClient, Failure> {
     let name = args.id.clone().unwrap_or_else(|| format!("connect-{}", uuid::Uuid::new_v4()));
     let me = in_role(AgentRef::new(name), args.role.clone());
-    let patience = Instant::now() + BROKER_PATIENCE;
+    let (mut backoff, mut silence) = (BACKOFF, FIRST_SILENCE);
+    let mut speak_at = Instant::now();
     loop {
-        match args.bus.connect(me.clone(), true).await {
-            Err(Failure::Client(BrokerError::Transport(reason))) if Instant::now() < patience => {
-                tracing::warn!("no broker yet: {reason}");
-                tokio::time::sleep(PAUSE).await;
-            }
+        let failure = match args.bus.connect(me.clone(), true).await {
+            Err(failure @ (Failure::Client(BrokerError::Transport(_)) | Failure::NoBroker { .. })) => failure,
             outcome => return outcome,
+        };
+        if Instant::now() >= speak_at {
+            tracing::warn!("{failure}; still trying");
+            speak_at = Instant::now() + silence;
+            silence = (silence * 2).min(LONGEST_SILENCE);
         }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(LONGEST_BACKOFF);
     }
 }

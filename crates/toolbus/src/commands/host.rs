@@ -1,6 +1,7 @@
 //! `toolbus host`: runs MCP servers on this machine for workers anywhere. It dials out to the broker, so it needs no open
 //! port, and it comes back whenever the broker does.
 
+use super::tell;
 use crate::failure::Failure;
 use crate::hosting::HostingArgs;
 use crate::reach::BusArgs;
@@ -33,6 +34,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
     let hosting = args.hosting.hosting(&config, false)?;
     let stop = stop_signal()?;
+    tell(&format!("hosting {} as {:?}\nfor the broker at {}", hosting.server_names(), hosting.name, args.bus.url()));
     let mut backoff = BACKOFF;
     loop {
         let began = Instant::now();

@@ -2,7 +2,7 @@
 
 use super::print_line;
 use crate::catalog::{Catalog, HostSeen, ToolSeen};
-use crate::failure::Failure;
+use crate::failure::{Failure, ROLE_HINT, whom};
 use crate::progress::one_line;
 use crate::reach::{ReachArgs, passing_agent};
 use crate::table::{age, table, terminal_width};
@@ -24,13 +24,13 @@ pub struct ToolsArgs {
 }
 
 pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(passing_agent(args.role), false).await?;
+    let client = args.reach.connect(passing_agent(args.role.clone()), false).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     client.close().await;
     if args.reach.json {
         return print_line(&as_json(&catalog));
     }
-    print_line(&as_text(&catalog, terminal_width()))
+    print_line(&as_text(&catalog, args.role.as_deref(), terminal_width()))
 }
 
 fn as_json(catalog: &Catalog) -> String {
@@ -75,7 +75,7 @@ struct ToolJson {
     definition: Raw,
 }
 
-fn as_text(catalog: &Catalog, width: Option<usize>) -> String {
+fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> String {
     if catalog.hosts.is_empty() {
         return "No host has announced any tools yet.\n\
             Start one with `toolbus up` (with a demo server if you configure none) or `toolbus host --broker URL`."
@@ -90,7 +90,13 @@ fn as_text(catalog: &Catalog, width: Option<usize>) -> String {
         let hints = tool.hints().join(", ");
         rows.push([tool.name(), tool.server.name.clone(), host, hints, one_line(&tool.description())]);
     }
-    let mut text = if rows.len() > 1 { table(&rows, width) } else { "The hosts have no tools for you.".to_owned() };
+    let mut text = match rows.len() {
+        1 if catalog.has_nothing_for_role() => {
+            format!("The hosts have no tools for {}.\nhint: {ROLE_HINT}", whom(role))
+        }
+        1 => "The hosts have no tools now.".to_owned(),
+        _ => table(&rows, width),
+    };
     for remark in catalog.hosts.iter().flat_map(remarks) {
         text.push_str("\n\n");
         text.push_str(&remark);

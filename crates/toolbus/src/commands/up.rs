@@ -1,15 +1,14 @@
 //! `toolbus up`: all of it in one process. The broker, a host with the servers of the configuration (or with the demo
 //! server), and the MCP endpoint for HTTP clients.
 
-use super::broker::{BrokerArgs, OpenBroker};
+use super::broker::BrokerArgs;
 use super::tell;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
 use crate::stop::stop_signal;
+use crate::welcome::Welcome;
 use clap::Args;
-use serde_json::json;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -41,9 +40,17 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let hosting = args.hosting.hosting(&config, true)?;
     let stop = stop_signal()?;
     let broker = args.broker.or(config.listen, config.data.clone()).open().await?;
-    let loopback_role = args.endpoint.loopback_role.clone();
+    let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
     endpoint::mount(&broker, args.endpoint)?;
-    welcome(&broker, &hosting, loopback_role.as_deref());
+    let roles: Vec<&str> = config.roles.iter().map(|(role, _)| role.as_str()).collect();
+    let welcome = Welcome {
+        broker: &broker,
+        hosting: &hosting,
+        roles,
+        loopback_role: loopback_role.as_deref(),
+        mcp_role: mcp_role.as_deref(),
+    };
+    tell(&welcome.text());
 
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
@@ -88,68 +95,4 @@ async fn host_once(server: Arc<BrokerServer>, hosting: &Hosting, stop: &Cancella
     let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
     run_host(client, hosting.options.clone(), stop.clone()).await?;
     Ok(())
-}
-
-/// Everything in one piece: whoever reads it may stop reading at any line.
-fn welcome(broker: &OpenBroker, hosting: &Hosting, loopback_role: Option<&str>) {
-    let names: Vec<&str> = hosting.options.config.servers.iter().map(|server| server.name.as_str()).collect();
-    let hosted = match hosting.demo {
-        true => "the demo server; `toolbus init` writes a toolbus.toml for servers of your own".to_owned(),
-        false => names.join(", "),
-    };
-    let mut text = format!("{}\nhosting {hosted}\n", broker.whereabouts());
-    if let Some(role) = loopback_role {
-        text.push_str(&format!("\n{}\n", endpoint::warning(role)));
-    }
-    text.push_str(&format!(
-        "\nMCP clients that start a program (stdio):\n  {}\n  or in their configuration:\n  {}\n",
-        paste_for_stdio(broker.address),
-        snippet(broker.address),
-    ));
-    text.push_str(&format!(
-        "\nMCP clients that speak HTTP:\n  http://{}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n",
-        broker.address,
-        endpoint::PATH,
-        broker.token_file.display()
-    ));
-    text.push_str(&format!("\nTry in another terminal:\n{}", next_commands(broker, hosting.demo)));
-    tell(&text);
-}
-
-fn paste_for_stdio(address: SocketAddr) -> String {
-    format!("claude mcp add toolbus -- {} connect --broker ws://{address}/bus", program())
-}
-
-fn snippet(address: SocketAddr) -> String {
-    let connect = json!({"command": program(), "args": ["connect", "--broker", format!("ws://{address}/bus")]});
-    json!({"mcpServers": {"toolbus": connect}}).to_string()
-}
-
-/// What a client should start: the name if it is on the path, else where this program is.
-fn program() -> String {
-    let me = std::env::current_exe().unwrap_or_default();
-    let on_path = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("toolbus") == me));
-    if on_path { "toolbus".to_owned() } else { me.to_string_lossy().into_owned() }
-}
-
-fn next_commands(broker: &OpenBroker, demo: bool) -> String {
-    let to = match broker.address.port() {
-        super::broker::DEFAULT_PORT => String::new(),
-        _ => format!(" --broker ws://{}/bus", broker.address),
-    };
-    let program = program();
-    let commands = match demo {
-        true => [
-            format!("{program} tools{to}"),
-            format!("{program} call now --arg zone=Asia/Tokyo{to}"),
-            format!("{program} call countdown --arg from=20{to}"),
-        ],
-        false => [
-            format!("{program} tools{to}"),
-            format!("{program} call TOOL --arg NAME=VALUE{to}"),
-            format!("{program} ps{to}"),
-        ],
-    };
-    commands.map(|command| format!("  {command}")).join("\n")
 }

@@ -79,6 +79,25 @@ impl Config {
 pub struct LocalBroker {
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
+    /// Those that have rules.
+    pub roles: Vec<String>,
+}
+
+impl LocalBroker {
+    /// For a broker without a host: only what is about it is read, and has to be right.
+    pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
+        let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else { return Ok(Self::default()) };
+        let local = read::read_broker(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
+        Ok(local.beside(&file))
+    }
+
+    /// A path in the file means the same wherever the command is started.
+    fn beside(mut self, file: &Path) -> Self {
+        if let (Some(data), Some(folder)) = (&self.data, file.parent()) {
+            self.data = Some(folder.join(data));
+        }
+        self
+    }
 }
 
 /// For commands that only want to reach the broker: whatever else is wrong in the file is not their business.
@@ -86,9 +105,7 @@ pub fn local_broker() -> LocalBroker {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
     let read = || {
         let file = explicit.or_else(usual_file)?;
-        let mut local = read::read_local(&std::fs::read_to_string(&file).ok()?)?;
-        local.data = local.data.map(|data| file.parent().map_or(data.clone(), |folder| folder.join(&data)));
-        Some(local)
+        Some(read::read_local(&std::fs::read_to_string(&file).ok()?)?.beside(&file))
     };
     read().unwrap_or_default()
 }

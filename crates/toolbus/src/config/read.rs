@@ -8,22 +8,18 @@ use toml::de::{DeTable, DeValue};
 use toolbus_upstream::read_toml_servers;
 
 const KEYS: [&str; 5] = ["listen", "data", "name", "servers", "roles"];
+const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
 const ROLE_KEYS: [&str; 1] = ["allow"];
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
 pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigProblem> {
-    let file = DeTable::parse(text).map_err(|error| {
-        let position = Position::of_offset(text, error.span().map_or(0, |span| span.start));
-        ConfigProblem::Syntax(position, error.message().to_owned())
-    })?;
+    let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
     let reader = Reader { text };
     let mut config = Config::default();
     for (key, value) in file.get_ref() {
         match &**key.get_ref() {
-            "listen" => {
-                config.listen = Some(reader.parsed("listen", value, "an address such as \"127.0.0.1:7420\"")?)
-            }
+            "listen" => config.listen = Some(reader.parsed("listen", value, ADDRESS)?),
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "roles" => config.roles = reader.roles(value)?,
@@ -38,11 +34,44 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
     Ok(config)
 }
 
+fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
+    let span = error.span().unwrap_or_default();
+    let position = Position::of_offset(text, span.start);
+    let mut reason = error.message().to_owned();
+    // The parser doesn't say what is there twice.
+    if reason.starts_with("duplicate key") {
+        let line = text.lines().nth(position.line - 1).unwrap_or_default().trim();
+        let name = if line.starts_with('[') { line } else { line.split('=').next().unwrap_or(line).trim_end() };
+        reason = format!("{name} stands in the file twice");
+    }
+    ConfigProblem::Syntax(position, reason)
+}
+
 /// Only where the broker is, and only if that can be read.
 pub fn read_local(text: &str) -> Option<LocalBroker> {
     let file = DeTable::parse(text).ok()?;
     let text = |key: &str| file.get_ref().get(key).and_then(|value| value.get_ref().as_str());
-    Some(LocalBroker { listen: text("listen").and_then(|text| text.parse().ok()), data: text("data").map(Into::into) })
+    let roles = file.get_ref().get("roles").and_then(|value| value.get_ref().as_table());
+    let roles = roles.into_iter().flatten().map(|(role, _)| role.get_ref().to_string()).collect();
+    let listen = text("listen").and_then(|text| text.parse().ok());
+    Some(LocalBroker { listen, data: text("data").map(Into::into), roles })
+}
+
+/// What a broker alone has to know. Servers and their variables are a host's business.
+pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
+    let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
+    let reader = Reader { text };
+    let mut local = LocalBroker::default();
+    for (key, value) in file.get_ref() {
+        match &**key.get_ref() {
+            "listen" => local.listen = Some(reader.parsed("listen", value, ADDRESS)?),
+            "data" => local.data = Some(reader.text("data", value)?.into()),
+            "roles" => local.roles = reader.roles(value)?.into_iter().map(|(role, _)| role).collect(),
+            known if KEYS.contains(&known) => {}
+            _ => return Err(reader.unknown(key, "", &KEYS)),
+        }
+    }
+    Ok(local)
 }
 
 struct Reader<'a> {
@@ -140,6 +169,10 @@ mod tests {
         );
         check("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
         check("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
+        check(
+            "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
+            "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
+        );
         check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles");
     }
 }

@@ -39,11 +39,21 @@ async fn mistakes_in_a_configuration_are_said_with_their_place_and_a_hint() {
     check("toolbus.toml", "lisen = 1", &up, &["line 1, column 1", "lisen", "did you mean listen?"]).await;
     check("toolbus.toml", "[servers.a]\ncommand = 'x'\nargz = []", &up, &["line 3, column 1", "argz", "args"]).await;
     check("toolbus.toml", "[servers.a]", &up, &["neither a command nor a url"]).await;
-    check("toolbus.toml", "[servers.a]\nurl='http://x'\nheaders={A='${NO_SUCH}'}", &up, &["NO_SUCH", "is not set"])
+    check("toolbus.toml", "[servers.a]\ncomand = 'x'", &up, &["line 2, column 1", "comand", "did you mean `command`?"])
         .await;
-    check("toolbus.toml", "[servers.a]\ncommand='a'\n[servers.a]\ncommand='b'", &up, &["line 3"]).await;
+    check("toolbus.toml", "[servers.'a/b']\ncommand = 'x'", &up, &["a/b", "slash"]).await;
+    check(
+        "toolbus.toml",
+        "[servers.a]\nurl='http://x'\nheaders={A='${NO_SUCH}'}",
+        &up,
+        &["NO_SUCH", "is not set", "line 3"],
+    )
+    .await;
+    check("toolbus.toml", "[servers.a]\ncommand='a'\n[servers.a]\ncommand='b'", &up, &["line 3", "[servers.a]"]).await;
     check("toolbus.toml", "[roles.a]\nallow=['x[']\n[servers.s]\ncommand='x'", &up, &["x[", "pattern"]).await;
     check("mcp.json", r#"{"mcpServers": {"a": {"command": "${NO_SUCH}"}}}"#, &host, &["NO_SUCH"]).await;
+    let mistyped = "{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\"}}}";
+    check("mcp.json", mistyped, &host, &["line 2, column 9", "comand", "did you mean `command`?"]).await;
     check("mcp.json", r#"{"mcpServers": {}}"#, &host, &["no servers to host", "hint:"]).await;
     check("mcp.json", "{", &host, &["mcp.json", "line 1"]).await;
     check("other", "", &host, &["mcp.json", "can't be read"]).await;
@@ -86,6 +96,9 @@ async fn roles_of_the_configuration_see_and_call_only_what_they_may() {
     };
     soon("the clerk's tools", async { while tools(&["--role", "clerk"]).await != ["now", "text_stats"] {} }).await;
     assert_eq!(tools(&[]).await, Vec::<String>::new(), "no role, no tools");
+    assert!(place.said.contains("--role clerk") && place.said.contains("--mcp-role"), "{}", place.said);
+    place.run(&["tools"]).await.check(0, &["callers without a role", "--role or TOOLBUS_ROLE"], &[]);
+    place.run(&["call", "now", "--role", "clrek"]).await.check(2, &[], &["none for the role \"clrek\"", "--role"]);
     place.run(&["call", "now", "--role", "clerk"]).await.check(0, &["UTC"], &[]);
     place.run(&["call", "slow", "--role", "clerk"]).await.check(2, &[], &["no tool"]);
 }

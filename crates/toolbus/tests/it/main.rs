@@ -15,3 +15,4 @@ mod mcp_process;
 mod process;
 mod support;
 mod up;
+mod up_trouble;

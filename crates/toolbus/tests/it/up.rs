@@ -12,9 +12,9 @@ use tokio::process::{Child, Command};
 /// A folder of one's own with `toolbus up` in it.
 pub struct Place {
     pub folder: TempDir,
-    up: Child,
+    pub up: Child,
     url: String,
-    said: String,
+    pub said: String,
 }
 
 pub fn toolbus(folder: &Path) -> Command {
@@ -28,7 +28,7 @@ pub fn toolbus(folder: &Path) -> Command {
 }
 
 impl Place {
-    async fn start(args: &[&str]) -> Self {
+    pub async fn start(args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self::start_in(folder, args).await
     }
@@ -56,7 +56,7 @@ impl Place {
         Self { folder, up, url, said }
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = toolbus(self.folder.path());
         command.args(args).env("TOOLBUS_BROKER", &self.url);
         command
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Until the demo server's tools are there.
-    async fn settled(self) -> Self {
+    pub async fn settled(self) -> Self {
         soon("the tools", async { while !self.run(&["tools"]).await.out.contains("text_stats") {} }).await;
         self
     }
@@ -124,6 +124,9 @@ async fn exit_codes_tell_a_result_from_the_tools_error_and_from_everything_else(
     place.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
     place.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
     place.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from has to be of type integer"]);
+    place.run(&["call", "now", "--arg", "zone=a", "--arg", "zone=b"]).await.check(2, &[], &["2 times", "give it once"]);
+    place.run(&["call", "now", "--host", "nohost"]).await.check(2, &[], &["no host \"nohost\"", "known: host"]);
+    place.run(&["tools", "--host", "nohost"]).await.check(1, &[], &["no host \"nohost\"", "known: host"]);
     place.run(&["call", "now", "{zone}"]).await.check(2, &[], &["not JSON", "hint: quote"]);
     place.run(&["call", "now", "{}", "--arg", "a=b"]).await.check(2, &[], &["cannot be used with"]);
     place.run(&["call", "now", "--broker", "ws://127.0.0.1:1/bus"]).await.check(2, &[], &["can't reach"]);
@@ -134,11 +137,10 @@ async fn progress_is_told_and_images_are_saved_beside_each_other() {
     let place = Place::start(&[]).await.settled().await;
     let counted = place.run(&["call", "countdown", "--arg", "from=3", "--arg", "interval_ms=1"]).await;
     counted.check(0, &["Counted from 3 to 0."], &["progress 1/3 2 to go", "progress 3/3 0 to go"]);
-    let out = place.folder.path().join("pictures");
-    std::fs::create_dir(&out).expect("writable");
+    let out = place.folder.path().join("new/pictures");
     for name in ["chart.png", "chart-1.png"] {
-        let drawn = place.run(&["call", "chart", "--arg", "values=1,-2,3.5", "--out", "pictures"]).await;
-        drawn.check(0, &["A chart of 3 numbers.", &format!("saved to pictures/{name}")], &[]);
+        let drawn = place.run(&["call", "chart", "--arg", "values=1,-2,3.5", "--out", "new/pictures"]).await;
+        drawn.check(0, &["A chart of 3 numbers.", &format!("saved to new/pictures/{name}")], &[]);
         assert!(std::fs::read(out.join(name)).expect("it was saved").starts_with(b"\x89PNG"));
     }
 }
@@ -240,18 +242,18 @@ async fn connect_is_an_mcp_server_on_stdin_and_stdout() {
     assert!(soon("exit", child.wait()).await.expect("it can be waited for").success());
 }
 
-async fn signal(child: &Child, name: &str) {
+pub async fn signal(child: &Child, name: &str) {
     let pid = child.id().expect("it runs").to_string();
     let sent = Command::new("kill").args(["-s", name, &pid]).status().await.expect("kill exists");
     assert!(sent.success());
 }
 
-fn is_running(pid: u32) -> bool {
+pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-fn descendants(pid: u32) -> Vec<u32> {
+pub fn descendants(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children: Vec<u32> = text.split_whitespace().filter_map(|child| child.parse().ok()).collect();
     children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()

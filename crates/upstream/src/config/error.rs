@@ -8,10 +8,13 @@ pub enum ConfigError {
     NoServers,
     #[error("server {server:?} is configured twice{}", at(position))]
     DuplicateServer { server: String, position: Option<Position> },
-    #[error("server {server:?}: the environment variable {variable} is not set (it stands in {key})")]
-    MissingVariable { server: String, variable: String, key: String },
-    #[error("server {server:?}: `${{` without `}}` in {key}")]
-    OpenVariable { server: String, key: String },
+    #[error(
+        "server {server:?}: the environment variable {variable}, which stands in {key}, is not set{}",
+        at(position)
+    )]
+    MissingVariable { server: String, variable: String, key: String, position: Option<Position> },
+    #[error("server {server:?}: `${{` without `}}` in {key}{}", at(position))]
+    OpenVariable { server: String, key: String, position: Option<Position> },
     #[error("server {server:?} has neither a command nor a url{}", at(position))]
     NoTransport { server: String, position: Option<Position> },
     #[error("server {server:?} has both a command and a url{}", at(position))]

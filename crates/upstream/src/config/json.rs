@@ -4,7 +4,7 @@
 use super::ServersRead;
 use super::error::{ConfigError, Position};
 use super::expand::Environment;
-use super::settings::{Node, Settings, Value};
+use super::settings::{Node, Settings, Value, nearest};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
@@ -27,13 +27,34 @@ pub fn read_mcp_servers_json(text: &str, env: Environment<'_>) -> Result<Servers
                 "server {name:?} is of type \"sse\", which MCP replaced by streamable HTTP; its url is tried as such"
             ));
         }
-        let (config, unknown) = Settings::new(&name, node, env)?.read()?;
+        let settings = Settings::new(&name, node, env)?;
+        if let Some(key) = settings.mistyped_transport() {
+            let position = position_of(text, &["mcpServers", &name, key]);
+            return Err(ConfigError::UnknownKey { nearest: nearest(key), key: key.to_owned(), server: name, position });
+        }
+        let (config, unknown) = settings.read()?;
         for (key, _) in unknown {
             read.warnings.push(format!("server {name:?}: the key {key:?} means nothing to toolbus"));
         }
         read.servers.push(config);
     }
     Ok(read)
+}
+
+/// Where the last of these keys stands, each looked for behind the one before it. A key that is written with escapes is
+/// not found, which costs the reader a search and nothing else.
+fn position_of(text: &str, path: &[&str]) -> Option<Position> {
+    let mut from = 0;
+    let mut found = None;
+    for key in path {
+        let quoted = format!("\"{key}\"");
+        let mut places = text[from..].match_indices(&quoted).map(|(at, _)| from + at);
+        let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
+        let at = places.find(is_key)?;
+        from = at + quoted.len();
+        found = Some(at);
+    }
+    found.map(|at| Position::of_offset(text, at))
 }
 
 fn is_sse(node: &Node) -> bool {

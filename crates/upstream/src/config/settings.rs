@@ -67,8 +67,10 @@ impl<'a> Settings<'a> {
     pub fn new(server: &'a str, node: Node, env: Environment<'a>) -> Result<Self, ConfigError> {
         let reason = match server.chars().count() {
             0 => Some("it is empty"),
-            1..=MAX_NAME_CHARS if !server.chars().any(char::is_control) => None,
-            1..=MAX_NAME_CHARS => Some("it has control characters"),
+            1..=MAX_NAME_CHARS if server.chars().any(char::is_control) => Some("it has control characters"),
+            // In the patterns of roles a slash stands between a server and its tool.
+            1..=MAX_NAME_CHARS if server.contains('/') => Some("it has a slash"),
+            1..=MAX_NAME_CHARS => None,
             _ => Some("it is too long"),
         };
         if let Some(reason) = reason {
@@ -82,6 +84,22 @@ impl<'a> Settings<'a> {
         Ok(Self { server, position, table, env, disabled: false })
     }
 
+    /// The first key that no server has. To be asked before anything else: a mistyped `command` should be called that.
+    pub fn first_unknown(&self) -> Option<UnknownKey> {
+        let unknown = self.table.iter().find(|(key, _)| !KEYS.contains(&key.as_str()));
+        unknown.map(|(key, node)| (key.clone(), node.position))
+    }
+
+    /// A key that looks like a mistyped one, where the server can't be reached as it is.
+    pub fn mistyped_transport(&self) -> Option<&str> {
+        let has = |wanted: &str| self.table.iter().any(|(key, _)| key == wanted);
+        if has("command") || has("url") {
+            return None;
+        }
+        let mistyped = |key: &&str| !KEYS.contains(key) && matches!(nearest(key), Some("command" | "url"));
+        self.table.iter().map(|(key, _)| key.as_str()).find(mistyped)
+    }
+
     /// The server, and the keys that nobody asked for.
     pub fn read(mut self) -> Result<(ServerConfig, Vec<UnknownKey>), ConfigError> {
         self.disabled = self.flag("disabled")?.unwrap_or(false);
@@ -89,7 +107,7 @@ impl<'a> Settings<'a> {
         config.disabled = self.disabled;
         config.prefix = self.text("prefix")?.filter(|prefix| !prefix.is_empty());
         config.session = self.choice("session", "\"per-worker\" or \"shared\"", |word| match word {
-            "per-worker" | "per_worker" => Some(SessionMode::PerWorker),
+            "per-worker" => Some(SessionMode::PerWorker),
             "shared" => Some(SessionMode::Shared),
             _ => None,
         })?;
@@ -175,14 +193,17 @@ impl<'a> Settings<'a> {
     }
 
     fn to_text(&self, key: &str, node: Node) -> Result<String, ConfigError> {
-        let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", node.position)) };
+        let position = node.position;
+        let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", position)) };
         let (server, key) = (self.server.to_owned(), key.to_owned());
         match expand(&text, self.env) {
             Ok(text) => Ok(text),
             // What never runs needs no variables.
             Err(_) if self.disabled => Ok(text),
-            Err(ExpandError::Missing(variable)) => Err(ConfigError::MissingVariable { server, variable, key }),
-            Err(ExpandError::Open) => Err(ConfigError::OpenVariable { server, key }),
+            Err(ExpandError::Missing(variable)) => {
+                Err(ConfigError::MissingVariable { server, variable, key, position })
+            }
+            Err(ExpandError::Open) => Err(ConfigError::OpenVariable { server, key, position }),
         }
     }
 

@@ -20,12 +20,12 @@ pub fn read_toml_servers(text: &str, env: Environment<'_>) -> Result<ServersRead
 
     let mut config = HostConfig::default();
     for (name, node) in servers {
-        let (server, unknown) = Settings::new(&name, node, env)?.read()?;
-        if let Some((key, position)) = unknown.into_iter().next() {
+        let settings = Settings::new(&name, node, env)?;
+        if let Some((key, position)) = settings.first_unknown() {
             let nearest = nearest(&key);
             return Err(ConfigError::UnknownKey { server: name, key, position, nearest });
         }
-        config.servers.push(server);
+        config.servers.push(settings.read()?.0);
     }
     Ok(ServersRead { servers: config.servers, warnings: Vec::new() })
 }

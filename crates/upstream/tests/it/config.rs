@@ -90,8 +90,28 @@ fn servers_of_a_toml_file_keep_the_files_order() {
 fn a_missing_variable_is_named_with_its_server_and_place() {
     check(
         json(r#"{"mcpServers": {"git": {"command": "x", "env": {"KEY": "a${GIT_TOKEN}"}}}}"#),
-        "server \"git\": the environment variable GIT_TOKEN is not set (it stands in env.KEY)",
+        "server \"git\": the environment variable GIT_TOKEN, which stands in env.KEY, is not set",
         "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
+    );
+    check(
+        toml("[servers.git]\ncommand = 'x'\nargs = [\n  'a',\n  '${GIT_TOKEN}',\n]"),
+        "server \"git\": the environment variable GIT_TOKEN, which stands in args[1], is not set (line 5, column 3)",
+        "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
+    );
+}
+
+#[test]
+fn a_mistyped_key_is_named_before_what_is_missing_because_of_it() {
+    let (message, hint) = ("server \"a\": unknown key \"comand\" (line 2, column 1)", "did you mean `command`?");
+    check(toml("[servers.a]\ncomand = 'x'"), message, hint);
+    let before = "{\"a\": \"a\", \"mcpServers\": {\"b\": {\"command\": \"comand\"}, \"a\":";
+    let message = "server \"a\": unknown key \"comand\" (line 2, column 2)";
+    check(json(&format!("{before}\n{{\"comand\": \"x\"}}}}}}")), message, hint);
+    let slash = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
+    check(
+        toml("[servers.'a/b']\ncommand = 'x'"),
+        "\"a/b\" is not usable as the name of a server: it has a slash",
+        slash,
     );
 }
 
