@@ -93,7 +93,10 @@ impl BrokerCore {
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
         let took = started.elapsed();
-        tracing::info!(batches = recovery.batches, torn_bytes = recovery.torn_bytes, ?took, "mailboxes are open");
+        match (recovery.batches, recovery.torn_bytes) {
+            (0, 0) => tracing::debug!(?took, "new mailboxes"),
+            (batches, torn_bytes) => tracing::info!(batches, torn_bytes, ?took, "mailboxes are open"),
+        }
 
         let state = State {
             engine,

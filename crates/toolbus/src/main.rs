@@ -18,7 +18,6 @@ mod reach;
 mod roles;
 mod schema;
 mod show;
-mod stdin;
 mod stop;
 mod table;
 mod welcome;

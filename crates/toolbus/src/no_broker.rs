@@ -2,13 +2,13 @@
 //! waited long enough is answered with an error, so that no client hangs on a silent server.
 
 use crate::failure::Failure;
-use crate::stdin::{Reader, Writer};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 use toolbus_mcp::{Id, Message, Outcome, Response, RpcError};
 use toolbus_protocol::ErrorCode;
 use toolbus_worker::StdioError;
+use toolbus_worker::{Input, Output};
 
 /// How long a request waits for a broker.
 pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
@@ -16,8 +16,8 @@ pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 const MOST_BYTES: usize = 16 << 20;
 
 pub struct Meanwhile<'a> {
-    input: &'a mut Reader,
-    output: &'a mut Writer,
+    input: &'a mut Input,
+    output: &'a mut Output,
     url: String,
     /// Whole lines, in order.
     lines: Vec<Kept>,
@@ -33,7 +33,7 @@ struct Kept {
 }
 
 impl<'a> Meanwhile<'a> {
-    pub fn new(input: &'a mut Reader, output: &'a mut Writer, url: String) -> Self {
+    pub fn new(input: &'a mut Input, output: &'a mut Output, url: String) -> Self {
         Self { input, output, url, lines: Vec::new(), partial: Vec::new(), is_at_end: false }
     }
 

@@ -21,6 +21,6 @@ pub use error::AuthFailure;
 pub use front::{Front, FrontCall, News};
 pub use http::{BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals};
 pub use options::WorkerOptions;
-pub use stdio::{StdioError, StdioOptions, serve_stdio, serve_streams};
+pub use stdio::{Input, Output, StdioError, StdioOptions, serve_streams, stdin, stdout};
 pub use view::{Upstream, View};
 pub use worker::Worker;

@@ -4,6 +4,8 @@
 mod lines;
 mod process;
 
+pub use process::{Input, Output, stdin, stdout};
+
 use crate::envelope::Envelope;
 use crate::front::{Front, FrontCall, News};
 use crate::worker::Worker;
@@ -47,12 +49,7 @@ pub enum StdioError {
     Write(#[source] std::io::Error),
 }
 
-/// Serves the client that started this process, until it closes stdin.
-pub async fn serve_stdio(worker: Arc<Worker>, options: StdioOptions) -> Result<(), StdioError> {
-    serve_streams(worker, process::input(), process::output(), options).await
-}
-
-/// The same over any two streams.
+/// Serves the client at the other end of two streams, until it closes its own or the service is stopped.
 pub async fn serve_streams(
     worker: Arc<Worker>,
     input: impl AsyncRead + Unpin,

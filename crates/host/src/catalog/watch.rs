@@ -39,13 +39,18 @@ impl From<ServerError> for Failure {
 pub async fn watch_server(host: Arc<Host>, server: Arc<Server>) {
     let limits = &host.options.limits;
     let mut backoff = limits.backoff;
+    let mut last_reason = None;
     loop {
         let begun = Instant::now();
         let failure = tokio::select! {
             failure = watch_once(&host, &server) => failure,
             () = host.shutdown.cancelled() => return,
         };
-        tracing::warn!(server = server.name(), reason = failure.reason, "a server is down");
+        // Said once, and again when there is something new to say.
+        if last_reason.as_ref() != Some(&failure.reason) {
+            tracing::warn!(server = server.name(), reason = failure.reason, "a server is down");
+            last_reason = Some(failure.reason.clone());
+        }
         server.availability.send_if_modified(|now| {
             let unknown = !matches!(now, Availability::Known(_));
             if unknown {

@@ -6,14 +6,15 @@ use crate::failure::Failure;
 use crate::front_bus;
 use crate::no_broker::Meanwhile;
 use crate::reach::{BusArgs, in_role};
-use crate::stdin::{self, Input};
 use crate::stop::stop_signal;
 use clap::Args;
+use std::io::Cursor;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
-use toolbus_client::{BrokerClient, BrokerError, KnownHosts};
+use toolbus_client::{BrokerClient, BrokerError};
 use toolbus_protocol::AgentRef;
-use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_streams};
+use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_streams, stdin, stdout};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -42,12 +43,10 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 /// The same for saying that there is none.
 const FIRST_SILENCE: Duration = Duration::from_secs(1);
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
-/// How long it may take until the hosts' goodbye has arrived at the broker.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
-    let (mut input, mut output) = (stdin::input(), stdin::output());
+    let (mut input, mut output) = (stdin(), stdout());
     let mut meanwhile = Meanwhile::new(&mut input, &mut output, args.bus.url());
     let client = tokio::select! {
         client = connect(&args) => client?,
@@ -60,19 +59,9 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
         () = stop.cancelled() => return Ok(()),
     };
     let options = WorkerOptions { host: args.host, call_deadline: args.deadline, ..WorkerOptions::default() };
-    let worker = Worker::new(bus.clone(), options);
-    let outcome = serve_streams(worker, Input::new(before, input, stop.clone()), output, StdioOptions::default()).await;
-    // The goodbye to the hosts was sent without a wait. An answer of the broker to a later question says that it is there.
-    let client = bus.client().client();
-    let arrival = async {
-        client.next_connection(0).await;
-        client.hosts(&KnownHosts::new()).await
-    };
-    tokio::time::timeout(FAREWELL, arrival).await.ok();
-    match outcome {
-        Err(_) if stop.is_cancelled() => Ok(()),
-        outcome => Ok(outcome?),
-    }
+    let worker = Worker::new(bus, options);
+    let options = StdioOptions { stop, ..StdioOptions::default() };
+    Ok(serve_streams(worker, Cursor::new(before).chain(input), output, options).await?)
 }
 
 /// For as long as it takes: the client that started us decides when it has waited enough.

@@ -8,10 +8,12 @@ use std::os::unix::fs::FileTypeExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixStream, unix::pipe};
 
+/// Standard input, ready to be waited for.
 pub type Input = Box<dyn AsyncRead + Send + Unpin>;
+/// Standard output, likewise.
 pub type Output = Box<dyn AsyncWrite + Send + Unpin>;
 
-pub fn input() -> Input {
+pub fn stdin() -> Input {
     match open(io::stdin().as_fd().try_clone_to_owned()) {
         Ok(Kind::Pipe(file)) => match pipe::Receiver::from_file(file) {
             Ok(pipe) => Box::new(pipe),
@@ -22,7 +24,7 @@ pub fn input() -> Input {
     }
 }
 
-pub fn output() -> Output {
+pub fn stdout() -> Output {
     match open(io::stdout().as_fd().try_clone_to_owned()) {
         Ok(Kind::Pipe(file)) => match pipe::Sender::from_file(file) {
             Ok(pipe) => Box::new(pipe),
