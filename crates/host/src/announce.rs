@@ -45,7 +45,9 @@ pub async fn run(host: Arc<Host>) {
 /// False if it should be tried again.
 async fn announce(host: &Host, cards: Cards) -> bool {
     let outcome = match host.outbox.client().announce(cards).await {
-        Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) => {
+        Err(BrokerError::Rejected {
+            code: Some(ErrorCode::FrameTooLarge | ErrorCode::CardRefused), reason, ..
+        }) => {
             tracing::warn!(
                 reason,
                 "the host offers more than the broker takes; its items are announced without details"
@@ -59,6 +61,11 @@ async fn announce(host: &Host, cards: Cards) -> bool {
         Ok(()) => true,
         // An original broker has no directory; its workers ask for the manifest.
         Err(BrokerError::Protocol(_)) => true,
+        // It stays refused until something changes.
+        Err(error @ BrokerError::Rejected { .. }) => {
+            tracing::error!(%error, "the broker does not take what the host offers");
+            true
+        }
         Err(error) => {
             tracing::warn!(%error, "what the host offers could not be announced");
             false

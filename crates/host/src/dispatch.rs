@@ -81,6 +81,9 @@ impl Host {
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
         };
+        if let Some(deadline) = self.outbox.client().deadline_of(caller.id()) {
+            caller.cancel.expire_at(deadline);
+        }
         let begun = match self.server(&rpc.server) {
             Some(server) => Job::begin(self, caller.clone(), Arc::clone(server), rpc),
             None => Err(failure::unknown_server(&rpc.server)),

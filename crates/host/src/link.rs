@@ -252,6 +252,7 @@ impl Link {
             ServerEvent::Closed(_) if self.closed.is_cancelled() => {}
             ServerEvent::Closed(error) => {
                 self.closed.cancel();
+                drop(self.slot.lock().expect("nothing panics while it holds this lock").take());
                 tracing::info!(server, %error, usage = ?self.usage, "a connection ended");
                 for session in self.members() {
                     session.link_closed(host, server, &error).await;

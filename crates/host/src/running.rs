@@ -19,6 +19,8 @@ const REMEMBERED: usize = 4096;
 pub struct Cancel {
     token: CancellationToken,
     reason: OnceLock<String>,
+    /// When the caller's patience ends: nobody waits for the call any more, and nobody may be there to say so.
+    deadline: OnceLock<Instant>,
 }
 
 impl Cancel {
@@ -30,12 +32,20 @@ impl Cancel {
         self.token.cancel();
     }
 
+    pub fn expire_at(&self, deadline: Instant) {
+        // A call has one deadline; a second push of it brings the same.
+        self.deadline.set(deadline).ok();
+    }
+
     pub async fn fired(&self) {
-        self.token.cancelled().await;
+        tokio::select! {
+            () = self.token.cancelled() => {}
+            () = until(self.deadline.get().copied()) => {}
+        }
     }
 
     pub fn is_fired(&self) -> bool {
-        self.token.is_cancelled()
+        self.token.is_cancelled() || self.deadline.get().is_some_and(|deadline| *deadline <= Instant::now())
     }
 
     fn reason(&self) -> Option<&str> {
@@ -180,8 +190,8 @@ impl UpstreamCall {
     pub async fn next(&mut self, cancel: &Cancel) -> Step {
         loop {
             tokio::select! {
+                // A server that never stops talking must not talk its way past its limits.
                 biased;
-                event = self.call.next() => return self.step(event),
                 () = cancel.fired(), if !self.cancelled => {
                     self.call.cancel(cancel.reason()).await;
                     self.cancelled = true;
@@ -194,6 +204,7 @@ impl UpstreamCall {
                     self.call.cancel(Some("the call took longer than its time limit")).await;
                     return Step::TimedOut;
                 }
+                event = self.call.next() => return self.step(event),
             }
         }
     }
@@ -252,6 +263,15 @@ mod tests {
         running.cancel(caller.id(), Some("w"), Some("enough".to_owned()));
         assert!(caller.cancel.is_fired());
         assert_eq!(caller.cancel.reason(), Some("enough"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_ends_with_its_callers_patience() {
+        let caller = RunningCalls::default().begin(request("w"), 8).expect("room");
+        caller.cancel.expire_at(Instant::now() + Duration::from_secs(60));
+        assert!(!caller.cancel.is_fired());
+        caller.cancel.fired().await;
+        assert!(caller.cancel.is_fired());
     }
 
     #[test]

@@ -210,19 +210,25 @@ impl Calls {
     }
 
     /// Ends every open call and refuses new ones. False if that has happened before.
+    /// No call begins any more; those that are open end in their own way.
+    pub fn refuse_new(&self, error: &ServerError) -> bool {
+        let mut table = self.lock();
+        let is_first = table.closed.is_none();
+        table.closed.get_or_insert_with(|| error.clone());
+        is_first
+    }
+
     pub fn close(&self, error: &ServerError) -> bool {
         let mut table = self.lock();
-        if table.closed.is_some() {
-            return false;
-        }
-        table.closed = Some(error.clone());
+        let is_first = table.closed.is_none();
+        table.closed.get_or_insert_with(|| error.clone());
         let open = std::mem::take(&mut table.open);
         table.tokens.clear();
         drop(table);
         for (_, open) in open {
             open.queue.end(CallEvent::Done(Err(error.clone())));
         }
-        true
+        is_first
     }
 
     pub fn closed(&self) -> Option<ServerError> {

@@ -58,6 +58,8 @@ impl ServerError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Start { .. } | Self::Unreachable { .. } => "TB0402",
+            // Whoever stands between may give up on a server that goes on.
+            Self::HttpStatus { status: 500.., .. } => "TB0408",
             Self::HttpStatus { .. } | Self::SessionGone { .. } => "TB0402",
             Self::TooLarge { .. } => "TB0405",
             Self::Silent { .. } | Self::NotReading { .. } | Self::SlowCaller { .. } => "TB0407",
@@ -78,6 +80,9 @@ impl ServerError {
             Self::BadMessage { .. } => "a stdio server may print nothing but MCP on stdout; its logs belong on stderr",
             Self::Unreachable { .. } => "check the server's url, and that it runs",
             Self::HttpStatus { status: 401 | 403, .. } => "check the server's headers: it did not accept them",
+            Self::HttpStatus { status: 500.., .. } => {
+                "the call may have run or not; the server's own log says why it failed"
+            }
             Self::HttpStatus { .. } => "check the server's url, and its own log",
             Self::SessionGone { .. } => "try again: the host opens a new session",
             Self::BrokenOff { .. } => "the call may have run or not; check before you repeat it",

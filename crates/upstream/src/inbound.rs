@@ -214,9 +214,19 @@ impl Inbound {
 
     /// Ends every call and tells the owner, once. It does not wait for the owner, who may be the one that closes.
     pub fn close(&self, error: ServerError) {
-        if !self.calls.close(&error) {
-            return;
+        if self.calls.close(&error) {
+            self.tell_closed(error);
         }
+    }
+
+    /// The end of the connection for all but the calls that are under way.
+    pub fn close_to_new(&self, error: ServerError) {
+        if self.calls.refuse_new(&error) {
+            self.tell_closed(error);
+        }
+    }
+
+    fn tell_closed(&self, error: ServerError) {
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(ServerEvent::Closed(error)) {
             let events = self.events.clone();
             tokio::spawn(async move { tokio::time::timeout(PATIENCE, events.send(event)).await });

@@ -144,7 +144,8 @@ impl Job {
         let (kind, visible) = match key {
             Some(NameKey::Tool(name)) => (ListKind::Tools, name),
             Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
-            _ => return Ok(None),
+            _ if self.rpc.method == LISTEN => return Ok(None),
+            _ => return Ok(self.server.config.timeout),
         };
         let prefix = self.server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
         let Some(own) = own_name(prefix, &visible) else {

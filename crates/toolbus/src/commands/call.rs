@@ -64,7 +64,7 @@ pub struct CallArgs {
 
 /// How long a cancelled call may still bring its end: a little more than the host gives the server. An end that nobody
 /// waits for would lie in the mailbox of a command that is gone.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(7);
+const CANCEL_PATIENCE: Duration = Duration::from_secs(3);
 const PROGRESS_TOKEN: &str = "toolbus-call";
 const CANCELLED: u8 = 130;
 

@@ -115,7 +115,8 @@ impl Exchange<'_> {
             };
             let status = response.status().as_u16();
             if self.shared.is_session_gone(status, b"") {
-                return Err(self.shared.session_gone());
+                self.shared.session_gone();
+                return Err(self.broken_off(format!("{reason}; the server forgot its session")));
             }
             if !response.status().is_success() || !is_event_stream(&response) {
                 return Err(self.broken_off(format!("{reason}; it can't be resumed: HTTP {status}")));

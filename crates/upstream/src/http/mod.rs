@@ -172,16 +172,20 @@ impl Shared {
 
     /// The server says 404 (some say 400) when it has forgotten the session that we named.
     fn is_session_gone(&self, status: u16, body: &[u8]) -> bool {
-        let had_session = self.http.session().id.is_some();
+        // Another request may have noticed it first.
+        let lost_session = || matches!(self.inbound.calls.closed(), Some(ServerError::SessionGone { .. }));
+        let had_session = self.http.session().id.is_some() || lost_session();
         let names_session = || String::from_utf8_lossy(body).to_lowercase().contains("session");
         had_session && (status == 404 || (status == 400 && names_session()))
     }
 
+    /// What was sent in the session before may have run; only the request that was refused for it has not. So the others
+    /// end in their own way.
     fn session_gone(&self) -> ServerError {
         let error = ServerError::SessionGone { server: self.inbound.server.clone() };
         self.http.session().id = None;
         self.stop.cancel();
-        self.inbound.close(error.clone());
+        self.inbound.close_to_new(error.clone());
         error
     }
 

@@ -141,6 +141,13 @@ class Handler(BaseHTTPRequestHandler):
             self.event('{"jsonrpc":"2.0","id":%d,"result":{"text":"%s"}}' % (id, "x" * (20 << 20)))
         elif name == "huge_json":
             self.result(id, '"%s"' % ("x" * (20 << 20)))
+        elif name == "forget_in_call":
+            # Runs, says so, forgets the session, and breaks off before the answer.
+            self.begin_stream()
+            self.wfile.write(b"id: 1\r\n")
+            self.note("notifications/progress", {"progressToken": token, "progress": 1})
+            state["sessions"].clear()
+            self.close_connection = True
         elif name == "forget":
             state["sessions"].clear()
             self.result(id)

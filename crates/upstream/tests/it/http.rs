@@ -223,6 +223,15 @@ async fn a_forgotten_session_closes_the_connection_and_the_call_was_not_run() {
 }
 
 #[tokio::test]
+async fn a_call_that_began_in_a_forgotten_session_may_have_run() {
+    let web = HttpServer::start();
+    let server = web.legacy().await;
+    let error = server.call("forget_in_call", json!({})).await.expect_err("it broke off");
+    assert_eq!(error.code(), "TB0408", "{error:?}");
+    assert!(!error.was_not_run(), "it must not be repeated: {error:?}");
+}
+
+#[tokio::test]
 async fn answers_past_the_limit_cost_their_call_an_error() {
     let web = HttpServer::start();
     let server = web.modern().await;
