@@ -17,6 +17,7 @@ mod pending;
 mod session;
 mod shared;
 mod supervisor;
+mod terms;
 mod turn;
 
 pub use ask::{Ask, AskMode, Reply};

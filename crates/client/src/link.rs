@@ -2,7 +2,7 @@
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::options::ClientOptions;
-use crate::session::Terms;
+use crate::terms::Terms;
 use futures_util::{SinkExt, StreamExt};
 use http::Uri;
 use std::sync::Arc;

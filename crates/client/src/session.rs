@@ -4,6 +4,7 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsView;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles};
 use crate::pending::{CallEvents, PendingRequest};
+use crate::terms::Terms;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, Framing, InboxKind, InboxMessage, MsgId,
-    Push, Refusal, Status,
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push,
+    Refusal, Status,
 };
 
 /// Cancels and live events that nobody took; older ones give way to newer ones.
@@ -23,9 +24,6 @@ const ACKS_PER_FRAME: usize = 128;
 /// A reply is worth delivering for as long as its request was, and for this long at least: a caller that comes back a
 /// little late still finds it, and one that is gone for good leaves nothing behind.
 const MIN_REPLY_DEADLINE: Duration = Duration::from_secs(60);
-
-/// More than names, ids and field names of a frame can take.
-const FRAME_OVERHEAD: u64 = 4 << 10;
 
 /// A live event of a call: progress, a log line.
 #[derive(Debug, Clone)]
@@ -41,33 +39,6 @@ struct Received {
     epoch: u64,
     tag: Option<u64>,
     deadline: Option<Instant>,
-}
-
-/// What was agreed on in the handshake.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Terms {
-    /// 1 for an original broker.
-    pub version: u32,
-    pub framing: Framing,
-    pub max_frame_bytes: Option<u64>,
-}
-
-impl Terms {
-    /// Says no to what the broker would have to answer by closing the connection, again and again.
-    pub fn check(&self, message: &InboxMessage) -> BrokerResult<()> {
-        let limit = self.max_frame_bytes.unwrap_or(u64::MAX);
-        let size = message.body.as_bytes().len() as u64 + FRAME_OVERHEAD;
-        if size > limit {
-            let reason = format!("a message of {size} bytes; the broker's limit is {limit}");
-            let id = Some(message.id.clone());
-            return Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, id });
-        }
-        // Spliced into JSON text, a body that is not JSON could forge the fields around it.
-        if self.framing == Framing::Json {
-            message.body.check()?;
-        }
-        Ok(())
-    }
 }
 
 pub struct Session {
