@@ -160,40 +160,36 @@ impl Message {
     /// One line of JSON without a line break in it, as stdio needs it.
     pub fn to_json(&self) -> String {
         match self {
-            Self::Request(request) => write(Some(&request.id), Some(&request.method), "params", &request.params),
-            Self::Notification(note) => write(None, Some(&note.method), "params", &note.params),
+            Self::Request(Request { id, method, params }) => {
+                write(Some(id.0.get()), Some(method), params.as_ref().map(|params| ("params", params)))
+            }
+            Self::Notification(Notification { method, params }) => {
+                write(None, Some(method), params.as_ref().map(|params| ("params", params)))
+            }
             Self::Response(Response { id, outcome }) => {
-                let (name, value) = match outcome {
+                let member = match outcome {
                     Outcome::Result(result) => ("result", result),
                     Outcome::Error(error) => ("error", error),
                 };
-                let mut text = String::with_capacity(value.get().len() + 64);
-                text.push_str(r#"{"jsonrpc":"2.0","id":"#);
-                text.push_str(id.as_ref().map_or("null", |id| id.0.get()));
-                text.push_str(",\"");
-                text.push_str(name);
-                text.push_str("\":");
-                push_on_one_line(&mut text, value);
-                text.push('}');
-                text
+                write(Some(id.as_ref().map_or("null", |id| id.0.get())), None, Some(member))
             }
         }
     }
 }
 
-fn write(id: Option<&Id>, method: Option<&str>, name: &str, value: &Option<Raw>) -> String {
-    let size = value.as_ref().map_or(0, |value| value.get().len());
+fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -> String {
+    let size = member.map_or(0, |(_, value)| value.get().len());
     let mut text = String::with_capacity(size + 96);
     text.push_str(r#"{"jsonrpc":"2.0""#);
     if let Some(id) = id {
         text.push_str(",\"id\":");
-        text.push_str(id.0.get());
+        text.push_str(id);
     }
     if let Some(method) = method {
         text.push_str(",\"method\":");
         text.push_str(raw(method).get());
     }
-    if let Some(value) = value {
+    if let Some((name, value)) = member {
         text.push_str(",\"");
         text.push_str(name);
         text.push_str("\":");
