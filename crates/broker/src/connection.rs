@@ -28,7 +28,8 @@ const MAX_BAD_FRAMES: u32 = 32;
 const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
 pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
-    let Greeted { socket, agent, framing, version } = greeted;
+    let Greeted { socket, identity, framing, version } = greeted;
+    let agent = identity.agent;
     let outbox = Arc::new(ConnectionOutbox::default());
     let numbered_receipts = version >= 2;
     let peer = Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts };

@@ -1,6 +1,5 @@
 //! The first seconds of a connection: `hello` in time and in size, or an error and the door.
 
-use crate::auth::Credential;
 use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
 use crate::server::ServerShared;
@@ -10,9 +9,9 @@ use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
+use toolbus_identity::{AuthRefusal, Credential, Identity};
 use toolbus_protocol::{
-    AgentRef, BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome,
-    json,
+    BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
 };
 
 pub type Socket = WebSocketStream<Prefixed>;
@@ -27,7 +26,7 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// A peer that was let in.
 pub struct Greeted {
     pub socket: Socket,
-    pub agent: AgentRef,
+    pub identity: Identity,
     pub framing: Framing,
     pub version: u32,
 }
@@ -59,8 +58,14 @@ impl From<DecodeError> for Goodbye {
     }
 }
 
+impl From<AuthRefusal> for Goodbye {
+    fn from(refusal: AuthRefusal) -> Self {
+        Self::new(refusal.code, refusal.reason)
+    }
+}
+
 /// `known_as` is who the peer is, where that is certain without a credential.
-pub async fn greet(stream: Prefixed, known_as: Option<AgentRef>, server: &ServerShared) -> Option<Greeted> {
+pub async fn greet(stream: Prefixed, known_as: Option<Identity>, server: &ServerShared) -> Option<Greeted> {
     let limits = Limits::default().max_payload_len(Some(MAX_HELLO_BYTES));
     let mut socket = ServerBuilder::new().limits(limits).serve(stream);
     let outcome = tokio::select! {
@@ -72,7 +77,7 @@ pub async fn greet(stream: Prefixed, known_as: Option<AgentRef>, server: &Server
         }
     };
     let goodbye = match outcome {
-        Ok(Some((agent, hello))) => return welcome(socket, agent, &hello, server).await,
+        Ok(Some((identity, hello))) => return welcome(socket, identity, &hello, server).await,
         Ok(None) => {
             part(&mut socket).await;
             return None;
@@ -87,9 +92,9 @@ pub async fn greet(stream: Prefixed, known_as: Option<AgentRef>, server: &Server
 /// Reads frames until `hello`; `None` if the peer left.
 async fn admit(
     socket: &mut Socket,
-    known_as: Option<AgentRef>,
+    known_as: Option<Identity>,
     server: &ServerShared,
-) -> Result<Option<(AgentRef, Hello)>, Goodbye> {
+) -> Result<Option<(Identity, Hello)>, Goodbye> {
     let mut signs = 0;
     let text = loop {
         match socket.next().await {
@@ -110,13 +115,17 @@ async fn admit(
     let ClientFrame::Hello(hello) = frame else {
         return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected hello"));
     };
-    match known_as.or_else(|| server.authenticator.authenticate(&Credential { hello: &hello })) {
-        Some(agent) => Ok(Some((agent, hello))),
-        None => Err(Goodbye::new(ErrorCode::BadCredentials, "invalid token")),
-    }
+    let identity = match known_as {
+        Some(identity) => identity,
+        None => {
+            let credential = Credential { token: &hello.token, certificate: None, claimed: &hello.agent };
+            server.authenticator.authenticate(&credential)?
+        }
+    };
+    Ok(Some((identity, hello)))
 }
 
-async fn welcome(mut socket: Socket, agent: AgentRef, hello: &Hello, server: &ServerShared) -> Option<Greeted> {
+async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: &ServerShared) -> Option<Greeted> {
     let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
     let welcome = BrokerFrame::Welcome(Welcome {
@@ -125,8 +134,8 @@ async fn welcome(mut socket: Socket, agent: AgentRef, hello: &Hello, server: &Se
         limits: Some(server.announced_limits()),
         heartbeat_ms: Some(server.options.heartbeat.as_millis() as u64),
     });
-    let identity = BrokerFrame::BrokerIdentity { id: ByteString::from(server.core.identity()) };
-    for frame in [welcome, identity] {
+    let namespace = BrokerFrame::BrokerIdentity { id: ByteString::from(server.core.identity()) };
+    for frame in [welcome, namespace] {
         let text = json::write_broker(&frame).expect("handshake frames have no bodies");
         socket.feed(Message::text(text)).await.ok()?;
     }
@@ -134,7 +143,7 @@ async fn welcome(mut socket: Socket, agent: AgentRef, hello: &Hello, server: &Se
     flushed.ok()?.ok()?;
     // A message a little over the limit is still read, so that its sender can be told which one it was.
     socket.limits_mut().set_max_payload_len(Some(server.options.max_frame_bytes * 2));
-    Some(Greeted { socket, agent, framing, version })
+    Some(Greeted { socket, identity, framing, version })
 }
 
 /// What to tell a peer that broke the WebSocket protocol; `None` if the connection is simply gone.

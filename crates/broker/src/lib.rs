@@ -7,7 +7,6 @@
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
 mod app;
-mod auth;
 mod card_files;
 mod clock;
 mod connection;
@@ -28,7 +27,6 @@ mod web_origin;
 mod wire;
 
 pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
-pub use auth::{Authenticator, Credential, SharedToken};
 pub use core::{BrokerCore, CoreOptions};
 pub use directory::{
     AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
@@ -36,3 +34,4 @@ pub use directory::{
 pub use error::{BrokerError, BrokerResult};
 pub use server::{BrokerServer, ServerOptions};
 pub use token::{TokenError, read_or_create_token, read_token};
+pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};

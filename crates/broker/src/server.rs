@@ -1,7 +1,6 @@
 //! The listener: accepts, counts, and stops in order.
 
 use crate::app::HttpApp;
-use crate::auth::{Authenticator, Credential, SharedToken};
 use crate::connection;
 use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
@@ -18,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_protocol::{AgentRef, Limits, check_name};
 
 /// Bytes on their way through a pipe within the process, in each direction.
@@ -106,14 +106,20 @@ impl BrokerServer {
     }
 
     /// Who a peer with that credential is; for applications, which meet their peers by themselves.
-    pub fn authenticate(&self, credential: &Credential<'_>) -> Option<AgentRef> {
+    pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         self.shared.authenticator.authenticate(credential)
     }
 
     /// A bus connection for code in this process, without a socket or a token: the other end of the pipe is served like
-    /// any connection, as that agent. Takes a seat. Has to be called within a tokio runtime.
+    /// any connection, as that agent, without limits to what it may do. Takes a seat. Has to be called within a tokio
+    /// runtime.
     pub fn attach(&self, agent: AgentRef) -> BrokerResult<DuplexStream> {
-        for name in std::iter::once(&agent.session_id).chain(&agent.role) {
+        self.attach_as(Identity::local(agent, Rights::UNRESTRICTED))
+    }
+
+    /// The same for an agent whose rights are known.
+    pub fn attach_as(&self, identity: Identity) -> BrokerResult<DuplexStream> {
+        for name in std::iter::once(&identity.agent.session_id).chain(&identity.agent.role) {
             check_name(name).map_err(BrokerError::BadName)?;
         }
         let seat = self.shared.take_seat().ok_or(BrokerError::NoSeat)?;
@@ -121,7 +127,7 @@ impl BrokerServer {
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
             let _seat = seat;
-            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(agent), &server).await {
+            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(identity), &server).await {
                 connection::serve(greeted, &server).await;
             }
         });

@@ -62,6 +62,14 @@ codes! {
         "Connect from a program, or allow the origin with the broker's `--allow-origin`.";
     HostRefused = "TB0111", "host_refused", "The request names a host that this broker is not known by.",
         "Use an address or `localhost`, or allow the name with the broker's `--allow-host`.";
+    CredentialExpired = "TB0112", "credential_expired", "The credential is no longer valid: its time is over.",
+        "Ask the operator for a new one (`toolbus agent rotate NAME`), or renew the token at its issuer.";
+    CredentialRevoked = "TB0113", "credential_revoked", "The credential was revoked or replaced.",
+        "Ask the operator for a new one (`toolbus agent add` or `toolbus agent rotate NAME`).";
+    NotYourName = "TB0114", "not_your_name", "The credential belongs to an agent of another name.",
+        "Use the credential's own name or `NAME#suffix`; `~` stands for it.";
+    NotYourRole = "TB0115", "not_your_role", "The credential is for another role.",
+        "Leave the role out: it comes with the credential. `toolbus agent add NAME --role ROLE` makes one for it.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",
@@ -90,6 +98,14 @@ codes! {
         "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
     Cancelled = "TB0214", "cancelled", "The message was taken back by its sender.",
         "Nothing is to be done. A recipient that had it before and left may have begun the work.";
+    NotYourRequest = "TB0215", "not_your_request", "The reply answers no open request of that recipient in your mailbox.",
+        "Reply once, to whoever asked, before you acknowledge the request and before its deadline passes.";
+    MayNotSend = "TB0216", "may_not_send", "Your role may not send this to that mailbox.",
+        "Requests go to hosts; for other messages the operator names recipients under the role's `send`.";
+    NotAHost = "TB0217", "not_a_host", "Only a host may do this, and the credential is none for a host.",
+        "Ask the operator for a host's credential: `toolbus agent add NAME --host`.";
+    OperatorOnly = "TB0218", "operator_only", "Only an operator may do this.",
+        "Use the operator's token, which is in the broker's data folder.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Look at the broker's log and disk; start it again once the disk is sound.";
     OtherFormat = "TB0302", "other_format", "The data folder was written by another version of toolbus.",
@@ -120,6 +136,18 @@ codes! {
         "Call again when others have ended, or raise the host's limits.";
     SessionUnknown = "TB0413", "session_unknown", "The session, or what was to be continued in it, is not known any more.",
         "Begin anew: a new session, or the request without `requestState`.";
+    ApprovalDenied = "TB0414", "approval_denied", "A human decided against this call, or nobody decided in time.",
+        "Ask whoever approves calls before you try it again; the tool was not run.";
+    TooManyApprovals = "TB0415", "too_many_approvals", "As many calls wait for approval as may.",
+        "Wait until some are decided (`toolbus approvals`); the tool was not run.";
+    HeldBack = "TB0416", "held_back", "The tool's definition is not the one that was approved.",
+        "The operator looks at the change with `toolbus pin diff` and accepts it with `toolbus pin approve`.";
+    RateLimited = "TB0417", "rate_limited", "The role or the tool was called more often than its limit allows.",
+        "Wait as long as the message says, then call again; the tool was not run.";
+    AuditFailed = "TB0418", "audit_failed", "The call could not be written to the audit log, so it was not run.",
+        "Look at the host's log and disk.";
+    BadArguments = "TB0419", "bad_arguments", "The rules for this call look at its arguments, and these can't be judged.",
+        "Send one JSON object, with every key once.";
 }
 
 /// Why bytes are not a frame.

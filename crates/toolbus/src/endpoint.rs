@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use toolbus_broker::{AppFuture, BrokerServer, Credential, HttpApp};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
-use toolbus_protocol::{AgentRef, Hello};
+use toolbus_protocol::AgentRef;
 use toolbus_worker::{
     AuthFailure, BoxFuture, Bus, BusPool, HttpOptions, HttpService, Principal, Principals, WorkerOptions,
 };
@@ -90,8 +90,8 @@ impl Gate {
         };
         let token = header.to_str().ok().and_then(bearer).ok_or(AuthFailure::Invalid)?;
         let agent = crate::reach::in_role(AgentRef::new(WITH_TOKEN), self.role.clone());
-        let hello = Hello { agent, token: token.to_owned(), version: None, framing: None };
-        let agent = self.server.authenticate(&Credential { hello: &hello }).ok_or(AuthFailure::Invalid)?;
+        let credential = Credential { token, certificate: None, claimed: &agent };
+        let agent = self.server.authenticate(&credential).map_err(|_| AuthFailure::Invalid)?.agent;
         Ok(Principal { name: agent.session_id.to_string(), role: agent.role.map(|role| role.to_string()) })
     }
 }
