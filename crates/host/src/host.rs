@@ -5,6 +5,7 @@ use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
 use crate::outbox::Outbox;
+use crate::pins::Pins;
 use crate::policy::Policy;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
@@ -23,6 +24,8 @@ pub struct HostOptions {
     pub policy: Arc<dyn Policy>,
     pub connection: ConnectionOptions,
     pub limits: HostLimits,
+    /// Which tools are the approved ones. Stays the same over all connections of a host.
+    pub pins: Arc<Pins>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,6 +81,7 @@ impl HostOptions {
             policy: Arc::new(crate::policy::AllowAll),
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
+            pins: Arc::new(Pins::in_memory()),
         }
     }
 }
@@ -97,7 +101,7 @@ pub struct Host {
 impl Host {
     pub fn new(outbox: Outbox, options: HostOptions, shutdown: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
-        let catalog = Catalog::new(&configs);
+        let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
         let servers = configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
         Arc::new(Self {
@@ -125,6 +129,9 @@ impl Host {
             server: &server.config.name,
             index: server.index,
             prefix: server.config.prefix.as_deref(),
+            pins: &self.options.pins,
+            pin: server.config.pin,
+            era: None,
         }
     }
 

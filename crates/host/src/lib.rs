@@ -14,6 +14,7 @@ mod host;
 mod link;
 mod original;
 mod outbox;
+pub mod pins;
 pub mod policy;
 mod running;
 mod server;
@@ -23,5 +24,6 @@ mod translate;
 mod turns;
 
 pub use host::{HostLimits, HostOptions};
+pub use pins::{PinOptions, Pins};
 pub use policy::{AllowAll, BadPattern, Decision, Item, Policy, RoleRules};
 pub use service::{HostError, run_host};
