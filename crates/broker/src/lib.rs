@@ -26,7 +26,7 @@ mod token;
 mod web_origin;
 mod wire;
 
-pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
+pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
 pub use core::{BrokerCore, CoreOptions};
 pub use directory::{
     AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,

@@ -50,6 +50,8 @@ pub enum Failure {
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
+    #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
+    RoleWithoutSharedToken,
     #[error("{} is there already", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
@@ -112,6 +114,9 @@ impl Failure {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
             Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
+            Self::RoleWithoutSharedToken => {
+                Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
+            }
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),

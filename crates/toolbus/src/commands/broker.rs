@@ -54,6 +54,9 @@ pub struct OpenBroker {
     pub address: SocketAddr,
     pub data: PathBuf,
     pub token_file: PathBuf,
+    /// Whether one secret is for all.
+    pub shared_token: bool,
+    pub tls: bool,
 }
 
 #[derive(Args)]
@@ -128,7 +131,7 @@ impl BrokerArgs {
             ..ServerOptions::default()
         };
         let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);
-        Ok(OpenBroker { server, listener, address, data, token_file })
+        Ok(OpenBroker { server, listener, address, data, token_file, shared_token: true, tls: false })
     }
 }
 
