@@ -33,5 +33,5 @@ pub use directory::{
 };
 pub use error::{BrokerError, BrokerResult};
 pub use server::{BrokerServer, ServerOptions};
-pub use token::{TokenError, read_or_create_token, read_token};
+pub use token::{TokenError, read_token};
 pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};

@@ -19,8 +19,9 @@ pub use binding::{BadAgentName, check_agent_name};
 pub use files::{FileMark, write_private};
 pub use identity::{Identity, OWN_NAME, Rights, mailbox_of, principal_of};
 pub use registry::{
-    AGENTS_FILE, AgentInfo, AgentsFolder, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE, LocalCredentials, NewAgent,
-    OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials, local_token_file,
+    AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
+    LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,
+    local_token_file,
 };
 pub use shared_token::SharedToken;
 pub use standing::{EndReason, Standing};

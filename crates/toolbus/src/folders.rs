@@ -19,8 +19,4 @@ fn set(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Tokens of the agents that a broker makes for its own machine: one that uses tools, one that offers them, and one that
-/// looks after the bus.
-pub const TOKEN_FILE: &str = "token";
-pub const HOST_TOKEN_FILE: &str = "host.token";
-pub const OPERATOR_TOKEN_FILE: &str = "operator.token";
+pub const TOKEN_FILE: &str = toolbus_identity::LOCAL_TOKEN_FILE;

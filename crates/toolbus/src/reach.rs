@@ -52,8 +52,8 @@ impl LocalAgent {
     fn token_files(self) -> [&'static str; 2] {
         let own = match self {
             Self::Worker => folders::TOKEN_FILE,
-            Self::Host => folders::HOST_TOKEN_FILE,
-            Self::Operator => folders::OPERATOR_TOKEN_FILE,
+            Self::Host => toolbus_identity::HOST_TOKEN_FILE,
+            Self::Operator => toolbus_identity::OPERATOR_TOKEN_FILE,
         };
         [own, folders::TOKEN_FILE]
     }

@@ -1,5 +1,5 @@
-//! The two credentials that a broker makes for its own machine: `local`, for those who use tools, and `operator`, for
-//! those who look after the broker. Whoever can read the data folder can use them.
+//! The credentials that a broker makes for its own machine: `local`, for those who use tools, `host`, for the one that
+//! offers them, and `operator`, for those who look after the broker. Whoever can read the data folder can use them.
 
 use super::edit::{AgentsFolder, NewAgent};
 use super::error::RegistryError;
@@ -13,42 +13,52 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub const LOCAL_AGENT: &str = "local";
+pub const HOST_AGENT: &str = "host";
 pub const OPERATOR_AGENT: &str = "operator";
 pub const LOCAL_TOKEN_FILE: &str = "token";
+pub const HOST_TOKEN_FILE: &str = "host.token";
 pub const OPERATOR_TOKEN_FILE: &str = "operator.token";
 
 /// Where the tokens are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalCredentials {
     pub token: PathBuf,
+    pub host: PathBuf,
     pub operator: PathBuf,
 }
 
 /// Makes what is missing. An agent that was revoked stays revoked; a token that is lost, or no longer counts, is replaced.
 pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, RegistryError> {
-    let paths = LocalCredentials { token: data.join(LOCAL_TOKEN_FILE), operator: data.join(OPERATOR_TOKEN_FILE) };
+    let paths = LocalCredentials {
+        token: data.join(LOCAL_TOKEN_FILE),
+        host: data.join(HOST_TOKEN_FILE),
+        operator: data.join(OPERATOR_TOKEN_FILE),
+    };
+    // The role has the agent's name.
+    let agent = |name| NewAgent { name, role: name, ..NewAgent::default() };
     AgentsFolder::new(data).change(|file| {
-        ensure(file, LOCAL_AGENT, false, &paths.token)?;
-        ensure(file, OPERATOR_AGENT, true, &paths.operator)
+        ensure(file, &agent(LOCAL_AGENT), &paths.token)?;
+        ensure(file, &NewAgent { host: true, ..agent(HOST_AGENT) }, &paths.host)?;
+        ensure(file, &NewAgent { operator: true, ..agent(OPERATOR_AGENT) }, &paths.operator)
     })?;
     Ok(paths)
 }
 
-/// Where commands on the broker's machine look for the token of that agent, if it is one of the two.
+/// Where commands on the broker's machine look for the token of that agent, if it is one of these.
 pub fn local_token_file(data: &Path, name: &str) -> Option<PathBuf> {
     match name {
         LOCAL_AGENT => Some(data.join(LOCAL_TOKEN_FILE)),
+        HOST_AGENT => Some(data.join(HOST_TOKEN_FILE)),
         OPERATOR_AGENT => Some(data.join(OPERATOR_TOKEN_FILE)),
         _ => None,
     }
 }
 
-fn ensure(file: &mut AgentsFile, name: &str, operator: bool, path: &Path) -> Result<(), RegistryError> {
-    let issued = match file.agent_mut(name) {
-        // The role has the agent's name.
-        None => file.add(&NewAgent { name, role: name, operator, ..NewAgent::default() })?,
+fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path) -> Result<(), RegistryError> {
+    let issued = match file.agent_mut(new.name) {
+        None => file.add(new)?,
         Some(agent) if agent.revoked.is_some() || holds_key_of(agent, path)? => return Ok(()),
-        Some(_) => file.rotate(name, Duration::ZERO, None)?,
+        Some(_) => file.rotate(new.name, Duration::ZERO, None)?,
     };
     let text = format!("{}\n", issued.token.expose());
     write_private(path, text.as_bytes()).map_err(|source| RegistryError::Write { path: path.to_owned(), source })

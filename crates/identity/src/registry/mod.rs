@@ -13,18 +13,24 @@ mod watch;
 pub use edit::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent};
 pub use error::RegistryError;
 pub use file::FILE_NAME as AGENTS_FILE;
-pub use local::{LOCAL_AGENT, LOCAL_TOKEN_FILE, LocalCredentials, OPERATOR_AGENT, OPERATOR_TOKEN_FILE};
+pub use local::{
+    HOST_AGENT, HOST_TOKEN_FILE, LOCAL_AGENT, LOCAL_TOKEN_FILE, LocalCredentials, OPERATOR_AGENT, OPERATOR_TOKEN_FILE,
+};
 pub use local::{ensure_local_credentials, local_token_file};
 
 use crate::binding::bind;
 use crate::token;
-use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity};
+use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights};
+use bytestring::ByteString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{AgentRef, ErrorCode};
 use watch::Watched;
+
+/// How the mailboxes of dead letters end.
+const DEAD_LETTER_SUFFIX: &str = "#dead";
 
 /// Compared with where there is no such key, so that this takes as long as a wrong secret.
 const NOBODYS_HASH: token::SecretHash = [0x5a; 32];
@@ -64,13 +70,21 @@ impl Authenticator for Registry {
             return Err(refusal(reason));
         }
         let holder = &key.holder;
-        let agent = bind(&holder.name, Some(&holder.role), credential.claimed)?;
+        let agent = match dead_letters(holder.rights, credential.claimed) {
+            Some(mailbox) => AgentRef { session_id: mailbox, role: Some(holder.role.clone()) },
+            None => bind(&holder.name, Some(&holder.role), credential.claimed)?,
+        };
         Ok(Identity { agent, rights: holder.rights, standing: key.standing.clone() })
     }
 
     fn is_host(&self, name: &str) -> bool {
         self.watched.table().is_host(name)
     }
+}
+
+/// Dead letters are there to be looked at by whoever looks after the broker.
+fn dead_letters(rights: Rights, claimed: &AgentRef) -> Option<ByteString> {
+    (rights.operator && claimed.session_id.ends_with(DEAD_LETTER_SUFFIX)).then(|| claimed.session_id.clone())
 }
 
 /// Said only to whoever had the secret.
