@@ -86,6 +86,12 @@ pub enum Failure {
     HostReply(#[from] BusBodyError),
     #[error("the server's answer can't be read: {0}")]
     BadReply(String),
+    #[error("{0}")]
+    Audit(#[from] toolbus_audit::AuditError),
+    #[error("{count} of {checked} audit logs are not what was written")]
+    AuditProblems { count: usize, checked: usize },
+    #[error("there is no audit log in {}", folder.display())]
+    NoAuditLog { folder: PathBuf },
     #[error("{tool} asks for input, which `toolbus call` can't give")]
     InputRequired { tool: String },
 }
@@ -152,6 +158,11 @@ impl Failure {
             Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
             Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
             Self::CallTimeout { .. } => Some("give it more time with --deadline"),
+            Self::Audit(error) => Some(error.hint()),
+            Self::AuditProblems { .. } => {
+                Some("keep the folder as evidence; compare with a copy or a hash that you noted")
+            }
+            Self::NoAuditLog { .. } => Some("name the broker's data folder with --data, or a host's own with --state"),
             Self::InputRequired { .. } => Some("use it from an MCP client that can ask you, by `toolbus connect`"),
             Self::Client(BrokerError::Transport(_)) => Some("is the broker running? start one with `toolbus up`"),
             Self::Client(BrokerError::Address(_)) => Some("an address looks like ws://127.0.0.1:7420/bus"),

@@ -59,6 +59,8 @@ enum Command {
     Recv(commands::recv::RecvArgs),
     /// Ask an agent a question and wait for the answer.
     Ask(commands::ask::AskArgs),
+    /// Check and read the audit logs: who did what, and what was refused.
+    Audit(commands::audit::AuditArgs),
     /// The built-in MCP server, on stdin and stdout.
     #[command(hide = true)]
     DemoServer,
@@ -118,6 +120,7 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,
         Command::Ask(args) => commands::ask::run(args).await,
+        Command::Audit(args) => commands::audit::run(args).await,
         Command::DemoServer => commands::demo_server::run().await,
         Command::Guard(args) => return Ok(commands::guard::run(&args)),
     };

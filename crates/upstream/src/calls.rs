@@ -4,6 +4,7 @@
 use crate::call::CallEvent;
 use crate::error::ServerError;
 use crate::queue::{CallQueue, PROGRESS};
+use crate::secrets::Redactor;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use toolbus_mcp::{Era, Id, Members, Outcome, Raw, meta, raw};
@@ -16,6 +17,8 @@ const CANCELLED: &str = "notifications/cancelled";
 pub(crate) struct Calls {
     era: Era,
     map_tokens: bool,
+    /// Errors quote servers, and servers quote what they were given.
+    redactor: Redactor,
     table: Mutex<Table>,
 }
 
@@ -85,8 +88,8 @@ pub(crate) enum Answered {
 }
 
 impl Calls {
-    pub fn new(era: Era, map_tokens: bool) -> Self {
-        Self { era, map_tokens, table: Mutex::default() }
+    pub fn new(era: Era, map_tokens: bool, redactor: Redactor) -> Self {
+        Self { era, map_tokens, redactor, table: Mutex::default() }
     }
 
     pub fn open(&self, server: &str, method: &str, params: Option<Raw>) -> Result<NewCall, ServerError> {
@@ -189,6 +192,7 @@ impl Calls {
         };
         table.retire_token(open.token);
         drop(table);
+        let outcome = outcome.map_err(|error| error.redacted(&self.redactor));
         open.queue.end(CallEvent::Done(outcome));
         Answered::Call
     }
@@ -214,11 +218,12 @@ impl Calls {
     pub fn refuse_new(&self, error: &ServerError) -> bool {
         let mut table = self.lock();
         let is_first = table.closed.is_none();
-        table.closed.get_or_insert_with(|| error.clone());
+        table.closed.get_or_insert_with(|| error.clone().redacted(&self.redactor));
         is_first
     }
 
     pub fn close(&self, error: &ServerError) -> bool {
+        let error = &error.clone().redacted(&self.redactor);
         let mut table = self.lock();
         let is_first = table.closed.is_none();
         table.closed.get_or_insert_with(|| error.clone());

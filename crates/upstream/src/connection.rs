@@ -7,6 +7,7 @@ use crate::error::ServerError;
 use crate::http::HttpLink;
 use crate::inbound::{Counters, Inbound, Oddities};
 use crate::options::ConnectionOptions;
+use crate::secrets;
 use crate::stdio::StdioLink;
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -52,15 +53,26 @@ impl ServerConnection {
         options: &ConnectionOptions,
         events: mpsc::Sender<ServerEvent>,
     ) -> Result<Self, ServerError> {
-        let calls = Calls::new(era, options.map_tokens);
-        let server = config.name.clone();
-        let inbound = Arc::new(Inbound { server, calls, counters: Counters::default(), events });
+        let resolved = secrets::resolve(config, false).await?;
+        let redactor = config.secrets.redactor().clone();
+        let calls = Calls::new(era, options.map_tokens, redactor.clone());
+        let inbound = Arc::new(Inbound {
+            server: config.name.clone(),
+            calls,
+            redactor: redactor.clone(),
+            redact_results: config.secrets.redact_results,
+            counters: Counters::default(),
+            events,
+        });
         let link = match &config.transport {
-            TransportConfig::Stdio { .. } => Link::Stdio(StdioLink::open(config, options, inbound.clone())?),
-            TransportConfig::Http { url, headers } => {
-                Link::Http(HttpLink::open(url, headers, era, options, inbound.clone())?)
+            TransportConfig::Stdio { .. } => {
+                StdioLink::open(config, &resolved, options, inbound.clone()).map(Link::Stdio)
+            }
+            TransportConfig::Http { .. } => {
+                HttpLink::open(config, &resolved, era, options, inbound.clone()).map(Link::Http)
             }
         };
+        let link = link.map_err(|error| error.redacted(&redactor))?;
         Ok(Self(Arc::new(Handle { inbound, link })))
     }
 
@@ -132,7 +144,7 @@ impl Handle {
         }
         match &self.link {
             Link::Stdio(link) => link.send(message).await,
-            Link::Http(link) => link.send(message).await,
+            Link::Http(link) => link.send(message).await.map_err(|error| error.redacted(&self.inbound.redactor)),
         }
     }
 

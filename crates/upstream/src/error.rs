@@ -1,5 +1,6 @@
 //! Why a server could not be used, in words for the one who configured it.
 
+use crate::secrets::Redactor;
 use std::fmt;
 use std::time::Duration;
 use toolbus_mcp::RpcError;
@@ -8,6 +9,9 @@ use toolbus_mcp::RpcError;
 pub enum ServerError {
     #[error("server {server:?} could not be started: {reason}")]
     Start { server: String, reason: String },
+    /// A value of its configuration could not be fetched.
+    #[error("server {server:?} lacks a secret: {source_of_it}: {reason}")]
+    Secret { server: String, source_of_it: String, reason: String },
     #[error("server {server:?} ended: {status}{}", tail(stderr))]
     Died { server: String, status: ExitReason, stderr: Vec<String> },
     #[error("the connection to server {server:?} was closed")]
@@ -57,7 +61,7 @@ impl ServerError {
     /// The stable code under which a client is told.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Start { .. } | Self::Unreachable { .. } => "TB0402",
+            Self::Start { .. } | Self::Unreachable { .. } | Self::Secret { .. } => "TB0402",
             // Whoever stands between may give up on a server that goes on.
             Self::HttpStatus { status: 500.., .. } => "TB0408",
             Self::HttpStatus { .. } | Self::SessionGone { .. } => "TB0402",
@@ -72,6 +76,7 @@ impl ServerError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Start { .. } => "check command, args and cwd of the server in the host's configuration",
+            Self::Secret { .. } => "run the command or read the file by hand, as the user that the host runs as",
             Self::Died { .. } => "the call may have run or not; the server's last stderr lines say why it ended",
             Self::Closed { .. } => "the host was stopped; the call may have run or not, check before you repeat it",
             Self::Silent { .. } => "start the server by hand to see what it waits for, or raise its timeout",
@@ -97,8 +102,41 @@ impl ServerError {
     pub fn was_not_run(&self) -> bool {
         matches!(
             self,
-            Self::Start { .. } | Self::Unreachable { .. } | Self::SessionGone { .. } | Self::BadRequest { .. }
+            Self::Start { .. }
+                | Self::Secret { .. }
+                | Self::Unreachable { .. }
+                | Self::SessionGone { .. }
+                | Self::BadRequest { .. }
         )
+    }
+
+    /// Without the server's secrets, which it may have quoted.
+    pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
+        let clean = |text: String| redactor.redact(&text).into_owned();
+        match self {
+            Self::Start { server, reason } => Self::Start { server, reason: clean(reason) },
+            Self::Died { server, status, stderr } => {
+                Self::Died { server, status, stderr: stderr.into_iter().map(clean).collect() }
+            }
+            Self::Silent { server, after, stderr } => {
+                Self::Silent { server, after, stderr: stderr.into_iter().map(clean).collect() }
+            }
+            Self::BadMessage { server, reason } => Self::BadMessage { server, reason: clean(reason) },
+            Self::Unreachable { server, place, reason } => {
+                Self::Unreachable { server, place: clean(place), reason: clean(reason) }
+            }
+            Self::HttpStatus { server, status, detail } => Self::HttpStatus { server, status, detail: clean(detail) },
+            Self::BrokenOff { server, reason } => Self::BrokenOff { server, reason: clean(reason) },
+            Self::EndedByServer { server, reason } => Self::EndedByServer { server, reason: clean(reason) },
+            Self::BadRequest { server, reason } => Self::BadRequest { server, reason: clean(reason) },
+            other @ (Self::Secret { .. }
+            | Self::Closed { .. }
+            | Self::NotReading { .. }
+            | Self::TooLarge { .. }
+            | Self::SessionGone { .. }
+            | Self::Cancelled { .. }
+            | Self::SlowCaller { .. }) => other,
+        }
     }
 
     pub fn to_rpc_error(&self) -> RpcError {

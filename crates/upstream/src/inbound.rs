@@ -6,6 +6,7 @@ use crate::calls::{Answered, Calls, Place, Way};
 use crate::connection::ServerEvent;
 use crate::error::ServerError;
 use crate::queue::CallQueue;
+use crate::secrets::Redactor;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -47,6 +48,9 @@ pub(crate) struct Counters {
 pub(crate) struct Inbound {
     pub server: String,
     pub calls: Calls,
+    pub redactor: Redactor,
+    /// Errors are always without secrets; whether the rest is too, its configuration says.
+    pub redact_results: bool,
     pub counters: Counters,
     pub events: mpsc::Sender<ServerEvent>,
 }
@@ -66,11 +70,23 @@ pub(crate) enum Reaction {
 impl Inbound {
     /// Delivers one message.
     pub async fn deliver(&self, text: &str, way: Way) -> Reaction {
+        let clean = self.redact_results.then(|| self.redactor.redact_message(text));
+        let text = clean.as_deref().unwrap_or(text);
         match Message::parse(text) {
-            Ok(Message::Response(response)) => self.response(response, way),
+            Ok(Message::Response(response)) => self.response(self.with_clean_error(response, text), way),
             Ok(Message::Notification(notification)) => self.notification(notification, way).await,
             Ok(Message::Request(request)) => self.request(request, way).await,
             Err(error) => self.unreadable(error, text, way),
+        }
+    }
+
+    fn with_clean_error(&self, response: Response, text: &str) -> Response {
+        if self.redact_results || matches!(response.outcome, Outcome::Result(_)) {
+            return response;
+        }
+        match Message::parse(&self.redactor.redact_message(text)) {
+            Ok(Message::Response(clean)) => clean,
+            _ => response,
         }
     }
 
@@ -227,6 +243,7 @@ impl Inbound {
     }
 
     fn tell_closed(&self, error: ServerError) {
+        let error = error.redacted(&self.redactor);
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(ServerEvent::Closed(error)) {
             let events = self.events.clone();
             tokio::spawn(async move { tokio::time::timeout(PATIENCE, events.send(event)).await });

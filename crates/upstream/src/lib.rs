@@ -16,11 +16,12 @@ mod options;
 mod probe;
 mod process;
 mod queue;
+mod secrets;
 mod stdio;
 
 pub use call::{CallEvent, ServerCall};
 pub use config::{
-    ConfigError, Environment, HostConfig, Position, ServerConfig, ServersRead, SessionMode, TransportConfig,
+    ConfigError, Environment, HostConfig, PinMode, Position, ServerConfig, ServersRead, SessionMode, TransportConfig,
     read_mcp_servers_json, read_toml_servers,
 };
 pub use connection::{ServerConnection, ServerEvent};
@@ -29,3 +30,4 @@ pub use guard::guard_main;
 pub use inbound::Oddities;
 pub use options::{ConnectionOptions, GuardCommand};
 pub use probe::{Eras, probe};
+pub use secrets::{Redactor, SecretSettings, Source};

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod ask;
+pub mod audit;
 pub mod broker;
 pub mod call;
 pub mod connect;

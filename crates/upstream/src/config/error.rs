@@ -15,6 +15,10 @@ pub enum ConfigError {
     MissingVariable { server: String, variable: String, key: String, position: Option<Position> },
     #[error("server {server:?}: `${{` without `}}` in {key}{}", at(position))]
     OpenVariable { server: String, key: String, position: Option<Position> },
+    #[error("server {server:?}: a reference in {key} names no file or command{}", at(position))]
+    BadSource { server: String, key: String, position: Option<Position> },
+    #[error("server {server:?}: {key} can't be fetched from a file or a command{}", at(position))]
+    SourceMisplaced { server: String, key: String, position: Option<Position> },
     #[error("server {server:?} has neither a command nor a url{}", at(position))]
     NoTransport { server: String, position: Option<Position> },
     #[error("server {server:?} has both a command and a url{}", at(position))]
@@ -60,6 +64,8 @@ impl ConfigError {
                 format!("set {variable} before you start the host, or write ${{{variable}:-default}}")
             }
             Self::OpenVariable { .. } => "variables are written ${NAME}".into(),
+            Self::BadSource { .. } => "write ${file:PATH} or ${exec:COMMAND ARGUMENTS}, with quotes in pairs".into(),
+            Self::SourceMisplaced { .. } => "${file:…} and ${exec:…} stand in env, headers, url and args".into(),
             Self::NoTransport { .. } => "add `command` for a stdio server, or `url` for an HTTP server".into(),
             Self::TwoTransports { .. } => "keep the one that you mean".into(),
             Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),

@@ -12,6 +12,7 @@ pub use expand::Environment;
 pub use json::read_mcp_servers_json;
 pub use toml::read_toml_servers;
 
+use crate::secrets::SecretSettings;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -41,6 +42,9 @@ pub struct ServerConfig {
     pub disabled: bool,
     /// Overrides what a probe would find.
     pub era: Option<Era>,
+    pub secrets: SecretSettings,
+    /// Overrides what the host does about changed tools.
+    pub pin: Option<PinMode>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -56,6 +60,31 @@ pub enum SessionMode {
     PerWorker,
     /// For what exists only once: a screen, a browser.
     Shared,
+}
+
+/// Which definitions of tools are taken as the approved ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PinMode {
+    /// Those that were seen first.
+    #[default]
+    FirstUse,
+    /// Those that the lock file has, and no others.
+    Lock,
+    /// Whatever the server says.
+    Off,
+}
+
+impl PinMode {
+    pub const EXPECTED: &str = "\"first-use\", \"lock\" or \"off\"";
+
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "first-use" => Some(Self::FirstUse),
+            "lock" => Some(Self::Lock),
+            "off" => Some(Self::Off),
+            _ => None,
+        }
+    }
 }
 
 /// What a file says, and what in it means nothing to us.
@@ -83,6 +112,8 @@ impl ServerConfig {
             idle: Self::IDLE,
             disabled: false,
             era: None,
+            secrets: SecretSettings::default(),
+            pin: None,
         }
     }
 

@@ -1,8 +1,9 @@
 //! From a tree of values, which both file formats can be read into, to a [`ServerConfig`].
 
 use super::error::{ConfigError, Position};
-use super::expand::{Environment, ExpandError, expand};
-use super::{ServerConfig, SessionMode, TransportConfig};
+use super::expand::{Environment, ExpandError, Met, expand};
+use super::{PinMode, ServerConfig, SessionMode, TransportConfig};
+use crate::secrets::{SecretSettings, looks_secret};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +28,14 @@ pub(super) const KEYS: &[&str] = &[
     "tool_timeouts",
     "idle",
     "era",
+    "secrets",
+    "secret_ttl",
+    "redact_results",
+    "pin",
 ];
+
+/// Where a value may be one that is fetched.
+const FETCHED: &[&str] = &["env.", "headers.", "url", "args["];
 
 const MAX_NAME_CHARS: usize = 64;
 
@@ -61,6 +69,7 @@ pub(super) struct Settings<'a> {
     table: Table,
     env: Environment<'a>,
     disabled: bool,
+    met: Met,
 }
 
 impl<'a> Settings<'a> {
@@ -81,7 +90,7 @@ impl<'a> Settings<'a> {
             let (server, key) = (server.to_owned(), "its entry".to_owned());
             return Err(ConfigError::WrongType { server, key, expected: "an object", position });
         };
-        Ok(Self { server, position, table, env, disabled: false })
+        Ok(Self { server, position, table, env, disabled: false, met: Met::default() })
     }
 
     /// The first key that no server has. To be asked before anything else: a mistyped `command` should be called that.
@@ -117,6 +126,7 @@ impl<'a> Settings<'a> {
             "auto" => Some(None),
             _ => None,
         })?;
+        config.pin = self.choice("pin", PinMode::EXPECTED, |word| PinMode::parse(word).map(Some))?;
         config.max_sessions = self.count("max_sessions")?.unwrap_or(config.max_sessions);
         config.max_concurrency = self.count("max_concurrency")?.unwrap_or(config.max_concurrency);
         config.timeout = self.duration("timeout")?;
@@ -125,8 +135,24 @@ impl<'a> Settings<'a> {
             let key = format!("tool_timeouts.{tool}");
             config.tool_timeouts.insert(tool, self.to_duration(&key, &node)?);
         }
+        config.secrets = self.secrets()?;
         let left = self.table.into_iter().map(|(key, node)| (key, node.position)).collect();
         Ok((config, left))
+    }
+
+    fn secrets(&mut self) -> Result<SecretSettings, ConfigError> {
+        let names = self.texts("secrets")?;
+        let met = std::mem::take(&mut self.met);
+        let is_secret = |name: &String| looks_secret(name) || names.contains(name);
+        let marked = met.variables.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value).collect();
+        Ok(SecretSettings {
+            ttl: self.duration("secret_ttl")?.unwrap_or(SecretSettings::TTL),
+            redact_results: self.flag("redact_results")?.unwrap_or(true),
+            sources: met.sources,
+            marked,
+            names,
+            ..SecretSettings::default()
+        })
     }
 
     fn transport(&mut self) -> Result<TransportConfig, ConfigError> {
@@ -192,17 +218,22 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn to_text(&self, key: &str, node: Node) -> Result<String, ConfigError> {
+    fn to_text(&mut self, key: &str, node: Node) -> Result<String, ConfigError> {
         let position = node.position;
         let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", position)) };
         let (server, key) = (self.server.to_owned(), key.to_owned());
-        match expand(&text, self.env) {
+        let fetched_before = self.met.sources.len();
+        match expand(&text, self.env, &mut self.met) {
+            Ok(_) if self.met.sources.len() > fetched_before && !FETCHED.iter().any(|place| key.starts_with(place)) => {
+                Err(ConfigError::SourceMisplaced { server, key, position })
+            }
             Ok(text) => Ok(text),
             // What never runs needs no variables.
             Err(_) if self.disabled => Ok(text),
             Err(ExpandError::Missing(variable)) => {
                 Err(ConfigError::MissingVariable { server, variable, key, position })
             }
+            Err(ExpandError::BadSource) => Err(ConfigError::BadSource { server, key, position }),
             Err(ExpandError::Open) => Err(ConfigError::OpenVariable { server, key, position }),
         }
     }

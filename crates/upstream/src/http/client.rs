@@ -1,8 +1,9 @@
 //! HTTP towards one server: one address, the configured headers, no redirects to anywhere else.
 
 use super::headers::{PROTOCOL_VERSION, SESSION_ID, ToolHeaders};
-use crate::config::shown_url;
+use crate::config::{ServerConfig, TransportConfig, shown_url};
 use crate::error::ServerError;
+use crate::secrets::{self, Resolved};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -12,14 +13,14 @@ use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const IDLE_CONNECTIONS: Duration = Duration::from_secs(60);
 /// How much of an error's body is shown.
-const MAX_DETAIL_BYTES: usize = 300;
+const MAX_DETAIL_CHARS: usize = 300;
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -28,10 +29,19 @@ pub(super) struct HttpClient {
     server: String,
     client: Client<Connector, Full<Bytes>>,
     uri: Mutex<Uri>,
-    /// Marked as sensitive: they show up in no output.
-    configured: HeaderMap,
+    /// What the headers are made from.
+    config: ServerConfig,
+    configured: Mutex<Configured>,
     pub session: Mutex<Session>,
     pub tools: Mutex<ToolHeaders>,
+}
+
+/// The configured headers, and how long they are good.
+#[derive(Clone)]
+struct Configured {
+    /// Marked as sensitive: they show up in no output.
+    headers: HeaderMap,
+    until: Option<Instant>,
 }
 
 /// What a legacy server said at `initialize`.
@@ -42,26 +52,22 @@ pub(super) struct Session {
 }
 
 impl HttpClient {
-    pub fn new(server: &str, url: &str, headers: &BTreeMap<String, String>) -> Result<Self, ServerError> {
-        let failed = |reason: String| ServerError::Start { server: server.to_owned(), reason };
+    pub fn new(config: &ServerConfig, resolved: &Resolved) -> Result<Self, ServerError> {
+        let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
+        let TransportConfig::Http { url, .. } = &resolved.transport else {
+            return Err(failed("it is configured as a stdio server".into()));
+        };
         let uri: Uri = url.parse().map_err(|_| failed(format!("{} is not a url", shown_url(url))))?;
         if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
             return Err(failed("its url may hold no user name; credentials belong into headers".into()));
         }
         let tls = uri.scheme_str() == Some("https");
-        let mut configured = HeaderMap::new();
-        for (name, value) in headers {
-            let header = HeaderName::try_from(name).map_err(|_| failed(format!("{name:?} is not a header name")))?;
-            let mut value =
-                HeaderValue::try_from(value).map_err(|_| failed(format!("the header {name:?} has a bad value")))?;
-            value.set_sensitive(true);
-            configured.insert(header, value);
-        }
         Ok(Self {
-            server: server.to_owned(),
+            server: config.name.clone(),
             client: build_client(tls).map_err(|error| failed(format!("TLS is not available: {error}")))?,
             uri: Mutex::new(uri),
-            configured,
+            config: config.clone(),
+            configured: Mutex::new(Configured::new(config, resolved)?),
             session: Mutex::default(),
             tools: Mutex::default(),
         })
@@ -98,7 +104,14 @@ impl HttpClient {
     /// Sends it, and once more if the server has moved within itself (`/mcp` to `/mcp/`).
     async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>, ServerError> {
         let uri = self.uri();
-        let response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
+        if self.configured().until.is_some_and(|until| until <= Instant::now()) {
+            self.refresh(false).await?;
+        }
+        let mut response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
+        // The server may have been given new credentials before the old ones' time was over. It has not run this.
+        if response.status().as_u16() == 401 && self.refresh(true).await? {
+            response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
+        }
         if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(response);
         }
@@ -115,6 +128,19 @@ impl HttpClient {
         self.send_to(&target, method, headers, body).await
     }
 
+    /// Makes the headers anew. Whether they are different now; where nothing in them is fetched, they never are.
+    async fn refresh(&self, anew: bool) -> Result<bool, ServerError> {
+        let before = self.configured();
+        if before.until.is_none() {
+            return Ok(false);
+        }
+        let resolved = secrets::resolve(&self.config, anew).await?;
+        let now = Configured::new(&self.config, &resolved)?;
+        let is_other = now.headers != before.headers;
+        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        Ok(is_other)
+    }
+
     async fn send_to(
         &self,
         uri: &Uri,
@@ -125,7 +151,7 @@ impl HttpClient {
         let mut request = hyper::Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri.clone();
-        *request.headers_mut() = self.configured.clone();
+        *request.headers_mut() = self.configured().headers;
         let session = self.session().clone();
         let ours = [(SESSION_ID, session.id), (PROTOCOL_VERSION, session.version)];
         for (name, value) in ours.into_iter().filter_map(|(name, value)| Some((name, value?))) {
@@ -153,19 +179,38 @@ impl HttpClient {
         }
     }
 
-    /// What an answer without a message means. Configured values are cut out of it: a server may echo them.
+    /// What an answer without a message means. A server may echo what it was sent, so secrets are taken out first and the
+    /// rest is cut then.
     pub fn status_error(&self, status: u16, body: &[u8]) -> ServerError {
-        let mut detail = String::from_utf8_lossy(&body[..body.len().min(MAX_DETAIL_BYTES)]).trim().to_owned();
-        for secret in self.configured.values().filter_map(|value| value.to_str().ok()) {
-            for part in secret.split_whitespace().filter(|part| part.len() > 3) {
-                detail = detail.replace(part, "…");
-            }
-        }
+        let body = String::from_utf8_lossy(body);
+        let detail = self.config.secrets.redactor().redact(body.trim()).chars().take(MAX_DETAIL_CHARS).collect();
         ServerError::HttpStatus { server: self.server.clone(), status, detail }
+    }
+
+    fn configured(&self) -> Configured {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn uri(&self) -> Uri {
         self.uri.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Configured {
+    fn new(config: &ServerConfig, resolved: &Resolved) -> Result<Self, ServerError> {
+        let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
+        let mut headers = HeaderMap::new();
+        let TransportConfig::Http { headers: configured, .. } = &resolved.transport else {
+            return Ok(Self { headers, until: None });
+        };
+        for (name, value) in configured {
+            let header = HeaderName::try_from(name).map_err(|_| failed(format!("{name:?} is not a header name")))?;
+            let mut value =
+                HeaderValue::try_from(value).map_err(|_| failed(format!("the header {name:?} has a bad value")))?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        Ok(Self { headers, until: resolved.until })
     }
 }
 

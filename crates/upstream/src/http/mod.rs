@@ -6,14 +6,16 @@ mod exchange;
 mod headers;
 mod sse;
 
+use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::inbound::{Inbound, Reaction};
 use crate::options::ConnectionOptions;
+use crate::secrets::Resolved;
 use crate::stdio::cancelled;
 use client::HttpClient;
 use hyper::header::HeaderMap;
 use serde_json::value::RawValue;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,13 +44,13 @@ pub(super) struct Shared {
 
 impl HttpLink {
     pub fn open(
-        url: &str,
-        headers: &BTreeMap<String, String>,
+        config: &ServerConfig,
+        resolved: &Resolved,
         era: Era,
         options: &ConnectionOptions,
         inbound: Arc<Inbound>,
     ) -> Result<Self, ServerError> {
-        let http = HttpClient::new(&inbound.server, url, headers)?;
+        let http = HttpClient::new(config, resolved)?;
         let shared = Shared {
             inbound,
             http,
@@ -162,6 +164,7 @@ impl Shared {
             Reaction::Nothing => {}
             Reaction::Garbage(reason) => {
                 if crate::inbound::count(&self.inbound.counters.garbage) == 0 {
+                    let reason = self.inbound.redactor.redact(&reason);
                     tracing::warn!(server = self.inbound.server, code = "TB0409", %reason, "an event is no message");
                 }
             }

@@ -1,5 +1,6 @@
 //! The last lines that a server wrote to stderr. It is always read, so that a server never waits to be heard.
 
+use crate::secrets::Redactor;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -8,8 +9,14 @@ const MAX_LINES: usize = 50;
 const MAX_LINE_BYTES: usize = 500;
 const READ_BYTES: usize = 8 << 10;
 
-#[derive(Clone, Default)]
-pub(crate) struct StderrTail(Arc<Mutex<Tail>>);
+/// Read of a line, so that a secret which begins in the part that is kept is seen whole.
+const MAX_READ_BYTES: usize = 8 << 10;
+
+#[derive(Clone)]
+pub(crate) struct StderrTail {
+    tail: Arc<Mutex<Tail>>,
+    redactor: Redactor,
+}
 
 #[derive(Default)]
 struct Tail {
@@ -19,6 +26,10 @@ struct Tail {
 }
 
 impl StderrTail {
+    pub fn new(redactor: Redactor) -> Self {
+        Self { tail: Arc::default(), redactor }
+    }
+
     pub async fn read(self, mut stderr: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; READ_BYTES];
         while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
@@ -29,12 +40,23 @@ impl StderrTail {
     }
 
     pub fn lines(&self) -> Vec<String> {
-        let tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.lines.iter().map(|line| String::from_utf8_lossy(line).trim_end().to_owned()).collect()
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.lines.iter().map(|line| self.shown(line)).collect()
+    }
+
+    /// First without secrets, then cut: the other way round, a cut would leave half of one.
+    fn shown(&self, line: &[u8]) -> String {
+        let mut line = self.redactor.redact_cut(&String::from_utf8_lossy(line));
+        let mut end = line.len().min(MAX_LINE_BYTES);
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        line.truncate(end);
+        line.trim_end().to_owned()
     }
 
     fn add(&self, bytes: &[u8]) {
-        let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             tail.add_piece(piece);
         }
@@ -54,7 +76,7 @@ impl Tail {
             None => (piece, false),
         };
         if let Some(line) = self.lines.back_mut() {
-            let room = MAX_LINE_BYTES.saturating_sub(line.len());
+            let room = MAX_READ_BYTES.saturating_sub(line.len());
             line.extend_from_slice(&text[..text.len().min(room)]);
         }
         self.open = !complete;
@@ -67,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept_and_long_ones_cut() {
-        let tail = StderrTail::default();
+        let tail = StderrTail::new(Redactor::default());
         for number in 0..200 {
             tail.add(format!("line {number}\n").as_bytes());
         }

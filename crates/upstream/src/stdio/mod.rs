@@ -10,6 +10,7 @@ use crate::error::ServerError;
 use crate::inbound::Inbound;
 use crate::options::ConnectionOptions;
 use crate::process::{Program, ServerProcess, StderrTail};
+use crate::secrets::Resolved;
 use reader::ReadEnd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +37,11 @@ pub(crate) struct StdioLink {
 impl StdioLink {
     pub fn open(
         config: &ServerConfig,
+        resolved: &Resolved,
         options: &ConnectionOptions,
         inbound: Arc<Inbound>,
     ) -> Result<Self, ServerError> {
-        let TransportConfig::Stdio { command, args, env, cwd } = &config.transport else {
+        let TransportConfig::Stdio { command, args, env, cwd } = &resolved.transport else {
             let reason = "it is configured as an HTTP server".to_owned();
             return Err(ServerError::Start { server: config.name.clone(), reason });
         };
@@ -47,7 +49,7 @@ impl StdioLink {
         let (process, pipes) = ServerProcess::start(&program, options)?;
         let (lines, waiting) = mpsc::channel(MAX_WAITING_LINES);
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
-        let stderr = StderrTail::default();
+        let stderr = StderrTail::new(inbound.redactor.clone());
         tokio::spawn(stderr.clone().read(pipes.stderr));
         tokio::spawn(writer::write(pipes.stdin, waiting, stop.clone()));
         // The reader must not keep the writer alive: it answers by a sender that does not count.

@@ -12,7 +12,7 @@ use toolbus_mcp::Message;
 
 /// Of the lines that are no messages, the first few are worth a look in the log.
 const LOGGED_GARBAGE: u64 = 5;
-const LOGGED_GARBAGE_BYTES: usize = 200;
+const LOGGED_GARBAGE_CHARS: usize = 200;
 /// After so many in a row it is not a server.
 const MAX_GARBAGE_IN_A_ROW: usize = 1_000;
 
@@ -63,7 +63,9 @@ impl Reaction {
         if let Self::Garbage(reason) = &self
             && count(&inbound.counters.garbage) < LOGGED_GARBAGE
         {
-            let line = String::from_utf8_lossy(&line[..line.len().min(LOGGED_GARBAGE_BYTES)]);
+            let line = String::from_utf8_lossy(line);
+            let line: String = inbound.redactor.redact(&line).chars().take(LOGGED_GARBAGE_CHARS).collect();
+            let reason = inbound.redactor.redact(reason);
             tracing::warn!(
                 server = inbound.server,
                 code = "TB0409",

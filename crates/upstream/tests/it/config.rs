@@ -155,7 +155,7 @@ fn toml_that_can_not_be_meant_is_refused_with_its_place() {
         toml("[servers.a]\ncommand = \"x\"\n  comand_args = 1\nmax-sessions = 3\n"),
         "server \"a\": unknown key \"comand_args\" (line 3, column 3)",
         "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
-         max_concurrency, timeout, tool_timeouts, idle, era",
+         max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin",
     );
     check(
         toml("[servers.a]\ncommand = \"x\"\nmax-sessions = 3\n"),

@@ -46,7 +46,10 @@ impl HttpServer {
 
     /// What the server has seen, asked on a connection of its own.
     async fn state(&self) -> Value {
-        value(self.modern().await.request("state", json!({})).await)
+        let mut config = self.config("/mcp");
+        config.secrets.redact_results = false;
+        let server = Server::open(&config, Era::Modern, &ConnectionOptions::default()).await;
+        value(server.request("state", json!({})).await)
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) {

@@ -6,5 +6,6 @@ mod misbehaviour;
 mod probing;
 mod process;
 mod real;
+mod secrets;
 mod stdio;
 mod support;

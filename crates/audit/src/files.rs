@@ -1,0 +1,117 @@
+//! The folder of a log: numbered files, the head that says how far they go, and the lock.
+
+use crate::error::AuditError;
+use crate::line::{Link, NO_HASH};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub const HEAD_FILE: &str = "head.json";
+const LOCK_FILE: &str = "lock";
+
+pub fn file_name(number: u64) -> String {
+    format!("audit-{number:06}.jsonl")
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("audit-")?.strip_suffix(".jsonl")?.parse().ok()
+}
+
+/// The numbers of the files that are there, in order.
+pub fn numbers(folder: &Path) -> Result<Vec<u64>, AuditError> {
+    let entries = fs::read_dir(folder).map_err(AuditError::io("list", folder))?;
+    let mut numbers: Vec<u64> = entries.flatten().filter_map(|entry| number_of(entry.file_name().to_str()?)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+pub fn path_of(folder: &Path, number: u64) -> PathBuf {
+    folder.join(file_name(number))
+}
+
+/// How far the log goes, as of the last flush.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub link: Link,
+    pub file: u64,
+}
+
+/// None if there is none; an error in words if it can't be read.
+pub fn read_head(folder: &Path) -> Result<Option<Head>, String> {
+    let text = match fs::read_to_string(folder.join(HEAD_FILE)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("it can't be read: {error}")),
+    };
+    #[derive(serde::Deserialize)]
+    struct Stored {
+        seq: u64,
+        hash: String,
+        file: String,
+    }
+    let stored: Stored = serde_json::from_str(&text).map_err(|_| "it is not what toolbus wrote".to_owned())?;
+    let file = number_of(&stored.file).ok_or("it names no file of the log")?;
+    if stored.hash.len() != NO_HASH.len() {
+        return Err("its hash is none".to_owned());
+    }
+    Ok(Some(Head { link: Link { seq: stored.seq, hash: stored.hash }, file }))
+}
+
+/// Written in place and always of the same length: smaller than a sector, so it is never half of one and half of
+/// another, and no rename is needed for every flush.
+pub struct HeadFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl HeadFile {
+    pub fn open(folder: &Path) -> Result<Self, AuditError> {
+        let path = folder.join(HEAD_FILE);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        Ok(Self { file: file.map_err(AuditError::io("open", &path))?, path })
+    }
+
+    pub fn write(&self, head: &Head) -> Result<(), AuditError> {
+        let Link { seq, hash } = &head.link;
+        let text = format!("{{\"seq\":{seq:>20},\"hash\":\"{hash}\",\"file\":\"{}\"}}\n", file_name(head.file));
+        self.file.write_all_at(text.as_bytes(), 0).map_err(AuditError::io("write", &self.path))?;
+
+        Ok(())
+    }
+
+    pub fn sync(&self) -> Result<(), AuditError> {
+        self.file.sync_data().map_err(AuditError::io("sync", &self.path))
+    }
+}
+
+/// Makes the folder, for its owner only, and takes its lock.
+pub fn lock(folder: &Path) -> Result<File, AuditError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(AuditError::io("make the folder", folder))?;
+    let path = folder.join(LOCK_FILE);
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = file.map_err(AuditError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(AuditError::Locked { folder: folder.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(AuditError::io("lock", path)(error)),
+    }
+}
+
+pub fn create(folder: &Path, number: u64) -> Result<File, AuditError> {
+    let path = path_of(folder, number);
+    let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
+    let file = file.map_err(AuditError::io("create", &path))?;
+    sync_folder(folder)?;
+    Ok(file)
+}
+
+pub fn append(folder: &Path, number: u64) -> Result<File, AuditError> {
+    let path = path_of(folder, number);
+    OpenOptions::new().append(true).open(&path).map_err(AuditError::io("open", path))
+}
+
+pub fn sync_folder(folder: &Path) -> Result<(), AuditError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(AuditError::io("sync", folder))
+}

@@ -1,0 +1,140 @@
+//! What is written down. Arguments and results never are: a hash and a size stand for them.
+
+use serde::Serialize;
+
+/// Who asks: the mailbox and role that the broker stamped.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Caller {
+    pub who: String,
+    pub role: Option<String>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Subject {
+    pub server: String,
+    /// `tool`, `resource`, `prompt`, or the method of what has no name.
+    pub kind: String,
+    pub name: Option<String>,
+    /// See [`crate::argument_hash`].
+    pub args: Option<String>,
+    /// The id of the request on the bus: ties the lines of one call together.
+    pub request: String,
+    /// Of the request's `traceparent`, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+}
+
+/// How a call went.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CallEnd {
+    /// `ok`, `tool_error`, `cancelled`, or the code of the error.
+    pub outcome: String,
+    /// How often the request was delivered so far.
+    pub attempt: u32,
+    pub queued_ms: u64,
+    pub ran_ms: u64,
+    pub request_bytes: u64,
+    pub result_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Record {
+    /// What the rules say to a request.
+    Decision {
+        #[serde(flatten)]
+        caller: Caller,
+        #[serde(flatten)]
+        subject: Subject,
+        /// `allow`, `ask`, `deny`, or `refuse` where it is not the rules that refuse.
+        effect: String,
+        /// The rule's own words and where they stand, or why without a rule.
+        rule: Option<String>,
+        /// Of the refusal.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+    },
+    /// A call that was let through has ended.
+    Call {
+        #[serde(flatten)]
+        caller: Caller,
+        #[serde(flatten)]
+        subject: Subject,
+        #[serde(flatten)]
+        end: CallEnd,
+    },
+    Connection {
+        #[serde(flatten)]
+        caller: Caller,
+        /// `accepted` or `closed`.
+        state: &'static str,
+        peer: Option<String>,
+        code: Option<String>,
+    },
+    /// Refused connections of one second, by code.
+    ConnectionsRefused {
+        code: String,
+        count: u64,
+    },
+    /// Something happened to a credential: `revoked`, `expired`.
+    Credential {
+        agent: String,
+        what: String,
+    },
+    SendRefused {
+        #[serde(flatten)]
+        caller: Caller,
+        to: String,
+        kind: String,
+        code: String,
+    },
+    Approval {
+        id: String,
+        /// `parked`, `approved`, `denied`, `expired`, `cancelled`.
+        state: &'static str,
+        by: Option<Caller>,
+        #[serde(flatten)]
+        caller: Caller,
+        #[serde(flatten)]
+        subject: Subject,
+    },
+    Pin {
+        server: String,
+        tool: String,
+        /// `first_seen`, `held_back`, `approved`.
+        state: &'static str,
+        definition: String,
+    },
+    PolicyReload {
+        file: String,
+        accepted: bool,
+        detail: Option<String>,
+    },
+
+    // The log about itself; only it writes these.
+    #[doc(hidden)]
+    Opened {
+        version: &'static str,
+    },
+    #[doc(hidden)]
+    Continued {
+        from: String,
+    },
+    #[doc(hidden)]
+    Removed {
+        file: String,
+        last_seq: u64,
+        last_hash: String,
+    },
+    #[doc(hidden)]
+    Recovered {
+        torn_bytes: u64,
+        lost: u64,
+        head_missing: bool,
+    },
+    #[doc(hidden)]
+    Missed {
+        count: u64,
+    },
+}

@@ -1,0 +1,222 @@
+//! The one thread that writes a log: takes what waits, chains it, writes it in one go, and syncs at least every second.
+
+use crate::error::AuditError;
+use crate::files::{self, Head, HeadFile};
+use crate::line::Link;
+use crate::log::AuditOptions;
+use crate::opening;
+use crate::record::Record;
+use crate::refusals::Refusals;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// Records that are written in one go.
+const MAX_BATCH: usize = 256;
+
+pub struct Entry {
+    pub record: Record,
+    pub done: Option<oneshot::Sender<Result<(), AuditError>>>,
+    pub _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+pub struct Shared {
+    pub refusals: Refusals,
+    pub missed: AtomicU64,
+}
+
+pub struct Writer {
+    folder: PathBuf,
+    options: AuditOptions,
+    shared: Arc<Shared>,
+    head: HeadFile,
+    /// Held for as long as the log is written.
+    _lock: File,
+    file: File,
+    number: u64,
+    bytes: u64,
+    link: Link,
+    unsynced: bool,
+    synced_at: Instant,
+    ticked_at: Instant,
+    /// Once a write has failed, what is on disk is unknown, and nothing is written behind it.
+    failed: Option<String>,
+}
+
+impl Writer {
+    pub fn open(folder: &Path, options: AuditOptions, shared: Arc<Shared>) -> Result<Self, AuditError> {
+        let lock = files::lock(folder)?;
+        let end = opening::find_end(folder)?;
+        let number = end.file.unwrap_or(1);
+        let file = match end.file {
+            Some(number) => files::append(folder, number)?,
+            None => files::create(folder, number)?,
+        };
+        let mut writer = Self {
+            folder: folder.to_owned(),
+            options,
+            shared,
+            head: HeadFile::open(folder)?,
+            _lock: lock,
+            file,
+            number,
+            bytes: end.bytes,
+            link: end.link,
+            unsynced: false,
+            synced_at: Instant::now(),
+            ticked_at: Instant::now(),
+            failed: None,
+        };
+        let opened = Record::Opened { version: env!("CARGO_PKG_VERSION") };
+        writer.append(end.recovered.iter().chain([&opened]))?;
+        writer.sync()?;
+        Ok(writer)
+    }
+
+    pub fn run(mut self, entries: &Receiver<Entry>) {
+        loop {
+            let first = match entries.recv_timeout(SYNC_INTERVAL) {
+                Ok(entry) => Some(entry),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let batch: Vec<Entry> = first.into_iter().chain(entries.try_iter()).take(MAX_BATCH).collect();
+            self.write(batch);
+            self.tick();
+        }
+        self.ticked_at -= SYNC_INTERVAL.min(self.ticked_at.elapsed());
+        self.write_aside();
+        if let Err(error) = self.sync() {
+            tracing::error!(%error, "the audit log could not be closed");
+        }
+    }
+
+    fn write(&mut self, batch: Vec<Entry>) {
+        if batch.is_empty() {
+            return;
+        }
+        let outcome = self.append(batch.iter().map(|entry| &entry.record));
+        for done in batch.into_iter().filter_map(|entry| entry.done) {
+            done.send(outcome.clone()).ok();
+        }
+    }
+
+    /// What is due once a second.
+    fn tick(&mut self) {
+        if self.ticked_at.elapsed() >= SYNC_INTERVAL {
+            self.ticked_at = Instant::now();
+            self.write_aside();
+        }
+        if self.unsynced && self.synced_at.elapsed() >= SYNC_INTERVAL {
+            self.sync().ok();
+        }
+    }
+
+    /// What nobody waits for.
+    fn write_aside(&mut self) {
+        let missed = self.shared.missed.swap(0, Ordering::Relaxed);
+        let missed = (missed > 0).then_some(Record::Missed { count: missed });
+        let records: Vec<Record> = self.shared.refusals.take().chain(missed).collect();
+        self.append(records.iter()).ok();
+    }
+
+    fn append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
+        if let Some(reason) = &self.failed {
+            return Err(AuditError::Failed(reason.clone()));
+        }
+        let outcome = self.try_append(records);
+        self.noting_failure(outcome)
+    }
+
+    fn try_append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
+        if self.bytes >= self.options.max_file_bytes {
+            self.rotate()?;
+        }
+        let time = jiff::Timestamp::now();
+        let time = format!("{time:.3}");
+        let mut text = String::new();
+        for record in records {
+            self.link.append(record, &time, &mut text);
+        }
+        self.put(&text)
+    }
+
+    fn put(&mut self, text: &str) -> Result<(), AuditError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let path = files::path_of(&self.folder, self.number);
+        self.file.write_all(text.as_bytes()).map_err(AuditError::io("write", path))?;
+        self.bytes += text.len() as u64;
+        self.unsynced = true;
+        self.head.write(&Head { link: self.link.clone(), file: self.number })
+    }
+
+    /// Goes on in a new file, and removes the oldest ones.
+    fn rotate(&mut self) -> Result<(), AuditError> {
+        self.try_sync()?;
+        let from = files::file_name(self.number);
+        self.number += 1;
+        self.file = files::create(&self.folder, self.number)?;
+        self.bytes = 0;
+        let time = format!("{:.3}", jiff::Timestamp::now());
+        let mut text = String::new();
+        self.link.append(&Record::Continued { from }, &time, &mut text);
+        let numbers = files::numbers(&self.folder)?;
+        let surplus = &numbers[..numbers.len().saturating_sub(self.options.max_files.max(1))];
+        for number in surplus {
+            let last = last_link(&self.folder, *number)?;
+            let file = files::file_name(*number);
+            self.link.append(&Record::Removed { file, last_seq: last.seq, last_hash: last.hash }, &time, &mut text);
+        }
+        self.put(&text)?;
+        // Only when the log says so is it done.
+        self.try_sync()?;
+        for number in surplus {
+            let path = files::path_of(&self.folder, *number);
+            fs::remove_file(&path).map_err(AuditError::io("remove", path))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), AuditError> {
+        let outcome = self.try_sync();
+        self.noting_failure(outcome)
+    }
+
+    fn try_sync(&mut self) -> Result<(), AuditError> {
+        let path = files::path_of(&self.folder, self.number);
+        self.file.sync_data().map_err(AuditError::io("sync", path))?;
+        self.head.sync()?;
+        (self.unsynced, self.synced_at) = (false, Instant::now());
+        Ok(())
+    }
+
+    fn noting_failure(&mut self, outcome: Result<(), AuditError>) -> Result<(), AuditError> {
+        if let Err(error) = &outcome
+            && self.failed.is_none()
+        {
+            tracing::error!(%error, "the audit log has failed; nothing that has to be written there is done any more");
+            self.failed = Some(error.to_string());
+            self.unsynced = false;
+        }
+        outcome
+    }
+}
+
+/// The last line of a file that is complete.
+fn last_link(folder: &Path, number: u64) -> Result<Link, AuditError> {
+    let path = files::path_of(folder, number);
+    let text = fs::read_to_string(&path).map_err(AuditError::io("read", &path))?;
+    let last = text.lines().last().unwrap_or_default();
+    let line = crate::line::Line::read(last);
+    let place = files::file_name(number);
+    Ok(line.map_err(|what| AuditError::Damaged { place, what })?.link())
+}

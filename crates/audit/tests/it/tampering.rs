@@ -1,0 +1,104 @@
+//! Whoever changes the log is seen, wherever the change is.
+
+use crate::support::{SMALL, checked, edit, files, problem, write};
+use std::fs;
+use toolbus_audit::{AuditOptions, verify};
+
+async fn log() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 12, &SMALL).await;
+    assert_eq!(checked(folder.path()).problem, None);
+    assert!(files(folder.path()).len() >= 3);
+    folder
+}
+
+#[tokio::test]
+async fn every_changed_byte_of_every_file_shows() {
+    let folder = log().await;
+    let mut paths = files(folder.path());
+    paths.push(folder.path().join("head.json"));
+    for path in paths {
+        let good = fs::read(&path).expect("bytes");
+        // Every byte would take minutes without optimisation; the stride has no divisor in common with the lines.
+        for at in (0..good.len()).step_by(7) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x04;
+            fs::write(&path, &bad).expect("written");
+            let report = checked(folder.path());
+            assert!(report.problem.is_some(), "byte {at} of {} was changed unseen", path.display());
+        }
+        fs::write(&path, good).expect("written");
+    }
+    assert_eq!(checked(folder.path()).problem, None);
+}
+
+#[tokio::test]
+async fn a_removed_line_shows_where_it_was() {
+    let folder = log().await;
+    edit(&files(folder.path())[1], |lines| drop(lines.remove(1)));
+    assert!(problem(folder.path()).starts_with("audit-000002.jsonl:2: "), "{}", problem(folder.path()));
+}
+
+#[tokio::test]
+async fn swapped_and_repeated_lines_show() {
+    let folder = log().await;
+    let file = &files(folder.path())[0];
+    edit(file, |lines| lines.swap(1, 2));
+    assert!(problem(folder.path()).starts_with("audit-000001.jsonl:2: "));
+    edit(file, |lines| lines.swap(1, 2));
+    assert_eq!(checked(folder.path()).problem, None);
+    edit(file, |lines| lines.insert(1, lines[1].clone()));
+    assert!(problem(folder.path()).starts_with("audit-000001.jsonl:3: "));
+}
+
+#[tokio::test]
+async fn a_cut_tail_shows() {
+    let folder = log().await;
+    let file = files(folder.path()).pop().expect("a file");
+    edit(&file, |lines| drop(lines.pop()));
+    assert!(problem(folder.path()).contains("1 lines are missing at the end"), "{}", problem(folder.path()));
+    fs::remove_file(&file).expect("removed");
+    assert!(problem(folder.path()).contains("missing at the end"));
+}
+
+#[tokio::test]
+async fn a_cut_tail_shows_even_after_the_log_was_continued() {
+    let folder = log().await;
+    edit(&files(folder.path()).pop().expect("a file"), |lines| drop(lines.pop()));
+    write(folder.path(), 3, &SMALL).await;
+    assert!(problem(folder.path()).contains("1 lines before it were gone"), "{}", problem(folder.path()));
+}
+
+#[tokio::test]
+async fn a_missing_head_shows_even_after_the_log_was_continued() {
+    let folder = log().await;
+    fs::remove_file(folder.path().join("head.json")).expect("removed");
+    assert!(problem(folder.path()).starts_with("head.json: "));
+    write(folder.path(), 3, &SMALL).await;
+    assert!(problem(folder.path()).contains("the head was missing"), "{}", problem(folder.path()));
+}
+
+#[tokio::test]
+async fn a_removed_file_shows_at_the_beginning_and_in_the_middle() {
+    let folder = log().await;
+    let paths = files(folder.path());
+    let middle = fs::read(&paths[1]).expect("bytes");
+    fs::remove_file(&paths[1]).expect("removed");
+    assert!(problem(folder.path()).contains("the file before it is missing"));
+    fs::write(&paths[1], middle).expect("written");
+    fs::remove_file(&paths[0]).expect("removed");
+    assert_eq!(problem(folder.path()), "audit-000001.jsonl: it is gone, and the log does not say that it was removed");
+}
+
+#[tokio::test]
+async fn a_log_that_was_written_anew_lacks_the_noted_hash() {
+    let folder = log().await;
+    let noted = checked(folder.path()).last_hash;
+    write(folder.path(), 3, &SMALL).await;
+    assert_eq!(verify(folder.path(), Some(&noted)).expect("readable").problem, None);
+    fs::remove_dir_all(folder.path()).expect("removed");
+    write(folder.path(), 15, &AuditOptions::default()).await;
+    assert_eq!(checked(folder.path()).problem, None);
+    let report = verify(folder.path(), Some(&noted)).expect("readable");
+    assert!(report.problem.expect("a problem").what.contains("no line has the hash"));
+}

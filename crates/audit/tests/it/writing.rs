@@ -1,0 +1,107 @@
+//! What is written, in which order, into which files.
+
+use crate::support::{SMALL, checked, decision, files, write};
+use toolbus_audit::{AuditError, AuditLog, AuditOptions, Tail, verify};
+
+#[tokio::test]
+async fn every_record_is_one_line_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 5, &AuditOptions::default()).await;
+    let report = checked(folder.path());
+    assert_eq!((report.problem, report.lines), (None, 6));
+    let (_, lines) = Tail::open(folder.path(), 2).expect("a tail");
+    assert_eq!(lines.len(), 2);
+    let last: serde_json::Value = serde_json::from_str(&lines[1]).expect("JSON");
+    assert_eq!((&last["seq"], &last["event"], &last["name"]), (&6.into(), &"decision".into(), &"read_4".into()));
+    assert!(last["time"].as_str().is_some_and(|time| time.ends_with('Z') && time.len() == 24), "{last}");
+    assert_eq!(verify(folder.path(), last["hash"].as_str()).expect("readable").problem, None);
+}
+
+#[tokio::test]
+async fn many_writers_get_one_chain() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), SMALL).expect("a log");
+    let writers: Vec<_> = (0..200)
+        .map(|n| {
+            let log = log.clone();
+            tokio::spawn(async move { log.write(decision(n)).await })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.expect("no panic").expect("written");
+    }
+    drop(log);
+    let report = checked(folder.path());
+    assert_eq!(report.problem, None);
+    assert!(report.lines > 200 && report.files > 1, "{report:?}");
+}
+
+#[tokio::test]
+async fn old_files_are_removed_and_the_log_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = AuditOptions { max_files: 3, ..SMALL };
+    write(folder.path(), 40, &options).await;
+    assert_eq!(files(folder.path()).len(), 3);
+    assert_eq!(checked(folder.path()).problem, None);
+    write(folder.path(), 40, &options).await;
+    assert_eq!(checked(folder.path()).problem, None);
+}
+
+#[tokio::test]
+async fn a_flood_of_refused_connections_is_a_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), AuditOptions::default()).expect("a log");
+    for _ in 0..10_000 {
+        log.connection_refused("TB0103");
+    }
+    log.connection_refused("TB0112");
+    drop(log);
+    let (_, lines) = Tail::open(folder.path(), 10).expect("a tail");
+    assert!(lines.len() <= 4, "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("\"code\":\"TB0103\",\"count\":10000")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_counted_and_the_count_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), AuditOptions { max_queued: 1, ..SMALL }).expect("a log");
+    for n in 0..5000 {
+        log.note(decision(n));
+    }
+    drop(log);
+    let report = checked(folder.path());
+    assert_eq!(report.problem, None);
+    assert!(report.missed > 0, "{report:?}");
+}
+
+#[tokio::test]
+async fn one_process_writes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _log = AuditLog::open(folder.path(), SMALL).expect("a log");
+    assert!(matches!(AuditLog::open(folder.path(), SMALL), Err(AuditError::Locked { .. })));
+}
+
+#[tokio::test]
+async fn once_a_write_failed_every_later_one_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), AuditOptions { max_file_bytes: 1, ..SMALL }).expect("a log");
+    // The next file can't be made where there is one already.
+    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("in the way");
+    assert!(matches!(log.write(decision(1)).await, Err(AuditError::Io { .. })));
+    std::fs::remove_dir(folder.path().join("audit-000002.jsonl")).expect("out of the way");
+    assert!(matches!(log.write(decision(2)).await, Err(AuditError::Failed(_))));
+}
+
+#[tokio::test]
+async fn a_tail_follows_over_the_end_of_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), SMALL).expect("a log");
+    let (mut tail, lines) = Tail::open(folder.path(), 10).expect("a tail");
+    assert_eq!(lines.len(), 1);
+    for n in 0..20 {
+        log.write(decision(n)).await.expect("written");
+    }
+    let lines = tail.more().expect("more");
+    assert_eq!(lines.iter().filter(|line| line.contains("\"decision\"")).count(), 20);
+    assert!(tail.more().expect("no more").is_empty());
+}

@@ -1,0 +1,224 @@
+//! `toolbus audit`: whether the audit logs are still what was written, and what they say.
+
+use super::print_line;
+use crate::failure::Failure;
+use crate::folders::data_folder;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toolbus_audit::{Report, Tail, verify};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus audit verify
+  toolbus audit verify --expect 6f0e…       (a hash that an earlier run printed)
+  toolbus audit tail -f")]
+pub struct AuditArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Check every line: nothing changed, removed, moved or cut off.
+    Verify(VerifyArgs),
+    /// Show the last lines.
+    Tail(TailArgs),
+}
+
+#[derive(Args)]
+struct PlaceArgs {
+    /// The broker's data folder; the logs of its hosts in it count too. Default: TOOLBUS_DATA, or the user's.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Only the log of a host with this state folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    state: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct VerifyArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// A line with this hash, noted earlier, must still be in one of the logs.
+    #[arg(long, value_name = "HASH")]
+    expect: Option<String>,
+}
+
+#[derive(Args)]
+struct TailArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Go on as lines are written.
+    #[arg(short, long)]
+    follow: bool,
+    /// How many lines to begin with.
+    #[arg(short = 'n', long, default_value = "20", value_name = "COUNT")]
+    lines: usize,
+}
+
+const AUDIT_FOLDER: &str = "audit";
+const POLL: Duration = Duration::from_millis(200);
+
+pub async fn run(args: AuditArgs) -> Result<(), Failure> {
+    match args.what {
+        What::Verify(args) => verify_all(&args),
+        What::Tail(args) => tail(&args).await,
+    }
+}
+
+fn verify_all(args: &VerifyArgs) -> Result<(), Failure> {
+    let folders = args.place.logs()?;
+    let mut reports = Vec::new();
+    for folder in &folders {
+        reports.push(verify(folder, None)?);
+    }
+    if let Some(hash) = &args.expect {
+        expect(&folders, &mut reports, hash)?;
+    }
+    for (folder, report) in folders.iter().zip(&reports) {
+        print_line(&if args.place.json { as_json(folder, report) } else { in_words(folder, report) })?;
+    }
+    match reports.iter().filter(|report| report.problem.is_some()).count() {
+        0 => Ok(()),
+        count => Err(Failure::AuditProblems { count, checked: folders.len() }),
+    }
+}
+
+/// One of the logs has to have the line; if none has, all of them are reported without it.
+fn expect(folders: &[PathBuf], reports: &mut [Report], hash: &str) -> Result<(), Failure> {
+    let mut without = Vec::new();
+    for folder in folders {
+        let report = verify(folder, Some(hash))?;
+        if report.problem.is_none() {
+            return Ok(());
+        }
+        without.push(report);
+    }
+    reports.clone_from_slice(&without);
+    Ok(())
+}
+
+fn in_words(folder: &Path, report: &Report) -> String {
+    let folder = folder.display();
+    if let Some(problem) = &report.problem {
+        return format!("{folder}: PROBLEM\n  {problem}");
+    }
+    let mut text = format!("{folder}: {} lines in {} files, unchanged", report.lines, report.files);
+    if report.repairs > 0 {
+        text.push_str(&format!("\n  repaired {} times after a crash, without the loss of a line", report.repairs));
+    }
+    if report.missed > 0 {
+        text.push_str(&format!("\n  {} events came too fast to be written down", report.missed));
+    }
+    text.push_str(&format!("\n  last hash, to be noted: {}", report.last_hash));
+    text
+}
+
+fn as_json(folder: &Path, report: &Report) -> String {
+    let problem = report.problem.as_ref().map(|p| json!({"file": p.file, "line": p.line, "what": p.what}));
+    json!({
+        "folder": folder, "lines": report.lines, "files": report.files, "last_hash": report.last_hash,
+        "repairs": report.repairs, "missed": report.missed, "problem": problem,
+    })
+    .to_string()
+}
+
+async fn tail(args: &TailArgs) -> Result<(), Failure> {
+    let mut tails = Vec::new();
+    let mut lines = Vec::new();
+    for folder in args.place.logs()? {
+        let (tail, read) = Tail::open(&folder, args.lines)?;
+        tails.push(tail);
+        lines.extend(read);
+    }
+    in_order(&mut lines);
+    for line in &lines[lines.len().saturating_sub(args.lines)..] {
+        print_line(&shown(line, args.place.json))?;
+    }
+    while args.follow {
+        tokio::time::sleep(POLL).await;
+        let mut lines = Vec::new();
+        for tail in &mut tails {
+            lines.extend(tail.more()?);
+        }
+        in_order(&mut lines);
+        for line in &lines {
+            print_line(&shown(line, args.place.json))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lines of several logs, by their time.
+fn in_order(lines: &mut [String]) {
+    let time = |line: &String| {
+        let line: Option<Map<String, Value>> = serde_json::from_str(line).ok();
+        line.and_then(|line| Some(line.get("time")?.as_str()?.to_owned()))
+    };
+    lines.sort_by_cached_key(time);
+}
+
+/// Names in a log come from outside; whatever a terminal would act upon is escaped.
+fn shown(line: &str, as_json: bool) -> String {
+    let parsed: Result<Map<String, Value>, _> = serde_json::from_str(line);
+    let Ok(mut members) = parsed.map_err(drop) else { return format!("{line:?}") };
+    if as_json {
+        return line.to_owned();
+    }
+    for chain in ["seq", "prev", "hash"] {
+        members.remove(chain);
+    }
+    let mut take = |name: &str| members.remove(name).map(|value| bare(&value)).unwrap_or_default();
+    let mut text = format!("{} {}", take("time"), take("event"));
+    for (name, value) in members.iter().filter(|(_, value)| !value.is_null()) {
+        text.push_str(&format!(" {name}={}", bare(value)));
+    }
+    text
+}
+
+fn bare(value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && c != '"') => {
+            text.clone()
+        }
+        Value::String(text) => format!("{text:?}"),
+        other => other.to_string(),
+    }
+}
+
+impl PlaceArgs {
+    /// The folders that hold a log.
+    fn logs(&self) -> Result<Vec<PathBuf>, Failure> {
+        let (root, hosts) = match &self.state {
+            Some(state) => (state.clone(), None),
+            None => {
+                let data = self.data.clone().map_or_else(data_folder, Ok)?;
+                let hosts = data.join("hosts");
+                (data, Some(hosts))
+            }
+        };
+        let hosts = hosts.and_then(|hosts| std::fs::read_dir(hosts).ok());
+        let mut states: Vec<PathBuf> = hosts.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        states.sort();
+        let all = [root.clone()].into_iter().chain(states).map(|state| state.join(AUDIT_FOLDER));
+        let logs: Vec<PathBuf> = all.filter(|folder| folder.is_dir()).collect();
+        if logs.is_empty() { Err(Failure::NoAuditLog { folder: root }) } else { Ok(logs) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_not_paint_the_terminal() {
+        let line = "{\"seq\":1,\"time\":\"t\",\"event\":\"call\",\"name\":\"a\\u001b[31m\\u202e\",\"prev\":\"\",\"hash\":\"\"}";
+        assert_eq!(shown(line, false), "t call name=\"a\\u{1b}[31m\\u{202e}\"");
+    }
+}

@@ -1,0 +1,89 @@
+//! Runs the command that prints a secret: words as they are, no shell, a time limit, and an end in any case.
+
+use super::fetch::{MAX_SECRET_BYTES, within_limit};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What it printed. Its own complaints are not repeated: they may hold what they are about.
+pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
+    let (program, args) = words.split_first().ok_or("there is no command")?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.kill_on_drop(true).process_group(0);
+    let mut child = command.spawn().map_err(|error| format!("it could not be started: {error}"))?;
+    let group = child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?));
+    let Some(stdout) = child.stdout.take() else { return Err("it has no output".to_owned()) };
+    let running = async {
+        let mut bytes = Vec::new();
+        let read = stdout.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut bytes).await;
+        read.map_err(|error| format!("its output could not be read: {error}"))?;
+        let bytes = within_limit(bytes)?;
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        if status.success() { Ok(bytes) } else { Err(format!("it failed: {status}")) }
+    };
+    let outcome = tokio::time::timeout(PATIENCE, running).await;
+    let outcome = outcome.unwrap_or_else(|_| Err(format!("it did not end within {PATIENCE:?}")));
+    if outcome.is_err() {
+        // With what it may have started.
+        if let Some(group) = group {
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
+        }
+        child.kill().await.ok();
+    }
+    outcome
+}
+
+/// Splits into words as a shell would: white space between, quotes and backslashes, and nothing else that is special.
+/// None if a quote is not closed or there is no word.
+pub(crate) fn split_command(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some('\''), '\'') | (Some('"'), '"') => quote = None,
+            (Some('\''), c) => word.get_or_insert_default().push(c),
+            (Some(_), '\\') => match chars.next()? {
+                c @ ('"' | '\\' | '$' | '`') => word.get_or_insert_default().push(c),
+                c => word.get_or_insert_default().extend(['\\', c]),
+            },
+            (None, '\\') => word.get_or_insert_default().push(chars.next()?),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    (quote.is_none() && !words.is_empty()).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_split_as_a_shell_would() {
+        let check = |text: &str, words: Option<&[&str]>| {
+            let split = split_command(text);
+            assert_eq!(
+                split.as_ref().map(|split| split.iter().map(String::as_str).collect()),
+                words.map(<[_]>::to_vec),
+                "{text}"
+            );
+        };
+        check("pass show  db/main", Some(&["pass", "show", "db/main"]));
+        check(r#"sh -c 'echo "$A" | tr a b'"#, Some(&["sh", "-c", "echo \"$A\" | tr a b"]));
+        check(r#"x "a \" b" c\ d ''"#, Some(&["x", "a \" b", "c d", ""]));
+        check(r#"x a"b"'c'"#, Some(&["x", "abc"]));
+        check("x 'open", None);
+        check("  ", None);
+    }
+}

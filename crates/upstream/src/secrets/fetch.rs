@@ -1,0 +1,80 @@
+//! Fetches values and keeps them for as long as they are good.
+
+use super::{Source, exec};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
+
+/// Nothing that is longer is a secret for a header or a variable.
+pub(super) const MAX_SECRET_BYTES: usize = 64 << 10;
+const FILE_PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct Fetched(HashMap<Source, Value>);
+
+#[derive(Clone)]
+pub(super) struct Value {
+    pub text: String,
+    pub until: Instant,
+}
+
+impl Fetched {
+    /// The reason of a failure quotes nothing of what was read.
+    pub async fn value(&mut self, source: &Source, ttl: Duration, anew: bool) -> Result<Value, String> {
+        let now = Instant::now();
+        if let Some(value) = self.0.get(source).filter(|value| value.until > now && !anew) {
+            return Ok(value.clone());
+        }
+        let bytes = match source {
+            Source::File(path) => read(path).await?,
+            Source::Exec(words) => exec::run(words).await?,
+        };
+        let mut text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        if text.is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        if text.contains('\0') {
+            return Err("it has a zero byte".to_owned());
+        }
+        let value = Value { text, until: now + ttl };
+        self.0.insert(source.clone(), value.clone());
+        Ok(value)
+    }
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let path = at_home(path);
+    let reading = async {
+        let file = tokio::fs::File::open(&path).await.map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        file.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut bytes).await.map_err(|error| error.to_string())?;
+        Ok(bytes)
+    };
+    // It may be a pipe that nobody writes into.
+    let bytes: Result<_, String> = tokio::time::timeout(FILE_PATIENCE, reading)
+        .await
+        .unwrap_or_else(|_| Err(format!("it could not be read within {FILE_PATIENCE:?}")));
+    bytes.and_then(within_limit)
+}
+
+pub(super) fn within_limit(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+    if bytes.len() > MAX_SECRET_BYTES {
+        return Err(format!("it is longer than {MAX_SECRET_BYTES} bytes"));
+    }
+    Ok(bytes)
+}
+
+fn at_home(path: &Path) -> PathBuf {
+    match (path.strip_prefix("~"), std::env::var_os("HOME")) {
+        (Ok(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => path.to_owned(),
+    }
+}

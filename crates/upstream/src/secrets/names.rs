@@ -1,0 +1,108 @@
+//! Which of a server's values are secrets: everything that was fetched, every header, and variables that are called like
+//! one.
+
+use super::SecretSettings;
+use crate::config::TransportConfig;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+const WORDS: &[&str] = &[
+    "TOKEN",
+    "SECRET",
+    "KEY",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "AUTH",
+    "COOKIE",
+    "BEARER",
+    "PRIVATE",
+    "DSN",
+    "PAT",
+    "PWD",
+    "CONNECTION_STRING",
+    "DATABASE_URL",
+];
+/// These are parts of other words too often; they have to stand alone.
+const WHOLE_WORDS: &[&str] = &["PAT", "PWD", "DSN", "KEY", "AUTH"];
+
+/// Headers whose values say nothing and stand in every other answer.
+const OPEN_HEADERS: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "content-type",
+    "host",
+    "origin",
+    "referer",
+    "user-agent",
+];
+
+/// Lines of a text of several lines, such as a private key, that are worth to be kept out on their own.
+const MIN_LINE_BYTES: usize = 16;
+
+pub(crate) fn looks_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase().replace('-', "_");
+    let is_word = |word: &str| name.split('_').any(|part| part == word || part.strip_suffix('S') == Some(word));
+    WORDS.iter().any(|word| match WHOLE_WORDS.contains(word) {
+        true => is_word(word) || (*word == "KEY" && name.ends_with("KEY")),
+        false => name.contains(word),
+    })
+}
+
+/// Every text that must not be seen.
+pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings, fetched: &[String]) -> Vec<String> {
+    let mut secrets: Vec<String> = fetched.iter().chain(&settings.marked).cloned().collect();
+    let named = |name: &str| looks_secret(name) || settings.names.iter().any(|secret| secret == name);
+    match transport {
+        TransportConfig::Stdio { env, .. } => {
+            secrets.extend(env.iter().filter(|(name, _)| named(name)).map(|(_, value)| value.clone()));
+        }
+        TransportConfig::Http { url, headers } => {
+            let is_open = |name: &str| OPEN_HEADERS.iter().any(|open| name.eq_ignore_ascii_case(open));
+            for (_, value) in headers.iter().filter(|(name, _)| !is_open(name)) {
+                secrets.push(value.trim().to_owned());
+                secrets.extend(value.split_whitespace().map(str::to_owned));
+                secrets.extend(basic_password(value));
+            }
+            let query = url.split_once('?').map_or("", |(_, query)| query);
+            let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            secrets.extend(pairs.filter(|(name, _)| named(name)).map(|(_, value)| value.to_owned()));
+        }
+    }
+    let lines =
+        |secret: &String| secret.lines().filter(|line| line.len() >= MIN_LINE_BYTES).map(str::to_owned).collect();
+    let of_lines: Vec<Vec<String>> = secrets.iter().filter(|secret| secret.contains('\n')).map(lines).collect();
+    secrets.extend(of_lines.into_iter().flatten());
+    secrets
+}
+
+fn basic_password(header: &str) -> Option<String> {
+    let encoded = header.trim().strip_prefix("Basic ")?;
+    let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    decoded.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_their_names() {
+        for name in
+            ["GITHUB_TOKEN", "apiKey", "API_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "my-secret", "AUTH", "GH_PAT"]
+        {
+            assert!(looks_secret(name), "{name}");
+        }
+        for name in ["PATH", "HOME", "KEYBOARD", "AUTHOR", "REGION", "LOG_LEVEL", "MONKEYS"] {
+            assert!(!looks_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_a_basic_header_the_password_counts() {
+        assert_eq!(basic_password("Basic dXNlcjpwYXNzOndvcmQ="), Some("pass:word".to_owned()));
+    }
+}

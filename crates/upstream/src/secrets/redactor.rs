@@ -1,0 +1,162 @@
+//! Takes secrets out of text. Looking costs about as much as reading the text once; only where one is found, more.
+
+use super::redact_json;
+use aho_corasick::{AhoCorasick, MatchKind};
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What stands in its place.
+pub(super) const REDACTED: &str = "[redacted]";
+
+/// Shorter ones stand in too much that is harmless.
+const MIN_BYTES: usize = 6;
+/// Values that were replaced by newer ones are remembered too, up to this many in all.
+const MAX_SECRETS: usize = 512;
+/// A cut may leave the beginning of a secret; what is shorter gives nothing away.
+const MIN_REMNANT: usize = 4;
+
+/// A cheap handle; all of one server's share what they know.
+#[derive(Clone, Default)]
+pub struct Redactor(Arc<RwLock<Known>>);
+
+#[derive(Default, Clone)]
+struct Known {
+    secrets: Vec<String>,
+    matcher: Option<Arc<AhoCorasick>>,
+}
+
+impl Redactor {
+    pub fn learn(&self, secrets: impl IntoIterator<Item = String>) {
+        let mut new: Vec<String> = secrets.into_iter().filter(|secret| secret.len() >= MIN_BYTES).collect();
+        {
+            let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            new.retain(|secret| !known.secrets.contains(secret));
+        }
+        if new.is_empty() {
+            return;
+        }
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.secrets.extend(new);
+        let surplus = known.secrets.len().saturating_sub(MAX_SECRETS);
+        known.secrets.drain(..surplus);
+        let patterns: Vec<String> = known.secrets.iter().flat_map(|secret| forms(secret)).collect();
+        let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns);
+        known.matcher = matcher.ok().map(Arc::new);
+    }
+
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.matcher() {
+            Some(matcher) if matcher.is_match(text) => Cow::Owned(replaced(&matcher, text)),
+            _ => Cow::Borrowed(text),
+        }
+    }
+
+    /// For text that may have been cut off in the middle of a secret.
+    pub fn redact_cut(&self, text: &str) -> String {
+        let mut text = self.redact(text).into_owned();
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let remnant = known.secrets.iter().filter_map(|secret| remnant(&text, secret)).max();
+        if let Some(bytes) = remnant {
+            text.truncate(text.len() - bytes);
+            text.push_str(REDACTED);
+        }
+        text
+    }
+
+    /// The same for a JSON-RPC message, which is one afterwards too.
+    pub fn redact_message<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.matcher() {
+            Some(matcher) if matcher.is_match(text) => {
+                Cow::Owned(redact_json::redact(text, |part| matcher.is_match(part).then(|| replaced(&matcher, part))))
+            }
+            _ => Cow::Borrowed(text),
+        }
+    }
+
+    fn matcher(&self) -> Option<Arc<AhoCorasick>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).matcher.clone()
+    }
+}
+
+fn replaced(matcher: &AhoCorasick, text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    matcher.replace_all_with(text, &mut out, |_, _, out| {
+        out.push_str(REDACTED);
+        true
+    });
+    out
+}
+
+/// As it is, and as JSON writes it: with escapes, and by those who escape everything that is not ASCII.
+fn forms(secret: &str) -> Vec<String> {
+    let json = serde_json::to_string(secret).unwrap_or_default();
+    let json = json.trim_matches('"').to_owned();
+    let ascii: String = json.chars().map(|c| if c.is_ascii() { c.to_string() } else { escaped(c) }).collect();
+    let mut forms = vec![secret.to_owned()];
+    for form in [json.replace('/', "\\/"), json, ascii] {
+        if !forms.contains(&form) {
+            forms.push(form);
+        }
+    }
+    forms
+}
+
+fn escaped(c: char) -> String {
+    let mut units = [0; 2];
+    c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
+/// How many bytes at the end of the text are the beginning of the secret.
+fn remnant(text: &str, secret: &str) -> Option<usize> {
+    let longest = text.len().min(secret.len().saturating_sub(1));
+    let ends = |bytes: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*bytes]);
+    let found = (MIN_REMNANT..=longest).rev().find(ends)?;
+    text.is_char_boundary(text.len() - found).then_some(found)
+}
+
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Redactor(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redactor() -> Redactor {
+        let redactor = Redactor::default();
+        redactor.learn(["sk-canary/1", "päss\"wort", "result", "123456", "short"].map(str::to_owned));
+        redactor
+    }
+
+    #[test]
+    fn secrets_are_taken_out_of_text_in_every_form() {
+        let check = |text: &str, expected: &str| assert_eq!(redactor().redact(text), expected);
+        check("a sk-canary/1b", "a [redacted]b");
+        check(r#"sk-canary\/1 p\u00e4ss\"wort"#, "[redacted] [redacted]");
+        check("short and harmless", "short and harmless");
+        assert_eq!(redactor().redact_cut("x sk-can"), "x [redacted]");
+        assert_eq!(redactor().redact_cut("x sk-"), "x sk-");
+    }
+
+    #[test]
+    fn a_message_stays_a_message() {
+        let check = |text: &str, expected: &str| {
+            let redacted = redactor().redact_message(text).into_owned();
+            assert_eq!(redacted, expected);
+            serde_json::from_str::<serde_json::Value>(&redacted).expect("JSON");
+        };
+        check(
+            r#"{"jsonrpc":"2.0","id":123456,"result":{"a":["sk-canary\/1"],"result":123456,"n":0.5}}"#,
+            r#"{"jsonrpc":"2.0","id":123456,"result":{"a":["[redacted]"],"[redacted]":"[redacted]","n":0.5}}"#,
+        );
+        check(
+            r#"{"method":"result","params":{"x":"\u0073k-canary/1 result"}}"#,
+            r#"{"method":"result","params":{"x":"[redacted] [redacted]"}}"#,
+        );
+        check(r#"{"params": "p\u00e4ss\"wort\n"}"#, r#"{"params": "[redacted]\n"}"#);
+        check(r#"{"result":{"ok":true}}"#, r#"{"result":{"ok":true}}"#);
+    }
+}
