@@ -5,9 +5,7 @@ use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{
-    ConnId, EngineOptions, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView,
-};
+use crate::{ConnId, EngineOptions, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView};
 use bytes::Bytes;
 use bytestring::ByteString;
 use hashbrown::HashMap;

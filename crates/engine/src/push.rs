@@ -88,9 +88,7 @@ impl Engine {
             }
             let Some(&next) = mailbox.waiting.first() else { return };
             let message = Arc::clone(&self.unsettled.get(next).expect("what waits is unsettled").message);
-            if !self.boxes[index].has_room(message.size())
-                && !self.options.planted(PlantedBug::WindowIgnored)
-            {
+            if !self.boxes[index].has_room(message.size()) && !self.options.planted(PlantedBug::WindowIgnored) {
                 return;
             }
             self.push(now, index, &message, effects);
