@@ -22,6 +22,8 @@ pub enum Command {
     Backlog(crate::backlog::BacklogOptions),
     /// What connections and mailboxes cost while nothing happens in them.
     Idle(crate::idle::IdleOptions),
+    /// What peers with bad credentials cost.
+    Strangers(crate::strangers::StrangersOptions),
     /// A tool call through toolbus and other proxies, against the same call straight to the server.
     Mcp(crate::mcp::McpOptions),
     /// The MCP server of a measurement.

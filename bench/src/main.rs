@@ -17,6 +17,7 @@ mod report;
 mod results;
 mod run;
 mod shape;
+mod strangers;
 mod tools;
 mod wire;
 
@@ -53,6 +54,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Backlog(options) => {
             return one_thread()?.block_on(backlog::run(options));
+        }
+        Command::Strangers(options) => {
+            return one_thread()?.block_on(strangers::run(options));
         }
         Command::Idle(options) => {
             return one_thread()?.block_on(idle::run(options));

@@ -28,10 +28,16 @@ pub fn folder() -> anyhow::Result<TempDir> {
 
 /// Starts the broker and says how long it took to be ready.
 pub async fn start(folder: &Path) -> anyhow::Result<(Running, String, Duration)> {
+    let token = folder.join("token").to_string_lossy().into_owned();
+    start_with(folder, &["--shared-token-file", &token]).await
+}
+
+/// The same with other options; without a shared token, agents have tokens of their own.
+pub async fn start_with(folder: &Path, options: &[&str]) -> anyhow::Result<(Running, String, Duration)> {
     let binary = std::env::current_exe().context("find this program")?.with_file_name("toolbus");
     let mut command = Command::new(binary);
     command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
-    command.arg("--shared-token-file").arg(folder.join("token"));
+    command.args(options);
     let begin = Instant::now();
     let mut broker = Running::spawn("broker", command, folder)?;
     let url = broker.line_after("listening on ", READY_LIMIT).await?;

@@ -48,6 +48,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// 100,000 peers with bad credentials: all refused, memory flat.
+    Strangers {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// A backlog of a million messages: memory, restart, drain.
     Backlog {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -68,6 +73,7 @@ fn main() -> ExitCode {
         },
         Task::Backlog { options } => bench("backlog", options),
         Task::Idle { options } => bench("idle", options),
+        Task::Strangers { options } => bench("strangers", options),
         Task::Sim { options } => simulate(options),
     };
     match outcome {

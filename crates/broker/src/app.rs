@@ -8,6 +8,7 @@ use hyper::{Request, Response};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -24,6 +25,10 @@ pub trait HttpApp: Send + Sync + 'static {
 /// Who is at the other end of the TCP connection; among the extensions of every request that reaches an application.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
+
+/// The certificate (DER) that the peer has proved to have, where it has one; among the extensions like its address.
+#[derive(Debug, Clone)]
+pub struct PeerCertificate(pub Arc<[u8]>);
 
 /// The longest pause in the middle of a request's body.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! The life of one connection after its handshake. One task does all of it in turns: write what waits, read what is
 //! there, hand it to the mailboxes, write again; then rest until the socket or the outbox has something.
 
+use crate::budget::{BYTES_PER_COST, MESSAGE_COST, TURN_BUDGET, charge, frame_cost};
 use crate::egress::Egress;
 use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
 use crate::host_desk::HostDesk;
@@ -17,11 +18,10 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_websockets::{CloseCode, Message as WsMessage};
-use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
+use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer, Rights};
+use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
-/// What may be read in one turn before it is dealt with and others get theirs; see `charge`.
-const TURN_BUDGET: usize = 8192;
 /// Unreadable frames that are answered before the peer is given up.
 const MAX_BAD_FRAMES: u32 = 32;
 /// How long a connection waits before it looks again whether the disk has caught up.
@@ -29,10 +29,10 @@ const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
 pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let Greeted { socket, identity, framing, version } = greeted;
-    let agent = identity.agent;
     let outbox = Arc::new(ConnectionOutbox::default());
     let numbered_receipts = version >= 2;
-    let peer = Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts };
+    let peer = peer(&identity, numbered_receipts);
+    let restricted = !peer.rights.unrestricted;
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
@@ -48,7 +48,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         numbered_receipts,
         packed: Bytes::new(),
         packed_size: 0,
-        desk: (version >= 2).then(|| HostDesk::new(server.core.hosts(), agent, conn, Arc::clone(&outbox))),
+        desk: (version >= 2).then(|| HostDesk::new(server.core.hosts(), &identity, conn, Arc::clone(&outbox))),
         outbox,
         commands: Vec::new(),
         outgoing: Vec::new(),
@@ -60,6 +60,8 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         ticks,
         pause: None,
         stop: Box::pin(server.stop.clone().cancelled_owned()),
+        restricted,
+        standing: watch(identity),
     };
     let end = poll_fn(|cx| connection.poll_turn(cx)).await;
     connection.desk = None;
@@ -110,6 +112,10 @@ struct Connection {
     ticks: Interval,
     pause: Option<Pin<Box<Sleep>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The credential says what the peer may do, and whom else nobody can be.
+    restricted: bool,
+    /// Resolves when the peer's credential no longer holds.
+    standing: Pin<Box<dyn Future<Output = EndReason> + Send>>,
 }
 
 impl Connection {
@@ -117,11 +123,17 @@ impl Connection {
         if self.stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(End::Stopping);
         }
+        if let Poll::Ready(reason) = self.standing.as_mut().poll(cx) {
+            return Poll::Ready(End::Dismissed(reason.into()));
+        }
         let mut budget = TURN_BUDGET;
         loop {
             self.outbox.begin_turn(cx.waker());
             if let Err(end) = self.write(cx) {
                 return Poll::Ready(end);
+            }
+            if self.restricted && self.outbox.is_displaced() {
+                return Poll::Ready(displaced());
             }
             let before = budget;
             let read = self.read(cx, &mut budget);
@@ -153,6 +165,12 @@ impl Connection {
         loop {
             if self.blocked_since.is_none() {
                 self.outbox.take(&mut self.outgoing, &mut self.others);
+                if self.restricted && self.outbox.is_displaced() {
+                    // It is told with the goodbye.
+                    self.outgoing.retain(|out| {
+                        !matches!(out, Outgoing::Refused { refusal: toolbus_engine::Refusal::Displaced { .. }, .. })
+                    });
+                }
                 let socket = &mut self.socket;
                 let mut closed = false;
                 let mut send = |message| closed |= socket.start_send_unpin(message).is_err();
@@ -286,7 +304,11 @@ impl Connection {
             return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
         }
         match (frame, &mut self.desk) {
-            (ClientFrame::Announce(announce), Some(desk)) => desk.announce(announce),
+            (ClientFrame::Announce(announce), Some(desk)) => {
+                if desk.announce(announce) {
+                    self.commands.push(Command::ActAsHost);
+                }
+            }
             (ClientFrame::Hosts(ask), Some(desk)) => desk.ask(ask),
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
@@ -355,28 +377,25 @@ impl Connection {
     }
 }
 
+fn peer(identity: &Identity, numbered_receipts: bool) -> Peer {
+    let Identity { agent, rights, .. } = identity;
+    let rights = Rights { unrestricted: rights.unrestricted, host: rights.host, operator: rights.operator };
+    Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts, rights }
+}
+
+/// A secret that all share is not taken back from one of them.
+fn watch(identity: Identity) -> Pin<Box<dyn Future<Output = EndReason> + Send>> {
+    match identity.rights.unrestricted {
+        true => Box::pin(std::future::pending()),
+        false => Box::pin(async move { identity.standing.wait().await }),
+    }
+}
+
+/// Who has no mailbox any more has nothing to do here: two of one credential would only fight for it.
+fn displaced() -> End {
+    End::Dismissed(Goodbye::new(ErrorCode::Displaced, ErrorCode::Displaced.meaning()))
+}
+
 fn slow_reader() -> End {
     End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning()))
-}
-
-const DELIVERS_PER_TURN: usize = 16;
-/// What a WebSocket message costs by itself, and how many of its bytes cost as much as a small frame.
-const MESSAGE_COST: usize = 64;
-const BYTES_PER_COST: usize = 1 << 10;
-
-/// Bounds what one turn takes in, and with it memory, the time that the mailboxes are locked, and everyone's wait.
-fn charge(budget: &mut usize, cost: usize) {
-    *budget = budget.saturating_sub(cost);
-}
-
-/// Many small frames fit into one message. What has a long answer costs more than what has a short one or none.
-fn frame_cost(frame: &ClientFrame) -> usize {
-    match frame {
-        // A few at a time: while the first are on their way to their recipients, the next are taken in.
-        ClientFrame::Deliver(_) => TURN_BUDGET / DELIVERS_PER_TURN,
-        ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
-        ClientFrame::Status { .. } | ClientFrame::Hosts(_) => TURN_BUDGET,
-        ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => TURN_BUDGET / 8,
-        _ => MESSAGE_COST,
-    }
 }

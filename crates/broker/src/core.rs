@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_engine::{
-    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Outbox, Peer, RestoredMessage,
-    Settled,
+    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Names, Outbox, Peer,
+    RestoredMessage, Settled, Window,
 };
 use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
 
@@ -129,11 +129,14 @@ impl BrokerCore {
         Arc::clone(&self.hosts)
     }
 
-    /// How many messages and bytes a subscriber may have unacknowledged.
-    pub fn window(&self) -> (u64, u64) {
-        let state = self.shared.lock();
-        let options = state.engine.options();
-        (options.window_messages as u64, options.window_bytes)
+    /// How much a subscriber may have unacknowledged.
+    pub fn window(&self, host: bool) -> Window {
+        self.shared.lock().engine.options().window(host)
+    }
+
+    /// Who hosts are, and who may write to whom; asked about peers whose credentials restrict them.
+    pub fn set_names(&self, names: Arc<dyn Names>) {
+        self.shared.lock().engine.set_names(names);
     }
 
     pub fn disk_low(&self) -> bool {

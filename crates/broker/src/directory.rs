@@ -51,6 +51,8 @@ pub trait HostDirectory: Send + Sync {
     fn left(&self, host: &str, conn: ConnId);
     /// The hosts that have a card for this role, and those cards that the asker does not know.
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
+    /// Whether a host of that name has cards here, present or away.
+    fn is_host(&self, name: &str) -> bool;
     /// Counts changes.
     fn changes(&self) -> watch::Receiver<u64>;
 }
@@ -147,6 +149,10 @@ impl HostDirectory for FolderDirectory {
             }
         }
         entries
+    }
+
+    fn is_host(&self, name: &str) -> bool {
+        self.shared.lock().hosts.contains_key(name)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

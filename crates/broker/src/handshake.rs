@@ -9,9 +9,10 @@ use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
-use toolbus_identity::{AuthRefusal, Credential, Identity};
+use toolbus_identity::{AuthRefusal, Credential, EndReason, Identity};
 use toolbus_protocol::{
-    BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
+    BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, check_name,
+    json,
 };
 
 pub type Socket = WebSocketStream<Prefixed>;
@@ -20,8 +21,8 @@ pub type Socket = WebSocketStream<Prefixed>;
 const MAX_HELLO_BYTES: usize = 64 << 10;
 /// Pings and pongs before `hello`. Each ping is owed a pong, which waits in memory if the peer takes none.
 const MAX_SIGNS_BEFORE_HELLO: usize = 32;
-/// The longest wait for a peer to take a goodbye.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// The longest wait for a peer to take a goodbye. Whoever's credential is taken back is gone within a second.
+const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A peer that was let in.
 pub struct Greeted {
@@ -40,6 +41,16 @@ pub struct Goodbye {
 impl Goodbye {
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { code, reason: detail.into() }
+    }
+}
+
+impl From<EndReason> for Goodbye {
+    fn from(reason: EndReason) -> Self {
+        let code = match reason {
+            EndReason::Expired => ErrorCode::CredentialExpired,
+            EndReason::Revoked => ErrorCode::CredentialRevoked,
+        };
+        Self::new(code, code.meaning())
     }
 }
 
@@ -122,6 +133,8 @@ async fn admit(
             server.authenticator.authenticate(&credential)?
         }
     };
+    // A name from the credential and a suffix from the peer can be too long together.
+    check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;
     Ok(Some((identity, hello)))
 }
 
@@ -131,8 +144,9 @@ async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: 
     let welcome = BrokerFrame::Welcome(Welcome {
         version: Some(PROTOCOL_VERSION),
         framing: Some(framing),
-        limits: Some(server.announced_limits()),
+        limits: Some(server.announced_limits(identity.rights)),
         heartbeat_ms: Some(server.options.heartbeat.as_millis() as u64),
+        agent: Some(identity.agent.clone()),
     });
     let namespace = BrokerFrame::BrokerIdentity { id: ByteString::from(server.core.identity()) };
     for frame in [welcome, namespace] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use toolbus_engine::ConnId;
+use toolbus_identity::Identity;
 use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
 
 /// Announcements of one connection on their way to the disk.
@@ -18,6 +19,7 @@ pub struct HostDesk {
     directory: Arc<dyn HostDirectory>,
     /// As it was authenticated.
     agent: AgentRef,
+    may_announce: bool,
     conn: ConnId,
     outbox: Arc<ConnectionOutbox>,
     announcing: Arc<Semaphore>,
@@ -28,16 +30,25 @@ pub struct HostDesk {
 impl HostDesk {
     pub fn new(
         directory: Arc<dyn HostDirectory>,
-        agent: AgentRef,
+        identity: &Identity,
         conn: ConnId,
         outbox: Arc<ConnectionOutbox>,
     ) -> Self {
         let announcing = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
-        Self { directory, agent, conn, outbox, announcing, announced: false, watcher: None }
+        let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
+        Self { directory, agent, may_announce, conn, outbox, announcing, announced: false, watcher: None }
     }
 
-    pub fn announce(&mut self, Announce { request_id, cards }: Announce) {
+    /// True if the peer acts as a host from now on.
+    pub fn announce(&mut self, Announce { request_id, cards }: Announce) -> bool {
         let outbox = Arc::clone(&self.outbox);
+        if !self.may_announce {
+            let code = ErrorCode::NotAHost;
+            tracing::info!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
+            let (reason, code) = (Some(code.meaning().to_owned()), Some(code));
+            outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
+            return false;
+        }
         let answer = move |outcome: Result<(), CardRefusal>| {
             let refusal = outcome.err();
             outbox.send(BrokerFrame::Announced(Announced {
@@ -47,14 +58,17 @@ impl HostDesk {
             }));
         };
         let Ok(permit) = Arc::clone(&self.announcing).try_acquire_owned() else {
-            return answer(Err(CardRefusal::TooManyAtATime));
+            answer(Err(CardRefusal::TooManyAtATime));
+            return false;
         };
+        let acts_as_host = !cards.is_empty();
         self.announced = true;
         let announcing = self.directory.announce(&self.agent.session_id, self.conn, cards);
         tokio::spawn(async move {
             answer(announcing.await);
             drop(permit);
         });
+        acts_as_host
     }
 
     pub fn ask(&mut self, AskHosts { request_id, watch, known }: AskHosts) {

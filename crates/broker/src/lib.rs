@@ -7,6 +7,7 @@
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
 mod app;
+mod budget;
 mod card_files;
 mod clock;
 mod connection;
@@ -18,6 +19,7 @@ mod error;
 mod handshake;
 mod host_desk;
 mod http;
+mod names;
 mod outbox;
 mod prefixed;
 mod server;
@@ -26,12 +28,13 @@ mod token;
 mod web_origin;
 mod wire;
 
-pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
+pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
 pub use core::{BrokerCore, CoreOptions};
 pub use directory::{
     AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
 };
 pub use error::{BrokerError, BrokerResult};
+pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
-pub use token::{TokenError, read_or_create_token, read_token};
+pub use token::{TokenError, read_token};
 pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};

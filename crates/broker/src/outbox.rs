@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
-use toolbus_engine::{Message, Outbox, Outgoing};
+use toolbus_engine::{Message, Outbox, Outgoing, Refusal};
 use toolbus_protocol::BrokerFrame;
 
 /// Cancels and live events that may wait, by count and by bytes. One that is larger goes alone.
@@ -25,6 +25,8 @@ pub struct ConnectionOutbox {
     awake: AtomicBool,
     /// The peer does not take what it was sent before, so what arrives now will stay for a while.
     behind: AtomicBool,
+    /// Another connection has the mailbox now.
+    displaced: AtomicBool,
 }
 
 #[derive(Default)]
@@ -82,6 +84,10 @@ impl ConnectionOutbox {
         self.behind.store(behind, Ordering::Relaxed);
     }
 
+    pub fn is_displaced(&self) -> bool {
+        self.displaced.load(Ordering::Relaxed)
+    }
+
     /// Whether more waits for a peer that takes nothing than it could have asked for.
     pub fn overflows(&self) -> bool {
         self.queue.lock().expect("no code panics while it holds the queue").notices > MAX_NOTICES
@@ -96,6 +102,9 @@ impl Outbox for ConnectionOutbox {
             for mut frame in outgoing.drain(..) {
                 if !queue.admits(&frame) {
                     continue;
+                }
+                if let Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } = &frame {
+                    self.displaced.store(true, Ordering::Relaxed);
                 }
                 if behind {
                     detach(&mut frame);

@@ -6,6 +6,7 @@ use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
 use crate::handshake;
 use crate::http::{self, Visitor};
+use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
 use bytes::Bytes;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_protocol::{AgentRef, Limits, check_name};
 
@@ -65,7 +67,8 @@ pub struct BrokerServer {
 
 pub(crate) struct ServerShared {
     pub core: Arc<BrokerCore>,
-    pub authenticator: Box<dyn Authenticator>,
+    pub authenticator: Arc<dyn Authenticator>,
+    names: Arc<BrokerNames>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
     seats: Arc<Semaphore>,
@@ -86,9 +89,13 @@ impl BrokerServer {
         authenticator: Box<dyn Authenticator>,
         options: ServerOptions,
     ) -> Arc<Self> {
+        let authenticator: Arc<dyn Authenticator> = Arc::from(authenticator);
+        let names = Arc::new(BrokerNames::new(Arc::clone(&authenticator), core.hosts()));
+        core.set_names(Arc::clone(&names) as Arc<dyn Names>);
         let shared = Arc::new(ServerShared {
             core,
             authenticator,
+            names,
             seats: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             options,
@@ -103,6 +110,11 @@ impl BrokerServer {
     /// Lets an application answer all requests to that path.
     pub fn mount(&self, path: &'static str, app: Arc<dyn HttpApp>) {
         self.shared.apps.write().expect("no code panics while it holds the apps").push((path, app));
+    }
+
+    /// Who may write to whom from now on. Without rules nobody may who is not an operator.
+    pub fn set_send_rules(&self, rules: Arc<dyn SendRules>) {
+        self.shared.names.set_rules(rules);
     }
 
     /// Who a peer with that credential is; for applications, which meet their peers by themselves.
@@ -215,9 +227,14 @@ impl ServerShared {
         Ok(())
     }
 
-    pub fn announced_limits(&self) -> Limits {
-        let (window_messages, window_bytes) = self.core.window();
-        Limits { max_frame_bytes: self.options.max_frame_bytes as u64, window_messages, window_bytes }
+    /// Where everybody may be a host, it is known only once a peer announces itself.
+    pub fn announced_limits(&self, rights: Rights) -> Limits {
+        let window = self.core.window(rights.host && !rights.unrestricted);
+        Limits {
+            max_frame_bytes: self.options.max_frame_bytes as u64,
+            window_messages: window.messages as u64,
+            window_bytes: window.bytes,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_engine::{Command, Delivery, Message, Outgoing, Refusal, Sender, StatusView};
+use toolbus_engine::{Command, Delivery, Message, Outgoing, Purpose, Refusal, Sender, StatusView};
 use toolbus_protocol::{
     AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
     MailboxStatus, Push, Refusal as RefusalFrame, Status, compact,
@@ -18,6 +18,7 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             id: message_id(&deliver),
             to: deliver.to,
             correlation_id: deliver.envelope.correlation_id.clone(),
+            purpose: purpose(deliver.envelope.kind()),
             sealed: deliver.envelope.sealed().clone(),
             deadline_ms: deliver.deadline_ms,
             ack: deliver.ack,
@@ -36,6 +37,17 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             return None;
         }
     })
+}
+
+/// What the rules about who may send what to whom need of a message's kind.
+fn purpose(kind: &str) -> Purpose {
+    match kind {
+        "mcp_request" => Purpose::Request,
+        "mcp_reply" => Purpose::HostReply,
+        "reply" => Purpose::Reply,
+        "mcp_event" => Purpose::Event,
+        _ => Purpose::Other,
+    }
 }
 
 /// The id of a message with a deadline is kept until then. It is a slice of all that came in one go, and must not keep
@@ -174,5 +186,9 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::TooManyMailboxes { .. } => ErrorCode::TooManyMailboxes,
         Refusal::ShuttingDown => ErrorCode::ShuttingDown,
         Refusal::Unreadable { .. } | Refusal::UnreadableLetter { .. } => ErrorCode::Unreadable,
+        Refusal::NotYourRequest { .. } => ErrorCode::NotYourRequest,
+        Refusal::MayNotSend { .. } => ErrorCode::MayNotSend,
+        Refusal::NotAHost => ErrorCode::NotAHost,
+        Refusal::OperatorOnly => ErrorCode::OperatorOnly,
     }
 }

@@ -1,12 +1,12 @@
 //! A message arrives: duplicate, refused, or taken in and forwarded at once.
 
 use crate::engine::{DeadlineEntry, Delivery};
-use crate::ledger::PendingId;
+use crate::ledger::{Known, PendingId};
 use crate::message::size_of_sealed;
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
     ConnId, DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis, Outgoing,
-    PlantedBug, Refusal, Sender, Seq, fingerprint,
+    PlantedBug, Refusal, Rights, Sender, Seq, fingerprint,
 };
 use bytestring::ByteString;
 use smallvec::smallvec;
@@ -18,9 +18,9 @@ impl Engine {
         peer.deliveries += 1;
         let about = fingerprint(self.options.fingerprint_seed, &delivery.to, &delivery.id);
         let waiter = Waiter { conn, number: peer.deliveries, id: delivery.id.clone(), about };
-        let sender = Arc::clone(&peer.sender);
+        let (sender, rights) = (Arc::clone(&peer.sender), peer.rights);
         let ack = delivery.ack;
-        match self.accept(now, sender.clone(), delivery, waiter.clone(), effects) {
+        match self.accept(now, (sender.clone(), rights), delivery, waiter.clone(), effects) {
             Ok(seq) => {
                 if let Some(settled) = ack {
                     self.fold_ack(now, &sender.name, settled, seq, effects);
@@ -34,7 +34,7 @@ impl Engine {
     fn accept(
         &mut self,
         now: Millis,
-        from: Arc<Sender>,
+        (from, rights): (Arc<Sender>, Rights),
         delivery: Delivery,
         waiter: Waiter,
         effects: &mut Effects,
@@ -42,16 +42,18 @@ impl Engine {
         let fingerprint = waiter.about;
         // The same id from another sender is another message.
         let content = delivery.content ^ xxhash_rust::xxh3::xxh3_64(from.name.as_bytes());
-        if let Some(known) = self.ledger.get(&fingerprint) {
-            if known.content != content {
-                return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
-            }
-            let seq = known.seq;
+        let known = self.ledger.get(&fingerprint);
+        if let Some(Known { seq, .. }) = known.filter(|known| known.content == content) {
             match self.unsettled.get_mut(seq) {
                 Some(unsettled) => unsettled.waiters.push(waiter),
                 None => self.receipt(waiter, effects),
             }
             return Ok(seq);
+        }
+        // Before anything is told of a mailbox that may be none of the sender's business.
+        self.may_deliver(&from, rights, &delivery)?;
+        if known.is_some() {
+            return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
         }
         let size = size_of_sealed(delivery.sealed.len());
         self.check_admission(&delivery, size)?;
@@ -127,7 +129,7 @@ impl Engine {
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;
         }
-        let goes_at_once = mailbox.is_caught_up() && mailbox.has_room(size, &self.options);
+        let goes_at_once = mailbox.is_caught_up() && mailbox.has_room(size);
         mailbox.pending += 1;
         mailbox.pending_bytes += size;
         self.note_deadline(&message);

@@ -3,7 +3,7 @@
 use crate::engine::DeadlineEntry;
 use crate::mailbox::TakenBack;
 use crate::settle::Why;
-use crate::{DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, Millis, Outgoing, PlantedBug, Seq, fingerprint};
+use crate::{DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, Millis, Outgoing, PlantedBug, Seq};
 use bytestring::ByteString;
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use std::sync::Arc;
 const STALE_DEADLINES: u64 = 1024;
 
 impl Engine {
-    /// The subscriber hears of it in any case: it may work on the message, or have had it on an earlier connection.
+    /// The subscriber hears of it whatever becomes of the message: it may work on it, or have had it on an earlier
+    /// connection.
     pub(crate) fn cancel(
         &mut self,
         now: Millis,
@@ -61,15 +62,8 @@ impl Engine {
     /// are there to be looked at.
     fn find_own(&self, sender: &str, mailbox: &str, id: &str) -> Option<(usize, Seq, Fingerprint)> {
         let index = *self.names.get(mailbox).filter(|_| !mailbox.ends_with(DEAD_LETTER_SUFFIX))?;
-        let fingerprint = fingerprint(self.options.fingerprint_seed, mailbox, id);
-        let known = self.ledger.get(&fingerprint).filter(|known| known.pending)?;
-        let own = known.sender == self.sender_hash(sender) || self.options.planted(PlantedBug::CancelByAnyone);
-        own.then_some((index, known.seq, fingerprint))
-    }
-
-    /// A sender in 64 bits, keyed by the store's seed so that nobody can choose a name that passes for another.
-    pub(crate) fn sender_hash(&self, name: &str) -> u64 {
-        xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.options.fingerprint_seed)
+        let (fingerprint, known) = self.find_from(sender, mailbox, id).filter(|(_, known)| known.pending)?;
+        Some((index, known.seq, fingerprint))
     }
 
     /// The deadline of a stored message that nobody holds is not known by its place, so it stays when the message goes.

@@ -3,8 +3,9 @@
 use crate::durability::{OpenBatch, WritingBatch};
 use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
+use crate::rights::NoNames;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{ConnId, EngineOptions, Message, Millis, Refusal, Sender, Seq, StatusView};
+use crate::{ConnId, EngineOptions, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView};
 use bytes::Bytes;
 use bytestring::ByteString;
 use hashbrown::HashMap;
@@ -20,6 +21,7 @@ pub struct Peer {
     pub role: Option<ByteString>,
     /// Whether it takes numbered receipts, and a reply as the receipt of its request.
     pub numbered_receipts: bool,
+    pub rights: Rights,
 }
 
 /// What a connection asks for.
@@ -52,6 +54,8 @@ pub enum Command {
     Status {
         request_id: ByteString,
     },
+    /// The peer has announced itself as a host, and may hold more messages from now on.
+    ActAsHost,
     /// The pushed message can't be shown to this peer: it goes to the dead letters.
     Unreadable {
         message: Arc<Message>,
@@ -63,6 +67,7 @@ pub struct Delivery {
     pub to: ByteString,
     pub id: ByteString,
     pub correlation_id: Option<ByteString>,
+    pub purpose: Purpose,
     pub sealed: Bytes,
     /// Hash over what must be repeated when the id is.
     pub content: u64,
@@ -113,6 +118,9 @@ impl Effects {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub sender: Arc<Sender>,
+    pub rights: Rights,
+    /// Known to be a host, by its credential or by what it announced.
+    pub host: bool,
     pub numbered_receipts: bool,
     pub subscribed: bool,
     /// Delivers so far; each has its number, whether accepted or refused.
@@ -143,6 +151,7 @@ impl DeadlineEntry {
 /// See the crate's documentation.
 pub struct Engine {
     pub(crate) options: EngineOptions,
+    pub(crate) known_names: Arc<dyn Names>,
     pub(crate) conns: HashMap<ConnId, Conn>,
     next_conn: u64,
     pub(crate) names: HashMap<Arc<str>, usize>,
@@ -165,6 +174,7 @@ impl Engine {
     pub fn new(options: EngineOptions) -> Self {
         Self {
             options,
+            known_names: Arc::new(NoNames),
             conns: HashMap::new(),
             next_conn: 1,
             names: HashMap::new(),
@@ -191,9 +201,17 @@ impl Engine {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
         let sender = Arc::new(Sender { name: Arc::from(&*peer.name), role: peer.role.as_deref().map(Arc::from) });
-        let numbered_receipts = peer.numbered_receipts;
-        self.conns
-            .insert(conn, Conn { sender, numbered_receipts, subscribed: false, deliveries: 0, connected_at: now });
+        let Peer { numbered_receipts, rights, .. } = peer;
+        let state = Conn {
+            sender,
+            rights,
+            host: rights.is_known_host(),
+            numbered_receipts,
+            subscribed: false,
+            deliveries: 0,
+            connected_at: now,
+        };
+        self.conns.insert(conn, state);
         conn
     }
 
@@ -210,6 +228,11 @@ impl Engine {
     pub fn handle(&mut self, now: Millis, conn: ConnId, command: Command, effects: &mut Effects) {
         let Some(peer) = self.conns.get(&conn) else { return };
         let name = Arc::clone(&peer.sender.name);
+        if let Err(refusal) = self.may(peer, &command) {
+            let id = if let Command::Status { request_id } = command { Some(request_id) } else { None };
+            refusal.into_iter().for_each(|refusal| effects.send(conn, Outgoing::Refused { refusal, id: id.clone() }));
+            return;
+        }
         match command {
             Command::Deliver(delivery) => self.deliver(now, conn, delivery, effects),
             Command::AckTags { tags } => self.ack_tags(now, &name, &tags, effects),
@@ -225,12 +248,13 @@ impl Engine {
                 self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body }, effects);
             }
             Command::ListConnected { role } => {
-                effects.send(conn, Outgoing::Connected { ids: self.connected_in_role(&role) });
+                effects.send(conn, Outgoing::Connected { ids: self.connected_in_role(peer, &role) });
             }
             Command::Status { request_id } => {
                 let view = Box::new(self.status(now));
                 effects.send(conn, Outgoing::Status { request_id, view });
             }
+            Command::ActAsHost => self.act_as_host(now, conn, effects),
             Command::Unreadable { message } => self.unreadable(now, conn, &message, effects),
         }
     }
@@ -300,7 +324,7 @@ impl Engine {
             return index;
         }
         let name: Arc<str> = Arc::from(name);
-        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name)));
+        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), self.options.window(false)));
         self.names.insert(name, index);
         index
     }

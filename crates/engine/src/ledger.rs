@@ -30,9 +30,10 @@ pub fn fingerprint(seed: u64, mailbox: &str, id: &str) -> Fingerprint {
 pub struct Known {
     pub seq: Seq,
     pub content: u64,
-    /// Size and hash of the sender, while pending.
+    /// While pending.
     pub size: u32,
-    pub sender: u64,
+    /// Hash of the sender. Of what was settled before the last restart it is not known.
+    pub sender: Option<u64>,
     pub pending: bool,
 }
 
@@ -78,16 +79,17 @@ struct SettledId {
     /// The message that it is as safe as.
     seq: Seq,
     content: u64,
+    sender: Option<u64>,
 }
 
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<Known> {
         if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
-            return Some(Known { seq, content, size, sender, pending: true });
+            return Some(Known { seq, content, size, sender: Some(sender), pending: true });
         }
-        let SettledId { seq, content } =
+        let SettledId { seq, content, sender } =
             self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
-        Some(Known { seq, content, size: 0, sender: 0, pending: false })
+        Some(Known { seq, content, size: 0, sender, pending: false })
     }
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
@@ -104,7 +106,8 @@ impl Ledger {
 
     /// Marks an id as settled. It stays known for at least so many further ids, or that long.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
-        let seq = self.pending.remove(&fingerprint).map_or(0, |known| known.seq);
+        let (seq, sender) =
+            self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some(known.sender)));
         let (max_ids, max_age) = limits;
         let full = self.younger.len() >= max_ids.max(1);
         let old = !self.younger.is_empty() && now.saturating_sub(self.younger_since) > max_age;
@@ -115,7 +118,7 @@ impl Ledger {
         if self.younger.is_empty() {
             self.younger_since = now;
         }
-        self.younger.insert(fingerprint, SettledId { seq, content });
+        self.younger.insert(fingerprint, SettledId { seq, content, sender });
     }
 
     /// Makes a settled id pending again.

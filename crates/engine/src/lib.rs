@@ -6,6 +6,7 @@
 //!
 //! - `engine` ties the parts together: connections, limits, time.
 //! - `accept`, `settle`, `push` and `durability` are what can happen to a message, in the order of its life.
+//! - `rights` says who may send what to whom.
 //! - `cancel` is how a sender takes one back.
 //! - `ledger` remembers ids, `mailbox` the state of one recipient, `unsettled` what is not yet safe.
 
@@ -22,6 +23,7 @@ mod planted;
 mod push;
 mod recovery;
 mod refusal;
+mod rights;
 mod settle;
 mod status;
 mod unsettled;
@@ -31,11 +33,12 @@ pub use engine::{Command, Delivery, Effect, Effects, Engine, Outgoing, Peer};
 pub use ledger::{Fingerprint, fingerprint};
 pub use mailboxes::{Mailboxes, Outbox};
 pub use message::{ConnId, Message, Millis, Sender, Seq};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, Window};
 pub use planted::PlantedBug;
 pub use push::Page;
 pub use recovery::RestoredMessage;
 pub use refusal::Refusal;
+pub use rights::{Names, Purpose, Rights};
 pub use status::{ConnectionView, MailboxView, StatusView};
 
 /// The longest name of a mailbox that a peer can have, as the protocol limits it.

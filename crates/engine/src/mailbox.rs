@@ -1,6 +1,6 @@
 //! The state of one mailbox: counters, the subscriber, and what is on its way to it. Bodies are not here.
 
-use crate::{ConnId, EngineOptions, Fingerprint, Millis, Seq};
+use crate::{ConnId, EngineOptions, Fingerprint, Millis, Seq, Window};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,8 @@ pub struct Mailbox {
     pub pending: u64,
     pub pending_bytes: u64,
     pub subscriber: Option<ConnId>,
+    /// What the subscriber may have in its hands.
+    pub window: Window,
     pub leases: BTreeMap<Seq, Lease>,
     pub leased_bytes: u64,
     /// Pushed to the subscriber, which could not be shown them. They wait for another one.
@@ -53,9 +55,10 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    pub fn new(name: Arc<str>) -> Self {
+    pub fn new(name: Arc<str>, window: Window) -> Self {
         Self {
             name,
+            window,
             pending: 0,
             pending_bytes: 0,
             subscriber: None,
@@ -82,18 +85,20 @@ impl Mailbox {
         self.subscriber.is_some() && self.waiting.is_empty() && self.stored_unpushed() == 0
     }
 
-    pub fn has_room(&self, size: u64, options: &EngineOptions) -> bool {
+    pub fn has_room(&self, size: u64) -> bool {
         // A message larger than the window goes alone rather than never.
         self.leases.is_empty()
-            || (self.leases.len() < options.window_messages && self.leased_bytes + size <= options.window_bytes)
+            || (self.leases.len() < self.window.messages && self.leased_bytes + size <= self.window.bytes)
     }
 
     /// Room for a read from the store, or `None` while it would be too small to be worth one.
     pub fn room_to_fetch(&self, options: &EngineOptions) -> Option<(usize, u64)> {
-        let messages = options.window_messages.saturating_sub(self.leases.len());
-        let bytes = options.window_bytes.saturating_sub(self.leased_bytes);
-        let worthwhile = messages >= options.window_messages.div_ceil(4) && bytes >= options.window_bytes / 4;
-        (self.leases.is_empty() || (worthwhile && self.has_room(self.next_size, options))).then_some((messages, bytes))
+        // A wide window is filled by several reads, so that none takes long.
+        let page = options.window(false);
+        let messages = self.window.messages.saturating_sub(self.leases.len()).min(page.messages);
+        let bytes = self.window.bytes.saturating_sub(self.leased_bytes).min(page.bytes);
+        let worthwhile = messages >= page.messages.div_ceil(4) && bytes >= page.bytes / 4;
+        (self.leases.is_empty() || (worthwhile && self.has_room(self.next_size))).then_some((messages, bytes))
     }
 
     /// The stored message at this place needs no further reading.

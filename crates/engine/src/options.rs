@@ -7,6 +7,9 @@ pub struct EngineOptions {
     /// Messages pushed to one subscriber and not yet acknowledged.
     pub window_messages: usize,
     pub window_bytes: u64,
+    /// The same for hosts, which keep the calls that they run, and those that wait for approval, unacknowledged.
+    pub host_window_messages: usize,
+    pub host_window_bytes: u64,
     /// Pending messages of one mailbox.
     pub mailbox_messages: u64,
     pub mailbox_bytes: u64,
@@ -31,11 +34,29 @@ pub struct EngineOptions {
     pub planted: Option<PlantedBug>,
 }
 
+/// What a subscriber may have in its hands at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub messages: usize,
+    pub bytes: u64,
+}
+
+impl EngineOptions {
+    pub fn window(&self, host: bool) -> Window {
+        match host {
+            true => Window { messages: self.host_window_messages, bytes: self.host_window_bytes },
+            false => Window { messages: self.window_messages, bytes: self.window_bytes },
+        }
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             window_messages: 1024,
             window_bytes: 2 << 20,
+            host_window_messages: 8192,
+            host_window_bytes: 64 << 20,
             mailbox_messages: 4_000_000,
             mailbox_bytes: 8 << 30,
             total_messages: 10_000_000,

@@ -23,6 +23,8 @@ pub enum PlantedBug {
     CancelByAnyone,
     /// A message that was cancelled in flight is pushed again to the next subscriber.
     CancelForgotten,
+    /// A reply is taken from anyone, whether it was asked or not.
+    ReplyByAnyone,
 }
 
 impl crate::EngineOptions {

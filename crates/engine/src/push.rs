@@ -30,8 +30,20 @@ impl Engine {
             effects.send(previous, Outgoing::Refused { refusal, id: None });
         }
         self.end_subscription(now, index, effects);
+        let host = self.conns.get(&conn).is_some_and(|peer| peer.host);
         self.boxes[index].subscriber = Some(conn);
+        self.boxes[index].window = self.options.window(host);
         self.pump(now, index, effects);
+    }
+
+    /// A host's window is wider.
+    pub(crate) fn act_as_host(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
+        let Some(peer) = self.conns.get_mut(&conn) else { return };
+        peer.host = true;
+        if let Some(&index) = self.names.get(&peer.sender.name).filter(|_| peer.subscribed) {
+            self.boxes[index].window = self.options.window(true);
+            self.pump(now, index, effects);
+        }
     }
 
     /// What was pushed and not acknowledged will be pushed again, first, to whoever subscribes next; unless its sender
@@ -76,9 +88,7 @@ impl Engine {
             }
             let Some(&next) = mailbox.waiting.first() else { return };
             let message = Arc::clone(&self.unsettled.get(next).expect("what waits is unsettled").message);
-            if !self.boxes[index].has_room(message.size(), &self.options)
-                && !self.options.planted(PlantedBug::WindowIgnored)
-            {
+            if !self.boxes[index].has_room(message.size()) && !self.options.planted(PlantedBug::WindowIgnored) {
                 return;
             }
             self.push(now, index, &message, effects);
@@ -111,7 +121,7 @@ impl Engine {
                 if mailbox.subscriber.is_none() {
                     return;
                 }
-                if !mailbox.has_room(message.size(), &self.options) {
+                if !mailbox.has_room(message.size()) {
                     mailbox.next_size = message.size();
                     return;
                 }

@@ -28,4 +28,12 @@ pub enum Refusal {
     Unreadable { id: ByteString },
     #[error("message '{id}' cannot be written as JSON; it stays in '{mailbox}'")]
     UnreadableLetter { id: ByteString, mailbox: ByteString },
+    #[error("no open request '{request}' of '{mailbox}' is in your mailbox")]
+    NotYourRequest { request: ByteString, mailbox: ByteString },
+    #[error("you may not send this to '{mailbox}'")]
+    MayNotSend { mailbox: ByteString },
+    #[error("your credential is none for a host")]
+    NotAHost,
+    #[error("your credential is none for an operator")]
+    OperatorOnly,
 }

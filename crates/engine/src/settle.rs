@@ -177,7 +177,11 @@ impl Engine {
                 if unsettled.stage == Stage::Writing {
                     self.open.settled.push(entry.clone());
                 }
-                unsettled.settles.push(Provisional { settled: entry, sender: known.sender, deadline });
+                unsettled.settles.push(Provisional {
+                    settled: entry,
+                    sender: known.sender.unwrap_or_default(),
+                    deadline,
+                });
             }
             None => self.open.settled.push(entry),
         }

@@ -1,5 +1,6 @@
 //! What the engine shows of itself.
 
+use crate::engine::Conn;
 use crate::{Engine, Millis, Sender};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -61,8 +62,8 @@ impl Engine {
         }
     }
 
-    /// Names of subscribed peers in a role, in a stable order.
-    pub(crate) fn connected_in_role(&self, role: &str) -> Vec<Arc<str>> {
+    /// Names of subscribed peers in a role, as far as the asker may know of them, in a stable order.
+    pub(crate) fn connected_in_role(&self, asking: &Conn, role: &str) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = self
             .conns
             .values()
@@ -71,6 +72,7 @@ impl Engine {
             .collect();
         names.sort();
         names.dedup();
+        names.retain(|name| self.may_see(asking, name));
         names
     }
 }

@@ -2,14 +2,27 @@
 //! unless its credential says the same.
 //!
 //! - [`Authenticator`] is the seam; `shared_token` is the original's way, one secret for all.
+//! - [`Registry`] knows the broker's own tokens, [`AgentsFolder`] manages them.
 //! - [`Identity`] is what the broker believes of a connection; [`Standing`] is for how long.
 
 mod authenticator;
+mod binding;
+mod files;
 mod identity;
+mod registry;
 mod shared_token;
 mod standing;
+mod token;
 
 pub use authenticator::{AuthRefusal, Authenticator, Credential};
+pub use binding::{BadAgentName, check_agent_name};
+pub use files::{FileMark, write_private};
 pub use identity::{Identity, OWN_NAME, Rights, mailbox_of, principal_of};
+pub use registry::{
+    AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
+    LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,
+    local_token_file,
+};
 pub use shared_token::SharedToken;
 pub use standing::{EndReason, Standing};
+pub use token::Token;

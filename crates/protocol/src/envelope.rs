@@ -193,6 +193,8 @@ pub struct Envelope {
     sealed: Bytes,
 }
 
+/// The time and the flags, before the first text.
+const HEAD_BYTES: usize = size_of::<i64>() + 1;
 const HAS_CORRELATION: u8 = 1;
 const HAS_TRACE: u8 = 2;
 
@@ -236,6 +238,16 @@ impl Envelope {
 
     pub fn sealed(&self) -> &Bytes {
         &self.sealed
+    }
+
+    /// The kind of the message, in place: nothing is copied.
+    pub fn kind(&self) -> &str {
+        let read = || {
+            let mut rest = self.sealed.get(HEAD_BYTES..)?;
+            varint::split_slice(&mut rest)?;
+            std::str::from_utf8(varint::split_slice(&mut rest)?).ok()
+        };
+        read().expect("an envelope was readable when it was made")
     }
 
     /// What makes the message itself: all of it but the time of its making, which a retry may renew.
@@ -290,6 +302,10 @@ mod tests {
         message.correlation_id = Some(MsgId::from("c"));
         message.trace = Some("00-abc".into());
         assert_eq!(message.seal().open(message.from.clone()), message);
+        assert_eq!(message.seal().kind(), "custom_kind");
+        message.id = MsgId::from("i".repeat(200));
+        message.kind = InboxKind::from("k".repeat(256));
+        assert_eq!(message.seal().kind(), message.kind.as_str(), "lengths of two bytes");
     }
 
     #[test]

@@ -148,6 +148,8 @@ pub struct Welcome {
     pub framing: Option<Framing>,
     pub limits: Option<Limits>,
     pub heartbeat_ms: Option<u64>,
+    /// Who the client is to the broker: its credential's name and role, and not what `hello` said.
+    pub agent: Option<AgentRef>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +162,7 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
-    /// The message that is refused, if it answers a `deliver`.
+    /// The message that is refused, if it answers a `deliver`; the request's id, if it answers a `status`.
     pub id: Option<ByteString>,
     pub code: Option<ErrorCode>,
 }

@@ -51,6 +51,22 @@ pub fn take_u8(input: &mut Bytes) -> Result<u8, DecodeError> {
     Ok(input.get_u8())
 }
 
+/// The length-prefixed bytes at the start, taken off the input in place; `None` if it is cut short.
+pub fn split_slice<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let mut length = 0usize;
+    for shift in (0..usize::BITS).step_by(7) {
+        let (byte, rest) = input.split_first()?;
+        *input = rest;
+        length |= usize::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            let (slice, rest) = input.split_at_checked(length)?;
+            *input = rest;
+            return Some(slice);
+        }
+    }
+    None
+}
+
 /// Flags announce fields that can't be skipped without knowing them, so an unknown one ends the reading.
 pub fn take_flags(input: &mut Bytes, known: u8) -> Result<u8, DecodeError> {
     let flags = take_u8(input)?;

@@ -50,6 +50,14 @@ pub enum Failure {
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
+    #[error(
+        "--shared-token-file on {address}, which other machines can reach: one secret for all is for loopback only"
+    )]
+    SharedToAll { address: SocketAddr },
+    #[error("{0}")]
+    Agents(#[from] toolbus_identity::RegistryError),
+    #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
+    RoleWithoutSharedToken,
     #[error("{} is there already", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
@@ -102,6 +110,7 @@ impl Failure {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Config(failure) => Some(failure.hint()),
+            Self::Agents(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
@@ -118,6 +127,12 @@ impl Failure {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
             Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
+            Self::SharedToAll { .. } => {
+                Some("give each agent a token of its own: `toolbus agent add NAME --role ROLE`")
+            }
+            Self::RoleWithoutSharedToken => {
+                Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
+            }
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),

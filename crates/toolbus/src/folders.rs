@@ -19,4 +19,4 @@ fn set(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-pub const TOKEN_FILE: &str = "token";
+pub const TOKEN_FILE: &str = toolbus_identity::LOCAL_TOKEN_FILE;

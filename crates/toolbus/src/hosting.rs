@@ -18,7 +18,7 @@ pub struct HostingArgs {
     /// Host the servers of this file too: the `mcpServers` JSON of any MCP client, as it is.
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
-    /// The host's name on the bus. Default: `name` in toolbus.toml, or "host".
+    /// The host's name on the bus. Default: `name` in toolbus.toml, or that of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
     /// How long a server may take to start.
@@ -31,6 +31,8 @@ const DEFAULT_NAME: &str = "host";
 /// What is to be hosted.
 pub struct Hosting {
     pub name: String,
+    /// Whether somebody chose the name.
+    pub is_named: bool,
     pub options: HostOptions,
     /// Whether it is the demo server, for want of others.
     pub demo: bool,
@@ -70,8 +72,10 @@ impl HostingArgs {
             true => Arc::new(AllowAll),
             false => Arc::new(RoleRules::new(config.roles.clone())?),
         };
-        let name = self.id.clone().or_else(|| config.name.clone()).unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        let named = self.id.clone().or_else(|| config.name.clone());
+        let is_named = named.is_some();
+        let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
-        Ok(Hosting { name, options, demo })
+        Ok(Hosting { name, is_named, options, demo })
     }
 }

@@ -10,7 +10,7 @@ use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use toolbus_broker::{TokenError, read_token};
+use toolbus_broker::{OWN_NAME, TokenError, read_token};
 use toolbus_client::{BrokerClient, ClientOptions};
 use toolbus_protocol::AgentRef;
 
@@ -36,19 +36,47 @@ pub struct ReachArgs {
     pub json: bool,
 }
 
+/// As whom a command comes when it is given no token: which of the tokens in a local broker's data folder it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalAgent {
+    /// Uses tools.
+    Worker,
+    /// Offers tools.
+    Host,
+    /// Looks after the bus.
+    Operator,
+}
+
+impl LocalAgent {
+    /// With a shared token there is only one file.
+    fn token_files(self) -> [&'static str; 2] {
+        let own = match self {
+            Self::Worker => folders::TOKEN_FILE,
+            Self::Host => toolbus_identity::HOST_TOKEN_FILE,
+            Self::Operator => toolbus_identity::OPERATOR_TOKEN_FILE,
+        };
+        [own, folders::TOKEN_FILE]
+    }
+}
+
 impl ReachArgs {
-    pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
-        self.bus.connect(agent, reconnect).await
+    pub async fn connect(&self, who: LocalAgent, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
+        self.bus.connect(who, agent, reconnect).await
     }
 }
 
 impl BusArgs {
+    /// Whether the command was given a token of its own.
+    pub fn has_token(&self) -> bool {
+        self.token_file.is_some() || env::var("TOOLBUS_TOKEN").is_ok_and(|token| !token.trim().is_empty())
+    }
+
     /// The broker that is meant.
     pub fn url(&self) -> String {
         self.broker.clone().unwrap_or_else(|| local_url(&local_broker()))
     }
 
-    pub async fn connect(&self, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
+    pub async fn connect(&self, who: LocalAgent, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
         let local = local_broker();
         // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
         if self.broker.is_none() {
@@ -58,7 +86,7 @@ impl BusArgs {
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let options = ClientOptions { reconnect, ..ClientOptions::default() };
-        let token = match self.token(local) {
+        let token = match self.token(who, local) {
             // Without a broker there is no token either; that is not what to look for then.
             Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
             token => token?,
@@ -67,7 +95,7 @@ impl BusArgs {
     }
 
     /// Never from the command line: that is visible to everyone on the machine.
-    fn token(&self, local: LocalBroker) -> Result<String, Failure> {
+    fn token(&self, who: LocalAgent, local: LocalBroker) -> Result<String, Failure> {
         if let Some(file) = &self.token_file {
             return Ok(read_token(file)?);
         }
@@ -80,10 +108,13 @@ impl BusArgs {
             Some(folder) => folder,
             None => folders::data_folder()?,
         };
-        match read_token(&folder.join(folders::TOKEN_FILE)) {
-            Err(TokenError::Read { .. }) => Err(Failure::NoToken),
-            other => Ok(other?),
+        for file in who.token_files() {
+            match read_token(&folder.join(file)) {
+                Err(TokenError::Read { .. }) => {}
+                other => return Ok(other?),
+            }
         }
+        Err(Failure::NoToken)
     }
 }
 
@@ -111,7 +142,12 @@ pub fn from_here(mut address: SocketAddr) -> SocketAddr {
 
 /// A name for a command that only sends or asks.
 pub fn passing_agent(role: Option<String>) -> AgentRef {
-    in_role(AgentRef::new(format!("cli-{}", uuid::Uuid::new_v4())), role)
+    in_role(AgentRef::new(own_mailbox("cli")), role)
+}
+
+/// A mailbox of the credential's agent that nobody else uses.
+pub fn own_mailbox(purpose: &str) -> String {
+    format!("{OWN_NAME}#{purpose}-{}", uuid::Uuid::new_v4())
 }
 
 pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {

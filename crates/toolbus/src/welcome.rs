@@ -8,6 +8,9 @@ use crate::reach::from_here;
 use crate::roles::unknown_role;
 use serde_json::json;
 
+/// The role of the agent that a broker makes for its own machine.
+const LOCAL_ROLE: &str = "local";
+
 pub struct Welcome<'a> {
     pub broker: &'a OpenBroker,
     pub hosting: &'a Hosting,
@@ -24,14 +27,17 @@ impl Welcome<'_> {
         for warning in self.warnings() {
             text.push_str(&format!("\n{warning}\n"));
         }
+        text.push_str(&self.for_agents());
         text.push_str(&self.for_stdio());
         text.push_str(&self.for_http());
         if self.broker.address.ip().is_unspecified() {
             text.push_str(
                 "\nFrom other machines: put this machine's name or address in the place of 127.0.0.1 (--allow-host NAME \
-                 lets clients in by a name), and give them a copy of the token file. There is no TLS: use a private \
-                 network.\n",
+                 lets clients in by a name).\n",
             );
+            if !self.broker.tls {
+                text.push_str("There is no TLS (--tls-cert, --tls-key): tokens and calls can be read on the way.\n");
+            }
         }
         text.push_str(&format!("\nTry in another terminal:\n{}", self.next_commands()));
         text
@@ -51,6 +57,34 @@ impl Welcome<'_> {
         loopback.into_iter().chain(unknown).collect()
     }
 
+    /// Whether the token of this machine is of use: its agent has a role like any other.
+    fn local_has_rules(&self) -> bool {
+        self.broker.shared_token || self.roles.is_empty() || self.roles.contains(&LOCAL_ROLE)
+    }
+
+    fn for_agents(&self) -> String {
+        if self.broker.shared_token {
+            return String::new();
+        }
+        let mut data = String::new();
+        if folders::users_data_folder().is_none_or(|usual| usual != self.broker.data) {
+            data = format!(" --data {}", quoted(&self.broker.data.to_string_lossy()));
+        }
+        let command = format!("{} agent add NAME --role ROLE{data}", quoted(&program()));
+        match (self.local_has_rules(), self.roles.is_empty()) {
+            (true, true) => format!(
+                "\nThe agent \"{LOCAL_ROLE}\" of this machine may use everything. Others get a token and a role of their \
+                 own,\nand what [roles.ROLE] in toolbus.toml allows:\n  {command}\n"
+            ),
+            (true, false) => format!("\nMore agents, each with a token and a role of its own:\n  {command}\n"),
+            (false, _) => format!(
+                "\nEach agent gets a token and a role of its own (the role \"{LOCAL_ROLE}\" of this machine's token has no \
+                 rules):\n  {command} --token-file NAME.token\n  where ROLE is one of {}\n",
+                self.roles.join(", ")
+            ),
+        }
+    }
+
     fn for_stdio(&self) -> String {
         let mut args = vec!["connect".to_owned(), "--broker".to_owned(), self.bus_url()];
         args.extend(self.token_args());
@@ -59,6 +93,7 @@ impl Welcome<'_> {
         let connect = json!({"command": program(), "args": args});
         let snippet = json!({"mcpServers": {"toolbus": connect}});
         let note = match self.roles.len() {
+            _ if !self.broker.shared_token => String::new(),
             0 | 1 => String::new(),
             _ => format!("  where ROLE is one of {}\n", self.roles.join(", ")),
         };
@@ -72,6 +107,7 @@ impl Welcome<'_> {
 
     fn for_http(&self) -> String {
         let note = match (self.roles.is_empty(), self.mcp_role) {
+            _ if !self.broker.shared_token => String::new(),
             (true, _) => String::new(),
             (false, Some(role)) => format!("  they act in the role {role} (--mcp-role)\n"),
             (false, None) => {
@@ -79,7 +115,8 @@ impl Welcome<'_> {
             }
         };
         format!(
-            "\nMCP clients that speak HTTP:\n  http://{}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
+            "\nMCP clients that speak HTTP:\n  {}://{}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
+            if self.broker.tls { "https" } else { "http" },
             from_here(self.broker.address),
             endpoint::PATH,
             quoted(&self.token_file()),
@@ -103,10 +140,13 @@ impl Welcome<'_> {
     }
 
     fn bus_url(&self) -> String {
-        format!("ws://{}/bus", from_here(self.broker.address))
+        format!("{}://{}/bus", if self.broker.tls { "wss" } else { "ws" }, from_here(self.broker.address))
     }
 
     fn token_file(&self) -> String {
+        if !self.local_has_rules() {
+            return "NAME.token".to_owned();
+        }
         let file = &self.broker.token_file;
         std::path::absolute(file).unwrap_or_else(|_| file.clone()).to_string_lossy().into_owned()
     }
@@ -123,6 +163,7 @@ impl Welcome<'_> {
 
     fn role_args(&self) -> Vec<String> {
         let role = match self.roles[..] {
+            _ if !self.broker.shared_token => return Vec::new(),
             [] => return Vec::new(),
             [only] => only,
             _ => "ROLE",

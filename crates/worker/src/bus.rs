@@ -43,6 +43,11 @@ pub trait Bus: Send + Sync + 'static {
 
     fn hosts(&self) -> watch::Receiver<Hosts>;
 
+    /// False when the bus is gone for good, so that a new one is needed.
+    fn is_alive(&self) -> bool {
+        true
+    }
+
     /// From now on, what hosts say to that session outside of any call arrives here, until the receiver is dropped.
     fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent>;
 }

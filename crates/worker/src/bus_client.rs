@@ -88,6 +88,10 @@ impl Bus for BusClient {
         self.hosts.clone()
     }
 
+    fn is_alive(&self) -> bool {
+        !self.tasks.iter().any(JoinHandle::is_finished)
+    }
+
     fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
         self.sessions.open(key)
     }

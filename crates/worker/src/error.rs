@@ -13,6 +13,24 @@ pub enum AuthFailure {
     Missing,
     #[error("the bearer token is not valid here")]
     Invalid,
+    #[error("{reason}")]
+    Refused { code: ErrorCode, reason: String },
+}
+
+impl AuthFailure {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing | Self::Invalid => ErrorCode::BadCredentials,
+            Self::Refused { code, .. } => *code,
+        }
+    }
+
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Missing | Self::Invalid => "send Authorization: Bearer with a token of this broker",
+            Self::Refused { code, .. } => code.hint(),
+        }
+    }
 }
 
 pub fn host_away(host: &str, since: &str) -> RpcError {

@@ -9,7 +9,7 @@ mod reply;
 mod session;
 mod sse;
 
-pub use reply::HttpBody;
+pub use reply::{HttpBody, unauthorized};
 
 use crate::bus::{BoxFuture, Bus};
 use crate::error::AuthFailure;
@@ -19,6 +19,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::header::{ALLOW, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use session::Sessions;
 use std::collections::HashMap;
@@ -35,7 +36,8 @@ pub struct Principal {
 }
 
 pub trait Principals: Send + Sync + 'static {
-    fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<Principal, AuthFailure>>;
+    /// What is known of the peer beside its headers is among the request's extensions.
+    fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>>;
 }
 
 /// Connections to the bus, one for each principal. The same principal gets the same one as long as it lives.
@@ -104,9 +106,9 @@ impl HttpService {
         B::Error: std::fmt::Display,
     {
         let (head, body) = request.into_parts();
-        let principal = match self.principals.authenticate(&head.headers).await {
+        let principal = match self.principals.authenticate(&head).await {
             Ok(principal) => principal,
-            Err(failure) => return reply::unauthorized(&failure),
+            Err(failure) => return unauthorized(&failure),
         };
         let is_modern = headers::version(&head.headers).is_some_and(|version| !LEGACY_VERSIONS.contains(&version));
         match head.method {

@@ -14,5 +14,6 @@ mod presence;
 mod reading_back;
 mod receipts;
 mod replies;
+mod rights;
 mod support;
 mod window;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use toolbus_engine::{
     Batch, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, Message, Millis, Outgoing, Page, Peer,
-    Refusal, RestoredMessage, Seq, fingerprint,
+    Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
 };
 
 /// What a connection was told, in a form that can be compared.
@@ -51,6 +51,7 @@ pub fn delivery(to: &str, id: &str) -> Delivery {
         to: to.into(),
         id: id.into(),
         correlation_id: None,
+        purpose: Purpose::Other,
         sealed: Bytes::from_static(&[b'x'; 36]),
         content: 1,
         deadline_ms: None,
@@ -118,7 +119,11 @@ impl Bench {
     }
 
     pub fn connect_as(&mut self, name: &str, role: Option<&str>, numbered_receipts: bool) -> ConnId {
-        let peer = Peer { name: name.into(), role: role.map(ByteString::from), numbered_receipts };
+        self.connect_with(name, role, numbered_receipts, Rights::UNRESTRICTED)
+    }
+
+    pub fn connect_with(&mut self, name: &str, role: Option<&str>, numbered_receipts: bool, rights: Rights) -> ConnId {
+        let peer = Peer { name: name.into(), role: role.map(ByteString::from), numbered_receipts, rights };
         self.engine.connect(self.now, peer)
     }
 

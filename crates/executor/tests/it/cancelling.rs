@@ -17,7 +17,7 @@ fn gated() -> (Arc<Semaphore>, Arc<Toolbox>) {
 }
 
 #[tokio::test]
-async fn a_call_is_abandoned_when_its_caller_loses_interest() {
+async fn hole_06_a_call_is_abandoned_when_its_caller_loses_interest() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let _host = Host::start(&bus.url(), &toolbox);
@@ -34,7 +34,7 @@ async fn a_call_is_abandoned_when_its_caller_loses_interest() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_turn_never_runs_once_it_is_cancelled() {
+async fn hole_06_a_call_that_waits_for_its_turn_never_runs_once_it_is_cancelled() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let options = McpProxyHostOptions { max_concurrent_calls: 1, ..Default::default() };
@@ -58,7 +58,7 @@ async fn a_call_that_waits_for_its_turn_never_runs_once_it_is_cancelled() {
 
 /// The caller is gone and sends no cancel: the deadline alone ends the call.
 #[tokio::test]
-async fn a_call_is_abandoned_when_its_deadline_passes() {
+async fn hole_06_a_call_is_abandoned_when_its_deadline_passes() {
     let bus = Bus::start().await;
     let (_gate, toolbox) = gated();
     let _host = Host::start(&bus.url(), &toolbox);

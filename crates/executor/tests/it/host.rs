@@ -122,7 +122,7 @@ async fn results_and_errors_of_tools_arrive_whole() {
 }
 
 #[tokio::test]
-async fn a_result_that_the_broker_does_not_take_becomes_an_error_and_the_tool_runs_once() {
+async fn hole_05_a_result_that_the_broker_does_not_take_becomes_an_error_and_the_tool_runs_once() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::with("big", Behaviour::Big(70 << 20));
     let _host = Host::start(&bus.url(), &toolbox);

@@ -42,7 +42,7 @@ async fn an_answer_that_comes_while_the_worker_is_away_reaches_it_later() {
 }
 
 #[tokio::test]
-async fn a_call_runs_once_however_often_the_worker_loses_its_link() {
+async fn hole_04_a_call_runs_once_however_often_the_worker_loses_its_link() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let _host = Host::start(&bus.url(), &toolbox);
@@ -62,7 +62,7 @@ async fn a_call_runs_once_however_often_the_worker_loses_its_link() {
 }
 
 #[tokio::test]
-async fn a_call_runs_once_however_often_the_host_loses_its_link() {
+async fn hole_04_a_call_runs_once_however_often_the_host_loses_its_link() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let detour = Detour::to(bus.address()).await;
@@ -88,7 +88,7 @@ async fn a_call_runs_once_however_often_the_host_loses_its_link() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_on_its_way_is_sent_again_and_the_tool_is_not_run_again() {
+async fn hole_05_an_answer_that_was_lost_on_its_way_is_sent_again_and_the_tool_is_not_run_again() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let detour = Detour::to(bus.address()).await;

@@ -126,6 +126,7 @@ struct FlatBroker<'a> {
     framing: Option<String>,
     limits: Option<Object<FlatLimits>>,
     heartbeat_ms: Option<u64>,
+    agent: Option<Object<FlatAgent>>,
     id: Option<String>,
     reason: Option<String>,
     code: Option<String>,
@@ -199,6 +200,7 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
                 window_bytes: l.window_bytes,
             }),
             heartbeat_ms: flat.heartbeat_ms,
+            agent: flat.agent.map(|Object(flat)| agent(flat)).transpose()?,
         }),
         "broker_identity" => BrokerFrame::BrokerIdentity { id: required(flat.id, "broker_identity", "id")? },
         "error" => BrokerFrame::Error(Refusal {

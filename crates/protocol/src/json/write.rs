@@ -108,6 +108,9 @@ fn welcome_text(welcome: &Welcome) -> String {
     if let Some(heartbeat) = welcome.heartbeat_ms {
         value["heartbeat_ms"] = heartbeat.into();
     }
+    if let Some(agent) = &welcome.agent {
+        value["agent"] = agent_value(agent);
+    }
     value.to_string()
 }
 

@@ -133,8 +133,11 @@ pub fn broker() -> Vec<(&'static str, BrokerFrame)> {
 fn handshake_and_errors() -> Vec<(&'static str, BrokerFrame)> {
     let limits = Limits { max_frame_bytes: 16 << 20, window_messages: 1024, window_bytes: 2 << 20 };
     let compact = Some(Framing::Compact);
-    let welcome = Welcome { version: Some(2), framing: compact, limits: Some(limits), heartbeat_ms: Some(15_000) };
-    let plain = Welcome { version: Some(2), framing: Some(Framing::Json), limits: None, heartbeat_ms: None };
+    let (version, heartbeat_ms) = (Some(2), Some(15_000));
+    let welcome = Welcome { version, framing: compact, limits: Some(limits), heartbeat_ms, agent: None };
+    let plain = Welcome { version, framing: Some(Framing::Json), ..Welcome::default() };
+    let named = Welcome { agent: Some(AgentRef::new("worker-7#mcp").with_role("researcher")), ..welcome.clone() };
+    let nameless = Welcome { agent: Some(AgentRef::new("worker-7")), ..plain.clone() };
     let error = |reason: &str, id: Option<&'static str>, code| {
         BrokerFrame::Error(Refusal { reason: reason.to_owned(), id: id.map(ByteString::from_static), code })
     };
@@ -143,6 +146,8 @@ fn handshake_and_errors() -> Vec<(&'static str, BrokerFrame)> {
         ("welcome", BrokerFrame::Welcome(Welcome::default())),
         ("welcome_version_2", BrokerFrame::Welcome(welcome)),
         ("welcome_json", BrokerFrame::Welcome(plain)),
+        ("welcome_agent", BrokerFrame::Welcome(named)),
+        ("welcome_agent_without_role", BrokerFrame::Welcome(nameless)),
         ("broker_identity", BrokerFrame::BrokerIdentity { id: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into() }),
         ("error", error("invalid token", None, None)),
         ("error_for_a_message", error(full, Some(CALL), None)),

@@ -72,8 +72,14 @@ fn welcome() -> impl Strategy<Value = Welcome> {
         window_messages,
         window_bytes,
     });
-    let parts = (of(any::<u32>()), of(framing()), of(limits), of(any::<u64>()));
-    parts.prop_map(|(version, framing, limits, heartbeat_ms)| Welcome { version, framing, limits, heartbeat_ms })
+    let parts = (of(any::<u32>()), of(framing()), of(limits), of(any::<u64>()), of(agent()));
+    parts.prop_map(|(version, framing, limits, heartbeat_ms, agent)| Welcome {
+        version,
+        framing,
+        limits,
+        heartbeat_ms,
+        agent,
+    })
 }
 
 fn status() -> impl Strategy<Value = Status> {

@@ -2,7 +2,7 @@
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::{ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use clap::Args;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct AskArgs {
 }
 
 pub async fn run(args: AskArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(passing_agent(None), true).await?.into_multiplexed();
+    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), true).await?.into_multiplexed();
     let asked = tokio::select! {
         answer = client.ask(&args.name, args.question, args.timeout) => Some(answer),
         _ = tokio::signal::ctrl_c() => None,

@@ -13,9 +13,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_broker::{
-    BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_or_create_token, read_token,
-};
+use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_token};
+use toolbus_identity::{Authenticator, Registry, ensure_local_credentials};
 
 pub const DEFAULT_PORT: u16 = 7420;
 
@@ -27,7 +26,8 @@ pub struct BrokerArgs {
     /// Folder for the mailboxes. Default: TOOLBUS_DATA, or toolbus in the user's data folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// File with the token that clients must present. Without it, one is made in the data folder.
+    /// One token for all, as in the original system: whoever has it may take any name and role. On loopback only. Without
+    /// it, agents have tokens of their own (see `toolbus agent`).
     #[arg(long, value_name = "FILE")]
     shared_token_file: Option<PathBuf>,
     /// Connections served at the same time.
@@ -54,6 +54,9 @@ pub struct OpenBroker {
     pub address: SocketAddr,
     pub data: PathBuf,
     pub token_file: PathBuf,
+    /// Whether one secret is for all.
+    pub shared_token: bool,
+    pub tls: bool,
 }
 
 #[derive(Args)]
@@ -109,14 +112,18 @@ impl BrokerArgs {
         };
         let core =
             BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
-        let (token, token_file) = match self.shared_token_file {
-            Some(file) => (read_token(&file)?, file),
+        let shared_token = self.shared_token_file.is_some();
+        let (authenticator, token_file): (Box<dyn Authenticator>, _) = match self.shared_token_file {
+            Some(file) => (Box::new(SharedToken::new(read_token(&file)?)), file),
             None => {
-                let file = data.join(folders::TOKEN_FILE);
-                (read_or_create_token(&file)?, file)
+                let files = ensure_local_credentials(&data)?;
+                (Box::new(Registry::open(&data)?), files.token)
             }
         };
         let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+        if shared_token && !listen.ip().is_loopback() {
+            return Err(Failure::SharedToAll { address: listen });
+        }
         let cannot = |source| Failure::Listen { address: listen, source };
         let listener = TcpListener::bind(listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
@@ -127,15 +134,22 @@ impl BrokerArgs {
             allowed_hosts: self.allow_host,
             ..ServerOptions::default()
         };
-        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(token)), options);
-        Ok(OpenBroker { server, listener, address, data, token_file })
+        let server = BrokerServer::with_options(core, authenticator, options);
+        Ok(OpenBroker { server, listener, address, data, token_file, shared_token, tls: false })
     }
 }
 
 impl OpenBroker {
     pub fn whereabouts(&self) -> String {
         let (data, token) = (self.data.display(), self.token_file.display());
-        format!("data in {data}\ntoken in {token}\nlistening on ws://{}/bus", self.address)
+        let mut text = format!("data in {data}\ntoken in {token}\nlistening on ws://{}/bus", self.address);
+        if self.shared_token {
+            text.push_str(
+                "\nWARNING: one shared token for all. Whoever has it may take any name and any role; `toolbus agent` gives \
+                 each agent a token of its own.",
+            );
+        }
+        text
     }
 }
 

@@ -9,7 +9,7 @@ use crate::around::{Around, SENTENCES};
 use crate::catalog::{Catalog, ToolSeen};
 use crate::failure::Failure;
 use crate::progress::{Progress, one_line};
-use crate::reach::{ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::show::show;
 use crate::stop::StopWishes;
 use crate::table::age;
@@ -71,7 +71,7 @@ const CANCELLED: u8 = 130;
 pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     // Before anything is sent: a body that can't be read is nobody else's business.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
-    let client = args.reach.connect(passing_agent(args.role.clone()), true).await?;
+    let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), true).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     let tool = catalog.tool(&args.tool, args.role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;

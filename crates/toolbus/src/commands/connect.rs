@@ -5,7 +5,7 @@ use super::parse_duration;
 use crate::failure::Failure;
 use crate::front_bus;
 use crate::no_broker::Meanwhile;
-use crate::reach::{BusArgs, in_role};
+use crate::reach::{BusArgs, LocalAgent, in_role, own_mailbox};
 use crate::stop::stop_signal;
 use clap::Args;
 use std::io::Cursor;
@@ -21,10 +21,10 @@ use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_streams, stdin, 
 Example, in the configuration of an MCP client:
   {\"mcpServers\": {\"toolbus\": {\"command\": \"toolbus\", \"args\": [\"connect\"]}}}")]
 pub struct ConnectArgs {
-    /// This worker's name on the bus. A new one for every run by default.
+    /// This worker's mailbox: its agent's name, or NAME#suffix. A new one of that agent for every run by default.
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
-    /// Role to act in.
+    /// Role to act in. It comes with the credential; only a shared token leaves the choice.
     #[arg(long, env = "TOOLBUS_ROLE")]
     role: Option<String>,
     /// Use this host only. By default all that the role may use.
@@ -66,12 +66,12 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
 
 /// For as long as it takes: the client that started us decides when it has waited enough.
 async fn connect(args: &ConnectArgs) -> Result<BrokerClient, Failure> {
-    let name = args.id.clone().unwrap_or_else(|| format!("connect-{}", uuid::Uuid::new_v4()));
+    let name = args.id.clone().unwrap_or_else(|| own_mailbox("connect"));
     let me = in_role(AgentRef::new(name), args.role.clone());
     let (mut backoff, mut silence) = (BACKOFF, FIRST_SILENCE);
     let mut speak_at = Instant::now();
     loop {
-        let failure = match args.bus.connect(me.clone(), true).await {
+        let failure = match args.bus.connect(LocalAgent::Worker, me.clone(), true).await {
             Err(failure @ (Failure::Client(BrokerError::Transport(_)) | Failure::NoBroker { .. })) => failure,
             outcome => return outcome,
         };

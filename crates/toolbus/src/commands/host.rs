@@ -4,11 +4,12 @@
 use super::tell;
 use crate::failure::Failure;
 use crate::hosting::HostingArgs;
-use crate::reach::BusArgs;
+use crate::reach::{BusArgs, LocalAgent};
 use crate::stop::stop_signal;
 use clap::Args;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_broker::OWN_NAME;
 use toolbus_client::{BrokerClient, BrokerError};
 use toolbus_host::run_host;
 use toolbus_protocol::AgentRef;
@@ -34,16 +35,22 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
     let hosting = args.hosting.hosting(&config, false)?;
     let stop = stop_signal()?;
-    tell(&format!("hosting {} as {:?}\nfor the broker at {}", hosting.server_names(), hosting.name, args.bus.url()));
+    // A token that somebody gave has a name with it; the one that a broker made for its own machine's host has this.
+    let me = match !hosting.is_named && args.bus.has_token() {
+        true => OWN_NAME.to_owned(),
+        false => hosting.name.clone(),
+    };
+    let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
+    tell(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
     let mut backoff = BACKOFF;
     loop {
         let began = Instant::now();
         let outcome = tokio::select! {
-            client = args.bus.connect(AgentRef::new(hosting.name.clone()), true) => client,
+            client = args.bus.connect(LocalAgent::Host, AgentRef::new(me.clone()), true) => client,
             () = stop.cancelled() => return Ok(()),
         };
         let failure = match outcome {
-            Ok(client) => serve(client, &hosting.options, &hosting.name, &stop).await,
+            Ok(client) => serve(client, &hosting.options, &stop).await,
             Err(failure) => Err(failure),
         };
         let failure = match failure {
@@ -67,10 +74,10 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
 async fn serve(
     client: BrokerClient,
     options: &toolbus_host::HostOptions,
-    name: &str,
     stop: &tokio_util::sync::CancellationToken,
 ) -> Result<(), Failure> {
     let servers = options.config.servers.len();
+    let name = client.me().session_id;
     tracing::info!("hosting {servers} server{} as {name:?}", if servers == 1 { "" } else { "s" });
     run_host(client, options.clone(), stop.clone()).await?;
     Ok(())

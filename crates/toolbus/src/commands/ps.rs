@@ -2,7 +2,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::reach::{ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
@@ -16,7 +16,7 @@ pub struct PsArgs {
 
 pub async fn run(args: PsArgs) -> Result<(), Failure> {
     let me = passing_agent(None);
-    let client = args.reach.connect(me.clone(), false).await?;
+    let client = args.reach.connect(LocalAgent::Operator, me.clone(), false).await?;
     let mut status = client.status().await?;
     status.connections.retain(|connection| connection.agent.session_id != me.session_id);
     client.close().await;

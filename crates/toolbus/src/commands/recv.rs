@@ -2,16 +2,17 @@
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::{ReachArgs, in_role};
+use crate::reach::{LocalAgent, ReachArgs, in_role};
 use clap::Args;
 use std::time::Duration;
+use toolbus_broker::OWN_NAME;
 use toolbus_client::BrokerClient;
 use toolbus_protocol::{AgentRef, InboxMessage, MsgId};
 
 #[derive(Args)]
 pub struct RecvArgs {
-    /// Whose mailbox to read.
-    #[arg(long = "as", value_name = "NAME")]
+    /// Whose mailbox to read. Default: that of the credential's agent.
+    #[arg(long = "as", value_name = "NAME", default_value = OWN_NAME, hide_default_value = true)]
     name: String,
     /// Role to act in.
     #[arg(long)]
@@ -34,7 +35,7 @@ pub struct RecvArgs {
 
 pub async fn run(args: RecvArgs) -> Result<(), Failure> {
     let me = in_role(AgentRef::new(args.name.clone()), args.role.clone());
-    let client = args.reach.connect(me, args.follow).await?;
+    let client = args.reach.connect(LocalAgent::Operator, me, args.follow).await?;
     client.subscribe().await?;
     let mut last = None;
     let mut count = 0;

@@ -2,7 +2,7 @@
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::{ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use clap::Args;
 use std::io::Read;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct SendArgs {
 pub async fn run(args: SendArgs) -> Result<(), Failure> {
     let body = read_body(args.body)?;
     let me = args.sender.map_or_else(|| passing_agent(None), AgentRef::new);
-    let client = args.reach.connect(me.clone(), true).await?;
+    let client = args.reach.connect(LocalAgent::Operator, me.clone(), true).await?;
     let mut message = InboxMessage::new(me, args.kind, body);
     if let Some(id) = args.id {
         message.id = MsgId::from(id);

@@ -4,7 +4,7 @@ use super::print_line;
 use crate::catalog::{Catalog, HostSeen, ToolSeen};
 use crate::failure::{Failure, ROLE_HINT, whom};
 use crate::progress::one_line;
-use crate::reach::{ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table, terminal_width};
 use clap::Args;
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct ToolsArgs {
 }
 
 pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(passing_agent(args.role.clone()), false).await?;
+    let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), false).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     client.close().await;
     if args.reach.json {

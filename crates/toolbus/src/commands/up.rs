@@ -12,7 +12,7 @@ use clap::Args;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use toolbus_broker::BrokerServer;
+use toolbus_broker::{BrokerServer, Identity, Rights};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
 use toolbus_host::run_host;
 use toolbus_protocol::AgentRef;
@@ -90,8 +90,8 @@ async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: Cancell
 
 async fn host_once(server: Arc<BrokerServer>, hosting: &Hosting, stop: &CancellationToken) -> Result<(), Failure> {
     let agent = AgentRef::new(hosting.name.clone());
-    let me = agent.clone();
-    let pipes = move || server.attach(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
+    let me = Identity::local(agent.clone(), Rights::HOST);
+    let pipes = move || server.attach_as(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
     let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
     run_host(client, hosting.options.clone(), stop.clone()).await?;
     Ok(())

@@ -5,6 +5,7 @@ mod calls;
 mod cli;
 mod client;
 mod configuration;
+mod credentials;
 mod fidelity;
 mod hostile_servers;
 mod hosts;

@@ -56,6 +56,14 @@ impl Place {
         Self { folder, up, url, said }
     }
 
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("ws://").trim_end_matches("/bus")
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = toolbus(self.folder.path());
         command.args(args).env("TOOLBUS_BROKER", &self.url);

@@ -9,7 +9,6 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use std::convert::Infallible;
 use toolbus_mcp::{Id, Members, Message, Outcome, Response as RpcResponse, RpcError, codes};
-use toolbus_protocol::ErrorCode;
 
 /// A page, or a stream that may go on for hours.
 pub type HttpBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -32,11 +31,7 @@ pub fn error(status: StatusCode, id: Option<Id>, error: RpcError) -> Response<Ht
 }
 
 pub fn unauthorized(failure: &AuthFailure) -> Response<HttpBody> {
-    let problem = RpcError::bus(
-        ErrorCode::BadCredentials.code(),
-        failure.to_string(),
-        "send Authorization: Bearer with a token of this broker",
-    );
+    let problem = RpcError::bus(failure.code().code(), failure.to_string(), failure.hint());
     let mut answer = error(StatusCode::UNAUTHORIZED, None, problem);
     answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     answer

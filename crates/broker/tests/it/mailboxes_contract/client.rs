@@ -4,7 +4,9 @@ use bytestring::ByteString;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use toolbus_engine::{Command, ConnId, Delivery, Mailboxes, Message, Outbox, Outgoing, Peer, Refusal, StatusView};
+use toolbus_engine::{
+    Command, ConnId, Delivery, Mailboxes, Message, Outbox, Outgoing, Peer, Purpose, Refusal, Rights, StatusView,
+};
 use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +45,7 @@ pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
         to: ByteString::from(to),
         id: ByteString::from(id),
         correlation_id: None,
+        purpose: Purpose::Other,
         sealed,
         content,
         deadline_ms: None,
@@ -53,7 +56,8 @@ pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
 impl<M: Mailboxes> Client<M> {
     pub fn attach(mailboxes: &Arc<M>, name: &str) -> Self {
         let arrived = Arc::new(Arrived::default());
-        let peer = Peer { name: name.into(), role: Some("tester".into()), numbered_receipts: true };
+        let (role, rights) = (Some("tester".into()), Rights::UNRESTRICTED);
+        let peer = Peer { name: name.into(), role, numbered_receipts: true, rights };
         let conn = mailboxes.attach(peer, arrived.clone());
         Self { mailboxes: Arc::clone(mailboxes), conn, arrived }
     }

@@ -3,7 +3,7 @@
 use super::client::delivery;
 use super::{Client, Factory, Limits};
 use bytes::Bytes;
-use toolbus_engine::{Command, Mailboxes, Outgoing, Peer, Refusal};
+use toolbus_engine::{Command, Mailboxes, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
     Command::Cancel { to: to.into(), correlation_id: "work".into() }
@@ -166,7 +166,7 @@ pub fn mailboxes_with_nothing_to_do_are_not_congested(factory: &impl Factory) {
     client.deliver_safely(delivery("a", "m", 1));
     assert!(!mailboxes.congested());
     // A peer without a role can be attached as well.
-    let peer = Peer { name: "plain".into(), role: None, numbered_receipts: false };
+    let peer = Peer { name: "plain".into(), role: None, numbered_receipts: false, rights: Rights::UNRESTRICTED };
     struct Nowhere;
     impl toolbus_engine::Outbox for Nowhere {
         fn deliver(&self, outgoing: &mut Vec<Outgoing>) {

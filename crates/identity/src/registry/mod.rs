@@ -1,0 +1,96 @@
+//! The broker's own credentials: read from `agents.json`, looked at again whenever that file changes.
+//!
+//! `edit` changes the file, `watch` notices, `table` is what counts; [`ensure_local_credentials`] makes the credentials
+//! that commands on the broker's own machine use.
+
+mod edit;
+mod error;
+mod file;
+mod local;
+mod table;
+mod watch;
+
+pub use edit::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent};
+pub use error::RegistryError;
+pub use file::FILE_NAME as AGENTS_FILE;
+pub use local::{
+    HOST_AGENT, HOST_TOKEN_FILE, LOCAL_AGENT, LOCAL_TOKEN_FILE, LocalCredentials, OPERATOR_AGENT, OPERATOR_TOKEN_FILE,
+};
+pub use local::{ensure_local_credentials, local_token_file};
+
+use crate::binding::bind;
+use crate::token;
+use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights};
+use bytestring::ByteString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+use subtle::ConstantTimeEq;
+use toolbus_protocol::{AgentRef, ErrorCode};
+use watch::Watched;
+
+/// How the mailboxes of dead letters end.
+const DEAD_LETTER_SUFFIX: &str = "#dead";
+
+/// Compared with where there is no such key, so that this takes as long as a wrong secret.
+const NOBODYS_HASH: token::SecretHash = [0x5a; 32];
+
+/// Who may connect, by tokens of our own. Keeps nothing about those who may not.
+#[derive(Clone)]
+pub struct Registry {
+    watched: Arc<Watched>,
+}
+
+impl Registry {
+    /// Reads the folder's `agents.json` and follows its changes until the last clone is dropped.
+    pub fn open(folder: &Path) -> Result<Self, RegistryError> {
+        Ok(Self { watched: Watched::start(folder.join(file::FILE_NAME))? })
+    }
+
+    /// Looks at the file now instead of within the next moment.
+    pub fn refresh(&self) {
+        self.watched.look();
+    }
+
+    /// Whether the name is an agent's here, revoked ones included.
+    pub fn knows(&self, name: &str) -> bool {
+        self.watched.table().knows(name)
+    }
+}
+
+impl Authenticator for Registry {
+    fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
+        let (id, secret) = token::parts(credential.token).ok_or_else(AuthRefusal::unknown)?;
+        let table = self.watched.table();
+        let key = table.key(id);
+        let expected = key.map_or(&NOBODYS_HASH, |key| &key.hash);
+        let equal: bool = token::hash(secret).ct_eq(expected).into();
+        let key = key.filter(|_| equal).ok_or_else(AuthRefusal::unknown)?;
+        if let Some(reason) = key.end_at(SystemTime::now()) {
+            return Err(refusal(reason));
+        }
+        let holder = &key.holder;
+        let agent = match dead_letters(holder.rights, credential.claimed) {
+            Some(mailbox) => AgentRef { session_id: mailbox, role: Some(holder.role.clone()) },
+            None => bind(&holder.name, Some(&holder.role), credential.claimed)?,
+        };
+        Ok(Identity { agent, rights: holder.rights, standing: key.standing.clone() })
+    }
+
+    fn is_host(&self, name: &str) -> bool {
+        self.watched.table().is_host(name)
+    }
+}
+
+/// Dead letters are there to be looked at by whoever looks after the broker.
+fn dead_letters(rights: Rights, claimed: &AgentRef) -> Option<ByteString> {
+    (rights.operator && claimed.session_id.ends_with(DEAD_LETTER_SUFFIX)).then(|| claimed.session_id.clone())
+}
+
+/// Said only to whoever had the secret.
+fn refusal(reason: EndReason) -> AuthRefusal {
+    match reason {
+        EndReason::Expired => AuthRefusal::new(ErrorCode::CredentialExpired, "the token has expired"),
+        EndReason::Revoked => AuthRefusal::new(ErrorCode::CredentialRevoked, "the token was revoked or replaced"),
+    }
+}

@@ -1,0 +1,118 @@
+//! The registry in memory: keys by their id, made anew from every version of the file. What connections hold, their
+//! [`Standing`], outlives a version if the key is still good for the same thing.
+
+use super::file::{AgentRecord, AgentsFile, KeyRecord};
+use crate::token::SecretHash;
+use crate::{EndReason, Rights, Standing};
+use bytestring::ByteString;
+use std::collections::{HashMap, HashSet};
+use std::time::SystemTime;
+
+#[derive(Default)]
+pub struct Table {
+    keys: HashMap<String, Key>,
+    hosts: HashSet<String>,
+    names: HashSet<String>,
+}
+
+#[derive(Clone)]
+pub struct Key {
+    pub hash: SecretHash,
+    pub holder: Holder,
+    pub is_revoked: bool,
+    pub expires: Option<SystemTime>,
+    pub valid_until: Option<SystemTime>,
+    pub standing: Standing,
+}
+
+/// Whom a key is for. A change of this is a new key for those who are connected with it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub name: ByteString,
+    pub role: ByteString,
+    pub rights: Rights,
+}
+
+impl Table {
+    /// Ends what no longer holds of the version before.
+    pub fn next(file: &AgentsFile, before: &Self) -> Self {
+        let mut table = Self::default();
+        for agent in &file.agents {
+            table.names.insert(agent.name.clone());
+            if agent.host && agent.revoked.is_none() {
+                table.hosts.insert(agent.name.clone());
+            }
+            for record in &agent.keys {
+                let Some(hash) = record.hash() else { continue };
+                let key = Key::new(agent, record, hash);
+                table.keys.insert(record.id.clone(), key.following(before.keys.get(&record.id)));
+            }
+        }
+        for (id, key) in &before.keys {
+            let goes_on = table.keys.get(id).is_some_and(|next| !next.is_revoked && next.is_same_as(key));
+            if !goes_on {
+                key.standing.end(EndReason::Revoked);
+            }
+        }
+        table.end_overdue(SystemTime::now());
+        table
+    }
+
+    pub fn key(&self, id: &str) -> Option<&Key> {
+        self.keys.get(id)
+    }
+
+    pub fn is_host(&self, name: &str) -> bool {
+        self.hosts.contains(name)
+    }
+
+    /// Revoked ones included: their names are not free for others.
+    pub fn knows(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Ends keys whose time is over.
+    pub fn end_overdue(&self, now: SystemTime) {
+        for key in self.keys.values() {
+            if let Some(reason) = key.end_at(now) {
+                key.standing.end(reason);
+            }
+        }
+    }
+}
+
+impl Key {
+    fn new(agent: &AgentRecord, record: &KeyRecord, hash: SecretHash) -> Self {
+        let rights = Rights { unrestricted: false, host: agent.host, operator: agent.operator };
+        let holder = Holder { name: agent.name.as_str().into(), role: agent.role.as_str().into(), rights };
+        let expires = record.expires.map(SystemTime::from);
+        Self {
+            hash,
+            holder,
+            is_revoked: agent.revoked.is_some(),
+            expires,
+            valid_until: record.valid_until.map(SystemTime::from),
+            standing: expires.map_or_else(Standing::forever, Standing::until),
+        }
+    }
+
+    /// Takes over the standing of the same key in the version before.
+    fn following(mut self, before: Option<&Self>) -> Self {
+        if let Some(before) = before.filter(|before| before.is_same_as(&self) && before.standing.ended().is_none()) {
+            self.standing = before.standing.clone();
+        }
+        self
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.holder == other.holder
+    }
+
+    /// Why it is not good at that time, if it isn't.
+    pub fn end_at(&self, now: SystemTime) -> Option<EndReason> {
+        if self.is_revoked || self.valid_until.is_some_and(|end| end <= now) {
+            return Some(EndReason::Revoked);
+        }
+        self.expires.filter(|end| *end <= now).map(|_| EndReason::Expired)
+    }
+}

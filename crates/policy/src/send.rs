@@ -1,0 +1,53 @@
+//! Who may put plain messages into whose mailbox: `send = ["planner", "role:writer"]`.
+
+use crate::pattern::{LONGEST_PATTERN, PatternError};
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+pub const OF_ROLE: &str = "role:";
+
+#[derive(Debug, Clone, Default)]
+pub struct Recipients {
+    names: GlobSet,
+    roles: GlobSet,
+}
+
+impl Recipients {
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, globset::Error> {
+        let (mut names, mut roles) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for pattern in patterns {
+            match pattern.strip_prefix(OF_ROLE) {
+                Some(role) => roles.add(Glob::new(role)?),
+                None => names.add(Glob::new(pattern)?),
+            };
+        }
+        Ok(Self { names: names.build()?, roles: roles.build()? })
+    }
+
+    /// Whether that is a pattern at all.
+    pub fn check(pattern: &str) -> Result<(), PatternError> {
+        let glob = pattern.strip_prefix(OF_ROLE).unwrap_or(pattern);
+        match glob.len() {
+            0 => Err(PatternError::Empty),
+            1..=LONGEST_PATTERN => {
+                Glob::new(glob).map(drop).map_err(|error| PatternError::Glob(error.kind().to_string()))
+            }
+            _ => Err(PatternError::TooLong),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.roles.is_empty()
+    }
+
+    pub fn everybody() -> Self {
+        Self::new(["**"]).expect("this is a pattern")
+    }
+
+    /// A mailbox `NAME#suffix` is its agent's: whoever may write to NAME may write to it.
+    pub fn contain<R: AsRef<str>>(&self, mailbox: &str, role_of: impl FnOnce(&str) -> Option<R>) -> bool {
+        let agent = mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent);
+        self.names.is_match(agent)
+            || (agent != mailbox && self.names.is_match(mailbox))
+            || (!self.roles.is_empty() && role_of(agent).is_some_and(|role| self.roles.is_match(role.as_ref())))
+    }
+}

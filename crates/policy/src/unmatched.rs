@@ -1,0 +1,94 @@
+//! Patterns that match nothing of what there is, and what was probably meant.
+
+use crate::index::Index;
+use crate::pattern::Pattern;
+use crate::read::{Position, Warning};
+use crate::set::PolicySet;
+
+/// From this on two names are alike.
+const SIMILAR: f64 = 0.8;
+
+impl PolicySet {
+    /// Looks at every pattern with a server and a name of everything that is there. Addresses are passed over: resources
+    /// need not be listed to be read.
+    pub fn unmatched<'a>(&self, names: &[(&'a str, &'a str)]) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        for role in self.roles.iter().flatten().map(|(_, role)| role) {
+            let patterns: Vec<_> = role.rules.iter().map(|rule| (&rule.pattern, rule.position)).collect();
+            warnings.extend(unmatched(&role.index, &patterns, names));
+        }
+        let limits = self.limits.iter().filter_map(|limit| match &limit.kind {
+            crate::LimitKind::Pattern(pattern) => Some((Pattern::parse(pattern).ok()?, limit.position)),
+            crate::LimitKind::Role(_) => None,
+        });
+        let limits: Vec<_> = limits.collect();
+        let patterns: Vec<_> = limits.iter().map(|(pattern, position)| (pattern, *position)).collect();
+        warnings.extend(unmatched(&self.limit_index, &patterns, names));
+        warnings.sort_by(|a, b| (a.position, &a.text).cmp(&(b.position, &b.text)));
+        warnings
+    }
+}
+
+fn unmatched(index: &Index, patterns: &[(&Pattern, Position)], names: &[(&str, &str)]) -> Vec<Warning> {
+    let mut matched = vec![false; patterns.len()];
+    for (server, name) in names {
+        index.matching(server, name).into_iter().for_each(|id| matched[id] = true);
+    }
+    let is_idle =
+        |(pattern, matched): (&Pattern, bool)| !matched && !pattern.is_any_name() && !pattern.is_about_addresses();
+    let idle = patterns.iter().zip(matched).filter(|((pattern, _), matched)| is_idle((pattern, *matched)));
+    idle.map(|((pattern, position), _)| {
+        let guess = guess(pattern, names).map(|guess| format!("; did you mean {guess}?")).unwrap_or_default();
+        Warning { position: *position, text: format!("{:?} matches nothing that is there{guess}", pattern.text) }
+    })
+    .collect()
+}
+
+fn guess(pattern: &Pattern, names: &[(&str, &str)]) -> Option<String> {
+    let Some(server) = &pattern.server else { return similar_name(pattern.name.glob(), names.iter().map(|(_, n)| *n)) };
+    let of_server = |wanted: &str| {
+        let glob = server.compile_matcher();
+        let names = names.iter().filter(move |(server, _)| glob.is_match(server)).map(|(_, name)| *name);
+        similar_name(wanted, names)
+    };
+    let is_there = names.iter().any(|(known, _)| server.compile_matcher().is_match(known));
+    let name = pattern.name.glob();
+    if is_there {
+        return of_server(name).map(|name| format!("{}/{name}", server.glob()));
+    }
+    let servers = nearest(server.glob(), names.iter().map(|(server, _)| *server));
+    servers.map(|server| format!("{server}/{name}"))
+}
+
+/// Of a pattern only what stands before its first star can be compared.
+fn similar_name<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let stem = &pattern[..pattern.find(['*', '?', '[', '{']).unwrap_or(pattern.len())];
+    if stem.is_empty() {
+        return None;
+    }
+    let is_stem = stem.len() < pattern.len();
+    let mut best: Option<(f64, &str)> = None;
+    for name in names {
+        let beginning: String = name.chars().take(stem.chars().count()).collect();
+        let score = if is_stem { alike(stem, &beginning) } else { alike(stem, name) };
+        let better = best.is_none_or(|(known, other)| score > known || (score == known && name < other));
+        if score >= SIMILAR && better {
+            best = Some((score, name));
+        }
+    }
+    best.map(|(_, name)| name.to_owned())
+}
+
+/// The name that is so near that it was probably meant.
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let scored = known.into_iter().map(|name| (alike(wrong, name), name)).filter(|(score, _)| *score >= SIMILAR);
+    scored.max_by(|(a, first), (b, second)| a.total_cmp(b).then_with(|| second.cmp(first))).map(|(_, name)| name)
+}
+
+fn alike(one: &str, other: &str) -> f64 {
+    let (one, other) = (one.to_lowercase(), other.to_lowercase());
+    let score = strsim::jaro_winkler(&one, &other);
+    // In a short name one wrong letter weighs more than it means.
+    let one_off = one.len() >= 3 && strsim::damerau_levenshtein(&one, &other) == 1;
+    if one_off { score.max(SIMILAR) } else { score }
+}

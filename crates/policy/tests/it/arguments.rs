@@ -1,0 +1,124 @@
+//! Conditions on the arguments of a call.
+
+use crate::{call, listed, question, set};
+use serde_json::value::RawValue;
+use toolbus_policy::{Arguments, ArgumentsProblem, Effect, Item, PolicySet, Reason};
+
+const RULES: &str = r#"
+[roles.r]
+allow = ["read"]
+[[roles.r.rules]]
+effect = "allow"
+match = ["files/write"]
+when = [{ pointer = "/path", prefix = "/tmp/" }, { pointer = "/size", min = 0, max = 100 }]
+[[roles.r.rules]]
+effect = "deny"
+match = ["read"]
+when = [{ pointer = "/path", prefix = "/etc/" }]
+[[roles.r.rules]]
+effect = "ask"
+match = ["read"]
+when = [{ pointer = "/mode", equals = "slow" }]
+"#;
+
+#[track_caller]
+fn check(server: &str, tool: &str, arguments: &str, effect: Effect) {
+    assert_eq!(call(&set(RULES), "r", server, tool, arguments), effect, "{tool} {arguments}");
+}
+
+#[test]
+fn all_conditions_of_a_rule_have_to_hold() {
+    check("files", "write", r#"{"path":"/tmp/a","size":5}"#, Effect::Allow);
+    check("files", "write", r#"{"path":"/tmp/a","size":101}"#, Effect::Deny);
+    check("files", "write", r#"{"path":"/home/a","size":5}"#, Effect::Deny);
+    check("files", "write", r#"{"path":"/tmp/a"}"#, Effect::Deny);
+    check("files", "write", "{}", Effect::Deny);
+    check("other", "write", r#"{"path":"/tmp/a","size":5}"#, Effect::Deny);
+}
+
+#[test]
+fn a_condition_makes_a_rule_stricter_only_where_it_holds() {
+    check("files", "read", r#"{"path":"/tmp/a"}"#, Effect::Allow);
+    check("files", "read", r#"{"path":"/etc/passwd"}"#, Effect::Deny);
+    check("files", "read", r#"{"mode":"slow"}"#, Effect::Ask);
+    check("files", "read", r#"{"mode":"slow","path":"/etc/x"}"#, Effect::Deny);
+    check("files", "read", "{}", Effect::Allow);
+}
+
+#[test]
+fn no_detour_fulfils_an_allow_or_slips_past_a_deny() {
+    for path in ["/tmp/../etc/x", "/tmp/%2e%2e/etc/x", "/tmp/%252e%252e/x", "/tmp\\\\..\\\\x", "/tmp/.."] {
+        check("files", "write", &format!(r#"{{"path":"{path}","size":1}}"#), Effect::Deny);
+        check("files", "read", &format!(r#"{{"path":"{path}"}}"#), Effect::Deny);
+    }
+    for path in ["//etc/passwd", "/./etc/passwd", "/%65tc/passwd"] {
+        check("files", "read", &format!(r#"{{"path":"{path}"}}"#), Effect::Deny);
+    }
+    check("files", "read", r#"{"path":["/etc/passwd"]}"#, Effect::Deny);
+    check("files", "write", r#"{"path":["/tmp/x"],"size":1}"#, Effect::Deny);
+}
+
+#[track_caller]
+fn refused(arguments: &str, problem: ArgumentsProblem) {
+    let set = set(RULES);
+    let arguments = RawValue::from_string(arguments.to_owned()).expect("JSON");
+    let decision = set.decide(&question("r", "files", Item::Tool("read"), Arguments::Known(&arguments)));
+    match decision.reason {
+        Reason::BadArguments(_, found) => assert_eq!(found, problem, "{arguments}"),
+        other => panic!("{arguments}: {other:?}"),
+    }
+    assert_eq!(decision.effect, Effect::Deny);
+}
+
+#[test]
+fn what_can_be_read_in_two_ways_is_refused() {
+    refused(r#"{"path":"/tmp/a","path":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
+    refused(r#"{"path":"/tmp/a","p\u0061th":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
+    refused(r#"{"path":"/tmp/a","Path":"/etc/passwd"}"#, ArgumentsProblem::OtherCase);
+    refused(r#"{"path":"\ud800"}"#, ArgumentsProblem::NotUnicode);
+    for text in ["[]", "null", "\"x\"", "5"] {
+        refused(text, ArgumentsProblem::NotAnObject);
+    }
+}
+
+#[test]
+fn arguments_that_no_rule_looks_at_are_the_servers_business() {
+    let set = set("[roles.r]\nallow = [\"a\", \"b\"]\ndeny = [\"c\"]\n[[roles.r.rules]]\neffect = \"deny\"\n\
+                   match = [\"b\", \"c\"]\nwhen = [{ pointer = \"/x\", equals = 1 }]");
+    assert_eq!(call(&set, "r", "s", "a", "[]"), Effect::Allow);
+    assert_eq!(call(&set, "r", "s", "b", "[]"), Effect::Deny);
+    let arguments = RawValue::from_string("[]".into()).expect("JSON");
+    let decision = set.decide(&question("r", "s", Item::Tool("c"), Arguments::Known(&arguments)));
+    assert!(matches!(decision.reason, Reason::Rule(_)), "denied anyway: {}", decision.reason);
+    assert_eq!(call(&set, "r", "s", "b", r#"{"y":1,"y":2}"#), Effect::Allow);
+}
+
+#[test]
+fn lists_show_what_some_arguments_would_allow() {
+    let set = set(RULES);
+    assert_eq!(listed(&set, "r", "files", Item::Tool("write")), Effect::Allow);
+    assert_eq!(listed(&set, "r", "other", Item::Tool("write")), Effect::Deny);
+    assert_eq!(listed(&set, "r", "files", Item::Tool("read")), Effect::Allow);
+    // A resource has no arguments that could make a difference.
+    assert_eq!(listed(&set, "r", "files", Item::Resource("write")), Effect::Deny);
+}
+
+/// The document is scanned once for all conditions, not once for each.
+#[test]
+fn a_megabyte_against_a_thousand_conditions_is_read_once() {
+    let mut text = String::from("[roles.r]\nallow = [\"w\"]\n");
+    for n in 0..1000 {
+        text.push_str(&format!(
+            "[[roles.r.rules]]\neffect = \"deny\"\nmatch = [\"w\"]\nwhen = [{{ pointer = \"/a/k{n}\", equals = \"bad\" }}]\n"
+        ));
+    }
+    let set: PolicySet = set(&text);
+    let filler: String = (0..12_000).map(|n| format!("\"f{n}\":[{{\"k1\":\"{}\"}}],", "bad ".repeat(20))).collect();
+    let good = format!("{{{filler}\"a\":{{\"k999\":\"good\"}}}}");
+    let bad = format!("{{{filler}\"a\":{{\"k999\":\"bad\"}}}}");
+    assert!(good.len() > 1_000_000);
+    assert_eq!(call(&set, "r", "s", "w", &good), Effect::Allow);
+    assert_eq!(call(&set, "r", "s", "w", &bad), Effect::Deny);
+    let deep = format!("{{\"x\":{}{},\"a\":{{\"k0\":\"bad\"}}}}", "[".repeat(500_000), "]".repeat(500_000));
+    assert_eq!(call(&set, "r", "s", "w", &deep), Effect::Deny);
+}

@@ -1,0 +1,194 @@
+//! Which rule counts.
+
+use crate::{call, listed, question, set};
+use toolbus_policy::{Arguments, Effect, Item, PolicySet, Question, Reason};
+
+const RULES: &str = r#"
+[roles.reader]
+allow = ["read_*", "files/stat", "file:///pub/**"]
+deny = ["files/read_secret", "file:///pub/private/**"]
+ask = ["files/write_*", "read_slowly"]
+[roles.boss]
+allow = ["**"]
+[roles.locked]
+allow = []
+"#;
+
+#[track_caller]
+fn check(role: &str, server: &str, item: Item<'_>, effect: Effect) {
+    let set = set(RULES);
+    let called = set.decide(&question(role, server, item, Arguments::Absent));
+    assert_eq!(called.effect, effect, "{role} {server} {item:?}: {}", called.reason);
+    assert_eq!(listed(&set, role, server, item), effect, "{role} {server} {item:?} in a list");
+}
+
+#[test]
+fn a_role_may_use_what_its_entry_names_and_nothing_else() {
+    check("reader", "files", Item::Tool("read_file"), Effect::Allow);
+    check("reader", "other", Item::Tool("read_file"), Effect::Allow);
+    check("reader", "files", Item::Tool("stat"), Effect::Allow);
+    check("reader", "other", Item::Tool("stat"), Effect::Deny);
+    check("reader", "files", Item::Tool("write_file"), Effect::Ask);
+    check("reader", "other", Item::Tool("write_file"), Effect::Deny);
+    check("reader", "files", Item::Prompt("read_me"), Effect::Allow);
+    check("reader", "files", Item::Resource("file:///pub/a/b.txt"), Effect::Allow);
+    check("reader", "files", Item::Resource("file:///etc/passwd"), Effect::Deny);
+    check("boss", "files", Item::Resource("file:///etc/passwd"), Effect::Allow);
+}
+
+#[test]
+fn deny_beats_ask_beats_allow() {
+    check("reader", "files", Item::Tool("read_secret"), Effect::Deny);
+    check("reader", "other", Item::Tool("read_secret"), Effect::Allow);
+    check("reader", "files", Item::Tool("read_slowly"), Effect::Ask);
+}
+
+#[test]
+fn a_pattern_that_names_a_server_is_about_that_server_only() {
+    check("reader", "evil", Item::Tool("files/stat"), Effect::Deny);
+    check("reader", "files", Item::Tool("files/stat"), Effect::Deny);
+    let set = set("[roles.r]\nallow = [\"*_fs/read\"]");
+    assert_eq!(call(&set, "r", "my_fs", "read", "{}"), Effect::Allow);
+    assert_eq!(call(&set, "r", "evil", "my_fs/read", "{}"), Effect::Deny, "a star must not reach into the name");
+}
+
+#[test]
+fn no_detour_leads_out_of_an_allowed_folder_or_into_a_denied_one() {
+    for uri in [
+        "file:///pub/../etc/passwd",
+        "file:///pub/%2e%2E/etc/passwd",
+        "file:///pub/%252e%252e/etc/passwd",
+        "file:///pub/x/..%2f..%2Fetc",
+        "file:///pub/..\\etc",
+        "file:///pub/x/../private/key",
+        "file:///pub/priv%61te/key",
+        "file:///pub//private/key",
+        "FILE:///pub/private/key",
+        "file:/pub/private/key",
+        "file://localhost/pub/private/key",
+    ] {
+        check("reader", "files", Item::Resource(uri), Effect::Deny);
+    }
+    check("reader", "files", Item::Resource("file:///pub/a/../b"), Effect::Allow);
+    check("boss", "files", Item::Resource("file:///pub/../etc"), Effect::Allow);
+}
+
+#[test]
+fn a_detour_to_what_has_to_be_asked_for_has_to_be_asked_for() {
+    let set =
+        set("[roles.r]\nallow = [\"file:///**\"]\nask = [\"file:///etc/**\"]\n[roles.s]\nask = [\"file:///etc/**\"]");
+    let read = |role, uri| set.decide(&question(role, "f", Item::Resource(uri), Arguments::Absent)).effect;
+    assert_eq!(read("r", "file:///tmp/../etc/x"), Effect::Ask);
+    assert_eq!(read("r", "file:///etc/../tmp/x"), Effect::Ask);
+    assert_eq!(read("r", "file:///tmp/x"), Effect::Allow);
+    assert_eq!(read("s", "file:///etc/../tmp/x"), Effect::Deny);
+}
+
+#[test]
+fn unknown_and_absent_roles_and_empty_entries_are_locked_out() {
+    for role in ["stranger", "locked", "Reader", "", "reader ", "ｒeader"] {
+        for item in [Item::Tool("read_file"), Item::Resource("x://y"), Item::Prompt("p"), Item::Server] {
+            check(role, "files", item, Effect::Deny);
+        }
+    }
+    let set = set(RULES);
+    let nobody = Question { role: None, server: "files", item: Item::Tool("read_file"), arguments: Arguments::Absent };
+    let decision = set.decide(&nobody);
+    assert!(matches!((decision.effect, decision.reason), (Effect::Deny, Reason::NoRole)));
+}
+
+#[test]
+fn a_role_sees_the_servers_that_some_rule_of_its_is_about() {
+    let set =
+        set("[roles.r]\nallow = [\"a/x\", \"b*/y\", \"gone/z\"]\nask = [\"c/x\"]\ndeny = [\"d/x\", \"gone/*\"]\n\
+                   [roles.all]\nallow = [\"x\"]\ndeny = [\"a/**\"]\n[roles.none]\nallow = [\"**\"]\ndeny = [\"*\"]");
+    let sees = |role, server| listed(&set, role, server, Item::Server) == Effect::Allow;
+    for (role, server, expected) in [
+        ("r", "a", true),
+        ("r", "bee", true),
+        ("r", "c", true),
+        ("r", "d", false),
+        ("r", "gone", false),
+        ("r", "other", false),
+        ("all", "other", true),
+        ("all", "a", false),
+        ("none", "a", false),
+    ] {
+        assert_eq!(sees(role, server), expected, "{role} {server}");
+    }
+}
+
+#[test]
+fn a_decision_names_its_rule_and_its_line() {
+    let set = set(RULES);
+    let decision = set.decide(&question("reader", "files", Item::Tool("read_secret"), Arguments::Absent));
+    let rule = decision.rule().expect("a rule");
+    assert_eq!(rule.to_string(), "deny \"files/read_secret\" in [roles.reader]");
+    assert_eq!((rule.position.line, rule.position.column), (4, 9));
+    let decision = set.decide(&question("reader", "files", Item::Tool("zzz"), Arguments::Absent));
+    assert_eq!(decision.reason.to_string(), "no rule of the role allows it");
+}
+
+#[test]
+fn without_roles_local_and_operator_may_use_everything_and_others_nothing() {
+    for set in [set("listen = \"x\""), set("[roles]"), PolicySet::built_in()] {
+        assert_eq!(call(&set, "local", "s", "t", "{}"), Effect::Allow);
+        assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Allow);
+        assert_eq!(call(&set, "worker", "s", "t", "{}"), Effect::Deny);
+        assert!(set.may_approve(Some("operator")) && !set.may_approve(Some("local")) && !set.may_approve(None));
+        assert!(!set.has_own_roles() && !set.is_everyone());
+        let set = set.for_shared_token();
+        assert!(set.is_everyone());
+        assert_eq!(call(&set, "worker", "s", "t", "{}"), Effect::Allow);
+    }
+    assert!(!set(RULES).for_shared_token().is_everyone());
+}
+
+#[test]
+fn with_roles_the_operator_keeps_messages_and_approvals_but_uses_what_the_file_says() {
+    let set = set(RULES);
+    assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Deny);
+    assert!(set.may_approve(Some("operator")));
+    assert!(set.may_message(Some("operator"), "anybody", |_| None::<&str>));
+    assert_eq!(set.roles().collect::<Vec<_>>(), ["boss", "locked", "reader"]);
+    let own = crate::set("[roles.operator]\napprove = false\nsend = [\"a\"]");
+    assert!(!own.may_approve(Some("operator")));
+    assert!(!own.may_message(Some("operator"), "b", |_| None::<&str>));
+}
+
+#[test]
+fn messages_go_to_names_and_roles_that_are_named() {
+    let set = set("[roles.r]\nsend = [\"planner\", \"team-*\", \"role:writer\"]\n[roles.quiet]\nallow = [\"x\"]");
+    let role_of = |name: &str| (name == "w").then_some("writer");
+    let may = |role, to| set.may_message(role, to, role_of);
+    assert!(
+        may(Some("r"), "planner")
+            && may(Some("r"), "planner#inbox")
+            && may(Some("r"), "team-7")
+            && may(Some("r"), "w#x")
+    );
+    assert!(
+        !may(Some("r"), "plannerx")
+            && !may(Some("r"), "writer")
+            && !may(Some("r"), "role:writer")
+            && !may(Some("r"), "#w")
+    );
+    assert!(!may(Some("quiet"), "planner") && !may(None, "planner") && !may(Some("stranger"), "planner"));
+}
+
+#[test]
+fn the_strictest_limit_counts_and_all_are_named() {
+    let text = "[roles.r]\nallow = [\"**\"]\nrate = \"60/min\"\nmax_result = \"1MiB\"\ndeadline = \"5m\"\n\
+                [limits.\"files/*\"]\nrate = \"10/s\"\nconcurrency = 2\nmax_result = \"64KiB\"\ndeadline = \"30s\"\n\
+                [limits.\"read_*\"]\nmax_result = \"128KiB\"";
+    let set = set(text);
+    let decision = set.decide(&question("r", "files", Item::Tool("read_x"), Arguments::Absent));
+    assert_eq!(decision.limits.len(), 3);
+    let (size, limit) = decision.max_result().expect("a limit");
+    assert_eq!((size, limit.kind.to_string().as_str(), limit.position.line), (65_536, "[limits.\"files/*\"]", 6));
+    assert_eq!(decision.deadline().expect("a limit").0.as_secs(), 30);
+    let decision = set.decide(&question("r", "other", Item::Tool("x"), Arguments::Absent));
+    assert_eq!(decision.max_result().expect("a limit").0, 1 << 20);
+    assert!(set.decide(&question("r", "files", Item::Tool("x"), Arguments::Unknown)).limits.is_empty());
+    assert!(set.decide(&question("nobody", "files", Item::Tool("x"), Arguments::Absent)).limits.is_empty());
+}

@@ -1,0 +1,160 @@
+//! The file: every mistake has a place and a hint, what is odd is warned of, and nothing makes the reader panic.
+
+use crate::set;
+use proptest::prelude::*;
+use toolbus_policy::PolicySet;
+
+#[track_caller]
+fn refused(text: &str, expected: &str) {
+    let error = PolicySet::read(text).expect_err("it is wrong");
+    assert_eq!(format!("{error} / {}", error.hint()), expected);
+}
+
+#[test]
+fn mistakes_have_a_place_and_a_hint() {
+    refused("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
+    refused("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
+    refused(
+        "[roles.a]\nallow = [\"x\",\n  \"a[\"]",
+        "line 3, column 3: \"a[\" is not a pattern: unclosed character class; missing ']' / \
+         patterns are NAME or SERVER/NAME; * stands for anything",
+    );
+    refused(
+        "[roles.a]\nrate = \"fast\"",
+        "line 2, column 8: roles.a.rate has to be a rate such as \"60/min\" or \"10/s\" / correct the value",
+    );
+    refused(
+        "[limits.\"files/*\"]\nconcurrency = 0",
+        "line 2, column 15: limits.\"files/*\".concurrency has to be a whole number from 1 on / correct the value",
+    );
+    refused(
+        "[limits.\"x\"]\nallow = []",
+        "line 2, column 1: unknown key \"allow\" in [limits.\"x\"] / known keys: rate, concurrency, max_result, deadline",
+    );
+    refused(
+        "roles = 5",
+        "line 1, column 9: roles has to be a table: [roles.NAME] with allow = [\"pattern\", …] / correct the value",
+    );
+    refused(
+        "[roles.\"a\\u200B\"]",
+        "line 1, column 8: the role \"a\\u{200b}\" can't be used: it has characters that can't be seen / choose another name",
+    );
+    refused("[roles.a\n", "line 1, column 9: unclosed table, expected `]` / correct the file at that place");
+}
+
+#[test]
+fn mistakes_in_rules_and_conditions_have_a_place_too() {
+    let rule = |body: &str| format!("[[roles.a.rules]]\n{body}");
+    let refused = |body: &str, expected: &str| {
+        let error = PolicySet::read(&rule(body)).expect_err("it is wrong").to_string();
+        assert_eq!(error, expected, "{body}");
+    };
+    refused("match = ['x']", "line 1, column 1: a rule of [roles.a] lacks `effect`");
+    refused("effect = 'allow'", "line 1, column 1: a rule of [roles.a] lacks `match`");
+    refused("effect = 'maybe'", "line 2, column 10: roles.a.rules.effect has to be \"allow\", \"ask\" or \"deny\"");
+    let when = |when: &str| format!("effect = 'allow'\nmatch = ['x']\nwhen = [{when}]");
+    refused(&when("{prefix = 'x'}"), "line 4, column 9: a rule of [roles.a] lacks `pointer`");
+    refused(
+        &when("{pointer = '/x'}"),
+        "line 4, column 9: the condition on \"/x\" says nothing: it has none of equals, prefix, glob, min and max",
+    );
+    refused(&when("{pointer = 'x', min = 1}"), "line 4, column 20: \"x\": a JSON pointer is empty or begins with /");
+    refused(
+        &when("{pointer = '', min = 1}"),
+        "line 4, column 20: the empty pointer is the whole document, and conditions are about single values",
+    );
+    refused(
+        &when("{pointer = '/x', min = 2, max = 1}"),
+        "line 4, column 9: min is larger than max, so that nothing fits",
+    );
+    refused(&when("{pointer = '/x', min = nan}"), "line 4, column 32: roles.a.rules.when.min has to be a number");
+    refused(
+        &when("{pointer = '/x', glob = '['}"),
+        "line 4, column 33: \"[\" is not a pattern: unclosed character class; missing ']'",
+    );
+    refused(&when("{pointer = '/x', prefx = 'a'}"), "line 4, column 26: unknown key \"prefx\" in [roles.a.rules.when]");
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    PolicySet::read(text).expect("rules").1.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_is_odd_is_warned_of() {
+    assert_eq!(
+        warnings("[roles.a]\nallow = ['x', 'y']\ndeny = ['x']"),
+        ["line 2, column 10: allow \"x\" in [roles.a] has no effect, because line 3 says deny for the same pattern"]
+    );
+    assert_eq!(warnings("[roles.a]\ndeny = ['x']"), ["line 1, column 8: [roles.a] allows nothing"]);
+    assert_eq!(warnings("[roles.a]\nsend = ['x']"), [""; 0]);
+    assert_eq!(
+        warnings("[[roles.a.rules]]\neffect = 'allow'\nmatch = ['x']\nwhen = []"),
+        ["line 1, column 1: a rule of [roles.a] has no condition; `allow = [\"…\"]` says the same"]
+    );
+    assert_eq!(
+        warnings("[roles.reader]\nallow = ['x']\n[roles.Reader]\nallow = ['y']"),
+        ["line 3, column 8: the roles \"Reader\" and \"reader\" look alike, and they are two"]
+    );
+    assert_eq!(
+        warnings("[roles.Operator]\nallow = ['x']"),
+        ["line 1, column 8: the roles \"Operator\" and \"operator\" look alike, and they are two"]
+    );
+}
+
+#[test]
+fn patterns_that_match_nothing_are_named_with_what_was_meant() {
+    let set = set("[roles.a]\nallow = ['raed_*', 'files/wriet', 'fiels/stat', 'stat', '**', 'zzz', 'file:///x/**']\n\
+                   [limits.'files/sta']\nrate = '1/s'");
+    let names = [("files", "read_file"), ("files", "write"), ("files", "stat")];
+    let warnings: Vec<String> = set.unmatched(&names).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "line 2, column 10: \"raed_*\" matches nothing that is there; did you mean read_file?",
+            "line 2, column 20: \"files/wriet\" matches nothing that is there; did you mean files/write?",
+            "line 2, column 35: \"fiels/stat\" matches nothing that is there; did you mean files/stat?",
+            "line 2, column 63: \"zzz\" matches nothing that is there",
+            "line 3, column 9: \"files/sta\" matches nothing that is there; did you mean files/stat?",
+        ]
+    );
+}
+
+/// Every beginning of a file is a file half written.
+#[test]
+fn a_file_half_written_is_refused_or_read_but_never_a_panic() {
+    let text = include_str!("../../../toolbus/src/config/template.toml").replace("#:", "");
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        drop(PolicySet::read(&text[..end]));
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_text_never_panics(text in any::<String>()) {
+        drop(PolicySet::read(&text));
+    }
+
+    #[test]
+    fn text_of_the_right_words_never_panics(
+        words in prop::collection::vec(
+            prop::sample::select(vec![
+                "[roles.a]", "[[roles.a.rules]]", "[limits.\"x/*\"]", "\n", "allow", "deny", "ask", "send", "approve",
+                "when", "match", "effect", "pointer", "prefix", "glob", "min", "max", "equals", "rate", "concurrency",
+                "=", "[", "]", "{", "}", ",", "\"a*\"", "\"/a/b\"", "\"allow\"", "\"60/min\"", "5", "-1", "nan", "0x10",
+                "true", "\"{a,[\"", "\"é\u{200b}\"", "\"**\"", "1e400",
+            ]),
+            0..40,
+        )
+    ) {
+        drop(PolicySet::read(&words.join(" ")));
+    }
+
+    #[test]
+    fn a_pattern_of_any_text_is_refused_or_matched(pattern in "[a-z*?{}\\[\\],/\\\\!:.-]{0,24}", name in "[a-z/:.]{0,12}") {
+        let text = format!("[roles.a]\nallow = ['{pattern}']\nsend = ['{pattern}']");
+        if let Ok((set, _)) = PolicySet::read(&text) {
+            crate::call(&set, "a", "s", &name, "{}");
+            set.may_message(Some("a"), &name, |_| Some("x"));
+        }
+    }
+}
