@@ -10,10 +10,12 @@ use crate::policy::Policy;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_audit::AuditLog;
 use toolbus_mcp::HostReply;
 use toolbus_upstream::{ConnectionOptions, HostConfig};
 
@@ -26,6 +28,10 @@ pub struct HostOptions {
     pub limits: HostLimits,
     /// Which tools are the approved ones. Stays the same over all connections of a host.
     pub pins: Arc<Pins>,
+    /// Where every decision and every call is written down.
+    pub audit: Option<AuditLog>,
+    /// The folder for what has to outlive the process.
+    pub state: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +88,8 @@ impl HostOptions {
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
             pins: Arc::new(Pins::in_memory()),
+            audit: None,
+            state: None,
         }
     }
 }

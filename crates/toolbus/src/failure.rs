@@ -88,6 +88,12 @@ pub enum Failure {
     BadReply(String),
     #[error("{0}")]
     Audit(#[from] toolbus_audit::AuditError),
+    #[error("{0}")]
+    Pins(#[from] toolbus_host::pins::PinFileError),
+    #[error("no host has seen any tools yet, as far as {} knows", folder.display())]
+    NoPins { folder: PathBuf },
+    #[error("{tool:?} is not held back")]
+    NotHeldBack { tool: String },
     #[error("{count} of {checked} audit logs are not what was written")]
     AuditProblems { count: usize, checked: usize },
     #[error("there is no audit log in {}", folder.display())]
@@ -158,6 +164,9 @@ impl Failure {
             Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
             Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
             Self::CallTimeout { .. } => Some("give it more time with --deadline"),
+            Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
+            Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
+            Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows what is held back"),
             Self::Audit(error) => Some(error.hint()),
             Self::AuditProblems { .. } => {
                 Some("keep the folder as evidence; compare with a copy or a hash that you noted")

@@ -3,11 +3,12 @@
 use crate::commands::parse_duration;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::host_state;
 use clap::Args;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use toolbus_host::{AllowAll, HostLimits, HostOptions, Policy, RoleRules};
+use toolbus_host::{AllowAll, HostOptions, Policy, RoleRules};
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
 
 #[derive(Args)]
@@ -21,6 +22,9 @@ pub struct HostingArgs {
     /// The host's name on the bus. Default: `name` in toolbus.toml, or that of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
+    /// Folder for what the host keeps: pins, approvals, its audit log. Default: hosts/NAME in the data folder.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// How long a server may take to start.
     #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
     start_timeout: std::time::Duration,
@@ -54,6 +58,21 @@ impl HostingArgs {
         Ok(config)
     }
 
+    /// Opens what the host of that name keeps on disk.
+    pub fn open_state(
+        &self,
+        hosting: &mut Hosting,
+        config: &Config,
+        data: Option<&Path>,
+        name: &str,
+    ) -> Result<(), Failure> {
+        let folder = match &self.state {
+            Some(folder) => folder.clone(),
+            None => host_state::folder_of(data, name)?,
+        };
+        host_state::open(&folder, config, &mut hosting.options)
+    }
+
     /// Hosts what is configured; where that is nothing, the demo server if it is wanted.
     pub fn hosting(&self, config: &Config, or_demo: bool) -> Result<Hosting, Failure> {
         let mut servers = config.servers.clone();
@@ -75,7 +94,7 @@ impl HostingArgs {
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
+        let options = HostOptions { policy, connection, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
     }
 }

@@ -33,7 +33,7 @@ const LASTING_RUN: Duration = Duration::from_secs(10);
 
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let hosting = args.hosting.hosting(&config, false)?;
+    let mut hosting = args.hosting.hosting(&config, false)?;
     let stop = stop_signal()?;
     // A token that somebody gave has a name with it; the one that a broker made for its own machine's host has this.
     let me = match !hosting.is_named && args.bus.has_token() {
@@ -43,6 +43,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
     tell(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
     let mut backoff = BACKOFF;
+    let mut has_state = false;
     loop {
         let began = Instant::now();
         let outcome = tokio::select! {
@@ -50,7 +51,15 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
             () = stop.cancelled() => return Ok(()),
         };
         let failure = match outcome {
-            Ok(client) => serve(client, &hosting.options, &stop).await,
+            Ok(client) => {
+                // Only now is it known whose state it is.
+                if !has_state {
+                    let name = client.me().session_id;
+                    args.hosting.open_state(&mut hosting, &config, config.data.as_deref(), &name)?;
+                    has_state = true;
+                }
+                serve(client, &hosting.options, &stop).await
+            }
             Err(failure) => Err(failure),
         };
         let failure = match failure {

@@ -9,6 +9,7 @@ pub mod demo_server;
 pub mod guard;
 pub mod host;
 pub mod init;
+pub mod pin;
 pub mod ps;
 pub mod recv;
 pub mod send;

@@ -37,9 +37,11 @@ const FAREWELL: Duration = Duration::from_secs(8);
 
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let hosting = args.hosting.hosting(&config, true)?;
+    let mut hosting = args.hosting.hosting(&config, true)?;
     let stop = stop_signal()?;
     let broker = args.broker.or(config.listen, config.data.clone()).open().await?;
+    let name = hosting.name.clone();
+    args.hosting.open_state(&mut hosting, &config, Some(&broker.data), &name)?;
     let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
     endpoint::mount(&broker, args.endpoint)?;
     let roles: Vec<&str> = config.roles.iter().map(|(role, _)| role.as_str()).collect();

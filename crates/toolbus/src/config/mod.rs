@@ -11,7 +11,7 @@ pub use error::{ConfigFailure, ConfigProblem};
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use toolbus_upstream::{ServerConfig, read_mcp_servers_json};
+use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
 
 pub const FILE_NAME: &str = "toolbus.toml";
 
@@ -30,6 +30,8 @@ pub struct Config {
     pub servers: Vec<ServerConfig>,
     /// What each role may use, as patterns.
     pub roles: Vec<(String, Vec<String>)>,
+    /// Which definitions of tools count as approved.
+    pub pin: PinMode,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
 }
@@ -110,7 +112,7 @@ pub fn local_broker() -> LocalBroker {
     read().unwrap_or_default()
 }
 
-fn usual_file() -> Option<PathBuf> {
+pub fn usual_file() -> Option<PathBuf> {
     let here = PathBuf::from(FILE_NAME);
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));

@@ -5,9 +5,9 @@ use super::{Config, LocalBroker};
 use crate::nearest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use toolbus_upstream::read_toml_servers;
+use toolbus_upstream::{PinMode, read_toml_servers};
 
-const KEYS: [&str; 5] = ["listen", "data", "name", "servers", "roles"];
+const KEYS: [&str; 6] = ["listen", "data", "name", "servers", "roles", "pin"];
 const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
 const ROLE_KEYS: [&str; 1] = ["allow"];
 
@@ -23,6 +23,7 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "roles" => config.roles = reader.roles(value)?,
+            "pin" => config.pin = reader.pin(value)?,
             // Below, by those who know what a server is.
             "servers" => {}
             _ => return Err(reader.unknown(key, "", &KEYS)),
@@ -79,6 +80,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    fn pin(&self, value: &Value<'_>) -> Result<PinMode, ConfigProblem> {
+        let mode = value.get_ref().as_str().and_then(PinMode::parse);
+        mode.ok_or_else(|| self.wrong("pin", value, PinMode::EXPECTED))
+    }
+
     fn roles(&self, value: &Value<'_>) -> Result<Vec<(String, Vec<String>)>, ConfigProblem> {
         let wrong = |value| self.wrong("roles", value, "a table: [roles.NAME] with allow = [\"pattern\", …]");
         let table = value.get_ref().as_table().ok_or_else(|| wrong(value))?;
@@ -173,6 +179,6 @@ mod tests {
             "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
             "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
         );
-        check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles");
+        check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles, pin");
     }
 }
