@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_protocol::{AgentRef, Limits, check_name};
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// How long stopping may take.
     pub stop_limit: Duration,
+    /// Where connections and refusals are written down.
+    pub audit: Option<AuditLog>,
 }
 
 impl Default for ServerOptions {
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
+            audit: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
+use crate::host_state::AUDIT_FOLDER;
 use crate::reach::from_here;
 use crate::roles::unknown_role;
 use crate::stop::stop_signal;
@@ -13,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_token};
 use toolbus_identity::{Authenticator, Registry, ensure_local_credentials};
 
@@ -132,6 +134,7 @@ impl BrokerArgs {
             max_frame_bytes: self.max_frame,
             allowed_origins: self.allow_origin,
             allowed_hosts: self.allow_host,
+            audit: Some(AuditLog::open(&data.join(AUDIT_FOLDER), AuditOptions::default())?),
             ..ServerOptions::default()
         };
         let server = BrokerServer::with_options(core, authenticator, options);
