@@ -5,13 +5,15 @@ use crate::session::SessionId;
 use crate::translate::modern_on_legacy::{Envelope, Repetition};
 use std::collections::HashMap;
 use std::sync::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A repeated request, on its way to the call that it continues.
 pub struct Continuation {
     pub caller: Caller,
     pub envelope: Envelope,
     pub repetition: Repetition,
+    /// The continued call goes on in the places of its repetition.
+    pub places: Vec<OwnedSemaphorePermit>,
 }
 
 struct Held {
@@ -49,6 +51,13 @@ impl HeldCalls {
         let held = Held { session: session.clone(), server, method: method.to_owned(), waiting };
         calls.insert(state.clone(), held);
         Some((state, continuation))
+    }
+
+    /// Whether a call waits for a continuation under that state.
+    pub fn knows(&self, session: &SessionId, server: usize, method: &str, state: &str) -> bool {
+        let calls = self.calls.lock().expect("nothing panics while it holds this lock");
+        let fits = |held: &Held| held.session == *session && held.server == server && held.method == method;
+        calls.get(state).is_some_and(|held| fits(held) && !held.waiting.is_closed())
     }
 
     /// Gives the continuation back if there is nothing that it continues.

@@ -1,37 +1,39 @@
 //! What all parts of a host share: its servers, its catalog, its connection to the bus, and its limits.
 
+use crate::approvals::Approvals;
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
+use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
 use crate::pins::Pins;
-use crate::policy::Policy;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
+use crate::task_owners::TaskOwners;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_mcp::HostReply;
+use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
 
 /// How a host is set up, with every limit by name.
 #[derive(Clone)]
 pub struct HostOptions {
     pub config: HostConfig,
-    pub policy: Arc<dyn Policy>,
+    pub policy: Arc<LivePolicy>,
     pub connection: ConnectionOptions,
     pub limits: HostLimits,
     /// Which tools are the approved ones. Stays the same over all connections of a host.
     pub pins: Arc<Pins>,
     /// Where every decision and every call is written down.
     pub audit: Option<AuditLog>,
-    /// The folder for what has to outlive the process.
-    pub state: Option<PathBuf>,
+    /// Calls that wait for somebody to approve them, and what was decided. The same over all connections too.
+    pub approvals: Arc<Approvals>,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +60,12 @@ pub struct HostLimits {
     pub start_quiet: Duration,
     /// The shortest time between two announcements.
     pub announce_interval: Duration,
+    /// Calls that wait for approval; past it one more is refused.
+    pub max_parked: usize,
+    /// How long a call waits for approval if nothing else limits it.
+    pub approval_time: Duration,
+    /// How often its caller is told that it waits.
+    pub approval_progress: Duration,
 }
 
 impl Default for HostLimits {
@@ -75,21 +83,24 @@ impl Default for HostLimits {
             longest_backoff: Duration::from_secs(60),
             start_quiet: Duration::from_secs(5),
             announce_interval: Duration::from_millis(250),
+            max_parked: 256,
+            approval_time: Duration::from_secs(24 * 3600),
+            approval_progress: Duration::from_secs(15),
         }
     }
 }
 
 impl HostOptions {
-    /// Everybody may use everything; see [`crate::RoleRules`] for anything else.
+    /// Everybody may use everything, unless another policy is set.
     pub fn new(config: HostConfig) -> Self {
         Self {
             config,
-            policy: Arc::new(crate::policy::AllowAll),
+            policy: LivePolicy::everyone(),
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
             pins: Arc::new(Pins::in_memory()),
             audit: None,
-            state: None,
+            approvals: Arc::default(),
         }
     }
 }
@@ -102,6 +113,7 @@ pub struct Host {
     pub catalog: Catalog,
     pub running: RunningCalls,
     pub held: HeldCalls,
+    pub task_owners: TaskOwners,
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
 }
@@ -119,6 +131,7 @@ impl Host {
             catalog,
             running: RunningCalls::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
+            task_owners: TaskOwners::default(),
             tasks: TaskTracker::new(),
             shutdown,
             options,
@@ -129,10 +142,22 @@ impl Host {
         self.by_name.get(name).map(|index| &self.servers[*index])
     }
 
-    pub fn viewer<'a>(&'a self, role: Option<&'a str>, owners: &'a Owners, server: &'a Server) -> Viewer<'a> {
+    /// Whether the role may know that there is such a server.
+    pub fn may_see(&self, role: Option<&str>, server: &str) -> bool {
+        let question = Question { role, server, item: Item::Server, arguments: Arguments::Unknown };
+        self.options.policy.current().decide(&question).is_shown()
+    }
+
+    pub fn viewer<'a>(
+        &'a self,
+        role: Option<&'a str>,
+        policy: &'a PolicySet,
+        owners: &'a Owners,
+        server: &'a Server,
+    ) -> Viewer<'a> {
         Viewer {
             role,
-            policy: &*self.options.policy,
+            policy,
             owners,
             server: &server.config.name,
             index: server.index,
