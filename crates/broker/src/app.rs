@@ -25,6 +25,10 @@ pub trait HttpApp: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
+/// The certificate (DER) that the peer proved to have; among the extensions too, where TLS has verified one.
+#[derive(Debug, Clone)]
+pub struct PeerCertificate(pub Bytes);
+
 /// The longest pause in the middle of a request's body.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(30);
 

@@ -4,6 +4,7 @@
 //!   that write and read.
 //! - [`BrokerServer`] accepts connections on one port and serves the bus, the health pages and mounted
 //!   applications (`app`).
+//! - `tls` wraps connections where the operator has a certificate; `presented` is what a peer shows before `hello`.
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
 mod app;
@@ -20,18 +21,21 @@ mod host_desk;
 mod http;
 mod outbox;
 mod prefixed;
+mod presented;
 mod server;
 mod store_threads;
+mod tls;
 mod token;
 mod web_origin;
 mod wire;
 
-pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, read_body};
+pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
 pub use core::{BrokerCore, CoreOptions};
 pub use directory::{
     AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
 };
 pub use error::{BrokerError, BrokerResult};
 pub use server::{BrokerServer, ServerOptions};
+pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_or_create_token, read_token};
 pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};

@@ -7,6 +7,8 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::handshake;
 use crate::http::{self, Visitor};
 use crate::prefixed::Prefixed;
+use crate::presented::Presented;
+use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +41,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// How long stopping may take.
     pub stop_limit: Duration,
+    /// Without it connections are in plain text.
+    pub tls: Option<TlsSettings>,
 }
 
 impl Default for ServerOptions {
@@ -52,6 +56,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
+            tls: None,
         }
     }
 }
@@ -127,7 +132,8 @@ impl BrokerServer {
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
             let _seat = seat;
-            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(identity), &server).await {
+            let pipe = Prefixed::new(Bytes::new(), ours);
+            if let Some(greeted) = handshake::greet(pipe, Presented::known_as(identity), &server).await {
                 connection::serve(greeted, &server).await;
             }
         });
@@ -142,8 +148,11 @@ impl BrokerServer {
     /// Serves until [`BrokerServer::stop`] or until storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let bound = listener.local_addr()?;
+        let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
         let outcome = tokio::select! {
-            () = self.accept_loop(listener, bound) => Ok(()),
+            () = self.accept_loop(listener, bound, tls.as_ref()) => Ok(()),
+            () = follow(tls.clone()) => Ok(()),
             () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
         };
@@ -163,7 +172,7 @@ impl BrokerServer {
 
     /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
     /// accepting would not.
-    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr) {
+    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr, tls: Option<&Arc<Tls>>) {
         let mut troubled = false;
         loop {
             match listener.accept().await {
@@ -178,7 +187,7 @@ impl BrokerServer {
                         continue;
                     }
                     let visitor = Visitor::new(Arc::clone(&self.shared), bound, peer, permit);
-                    self.shared.connections.spawn(http::serve(socket, visitor));
+                    self.shared.connections.spawn(http::serve(socket, tls.cloned(), visitor));
                 }
                 Err(error) => {
                     if !troubled {
@@ -189,6 +198,14 @@ impl BrokerServer {
                 }
             }
         }
+    }
+}
+
+/// Follows the certificate's files. Never ends.
+async fn follow(tls: Option<Arc<Tls>>) {
+    match tls {
+        Some(tls) => tls.follow().await,
+        None => std::future::pending().await,
     }
 }
 
