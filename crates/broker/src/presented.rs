@@ -64,7 +64,9 @@ mod tests {
 
     fn check(values: &[&'static str], hello: &str, expected: Result<&str, ErrorCode>) {
         let mut headers = HeaderMap::new();
-        values.iter().for_each(|value| drop(headers.append(AUTHORIZATION, HeaderValue::from_static(value))));
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+        }
         let presented = Presented::in_request(&headers, None);
         let claimed = AgentRef::new("w");
         let credential = presented.credential(hello, &claimed).map_err(|refusal| refusal.code);

@@ -51,9 +51,9 @@ impl Destination {
     pub fn new(endpoint: &str, agent: AgentRef, token: &str) -> BrokerResult<Self> {
         let uri: Uri = endpoint.parse().map_err(|error| BrokerError::Address(format!("{endpoint}: {error}")))?;
         let is_secure = match uri.scheme_str() {
-            Some("ws" | "http") => false,
+            Some("ws") => false,
             Some("wss" | "https") => true,
-            _ => return Err(BrokerError::Address(format!("{endpoint}: it has to begin with wss:// or ws://"))),
+            _ => return Err(BrokerError::Address(format!("{endpoint}: it has to begin with ws:// or wss://"))),
         };
         if uri.host().is_none() {
             return Err(BrokerError::Address(format!("{endpoint}: it names no host")));

@@ -50,6 +50,16 @@ pub enum Failure {
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
+    #[error("no TLS: {0}")]
+    Tls(#[from] toolbus_broker::TlsError),
+    #[error(
+        "{address} can be reached by other machines, and without TLS whoever is on the way reads tokens and messages"
+    )]
+    PlainText { address: SocketAddr },
+    #[error("{0}")]
+    Registry(#[from] toolbus_identity::RegistryError),
+    #[error("{} holds something other than a token", file.display())]
+    NotATokenFile { file: PathBuf },
     #[error("{} is there already", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
@@ -96,6 +106,7 @@ impl Failure {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Config(failure) => Some(failure.hint()),
+            Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
@@ -112,6 +123,13 @@ impl Failure {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
             Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
+            Self::Tls(_) => {
+                Some("--tls-cert and --tls-key name PEM files: the certificate with its chain, and its key")
+            }
+            Self::PlainText { .. } => {
+                Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept it with --insecure")
+            }
+            Self::NotATokenFile { .. } => Some("choose another file; this one is left as it is"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),
