@@ -9,6 +9,7 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMark {
     inode: u64,
+    mode: u32,
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
@@ -20,10 +21,16 @@ impl FileMark {
         let found = fs::metadata(path).ok()?;
         Some(Self {
             inode: found.ino(),
+            mode: found.mode(),
             bytes: found.len(),
             modified: (found.mtime(), found.mtime_nsec()),
             changed: (found.ctime(), found.ctime_nsec()),
         })
+    }
+
+    /// Whether anybody but its owner may write to it.
+    pub fn others_may_write(&self) -> bool {
+        self.mode & 0o022 != 0
     }
 }
 

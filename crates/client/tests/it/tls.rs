@@ -18,7 +18,8 @@ use toolbus_broker::{
     Rights, ServerOptions, TlsSettings,
 };
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions, TlsOptions};
-use toolbus_protocol::{AgentRef, Body, InboxMessage};
+use toolbus_identity::{CertificateAuthenticator, Chain, Registry, read_auth};
+use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxMessage};
 
 /// Lets everybody in, and calls those with a certificate by its length.
 struct ByCertificate;
@@ -80,8 +81,12 @@ impl Bus {
 }
 
 async fn serve(folder: &TempDir, options: ServerOptions) -> u16 {
+    serve_to(Box::new(ByCertificate), folder, options).await
+}
+
+async fn serve_to(whom: Box<dyn Authenticator>, folder: &TempDir, options: ServerOptions) -> u16 {
     let core = BrokerCore::new(&folder.path().join("data")).unwrap();
-    let server = BrokerServer::with_options(core, Box::new(ByCertificate), options);
+    let server = BrokerServer::with_options(core, whom, options);
     server.mount("/mirror", Arc::new(Mirror));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -227,6 +232,32 @@ async fn a_clients_certificate_reaches_whoever_decides_who_it_is() {
     let half = TlsOptions { client_key: None, ..ours };
     let said = words(connect(&bus.url(), "half", half).await);
     assert!(said.contains("belong together"), "{said}");
+}
+
+#[tokio::test]
+async fn a_client_is_known_by_its_certificate_alone_and_only_by_its_own_name() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new("root");
+    let (server, client) =
+        (authority.server(folder.path(), "localhost"), authority.client(folder.path(), "agent-7", "reader"));
+    let ca = authority.file(folder.path(), "ca.crt");
+    let tls = TlsSettings { certificate: server.certificate, key: server.key, client_ca: Some(ca.clone()) };
+    let auth = read_auth("[auth.certificates]\nrole = \"ou\"", folder.path()).unwrap();
+    let chain = Chain {
+        registry: Registry::open(folder.path()).unwrap(),
+        jwt: None,
+        certificates: auth.certificates.map(CertificateAuthenticator::new),
+    };
+    let options = ServerOptions { tls: Some(tls), ..ServerOptions::default() };
+    let url = format!("wss://localhost:{}/bus", serve_to(Box::new(chain), &folder, options).await);
+    let without = TlsOptions { ca_cert: Some(ca), ..TlsOptions::default() };
+    let with = TlsOptions { client_cert: Some(client.certificate), client_key: Some(client.key), ..without.clone() };
+
+    assert!(connect(&url, "agent-7", with.clone()).await.is_ok());
+    assert!(connect(&url, "agent-7#mcp", with.clone()).await.is_ok());
+    let code = async |name, tls| connect(&url, name, tls).await.err().and_then(|error| error.code());
+    assert_eq!(code("agent-8", with).await, Some(ErrorCode::NotYourName));
+    assert_eq!(code("agent-7", without).await, Some(ErrorCode::BadCredentials));
 }
 
 #[tokio::test]

@@ -11,8 +11,9 @@ use hyper_rustls::{ConfigBuilderExt, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -155,10 +156,7 @@ fn read_file(path: &Path) -> Result<KeySet, JwtError> {
 
 async fn fetch(url: &Uri) -> Result<KeySet, String> {
     let fetching = async {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| error.to_string())?;
-        let tls = builder.with_native_roots().map_err(|error| error.to_string())?.with_no_client_auth();
+        let tls = trusting_the_system()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
@@ -173,4 +171,16 @@ async fn fetch(url: &Uri) -> Result<KeySet, String> {
     };
     let slow = Err(format!("no answer within {FETCH_LIMIT:?}"));
     tokio::time::timeout(FETCH_LIMIT, fetching).await.unwrap_or(slow)
+}
+
+/// Reading the system's certificates takes a while, so it is done once.
+fn trusting_the_system() -> Result<ClientConfig, String> {
+    static SYSTEM: OnceLock<ClientConfig> = OnceLock::new();
+    if let Some(config) = SYSTEM.get() {
+        return Ok(config.clone());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?.with_native_roots().map_err(|error| error.to_string())?;
+    Ok(SYSTEM.get_or_init(|| builder.with_no_client_auth()).clone())
 }
