@@ -44,7 +44,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     name.push(format!(".new-{}", std::process::id()));
     let draft = folder.join(name);
     // What an earlier process of this number left behind may be readable by more than its owner.
-    fs::remove_file(&draft).or_else(|error| ignore_missing(error))?;
+    fs::remove_file(&draft).or_else(ignore_missing)?;
     let written = write_new(&draft, bytes).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         fs::remove_file(&draft).ok();

@@ -27,13 +27,13 @@ impl Welcome<'_> {
         text.push_str(&self.for_stdio());
         text.push_str(&self.for_http());
         if self.broker.address.ip().is_unspecified() {
-            text.push_str(self.from_elsewhere());
+            text.push_str(self.words_for_elsewhere());
         }
         text.push_str(&format!("\nTry in another terminal:\n{}", self.next_commands()));
         text
     }
 
-    fn from_elsewhere(&self) -> &'static str {
+    fn words_for_elsewhere(&self) -> &'static str {
         if self.broker.is_secure {
             return "\nFrom other machines: put a name that the certificate is for in the place of 127.0.0.1, and give \
                     them a token (`toolbus agent add`).\n";

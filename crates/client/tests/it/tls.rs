@@ -64,7 +64,7 @@ impl Bus {
         let client_ca = client_ca(&authority, &folder);
         let tls = TlsSettings { certificate: server.certificate.clone(), key: server.key.clone(), client_ca };
         let port = serve(&folder, ServerOptions { tls: Some(tls), ..options }).await;
-        Self { folder, port, ca, server, authority: authority }
+        Self { folder, port, ca, server, authority }
     }
 
     fn url(&self) -> String {
@@ -85,7 +85,7 @@ async fn serve(folder: &TempDir, options: ServerOptions) -> u16 {
 }
 
 async fn serve_to(whom: Box<dyn Authenticator>, folder: &TempDir, options: ServerOptions) -> u16 {
-    let core = BrokerCore::new(&folder.path().join("data")).unwrap();
+    let core = BrokerCore::new(folder.path().join("data")).unwrap();
     let server = BrokerServer::with_options(core, whom, options);
     server.mount("/mirror", Arc::new(Mirror));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -41,7 +41,8 @@ fn jwks(keys: &[Value]) -> String {
 fn tokens_of_all_three_kinds_let_their_holder_in_until_they_expire() {
     for key in [Key::ed(), Key::ec(), Key::rsa()] {
         let (_folder, known) = with_pem(&key);
-        let identity = ask(&known, &key.token("k", &claims()), AgentRef::new("~#x")).expect(key.algorithm());
+        let identity = ask(&known, &key.token("k", &claims()), AgentRef::new("~#x"));
+        let identity = identity.unwrap_or_else(|refusal| panic!("{}: {refusal:?}", key.algorithm()));
         assert_eq!((&*identity.agent.session_id, identity.agent.role.as_deref()), ("alice#x", Some("reader")));
         assert_eq!(identity.rights, Rights::WORKER);
         let left = identity.standing.expires().expect("it expires").duration_since(SystemTime::now());
@@ -207,7 +208,7 @@ async fn keys_of_a_url_are_fetched_and_an_unknown_one_is_asked_for_at_most_once_
         let mut served = 0;
         while let Ok((mut socket, _)) = listener.accept().await {
             served += 1;
-            socket.read(&mut [0; 4096]).await.expect("a request");
+            assert_ne!(socket.read(&mut [0; 4096]).await.expect("a request"), 0);
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             socket.write_all(format!("{head}{body}").as_bytes()).await.expect("written");
             assert!(served < 2, "it is asked again although it was just asked");
