@@ -8,6 +8,8 @@ use crate::handshake;
 use crate::http::{self, Visitor};
 use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
+use crate::presented::Presented;
+use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +43,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// How long stopping may take.
     pub stop_limit: Duration,
+    /// Without it connections are in plain text.
+    pub tls: Option<TlsSettings>,
 }
 
 impl Default for ServerOptions {
@@ -54,6 +58,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
+            tls: None,
         }
     }
 }
@@ -139,7 +144,8 @@ impl BrokerServer {
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
             let _seat = seat;
-            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(identity), &server).await {
+            let pipe = Prefixed::new(Bytes::new(), ours);
+            if let Some(greeted) = handshake::greet(pipe, Presented::known_as(identity), &server).await {
                 connection::serve(greeted, &server).await;
             }
         });
@@ -154,8 +160,11 @@ impl BrokerServer {
     /// Serves until [`BrokerServer::stop`] or until storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let bound = listener.local_addr()?;
+        let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
         let outcome = tokio::select! {
-            () = self.accept_loop(listener, bound) => Ok(()),
+            () = self.accept_loop(listener, bound, tls.as_ref()) => Ok(()),
+            () = follow(tls.clone()) => Ok(()),
             () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
         };
@@ -175,7 +184,7 @@ impl BrokerServer {
 
     /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
     /// accepting would not.
-    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr) {
+    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr, tls: Option<&Arc<Tls>>) {
         let mut troubled = false;
         loop {
             match listener.accept().await {
@@ -190,7 +199,7 @@ impl BrokerServer {
                         continue;
                     }
                     let visitor = Visitor::new(Arc::clone(&self.shared), bound, peer, permit);
-                    self.shared.connections.spawn(http::serve(socket, visitor));
+                    self.shared.connections.spawn(http::serve(socket, tls.cloned(), visitor));
                 }
                 Err(error) => {
                     if !troubled {
@@ -201,6 +210,14 @@ impl BrokerServer {
                 }
             }
         }
+    }
+}
+
+/// Follows the certificate's files. Never ends.
+async fn follow(tls: Option<Arc<Tls>>) {
+    match tls {
+        Some(tls) => tls.follow().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -54,10 +54,18 @@ pub enum Failure {
         "--shared-token-file on {address}, which other machines can reach: one secret for all is for loopback only"
     )]
     SharedToAll { address: SocketAddr },
-    #[error("{0}")]
-    Agents(#[from] toolbus_identity::RegistryError),
     #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
     RoleWithoutSharedToken,
+    #[error("no TLS: {0}")]
+    Tls(#[from] toolbus_broker::TlsError),
+    #[error(
+        "{address} can be reached by other machines, and without TLS whoever is on the way reads tokens and messages"
+    )]
+    PlainText { address: SocketAddr },
+    #[error("{0}")]
+    Registry(#[from] toolbus_identity::RegistryError),
+    #[error("{} holds something other than a token", file.display())]
+    NotATokenFile { file: PathBuf },
     #[error("{} is there already", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
@@ -110,7 +118,7 @@ impl Failure {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Config(failure) => Some(failure.hint()),
-            Self::Agents(error) => error.hint(),
+            Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
@@ -133,6 +141,13 @@ impl Failure {
             Self::RoleWithoutSharedToken => {
                 Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
             }
+            Self::Tls(_) => {
+                Some("--tls-cert and --tls-key name PEM files: the certificate with its chain, and its key")
+            }
+            Self::PlainText { .. } => {
+                Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept it with --insecure")
+            }
+            Self::NotATokenFile { .. } => Some("choose another file; this one is left as it is"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),

@@ -51,6 +51,8 @@ enum Command {
     Host(commands::host::HostArgs),
     /// Start the broker alone: durable mailboxes behind a WebSocket, and the MCP endpoint.
     Broker(commands::broker::BrokerCommandArgs),
+    /// Manage who may connect: agents, their roles and their tokens.
+    Agent(commands::agent::AgentArgs),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
@@ -116,6 +118,7 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Connect(args) => commands::connect::run(args).await,
         Command::Host(args) => commands::host::run(args).await,
         Command::Broker(args) => commands::broker::run(args).await,
+        Command::Agent(args) => commands::agent::run(args),
         Command::Ps(args) => commands::ps::run(args).await,
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,

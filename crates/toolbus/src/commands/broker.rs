@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_token};
+use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings, read_token};
 use toolbus_identity::{Authenticator, Registry, ensure_local_credentials};
 
 pub const DEFAULT_PORT: u16 = 7420;
@@ -45,6 +45,18 @@ pub struct BrokerArgs {
     /// Free space below which no new messages are taken, in MiB.
     #[arg(long, default_value_t = CoreOptions::default().reserve_bytes >> 20, value_name = "MIB")]
     reserve: u64,
+    /// Certificate for TLS, with those between it and its root (PEM). Read again when it changes.
+    #[arg(long, requires = "tls_key", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Key of that certificate (PEM).
+    #[arg(long, requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Who may issue certificates to clients (PEM): then a client may be known by its certificate.
+    #[arg(long, requires = "tls_cert", value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// Listen without TLS where other machines can reach it: tokens and messages can be read on the way.
+    #[arg(long)]
+    insecure: bool,
 }
 
 /// A broker with its data open and its port bound, ready to serve.
@@ -56,7 +68,8 @@ pub struct OpenBroker {
     pub token_file: PathBuf,
     /// Whether one secret is for all.
     pub shared_token: bool,
-    pub tls: bool,
+    /// Whether it speaks TLS.
+    pub is_secure: bool,
 }
 
 #[derive(Args)]
@@ -80,7 +93,7 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     let loopback_role = args.endpoint.loopback_role.clone();
     endpoint::mount(&broker, args.endpoint)?;
     let mut text = broker.whereabouts();
-    text.push_str(&format!("\nMCP over HTTP at http://{}{}", from_here(broker.address), endpoint::PATH));
+    text.push_str(&format!("\nMCP over HTTP at {}{}", broker.web_address(), endpoint::PATH));
     for warning in loopback_role.map(|role| endpoint::warning(&role)).into_iter().chain(unknown.into_iter().flatten()) {
         text.push_str(&format!("\n{warning}"));
     }
@@ -106,6 +119,14 @@ impl BrokerArgs {
 
     pub async fn open(self) -> Result<OpenBroker, Failure> {
         raise_descriptor_limit();
+        let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+        let tls = self.tls();
+        if let Some(tls) = &tls {
+            tls.check()?;
+        } else if !self.insecure && !listen.ip().is_loopback() {
+            return Err(Failure::PlainText { address: listen });
+        }
+        let is_secure = tls.is_some();
         let data = match self.data {
             Some(folder) => folder,
             None => folders::data_folder()?,
@@ -120,7 +141,6 @@ impl BrokerArgs {
                 (Box::new(Registry::open(&data)?), files.token)
             }
         };
-        let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
         if shared_token && !listen.ip().is_loopback() {
             return Err(Failure::SharedToAll { address: listen });
         }
@@ -132,17 +152,24 @@ impl BrokerArgs {
             max_frame_bytes: self.max_frame,
             allowed_origins: self.allow_origin,
             allowed_hosts: self.allow_host,
+            tls,
             ..ServerOptions::default()
         };
         let server = BrokerServer::with_options(core, authenticator, options);
-        Ok(OpenBroker { server, listener, address, data, token_file, shared_token, tls: false })
+        Ok(OpenBroker { server, listener, address, data, token_file, shared_token, is_secure })
+    }
+
+    fn tls(&self) -> Option<TlsSettings> {
+        let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(TlsSettings { certificate, key, client_ca: self.tls_client_ca.clone() })
     }
 }
 
 impl OpenBroker {
     pub fn whereabouts(&self) -> String {
         let (data, token) = (self.data.display(), self.token_file.display());
-        let mut text = format!("data in {data}\ntoken in {token}\nlistening on ws://{}/bus", self.address);
+        let scheme = if self.is_secure { "wss" } else { "ws" };
+        let mut text = format!("data in {data}\ntoken in {token}\nlistening on {scheme}://{}/bus", self.address);
         if self.shared_token {
             text.push_str(
                 "\nWARNING: one shared token for all. Whoever has it may take any name and any role; `toolbus agent` gives \
@@ -150,6 +177,12 @@ impl OpenBroker {
             );
         }
         text
+    }
+
+    /// Where applications on the port are found from this machine.
+    pub fn web_address(&self) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", from_here(self.address))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
 
+mod agents;
 mod bad_clients;
 mod calls;
 mod cli;

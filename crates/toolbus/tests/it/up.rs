@@ -224,7 +224,7 @@ async fn the_token_opens_mcp_and_a_loopback_role_does_so_without_one() {
     let answer = post(&open.url, Some("wrong"), &initialize).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "a wrong token is no less wrong: {answer}");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let args = ["up", "--listen", "0.0.0.0:0", "--loopback-role", "guest"];
+    let args = ["up", "--listen", "0.0.0.0:0", "--insecure", "--loopback-role", "guest"];
     let refused = soon("exit", toolbus(folder.path()).args(args).output()).await.expect("it starts");
     Said::of(refused).check(1, &[], &["other machines can reach", "hint:"]);
 }
