@@ -45,8 +45,6 @@ pub enum Failure {
     #[error("{0}")]
     Stdio(#[from] toolbus_worker::StdioError),
     #[error("{0}")]
-    Pattern(#[from] toolbus_host::BadPattern),
-    #[error("{0}")]
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
@@ -110,7 +108,6 @@ impl Failure {
     fn fixed_hint(&self) -> Option<&'static str> {
         match self {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
-            Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),

@@ -1,13 +1,13 @@
 //! What `up` and `host` share: which servers to host, under which name and rules, and the run itself.
 
 use crate::commands::parse_duration;
-use crate::config::Config;
+use crate::config::{Config, ConfigFailure};
 use crate::failure::Failure;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
-use toolbus_host::{AllowAll, HostLimits, HostOptions, Policy, RoleRules};
+use toolbus_host::{HostLimits, HostOptions, LivePolicy};
+use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
 
 #[derive(Args)]
@@ -28,6 +28,25 @@ pub struct HostingArgs {
 
 const DEFAULT_NAME: &str = "host";
 
+/// Where identities come from, and with them what counts where the file names no roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identities {
+    /// Names and roles are what peers say: everybody may use everything.
+    SharedToken,
+    /// Each agent has its own: the built-in roles count.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the broker chooses it once agents have credentials"))]
+    Credentials,
+}
+
+impl Identities {
+    pub fn policy(self, read: PolicySet) -> PolicySet {
+        match self {
+            Self::SharedToken => read.for_shared_token(),
+            Self::Credentials => read,
+        }
+    }
+}
+
 /// What is to be hosted.
 pub struct Hosting {
     pub name: String,
@@ -45,15 +64,19 @@ impl Hosting {
 
 impl HostingArgs {
     pub fn load(&self) -> Result<Config, Failure> {
-        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref())?;
+        let config = self.read()?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         Ok(config)
     }
 
+    pub fn read(&self) -> Result<Config, ConfigFailure> {
+        Config::load(self.config.as_deref(), self.mcp_config.as_deref())
+    }
+
     /// Hosts what is configured; where that is nothing, the demo server if it is wanted.
-    pub fn hosting(&self, config: &Config, or_demo: bool) -> Result<Hosting, Failure> {
+    pub fn hosting(&self, config: &Config, mode: Identities, or_demo: bool) -> Result<Hosting, Failure> {
         let mut servers = config.servers.clone();
         let demo = servers.is_empty() && or_demo;
         let me = std::env::current_exe().map_err(Failure::Runtime)?;
@@ -66,10 +89,7 @@ impl HostingArgs {
         let guard = GuardCommand { program: me, args: vec![OsString::from("guard")] };
         let connection =
             ConnectionOptions { guard: Some(guard), start_timeout: self.start_timeout, ..ConnectionOptions::default() };
-        let policy: Arc<dyn Policy> = match config.roles.is_empty() {
-            true => Arc::new(AllowAll),
-            false => Arc::new(RoleRules::new(config.roles.clone())?),
-        };
+        let policy = LivePolicy::new(mode.policy(config.policy.clone()));
         let name = self.id.clone().or_else(|| config.name.clone()).unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
         Ok(Hosting { name, options, demo })

@@ -5,14 +5,17 @@ use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
+use crate::hosting::Identities;
 use crate::reach::from_here;
+use crate::reload;
 use crate::roles::unknown_role;
-use crate::stop::stop_signal;
+use crate::stop::service_stop_signal;
 use clap::Args;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use toolbus_host::LivePolicy;
 use toolbus_broker::{
     BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_or_create_token, read_token,
 };
@@ -72,8 +75,11 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
     let unknown = [("--loopback-role", &args.endpoint.loopback_role), ("--mcp-role", &args.endpoint.mcp_role)];
     let unknown = unknown.map(|(option, role)| unknown_role(option, role.as_deref(), &roles));
-    let stop = stop_signal()?;
-    let broker = args.broker.or(local.listen, local.data).open().await?;
+    for warning in &local.warnings {
+        tracing::warn!("{warning}");
+    }
+    let stop = service_stop_signal()?;
+    let broker = args.broker.or(local.listen, local.data.clone()).open().await?;
     let loopback_role = args.endpoint.loopback_role.clone();
     endpoint::mount(&broker, args.endpoint)?;
     let mut text = broker.whereabouts();
@@ -82,6 +88,9 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         text.push_str(&format!("\n{warning}"));
     }
     tell(&text);
+    let mode = Identities::SharedToken;
+    let policy = LivePolicy::new(mode.policy(local.policy.clone()));
+    tokio::spawn(reload::of_broker(args.config, local, mode, policy, stop.clone()));
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;

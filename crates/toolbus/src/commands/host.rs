@@ -3,9 +3,10 @@
 
 use super::tell;
 use crate::failure::Failure;
-use crate::hosting::HostingArgs;
+use crate::hosting::{HostingArgs, Identities};
 use crate::reach::BusArgs;
-use crate::stop::stop_signal;
+use crate::reload;
+use crate::stop::service_stop_signal;
 use clap::Args;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,9 +33,12 @@ const LASTING_RUN: Duration = Duration::from_secs(10);
 
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let hosting = args.hosting.hosting(&config, false)?;
-    let stop = stop_signal()?;
+    let mode = Identities::SharedToken;
+    let hosting = args.hosting.hosting(&config, mode, false)?;
+    let stop = service_stop_signal()?;
     tell(&format!("hosting {} as {:?}\nfor the broker at {}", hosting.server_names(), hosting.name, args.bus.url()));
+    let policy = std::sync::Arc::clone(&hosting.options.policy);
+    tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = BACKOFF;
     loop {
         let began = Instant::now();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use toolbus_policy::PolicyError;
 use toolbus_upstream::ConfigError;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,12 +19,14 @@ pub enum ConfigProblem {
     Unreadable(io::Error),
     #[error("{0}: {1}")]
     Syntax(Position, String),
-    #[error("{position}: unknown key {key:?}{}", in_table(table))]
-    UnknownKey { position: Position, key: String, table: String, nearest: Option<String>, known: String },
+    #[error("{position}: unknown key {key:?}")]
+    UnknownKey { position: Position, key: String, nearest: Option<String>, known: String },
     #[error("{position}: {key} has to be {expected}")]
     WrongType { position: Position, key: String, expected: &'static str },
     #[error("{0}")]
     Servers(ConfigError),
+    #[error("{0}")]
+    Policy(PolicyError),
     #[error("server {server:?} is also in {}", first.display())]
     InBothFiles { server: String, first: PathBuf },
 }
@@ -62,6 +65,7 @@ impl ConfigProblem {
             Self::UnknownKey { known, .. } => format!("known keys: {known}"),
             Self::WrongType { .. } => "correct the value".into(),
             Self::Servers(error) => error.hint(),
+            Self::Policy(error) => error.hint(),
             Self::InBothFiles { .. } => "give one of them another name".into(),
         }
     }
@@ -71,8 +75,4 @@ impl ConfigFailure {
     pub fn hint(&self) -> String {
         self.problem.hint()
     }
-}
-
-fn in_table(table: &str) -> String {
-    if table.is_empty() { String::new() } else { format!(" in [{table}]") }
 }

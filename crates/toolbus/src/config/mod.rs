@@ -11,6 +11,7 @@ pub use error::{ConfigFailure, ConfigProblem};
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use toolbus_policy::{PolicySet, Warning};
 use toolbus_upstream::{ServerConfig, read_mcp_servers_json};
 
 pub const FILE_NAME: &str = "toolbus.toml";
@@ -28,13 +29,18 @@ pub struct Config {
     pub name: Option<String>,
     /// In the order of the files; those of toolbus.toml come first.
     pub servers: Vec<ServerConfig>,
-    /// What each role may use, as patterns.
-    pub roles: Vec<(String, Vec<String>)>,
+    /// What the file says about roles and limits; where it names no roles, the built-in ones.
+    pub policy: PolicySet,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
 }
 
 impl Config {
+    /// The roles that the file names.
+    pub fn roles(&self) -> Vec<String> {
+        read::own_roles(&self.policy)
+    }
+
     /// Reads the file that counts, and the servers of an `mcpServers` file beside it.
     pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
         let mut config = match explicit.map(Path::to_owned).or_else(usual_file) {
@@ -54,6 +60,7 @@ impl Config {
         if let (Some(data), Some(folder)) = (&config.data, file.parent()) {
             config.data = Some(folder.join(data));
         }
+        config.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
         config.file = Some(file.to_owned());
         Ok(config)
     }
@@ -81,13 +88,22 @@ pub struct LocalBroker {
     pub data: Option<PathBuf>,
     /// Those that have rules.
     pub roles: Vec<String>,
+    /// Only their names.
+    pub servers: Vec<String>,
+    /// For plain messages.
+    pub policy: PolicySet,
+    /// The file itself, where it was read for a broker.
+    pub file: Option<PathBuf>,
+    pub warnings: Vec<String>,
 }
 
 impl LocalBroker {
     /// For a broker without a host: only what is about it is read, and has to be right.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
         let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else { return Ok(Self::default()) };
-        let local = read::read_broker(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
+        let mut local = read::read_broker(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
+        local.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
+        local.file = Some(file.clone());
         Ok(local.beside(&file))
     }
 
@@ -108,6 +124,35 @@ pub fn local_broker() -> LocalBroker {
         Some(read::read_local(&std::fs::read_to_string(&file).ok()?)?.beside(&file))
     };
     read().unwrap_or_default()
+}
+
+/// The rules alone, for those who want to know what they say.
+pub struct Rules {
+    pub file: Option<PathBuf>,
+    pub policy: PolicySet,
+    pub warnings: Vec<Warning>,
+    /// The names of the servers.
+    pub servers: Vec<String>,
+}
+
+impl Rules {
+    /// Variables need not be set for this, and servers need not be right.
+    pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
+        let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else {
+            return Ok(Self {
+                file: None,
+                policy: PolicySet::built_in(),
+                warnings: Vec::new(),
+                servers: Vec::new(),
+            });
+        };
+        let text = read_file(&file)?;
+        read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
+        let read = PolicySet::read(&text).map_err(|error| ConfigProblem::Policy(error).in_file(&file));
+        let (policy, warnings) = read?;
+        let servers = read::read_local(&text).unwrap_or_default().servers;
+        Ok(Self { file: Some(file), policy, warnings, servers })
+    }
 }
 
 fn usual_file() -> Option<PathBuf> {
