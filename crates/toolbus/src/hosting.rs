@@ -5,7 +5,7 @@ use crate::config::{Config, ConfigFailure};
 use crate::failure::Failure;
 use clap::Args;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toolbus_host::{HostLimits, HostOptions, LivePolicy};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
@@ -64,15 +64,16 @@ impl Hosting {
 
 impl HostingArgs {
     pub fn load(&self) -> Result<Config, Failure> {
-        let config = self.read()?;
+        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref())?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         Ok(config)
     }
 
-    pub fn read(&self) -> Result<Config, ConfigFailure> {
-        Config::load(self.config.as_deref(), self.mcp_config.as_deref())
+    /// The file that was read at the start, and no other: where it is gone, another must not take its place.
+    pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
+        Config::load(Some(file), self.mcp_config.as_deref())
     }
 
     /// Hosts what is configured; where that is nothing, the demo server if it is wanted.
@@ -93,5 +94,19 @@ impl HostingArgs {
         let name = self.id.clone().or_else(|| config.name.clone()).unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
         Ok(Hosting { name, options, demo })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_without_roles_depends_on_where_identities_come_from() {
+        let (none, _) = PolicySet::read("").expect("rules");
+        assert!(Identities::SharedToken.policy(none.clone()).is_everyone());
+        assert!(!Identities::Credentials.policy(none).is_everyone());
+        let (some, _) = PolicySet::read("[roles.a]\nallow = ['x']").expect("rules");
+        assert!(!Identities::SharedToken.policy(some).is_everyone());
     }
 }

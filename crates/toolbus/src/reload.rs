@@ -5,7 +5,7 @@ use crate::config::{Config, ConfigFailure, LocalBroker};
 use crate::hosting::{HostingArgs, Identities};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,9 +29,9 @@ pub async fn of_host(
     let Some(file) = config.file.clone() else { return };
     let fixed = |config: &Config| (config.listen, config.data.clone(), config.name.clone(), config.servers.clone());
     let mut running = fixed(&config);
-    let mut text = policy_text(&file);
+    let path = file.clone();
     keep_current(&file, stop, move || {
-        let Some(config) = reported(args.read()) else { return };
+        let Some(config) = reported(args.read_again(&path)) else { return };
         let now = fixed(&config);
         let changed = [
             ("listen", now.0 != running.0),
@@ -42,30 +42,22 @@ pub async fn of_host(
         say_fixed(changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key));
         // Said once for each change.
         running = now;
-        let file = config.file.clone().unwrap_or_default();
-        replace(&policy, &file, &mut text, mode.policy(config.policy), &config.warnings);
+        replace(&policy, mode.policy(config.policy), &config.warnings);
     })
     .await;
 }
 
 /// For a broker without a host: the rules for messages.
-pub async fn of_broker(
-    explicit: Option<PathBuf>,
-    local: LocalBroker,
-    mode: Identities,
-    policy: Arc<LivePolicy>,
-    stop: CancellationToken,
-) {
+pub async fn of_broker(local: LocalBroker, mode: Identities, policy: Arc<LivePolicy>, stop: CancellationToken) {
     let Some(file) = local.file.clone() else { return };
     let mut running = (local.listen, local.data);
-    let mut text = policy_text(&file);
+    let path = file.clone();
     keep_current(&file, stop, move || {
-        let Some(local) = reported(LocalBroker::load(explicit.as_deref())) else { return };
+        let Some(local) = reported(LocalBroker::load(Some(&path))) else { return };
         let changed = [("listen", local.listen != running.0), ("data", local.data != running.1)];
         say_fixed(changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key));
         running = (local.listen, local.data);
-        let file = local.file.unwrap_or_default();
-        replace(&policy, &file, &mut text, mode.policy(local.policy), &local.warnings);
+        replace(&policy, mode.policy(local.policy), &local.warnings);
     })
     .await;
 }
@@ -85,20 +77,10 @@ fn say_fixed<'a>(changed: impl Iterator<Item = &'a str>) {
     }
 }
 
-fn replace(policy: &LivePolicy, file: &Path, text: &mut Option<String>, set: PolicySet, warnings: &[String]) {
-    let now = policy_text(file);
-    if now.is_some() && now == *text {
-        return;
-    }
-    *text = now;
+fn replace(policy: &LivePolicy, set: PolicySet, warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     policy.replace(set);
-    tracing::info!("{}: the rules were read again", file.display());
-}
-
-/// To tell whether there is anything new at all. None if that can't be told.
-fn policy_text(file: &Path) -> Option<String> {
-    std::fs::read_to_string(file).ok()
+    tracing::info!("the rules were read again and are in force");
 }
 
 /// Calls back whenever the file may be worth reading.

@@ -39,7 +39,9 @@ impl StopWishes {
 enum HangUp {
     Stops,
     /// The configuration is to be read again, unless the terminal from which the service was started is gone.
-    Reloads { from_terminal: bool },
+    Reloads {
+        from_terminal: bool,
+    },
 }
 
 impl HangUp {

@@ -15,10 +15,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_host::LivePolicy;
 use toolbus_broker::{
     BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, read_or_create_token, read_token,
 };
+use toolbus_host::LivePolicy;
 
 pub const DEFAULT_PORT: u16 = 7420;
 
@@ -90,7 +90,7 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     tell(&text);
     let mode = Identities::SharedToken;
     let policy = LivePolicy::new(mode.policy(local.policy.clone()));
-    tokio::spawn(reload::of_broker(args.config, local, mode, policy, stop.clone()));
+    tokio::spawn(reload::of_broker(local, mode, policy, stop.clone()));
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;

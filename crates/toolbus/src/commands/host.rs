@@ -8,6 +8,7 @@ use crate::reach::BusArgs;
 use crate::reload;
 use crate::stop::service_stop_signal;
 use clap::Args;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_client::{BrokerClient, BrokerError};
@@ -37,7 +38,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let hosting = args.hosting.hosting(&config, mode, false)?;
     let stop = service_stop_signal()?;
     tell(&format!("hosting {} as {:?}\nfor the broker at {}", hosting.server_names(), hosting.name, args.bus.url()));
-    let policy = std::sync::Arc::clone(&hosting.options.policy);
+    let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = BACKOFF;
     loop {

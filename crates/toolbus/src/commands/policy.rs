@@ -170,7 +170,12 @@ fn described(limit: &Limit) -> String {
         limit.max_result.map(|bytes| format!("results of {bytes} bytes")),
         limit.deadline.map(|time| format!("{time:?} long")),
     ];
-    format!("{} (line {}): {}", limit.kind, limit.position.line, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    format!(
+        "{} (line {}): {}",
+        limit.kind,
+        limit.position.line,
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn limit_json(limit: &Limit) -> Value {

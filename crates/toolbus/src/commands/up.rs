@@ -55,7 +55,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     };
     tell(&welcome.text());
 
-    let policy = std::sync::Arc::clone(&hosting.options.policy);
+    let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));

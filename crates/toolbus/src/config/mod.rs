@@ -139,12 +139,7 @@ impl Rules {
     /// Variables need not be set for this, and servers need not be right.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
         let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else {
-            return Ok(Self {
-                file: None,
-                policy: PolicySet::built_in(),
-                warnings: Vec::new(),
-                servers: Vec::new(),
-            });
+            return Ok(Self { file: None, policy: PolicySet::built_in(), warnings: Vec::new(), servers: Vec::new() });
         };
         let text = read_file(&file)?;
         read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;

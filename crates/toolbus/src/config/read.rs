@@ -162,6 +162,9 @@ mod tests {
             "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
             "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
         );
-        check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles, limits");
+        check(
+            "zzz = 1",
+            "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles, limits",
+        );
     }
 }
