@@ -94,7 +94,15 @@ impl BrokerServer {
         authenticator: Box<dyn Authenticator>,
         options: ServerOptions,
     ) -> Arc<Self> {
-        let authenticator: Arc<dyn Authenticator> = Arc::from(authenticator);
+        Self::with_authenticator(core, Arc::from(authenticator), options)
+    }
+
+    /// The same for an authenticator that others use as well.
+    pub fn with_authenticator(
+        core: Arc<BrokerCore>,
+        authenticator: Arc<dyn Authenticator>,
+        options: ServerOptions,
+    ) -> Arc<Self> {
         let names = Arc::new(BrokerNames::new(Arc::clone(&authenticator), core.hosts()));
         core.set_names(Arc::clone(&names) as Arc<dyn Names>);
         let shared = Arc::new(ServerShared {

@@ -1,6 +1,7 @@
 //! Tells the bus what the host offers, role by role, whenever that changes.
 
 use crate::host::Host;
+use crate::unmatched::Unmatched;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,10 @@ pub async fn run(host: Arc<Host>) {
         () = host.shutdown.cancelled() => return,
     }
     let mut told = None;
+    let mut policy = host.options.policy.watch();
+    let mut unmatched = Unmatched::default();
     loop {
+        unmatched.warn(&host, &policy.borrow_and_update());
         let cards = cards(&host, |card| card);
         let mut again = false;
         if told.as_ref() != Some(&text_of(&cards)) {
@@ -35,6 +39,8 @@ pub async fn run(host: Arc<Host>) {
         let earliest = Instant::now() + host.options.limits.announce_interval;
         tokio::select! {
             () = host.catalog.changed() => {}
+            // Its sender is in the options, and so as old as the host.
+            _ = policy.changed() => {}
             () = tokio::time::sleep(AGAIN_AFTER), if again => {}
             () = host.shutdown.cancelled() => return,
         }
@@ -74,10 +80,10 @@ async fn announce(host: &Host, cards: Cards) -> bool {
 }
 
 fn cards(host: &Host, change: impl Fn(Card) -> Card) -> Cards {
-    let policy = &*host.options.policy;
-    let roles = policy.roles().into_iter().map(Some).chain([None]);
+    let policy = host.options.policy.current();
+    let roles = policy.roles().map(|role| Some(role.to_owned())).chain([None]);
     let card = |role: Option<String>| {
-        let card = raw(&change(host.catalog.card(role.as_deref(), policy)));
+        let card = raw(&change(host.catalog.card(role.as_deref(), &policy)));
         (role, Body::from_trusted(Bytes::from(card.get().to_owned())))
     };
     roles.map(card).collect()
@@ -91,6 +97,7 @@ fn without_items(mut card: Card, reason: &str) -> Card {
     card
 }
 
-fn text_of(cards: &Cards) -> Vec<Bytes> {
-    cards.iter().map(|(_, card)| card.as_bytes().clone()).collect()
+/// The same card for another role is another announcement.
+fn text_of(cards: &Cards) -> Vec<(Option<String>, Bytes)> {
+    cards.iter().map(|(role, card)| (role.clone(), card.as_bytes().clone())).collect()
 }

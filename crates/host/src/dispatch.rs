@@ -5,7 +5,6 @@ use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
 use crate::original;
-use crate::policy::Item;
 use crate::running::{Caller, Refused};
 use crate::session::{Session, SessionId};
 use crate::translate::legacy_on_modern::Introduction;
@@ -108,7 +107,7 @@ impl Host {
         if notify.client.era == Era::Modern {
             return;
         }
-        let is_allowed = self.options.policy.allows(message.from.role.as_deref(), server.name(), Item::Other);
+        let is_allowed = self.may_see(message.from.role.as_deref(), server.name());
         // Something that needs a name would pass by the policy if it came as a notification.
         let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
         if !is_allowed || !is_plain {

@@ -1,8 +1,9 @@
 //! The errors that the host itself reports to MCP clients, each with its stable code and hint.
 
-use crate::policy::Item;
+use crate::gates::TooOften;
 use serde_json::json;
 use toolbus_mcp::{RpcError, codes};
+use toolbus_policy::Item;
 use toolbus_protocol::ErrorCode;
 
 pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
@@ -17,6 +18,14 @@ pub fn not_allowed(item: Item<'_>, server: &str, role: Option<&str>) -> RpcError
     let name = item.name().unwrap_or(server);
     let role = role.map_or("clients without a role".to_owned(), |role| format!("role '{role}'"));
     bus(ErrorCode::NotAllowed, format!("{} '{name}' is not allowed for {role}", item.noun()))
+}
+
+pub fn too_often(refused: &TooOften) -> RpcError {
+    let TooOften { kind, rate, wait } = refused;
+    // Rounded up, so that whoever waits that long gets through.
+    let millis = wait.as_nanos().div_ceil(1_000_000);
+    let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
+    bus(ErrorCode::RateLimited, format!("{kind} allows {rate}; try again in {seconds} s"))
 }
 
 /// What can't be continued is a bad parameter to MCP, so it keeps that code and says the rest in its data.

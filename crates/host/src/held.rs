@@ -5,13 +5,15 @@ use crate::session::SessionId;
 use crate::translate::modern_on_legacy::{Envelope, Repetition};
 use std::collections::HashMap;
 use std::sync::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A repeated request, on its way to the call that it continues.
 pub struct Continuation {
     pub caller: Caller,
     pub envelope: Envelope,
     pub repetition: Repetition,
+    /// The continued call goes on in the places of its repetition.
+    pub places: Vec<OwnedSemaphorePermit>,
 }
 
 struct Held {

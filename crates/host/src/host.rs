@@ -4,23 +4,25 @@ use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
+use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
-use crate::policy::Policy;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
+use crate::task_owners::TaskOwners;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_mcp::HostReply;
+use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
 
 /// How a host is set up, with every limit by name.
 #[derive(Clone)]
 pub struct HostOptions {
     pub config: HostConfig,
-    pub policy: Arc<dyn Policy>,
+    pub policy: Arc<LivePolicy>,
     pub connection: ConnectionOptions,
     pub limits: HostLimits,
 }
@@ -71,11 +73,11 @@ impl Default for HostLimits {
 }
 
 impl HostOptions {
-    /// Everybody may use everything; see [`crate::RoleRules`] for anything else.
+    /// Everybody may use everything, unless another policy is set.
     pub fn new(config: HostConfig) -> Self {
         Self {
             config,
-            policy: Arc::new(crate::policy::AllowAll),
+            policy: LivePolicy::everyone(),
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
         }
@@ -90,6 +92,7 @@ pub struct Host {
     pub catalog: Catalog,
     pub running: RunningCalls,
     pub held: HeldCalls,
+    pub task_owners: TaskOwners,
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
 }
@@ -107,6 +110,7 @@ impl Host {
             catalog,
             running: RunningCalls::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
+            task_owners: TaskOwners::default(),
             tasks: TaskTracker::new(),
             shutdown,
             options,
@@ -117,10 +121,22 @@ impl Host {
         self.by_name.get(name).map(|index| &self.servers[*index])
     }
 
-    pub fn viewer<'a>(&'a self, role: Option<&'a str>, owners: &'a Owners, server: &'a Server) -> Viewer<'a> {
+    /// Whether the role may know that there is such a server.
+    pub fn may_see(&self, role: Option<&str>, server: &str) -> bool {
+        let question = Question { role, server, item: Item::Server, arguments: Arguments::Unknown };
+        self.options.policy.current().decide(&question).is_shown()
+    }
+
+    pub fn viewer<'a>(
+        &self,
+        role: Option<&'a str>,
+        policy: &'a PolicySet,
+        owners: &'a Owners,
+        server: &'a Server,
+    ) -> Viewer<'a> {
         Viewer {
             role,
-            policy: &*self.options.policy,
+            policy,
             owners,
             server: &server.config.name,
             index: server.index,

@@ -1,27 +1,34 @@
 //! The host: runs MCP servers, and answers the requests of workers for the roles that it allows.
 //!
 //! `service` is the whole, `dispatch` sorts what arrives, `calls` takes each request its way. `catalog` knows what all
-//! servers have, `policy` who may use it, `translate` what the two eras owe each other. `server`, `link` and `session`
-//! keep the connections; how one connection works is the business of the crate below.
+//! servers have, `calls::authorise` asks the policy who may use it, `gates` counts, `translate` knows what the two eras owe
+//! each other. `server`, `link` and `session` keep the connections; how one connection works is the business of the crate
+//! below.
 
 mod announce;
+mod approvals;
 mod calls;
 mod catalog;
 mod dispatch;
 mod failure;
+mod gates;
 mod held;
 mod host;
 mod link;
+mod live_policy;
 mod original;
 mod outbox;
-pub mod policy;
 mod running;
 mod server;
 mod service;
 mod session;
+mod task_owners;
 mod translate;
 mod turns;
+mod unmatched;
 
+pub use catalog::names::Owners;
+pub use catalog::page::Viewer;
 pub use host::{HostLimits, HostOptions};
-pub use policy::{AllowAll, BadPattern, Decision, Item, Policy, RoleRules};
+pub use live_policy::LivePolicy;
 pub use service::{HostError, run_host};

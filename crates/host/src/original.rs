@@ -34,7 +34,7 @@ pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
 pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
     let reply = match operation {
         Operation::Manifest => {
-            let card = host.catalog.card(caller.role(), &*host.options.policy);
+            let card = host.catalog.card(caller.role(), &host.options.policy.current());
             raw(&json!({"manifest": manifest(&card)}))
         }
         Operation::Call { tool, arguments } => match call(&host, &caller, tool, &arguments).await {

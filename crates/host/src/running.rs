@@ -21,6 +21,8 @@ pub struct Cancel {
     reason: OnceLock<String>,
     /// When the caller's patience ends: nobody waits for the call any more, and nobody may be there to say so.
     deadline: OnceLock<Instant>,
+    /// When the policy's patience ends, and which limit it is: the caller waits on and is to be told.
+    limit: OnceLock<(Instant, String)>,
 }
 
 impl Cancel {
@@ -37,15 +39,31 @@ impl Cancel {
         self.deadline.set(deadline).ok();
     }
 
+    pub fn limit(&self, deadline: Instant, which: String) {
+        // A call is held to its limits once.
+        self.limit.set((deadline, which)).ok();
+    }
+
     pub async fn fired(&self) {
         tokio::select! {
             () = self.token.cancelled() => {}
-            () = until(self.deadline.get().copied()) => {}
+            () = until(self.end()) => {}
         }
     }
 
     pub fn is_fired(&self) -> bool {
-        self.token.is_cancelled() || self.deadline.get().is_some_and(|deadline| *deadline <= Instant::now())
+        self.token.is_cancelled() || self.end().is_some_and(|end| end <= Instant::now())
+    }
+
+    fn end(&self) -> Option<Instant> {
+        let limit = self.limit.get().map(|(deadline, _)| *deadline);
+        self.deadline.get().copied().into_iter().chain(limit).min()
+    }
+
+    /// The limit, if it is what ended the call.
+    pub fn passed_limit(&self) -> Option<&str> {
+        let (deadline, which) = self.limit.get()?;
+        (!self.token.is_cancelled() && *deadline <= Instant::now()).then_some(which)
     }
 
     fn reason(&self) -> Option<&str> {

@@ -41,6 +41,10 @@ impl Authenticator for Chain {
         self.not_ours(identity)
     }
 
+    fn role_of(&self, name: &str) -> Option<String> {
+        self.registry.role_of(name)
+    }
+
     fn is_host(&self, name: &str) -> bool {
         self.registry.is_host(name)
             || self.jwt.as_ref().is_some_and(|known| known.is_host(name))

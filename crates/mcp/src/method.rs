@@ -81,6 +81,24 @@ pub enum NameError {
     Unreadable(#[from] MembersError),
     #[error("{method} needs {member:?}, as text")]
     Missing { method: String, member: &'static str },
+    /// Some servers take it for the member that was decided about.
+    #[error("{0:?} is written in another case than the member that counts")]
+    OtherCase(String),
+}
+
+/// Members of params that say what a request is about.
+const TELLING: [&str; 6] = ["name", "uri", "arguments", "ref", "taskId", "type"];
+
+fn refuse_other_case(members: &Members<'_>) -> Result<(), NameError> {
+    let fold = |text: &str| text.to_uppercase().to_lowercase();
+    let is_odd = |key: &str| {
+        // Folding never makes a text of ASCII letters from a much longer one.
+        key.len() <= 32 && !TELLING.contains(&key) && TELLING.iter().any(|telling| fold(telling) == fold(key))
+    };
+    match members.iter().find(|(key, _)| is_odd(key)) {
+        Some((key, _)) => Err(NameError::OtherCase(key.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// The name inside of a request's params, if its method has one. What must have a name and has none that can be read is
@@ -92,9 +110,13 @@ pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<N
         "prompts/get" => ("name", NameKey::Prompt),
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" => ("uri", NameKey::Uri),
         "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => ("taskId", NameKey::Task),
-        "completion/complete" => return referred(&params).map(Some),
+        "completion/complete" => {
+            refuse_other_case(&params)?;
+            return referred(&params).map(Some);
+        }
         _ => return Ok(None),
     };
+    refuse_other_case(&params)?;
     let missing = || NameError::Missing { method: method.to_owned(), member };
     params.text(member).map(|name| Some(key(name))).ok_or_else(missing)
 }
@@ -106,6 +128,7 @@ pub fn routed_name(method: &str, params: Option<&RawValue>) -> Option<NameKey> {
 
 fn referred(params: &Members<'_>) -> Result<NameKey, NameError> {
     let reference = Members::of(params.get("ref"))?;
+    refuse_other_case(&reference)?;
     let name = match reference.text("type").as_deref() {
         Some("ref/prompt") => reference.text("name").map(NameKey::Prompt),
         Some("ref/resource") => reference.text("uri").map(NameKey::Uri),

@@ -227,7 +227,7 @@ mod tests {
 
     #[track_caller]
     fn check(test: &Test, json: &str, holds: Holds) {
-        let value = Value::of(json).ok().expect("a value");
+        let value = Value::of(json).unwrap_or_else(|_| panic!("{json}"));
         assert_eq!(test.holds(&value), holds, "{test} {json}");
     }
 

@@ -45,8 +45,6 @@ pub enum Failure {
     #[error("{0}")]
     Stdio(#[from] toolbus_worker::StdioError),
     #[error("{0}")]
-    Pattern(#[from] toolbus_host::BadPattern),
-    #[error("{0}")]
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
@@ -56,6 +54,8 @@ pub enum Failure {
     SharedToAll { address: SocketAddr },
     #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
     RoleWithoutSharedToken,
+    #[error("{0}")]
+    Jwt(#[from] toolbus_identity::JwtError),
     #[error("no TLS: {0}")]
     Tls(#[from] toolbus_broker::TlsError),
     #[error(
@@ -133,7 +133,6 @@ impl Failure {
     fn fixed_hint(&self) -> Option<&'static str> {
         match self {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
-            Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
             Self::SharedToAll { .. } => {
                 Some("give each agent a token of its own: `toolbus agent add NAME --role ROLE`")
@@ -141,6 +140,7 @@ impl Failure {
             Self::RoleWithoutSharedToken => {
                 Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
             }
+            Self::Jwt(_) => Some("correct [auth.jwt] in toolbus.toml, or the keys that it names"),
             Self::Tls(_) => {
                 Some("--tls-cert and --tls-key name PEM files: the certificate with its chain, and its key")
             }

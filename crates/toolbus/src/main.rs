@@ -15,8 +15,10 @@ mod nearest;
 mod no_broker;
 mod progress;
 mod reach;
+mod reload;
 mod roles;
 mod schema;
+mod send_rules;
 mod show;
 mod stop;
 mod table;
@@ -53,6 +55,9 @@ enum Command {
     Broker(commands::broker::BrokerCommandArgs),
     /// Manage who may connect: agents, their roles and their tokens.
     Agent(commands::agent::AgentArgs),
+    /// Explain what the rules of toolbus.toml say.
+    #[command(subcommand)]
+    Policy(commands::policy::PolicyCommand),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
@@ -73,9 +78,20 @@ enum Command {
 
 /// The exit code of a call that did not come to the tool's own answer; 1 is the tool's error.
 const NO_ANSWER: u8 = 2;
+/// The exit code of `policy check` without a decision; 0, 1 and 2 are decisions.
+const NO_DECISION: u8 = 3;
 
 fn main() -> ExitCode {
-    let command = Args::parse().command;
+    let command = match Args::try_parse() {
+        Ok(args) => args.command,
+        Err(error) => {
+            error.print().ok();
+            // Elsewhere 2 is how wrong usage ends; there it is an answer.
+            let is_policy = std::env::args_os().nth(1).is_some_and(|word| word == "policy");
+            let code = if is_policy && error.use_stderr() { NO_DECISION.into() } else { error.exit_code() };
+            return ExitCode::from(u8::try_from(code).unwrap_or(1));
+        }
+    };
     // It has no use for a runtime, and its one purpose is to be there.
     if let Command::Guard(args) = &command {
         return commands::guard::run(args);
@@ -96,7 +112,11 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
-    let is_call = matches!(command, Command::Call(_));
+    let failed = match command {
+        Command::Call(_) => Some(NO_ANSWER),
+        Command::Policy(_) => Some(NO_DECISION),
+        _ => None,
+    };
     let outcome = runtime.block_on(run(command));
     // A blocking read of standard input must not keep the process.
     runtime.shutdown_background();
@@ -104,7 +124,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let code = failure::report(&error);
-            if is_call { ExitCode::from(NO_ANSWER) } else { code }
+            failed.map_or(code, ExitCode::from)
         }
     }
 }
@@ -112,6 +132,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
     let done = match command {
         Command::Call(args) => return commands::call::run(args).await,
+        Command::Policy(command) => return commands::policy::run(command),
         Command::Up(args) => commands::up::run(args).await,
         Command::Init(args) => commands::init::run(args).await,
         Command::Tools(args) => commands::tools::run(args).await,

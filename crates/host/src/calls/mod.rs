@@ -1,23 +1,23 @@
 //! One request of a client on its way through the host: may it, what is it called at the server, which era does the
 //! server speak, and then the way that fits.
 
+mod authorise;
 mod legacy_client;
 mod listen;
 mod modern_client;
 mod pass_through;
 mod relay;
 
+pub use authorise::Authorised;
 pub use legacy_client::keep_listening;
 
-use crate::catalog::collision;
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::failure;
 use crate::host::Host;
-use crate::policy::Item;
 use crate::running::Caller;
 use crate::server::Server;
 use crate::session::{Session, SessionId};
-use crate::translate::listen::{Filter, LISTEN};
+use crate::translate::listen::LISTEN;
 use crate::turns::Turn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub struct Job {
     pub rpc: Rpc,
     /// A legacy client's session, and its place in the row of that session's messages.
     pub session: Option<(Arc<Session>, Turn)>,
+    /// Under the policy's limits on concurrency.
+    pub places: Vec<OwnedSemaphorePermit>,
 }
 
 /// How a request ends when it doesn't end with the server's answer.
@@ -65,13 +67,16 @@ impl Job {
                 Some((session, turn))
             }
         };
-        Ok(Self { host: Arc::clone(host), caller, server, rpc, session })
+        Ok(Self { host: Arc::clone(host), caller, server, rpc, session, places: Vec::new() })
     }
 
     pub async fn run(mut self) {
         let reply = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => HostReply::Rpc(outcome),
-            Err(Stop::Cancelled) => HostReply::Cancelled,
+            Err(Stop::Cancelled) => match self.past_limit() {
+                Some(outcome) => HostReply::Rpc(outcome),
+                None => HostReply::Cancelled,
+            },
             Err(Stop::HandedOver) => return,
         };
         self.host.reply(&self.caller, &reply).await;
@@ -81,14 +86,32 @@ impl Job {
     pub async fn answer(mut self) -> Option<Outcome> {
         match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => Some(outcome),
-            Err(Stop::Cancelled | Stop::HandedOver) => None,
+            Err(Stop::Cancelled) => self.past_limit(),
+            Err(Stop::HandedOver) => None,
         }
     }
 
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
         let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
         let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
-        self.authorise(key.as_ref())?;
+        let authorised = self.authorise(key.as_ref())?;
+        self.enter(&authorised).await?;
+        let tool = match &key {
+            Some(NameKey::Tool(tool)) => Some(tool.clone()),
+            _ => None,
+        };
+        let outcome = match self.at_server(key).await {
+            Ok(outcome) | Err(Stop::With(outcome)) => outcome,
+            Err(stop) => return Err(stop),
+        };
+        if let Some(tool) = tool {
+            self.host.task_owners.remember(self.server.index, &outcome, self.caller.mailbox(), &tool);
+        }
+        Ok(self.within_size(&authorised, outcome))
+    }
+
+    /// What comes of a request that may run.
+    async fn at_server(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
         let timeout = self.use_own_name(key)?;
         let eras = tokio::select! {
             biased;
@@ -100,42 +123,6 @@ impl Job {
             (Era::Modern, Era::Modern) => pass_through::modern(self, &eras, timeout).await,
             (Era::Modern, Era::Legacy) => modern_client::run(self, &eras, timeout).await,
             (Era::Legacy, Era::Modern) => legacy_client::run(self, &eras, timeout).await,
-        }
-    }
-
-    /// The one place where a request is allowed or refused.
-    fn authorise(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
-        let item = match key {
-            Some(NameKey::Tool(name)) => Item::Tool(name),
-            Some(NameKey::Prompt(name)) => Item::Prompt(name),
-            Some(NameKey::Uri(uri)) => Item::Resource(uri),
-            Some(NameKey::Task(_)) | None => Item::Other,
-        };
-        self.check(item)?;
-        if self.rpc.method == LISTEN {
-            let filter = Filter::of_listen(self.rpc.params.as_deref()).map_err(bad_params)?;
-            filter.uris.iter().try_for_each(|uri| self.check(Item::Resource(uri)))?;
-        }
-        if let Some(key) = key
-            && let Some(owner) = self.host.catalog.owners().lost_to(key, self.server.index)
-        {
-            let (kind, name) = match key {
-                NameKey::Tool(name) => (ListKind::Tools, name),
-                NameKey::Prompt(name) => (ListKind::Prompts, name),
-                NameKey::Uri(name) | NameKey::Task(name) => (ListKind::Resources, name),
-            };
-            let message = collision(kind, name, self.host.servers[owner].name(), self.server.name());
-            return Err(failure::bus(ErrorCode::NameCollision, message));
-        }
-        Ok(())
-    }
-
-    fn check(&self, item: Item<'_>) -> Result<(), RpcError> {
-        let (role, server) = (self.caller.role(), self.server.name());
-        if self.host.options.policy.allows(role, server, item) {
-            Ok(())
-        } else {
-            Err(failure::not_allowed(item, server, role))
         }
     }
 
@@ -193,7 +180,8 @@ impl Job {
         let Some(kind) = ListKind::of_method(&self.rpc.method) else { return outcome };
         let Outcome::Result(result) = outcome else { return outcome };
         let owners = self.host.catalog.owners();
-        let viewer = self.host.viewer(self.caller.role(), &owners, &self.server);
+        let policy = self.host.options.policy.current();
+        let viewer = self.host.viewer(self.caller.role(), &policy, &owners, &self.server);
         match viewer.page(kind, result) {
             Ok(page) => Outcome::Result(page),
             Err(error) => {
@@ -206,6 +194,13 @@ impl Job {
     fn bad_result(&self, error: &MembersError) -> Stop {
         let message = format!("server {:?} answered {} with {error}", self.server.name(), self.rpc.method);
         failure::bus(ErrorCode::BadServerMessage, message).into()
+    }
+
+    /// What to say where the call was ended by a limit and not by its caller.
+    fn past_limit(&self) -> Option<Outcome> {
+        let limit = self.caller.cancel.passed_limit()?;
+        let message = format!("server {:?} did not answer {} in time: {limit}", self.server.name(), self.rpc.method);
+        Some(failure::bus(ErrorCode::CallTimeout, message).into())
     }
 
     fn timed_out(&self) -> Stop {

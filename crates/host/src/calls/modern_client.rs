@@ -40,7 +40,8 @@ pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Resul
         return job.listen_on_legacy(&session, &envelope).await;
     }
     if let Some(repetition) = Repetition::of(job.rpc.params.as_deref())? {
-        let continuation = Continuation { caller: job.caller.clone(), envelope, repetition };
+        let continuation =
+            Continuation { caller: job.caller.clone(), envelope, repetition, places: std::mem::take(&mut job.places) };
         let resumed = job.host.held.resume(&session.id, job.server.index, &job.rpc.method, continuation);
         return Err(resumed.map_or_else(|_| failure::unknown_state().into(), |()| Stop::HandedOver));
     }
@@ -183,10 +184,12 @@ impl HeldCall<'_> {
             let asking = HostReply::Rpc(Outcome::Result(translate::input_required(&requests, &state)));
             job.host.reply(&job.caller, &asking).await;
             self.permit = None;
+            job.places.clear();
             self.strays.set_held(true);
             let continuation = self.wait_for(continuation).await?;
             self.strays.set_held(false);
             self.job.caller = continuation.caller;
+            self.job.places = continuation.places;
             self.envelope = continuation.envelope;
             self.answer(continuation.repetition).await;
             for (method, params) in std::mem::take(&mut self.kept) {

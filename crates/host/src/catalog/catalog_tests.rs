@@ -1,7 +1,6 @@
 //! The one list of all servers.
 
 use super::*;
-use crate::policy::{AllowAll, RoleRules};
 use serde_json::json;
 use toolbus_mcp::raw;
 
@@ -31,7 +30,7 @@ fn the_earlier_server_keeps_a_name_whichever_comes_up_first() {
         for server in order {
             catalog.set_up(server, eras(), tools(&["same", if server == 0 { "a" } else { "b" }]), vec![]);
         }
-        let card = catalog.card(None, &AllowAll);
+        let card = catalog.card(None, &PolicySet::everyone());
         assert_eq!(shown(&card), [vec!["same", "a"], vec!["b"]]);
         assert_eq!(card.problems.len(), 1);
         for word in ["\"one\"", "\"two\"", "same", "prefix"] {
@@ -45,7 +44,7 @@ fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
     let catalog = Catalog::new(&[config("one", None), config("two", Some("two_"))]);
     catalog.set_up(0, eras(), tools(&["same"]), vec![]);
     catalog.set_up(1, eras(), tools(&["same", &"x".repeat(61)]), vec![]);
-    let card = catalog.card(None, &AllowAll);
+    let card = catalog.card(None, &PolicySet::everyone());
     assert_eq!(shown(&card)[1][0], "two_same");
     assert_eq!(card.problems.len(), 1);
     assert!(card.problems[0].contains("65 characters"), "{}", card.problems[0]);
@@ -55,10 +54,12 @@ fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
 #[test]
 fn a_server_that_went_down_keeps_its_tools_and_says_why() {
     let catalog = Catalog::new(&[config("one", None), config("two", None)]);
-    assert!(catalog.card(None, &AllowAll).servers.iter().all(|server| server.state == ServerState::Starting));
+    assert!(
+        catalog.card(None, &PolicySet::everyone()).servers.iter().all(|server| server.state == ServerState::Starting)
+    );
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
     catalog.set_down(0, "it exited with code 1".to_owned(), vec!["boom".to_owned()]);
-    let card = catalog.card(None, &AllowAll);
+    let card = catalog.card(None, &PolicySet::everyone());
     assert_eq!(card.servers[0].state, ServerState::Down);
     assert_eq!(card.servers[0].down.as_ref().expect("a reason").stderr, ["boom"]);
     assert_eq!(shown(&card)[0], ["a"]);
@@ -67,7 +68,7 @@ fn a_server_that_went_down_keeps_its_tools_and_says_why() {
 
 #[test]
 fn each_role_has_its_own_card() {
-    let rules = RoleRules::new([("reader".to_owned(), ["a"])]).expect("patterns");
+    let rules = PolicySet::read("[roles.reader]\nallow = ['a']").expect("patterns").0;
     let catalog = Catalog::new(&[config("one", None)]);
     catalog.set_up(0, eras(), tools(&["a", "b"]), vec![]);
     assert_eq!(shown(&catalog.card(Some("reader"), &rules)), [["a"]]);
@@ -81,7 +82,7 @@ fn problems_are_bounded() {
     let catalog = Catalog::new(&[config("one", None), config("two", None)]);
     catalog.set_up(0, eras(), tools(&names), vec![]);
     catalog.set_up(1, eras(), tools(&names), vec![]);
-    let problems = catalog.card(None, &AllowAll).problems;
+    let problems = catalog.card(None, &PolicySet::everyone()).problems;
     assert_eq!(problems.len(), MOST_PROBLEMS + 1);
     assert_eq!(problems.last().map(String::as_str), Some("and 4980 more problems"));
 }

@@ -7,12 +7,12 @@ mod watch;
 
 pub use watch::watch_server;
 
-use crate::policy::Policy;
 use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState};
+use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{Eras, ServerConfig};
 
 /// Problems are for reading; a server with five thousand of them has one.
@@ -113,18 +113,35 @@ impl Catalog {
     }
 
     /// What workers of that role are told.
-    pub fn card(&self, role: Option<&str>, policy: &dyn Policy) -> Card {
+    pub fn card(&self, role: Option<&str>, policy: &PolicySet) -> Card {
         let state = self.lock();
         let servers = state.entries.iter().enumerate().map(|(index, entry)| {
             let prefix = entry.prefix.as_deref();
             let viewer = Viewer { role, policy, owners: &state.owners, server: &entry.name, index, prefix };
-            entry.card(&viewer)
+            // Who may use nothing of a server does not even learn that it is there.
+            viewer.may_use(Item::Server).then(|| entry.card(&viewer))
         });
-        // Who is locked out does not even learn what there is.
-        let servers: Vec<_> =
-            servers.filter(|server| policy.allows(role, &server.name, crate::policy::Item::Other)).collect();
-        let problems = if servers.is_empty() { Vec::new() } else { state.problems.clone() };
+        let servers: Vec<_> = servers.flatten().collect();
+        // Problems name servers, and speak of all of them.
+        let sees_all = servers.len() == state.entries.len();
+        let problems = if sees_all && !servers.is_empty() { state.problems.clone() } else { Vec::new() };
         Card { servers, problems }
+    }
+
+    /// The server and the visible name of everything that has one; none while a server's lists are not known.
+    pub fn names(&self) -> Option<Vec<(String, String)>> {
+        let state = self.lock();
+        if state.entries.iter().any(|entry| entry.state != ServerState::Up) {
+            return None;
+        }
+        let mut names = Vec::new();
+        for (entry, kind) in state.entries.iter().flat_map(|entry| ListKind::ALL.map(|kind| (entry, kind))) {
+            let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
+            let own = |item: &Raw| Members::of(Some(item)).ok()?.text(kind.key());
+            let own = entry.lists.of(kind).iter().filter_map(own);
+            names.extend(own.map(|own| (entry.name.clone(), visible_name(prefix, &own))));
+        }
+        Some(names)
     }
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {

@@ -1,15 +1,15 @@
 //! One page of a server's list on its way to a worker: renamed, and without what the worker may not use.
 
 use super::names::{Owners, is_prefixed, visible_name};
-use crate::policy::{Item, Policy};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use toolbus_mcp::{ListKind, Members, MembersError, Raw, raw};
+use toolbus_policy::{Arguments, Item, PolicySet, Question};
 
 /// Who looks at which server's list.
 pub struct Viewer<'a> {
     pub role: Option<&'a str>,
-    pub policy: &'a dyn Policy,
+    pub policy: &'a PolicySet,
     pub owners: &'a Owners,
     pub server: &'a str,
     pub index: usize,
@@ -34,7 +34,7 @@ impl Viewer<'_> {
         let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
         let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
         // What one role may see must not be kept for another.
-        let private = !self.policy.roles().is_empty() && members.contains("cacheScope");
+        let private = !self.policy.is_everyone() && members.contains("cacheScope");
         if same && !private {
             return Ok(result);
         }
@@ -46,15 +46,19 @@ impl Viewer<'_> {
         Ok(members.to_raw())
     }
 
+    /// Whether there are arguments with which it might be called.
+    pub fn may_use(&self, item: Item<'_>) -> bool {
+        let (role, server, arguments) = (self.role, self.server, Arguments::Unknown);
+        self.policy.decide(&Question { role, server, item, arguments }).is_shown()
+    }
+
     /// The item under its visible name, unless it is hidden from this viewer.
     pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
         let mut members = Members::of(Some(item)).ok()?;
         let own = members.text(kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
         let visible = visible_name(prefix, &own);
-        if self.owners.foreign_owner(kind, &visible, self.index).is_some()
-            || !self.policy.allows(self.role, self.server, item_of(kind, &visible))
-        {
+        if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
             return None;
         }
         if prefix.is_none() {
@@ -68,10 +72,9 @@ impl Viewer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{AllowAll, RoleRules};
     use serde_json::json;
 
-    fn viewer<'a>(policy: &'a dyn Policy, owners: &'a Owners, prefix: Option<&'a str>) -> Viewer<'a> {
+    fn viewer<'a>(policy: &'a PolicySet, owners: &'a Owners, prefix: Option<&'a str>) -> Viewer<'a> {
         Viewer { role: Some("reader"), policy, owners, server: "files", index: 1, prefix }
     }
 
@@ -80,12 +83,15 @@ mod tests {
         let text = r#"{ "tools":[ {"name":"a","n":1.0} ],"nextCursor":"x"}"#;
         let page = RawValue::from_string(text.to_owned()).expect("JSON");
         let owners = Owners::default();
-        assert_eq!(viewer(&AllowAll, &owners, None).page(ListKind::Tools, page).expect("a page").get(), text);
+        assert_eq!(
+            viewer(&PolicySet::everyone(), &owners, None).page(ListKind::Tools, page).expect("a page").get(),
+            text
+        );
     }
 
     #[test]
     fn a_page_loses_what_the_role_may_not_use_and_keeps_its_cursor() {
-        let rules = RoleRules::new([("reader".to_owned(), ["fs_read"])]).expect("patterns");
+        let rules = PolicySet::read("[roles.reader]\nallow = ['fs_read']").expect("patterns").0;
         let page =
             raw(&json!({"tools": [{"name": "read"}, {"name": "write"}], "nextCursor": "x", "cacheScope": "public"}));
         let page = viewer(&rules, &Owners::default(), Some("fs_")).page(ListKind::Tools, page).expect("a page");
@@ -99,10 +105,10 @@ mod tests {
         assert_eq!(owners.claim(ListKind::Tools, "a", 1), Some(0));
         assert_eq!(owners.claim(ListKind::Prompts, "a", 1), None);
         let page = raw(&json!({"tools": [{"name": "a"}, {"name": "b"}]}));
-        let page = viewer(&AllowAll, &owners, None).page(ListKind::Tools, page).expect("a page");
+        let page = viewer(&PolicySet::everyone(), &owners, None).page(ListKind::Tools, page).expect("a page");
         assert_eq!(page.get(), r#"{"tools":[{"name":"b"}]}"#);
         let page = raw(&json!({"prompts": [{"name": "a"}]}));
-        let page = viewer(&AllowAll, &owners, None).page(ListKind::Prompts, page).expect("a page");
+        let page = viewer(&PolicySet::everyone(), &owners, None).page(ListKind::Prompts, page).expect("a page");
         assert_eq!(page.get(), r#"{"prompts":[{"name":"a"}]}"#);
     }
 
@@ -110,7 +116,9 @@ mod tests {
     fn uris_get_no_prefix() {
         let page = raw(&json!({"resources": [{"uri": "a://b", "name": "n"}]}));
         let text = page.get().to_owned();
-        let page = viewer(&AllowAll, &Owners::default(), Some("p_")).page(ListKind::Resources, page).expect("a page");
+        let page = viewer(&PolicySet::everyone(), &Owners::default(), Some("p_"))
+            .page(ListKind::Resources, page)
+            .expect("a page");
         assert_eq!(page.get(), text);
     }
 }

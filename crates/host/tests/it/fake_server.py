@@ -2,6 +2,7 @@
 
 Tools: echo (its arguments and _meta), add, whoami (what the client said of itself), slow (reports progress until it is
 cancelled), ask (asks the client for a name), die, fail, big, change (adds a tool), log, update (tells of a resource).
+Not listed: task (begins one with the id that it is given).
 """
 import json, os, sys, threading, time
 
@@ -105,6 +106,8 @@ def call(id, params):
     if name == "update":
         news("notifications/resources/updated", {"uri": args["uri"]})
         return text("updated")
+    if name == "task":
+        return {"task": {"taskId": args["id"], "status": "working"}}
     raise KeyError(name)
 
 
@@ -153,6 +156,8 @@ def respond(id, method, params):
     if method in ("resources/subscribe", "resources/unsubscribe") and not is_modern:
         (subscribed.add if method.endswith("/subscribe") else subscribed.discard)(params["uri"])
         return {"result": {}}
+    if method in ("tasks/get", "tasks/cancel"):
+        return {"result": dict(complete, taskId=params["taskId"], status="working")}
     if method == "tools/call":
         try:
             result = call(id, params)

@@ -3,6 +3,7 @@
 mod catalog;
 mod eras;
 mod legacy;
+mod limits;
 mod original;
 mod policy;
 mod support;

@@ -2,20 +2,29 @@
 
 use crate::support::{Rig, Worker, fake, finish};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use toolbus_client::AgentRef;
-use toolbus_host::{HostOptions, RoleRules};
+use toolbus_host::{HostOptions, LivePolicy};
 use toolbus_mcp::{ClientHello, raw};
-use toolbus_upstream::HostConfig;
+use toolbus_policy::PolicySet;
+use toolbus_upstream::{HostConfig, ServerConfig};
 
-async fn rig(era: &str) -> Rig {
-    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", era)] });
-    let rules = [("reader".to_owned(), vec!["add", "one/echo"]), ("locked".to_owned(), vec![])];
-    options.policy = Arc::new(RoleRules::new(rules).expect("patterns"));
+pub const RULES: &str = "[roles.reader]\nallow = ['add', 'one/echo']\n[roles.locked]\nallow = []";
+
+pub fn set(rules: &str) -> PolicySet {
+    PolicySet::read(rules).expect("rules").0
+}
+
+pub async fn rig_with(servers: Vec<ServerConfig>, rules: &str) -> Rig {
+    let mut options = HostOptions::new(HostConfig { servers });
+    options.policy = LivePolicy::new(set(rules));
     Rig::with(options).await
 }
 
-async fn worker(rig: &Rig, role: Option<&str>, legacy: bool) -> Worker {
+async fn rig(era: &str) -> Rig {
+    rig_with(vec![fake("one", era)], RULES).await
+}
+
+pub async fn worker(rig: &Rig, role: Option<&str>, legacy: bool) -> Worker {
     let agent = AgentRef::new("w");
     let agent = match role {
         Some(role) => agent.with_role(role),
@@ -69,6 +78,11 @@ async fn what_names_nothing_or_two_things_is_not_passed_on() {
         ("tools/call", r#"{"n\u0061me":"add","name":"whoami","arguments":{}}"#),
         ("tools/call", r#"{"name":["whoami"]}"#),
         ("tools/call", r#"["whoami"]"#),
+        // Servers that don't look at case read the second one.
+        ("tools/call", r#"{"name":"add","Name":"whoami","arguments":{}}"#),
+        ("tools/call", r#"{"name":"add","arguments":{},"Arguments":{"path":"/etc"}}"#),
+        ("resources/read", r#"{"uri":"test://two","URI":"test://one"}"#),
+        ("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"add","NAME":"greet"}}"#),
         ("resources/read", r#"{"uri":"add","uri":"test://one"}"#),
         ("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"add","name":"greet"}}"#),
         ("subscriptions/listen", r#"{"notifications":{"resourceSubscriptions":["test://one",7]}}"#),
@@ -98,4 +112,106 @@ async fn cards_are_made_for_each_role() {
     let reader = worker(&rig, Some("reader"), true).await;
     let card = rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
     assert_eq!(card.servers[0].tools.len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
+    let rig = rig_with(vec![fake("one", "legacy"), fake("two", "modern")], "[roles.reader]\nallow = ['one/add']").await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    let card = rig.card(&reader, |card| card.servers.iter().any(|server| !server.tools.is_empty())).await;
+    assert_eq!(card.servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["one"]);
+    for method in ["initialize", "tools/list", "ping", "resources/list", "logging/setLevel"] {
+        let error = reader.rpc("two", method, json!({"level": "error"})).await.error();
+        assert_eq!(error["data"]["code"], "TB0403", "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_policy_counts_at_once_for_cards_lists_and_calls() {
+    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    let policy = LivePolicy::new(set(RULES));
+    options.policy = policy.clone();
+    let rig = Rig::with(options).await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    let tools = |card: &toolbus_mcp::Card| card.servers.first().map_or(0, |server| server.tools.len());
+    rig.card(&reader, |card| tools(card) == 2).await;
+    policy.replace(set("[roles.reader]\nallow = ['whoami']"));
+    assert_eq!(reader.tool("one", "add", json!({"a": 1, "b": 2})).await.error()["data"]["code"], "TB0403");
+    reader.tool("one", "whoami", json!({})).await.text();
+    assert_eq!(names(&reader.rpc("one", "tools/list", json!({})).await.result()), ["whoami"]);
+    rig.card(&reader, |card| tools(card) == 1).await;
+    policy.replace(set("[roles.other]\nallow = ['whoami']"));
+    rig.card(&reader, |card| card.servers.is_empty()).await;
+}
+
+const CONDITIONS: &str = r#"
+[roles.reader]
+allow = ["add"]
+ask = ["whoami", "greet", "test://one"]
+[[roles.reader.rules]]
+effect = "allow"
+match = ["one/echo"]
+when = [{ pointer = "/path", prefix = "/tmp/" }]
+"#;
+
+#[tokio::test]
+async fn conditions_look_at_the_arguments_that_the_server_gets() {
+    for (server, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
+        let rig = rig_with(vec![fake("one", server)], CONDITIONS).await;
+        let reader = worker(&rig, Some("reader"), legacy).await;
+        assert_eq!(names(&reader.rpc("one", "tools/list", json!({})).await.result()), ["echo", "add", "whoami"]);
+        let echoed = reader.tool("one", "echo", json!({"path": "/tmp/a"})).await.json();
+        assert_eq!(echoed, json!({"path": "/tmp/a"}));
+        for arguments in [json!({"path": "/etc/a"}), json!({"path": "/tmp/../etc"}), json!({})] {
+            let error = reader.tool("one", "echo", arguments).await.error();
+            assert_eq!(error["data"]["code"], "TB0403", "{error}");
+        }
+        let none = reader.rpc("one", "tools/call", json!({"name": "echo"})).await.error();
+        assert_eq!(none["data"]["code"], "TB0403");
+        assert_eq!(reader.tool("one", "echo", json!(["/tmp/a"])).await.error()["data"]["code"], "TB0419");
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_can_be_read_in_two_ways_are_refused() {
+    let rig = rig_with(vec![fake("one", "legacy")], CONDITIONS).await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    let params = r#"{"name":"echo","arguments":{"path":"/tmp/a","path":"/etc/passwd"}}"#;
+    let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+    let error = finish(reader.start_raw("one", "tools/call", params).await).await.error();
+    assert_eq!(error["data"]["code"], "TB0419");
+    assert_eq!(error["message"], "tool 'echo': the arguments have a key twice");
+}
+
+#[tokio::test]
+async fn what_has_to_be_asked_for_is_listed_but_not_run() {
+    let rig = rig_with(vec![fake("one", "legacy")], CONDITIONS).await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    for (method, params) in [
+        ("tools/call", json!({"name": "whoami"})),
+        ("prompts/get", json!({"name": "greet"})),
+        ("resources/read", json!({"uri": "test://one"})),
+    ] {
+        assert_eq!(reader.rpc("one", method, params).await.error()["data"]["code"], "TB0414", "{method}");
+    }
+    let completion = json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "a", "value": ""}});
+    assert_eq!(reader.rpc("one", "completion/complete", completion).await.error()["data"]["code"], "TB0403");
+    assert_eq!(names(&reader.rpc("one", "tools/list", json!({})).await.result()), ["echo", "add", "whoami"]);
+}
+
+#[tokio::test]
+async fn a_task_is_for_the_agent_and_the_roles_of_its_call() {
+    let rules = "[roles.maker]\nallow = ['task']\n[roles.reader]\nallow = ['add']";
+    let rig = rig_with(vec![fake("one", "legacy")], rules).await;
+    let maker =
+        rig.worker(AgentRef::new("maker").with_role("maker"), worker(&rig, Some("maker"), true).await.hello).await;
+    maker.tool("one", "task", json!({"id": "t1"})).await.result();
+    assert_eq!(maker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.result()["status"], "working");
+    let thief = worker(&rig, Some("maker"), true).await;
+    assert_eq!(thief.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.error()["data"]["code"], "TB0403");
+    thief.bus.close().await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    for method in ["tasks/get", "tasks/cancel"] {
+        assert_eq!(reader.rpc("one", method, json!({"taskId": "t1"})).await.error()["data"]["code"], "TB0403");
+    }
 }

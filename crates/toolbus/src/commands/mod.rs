@@ -10,6 +10,7 @@ pub mod demo_server;
 pub mod guard;
 pub mod host;
 pub mod init;
+pub mod policy;
 pub mod ps;
 pub mod recv;
 pub mod send;

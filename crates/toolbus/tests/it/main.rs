@@ -14,6 +14,7 @@ mod kill;
 mod local;
 mod mcp_client;
 mod mcp_process;
+mod policy;
 mod process;
 mod support;
 mod up;

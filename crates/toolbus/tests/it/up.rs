@@ -34,8 +34,12 @@ impl Place {
     }
 
     pub async fn start_in(folder: TempDir, args: &[&str]) -> Self {
+        Self::start_with_log(folder, args, Stdio::null()).await
+    }
+
+    pub async fn start_with_log(folder: TempDir, args: &[&str], log: Stdio) -> Self {
         let mut command = toolbus(folder.path());
-        command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(log);
         let mut up = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(up.stdout.take().expect("it is piped")).lines();
         let mut said = String::new();

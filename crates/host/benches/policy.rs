@@ -1,0 +1,103 @@
+//! What a decision costs with a thousand rules, and a list of a thousand tools for a role. Run by `cargo xtask bench policy`.
+
+use serde_json::json;
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use toolbus_host::{Owners, Viewer};
+use toolbus_mcp::{ListKind, Raw, raw};
+use toolbus_policy::{Arguments, Item, PolicySet, Question};
+
+const RULES: usize = 1000;
+const TOOLS: usize = 1000;
+const ROUNDS: usize = 200;
+
+fn main() {
+    let set = rules();
+    println!("{:<58} {:>10} {:>10} {:>10}", "", "median", "p99", "goal");
+    let goal = Duration::from_micros(2);
+    decision(&set, "a decision by 1,000 rules: a name", "plain_500", None, goal);
+    decision(&set, "… a name of one server", "tool_250", None, goal);
+    decision(&set, "… a beginning and an end", "middle_750_x_end", None, goal);
+    decision(&set, "… a name that no rule is about", "nothing_of_the_kind", None, goal);
+    let small = json!({"path": "/tmp/a", "size": 5, "text": "hello"}).to_string();
+    decision(&set, "… with conditions on arguments", "guarded", Some(small), goal);
+    let large = json!({"text": "x".repeat(1 << 20), "path": "/tmp/a", "size": 5}).to_string();
+    decision(&set, "… with conditions on 1 MiB of arguments (text)", "guarded", Some(large), Duration::from_millis(5));
+    let items: Vec<_> = (0..40_000).map(|n| json!({"k": n, "v": "some text"})).collect();
+    let nested = json!({"items": items, "path": "/tmp/a", "size": 5}).to_string();
+    decision(
+        &set,
+        "… with conditions on 1 MB of arguments (many values)",
+        "guarded",
+        Some(nested),
+        Duration::from_millis(5),
+    );
+    list(&set);
+}
+
+/// A quarter each: names, names of servers, beginnings, and what takes an expression; and one with conditions.
+fn rules() -> PolicySet {
+    let mut text = String::from("[roles.reader]\nallow = [\n");
+    for n in 0..RULES - 1 {
+        let line = match n % 4 {
+            0 => format!("\"plain_{n}\""),
+            1 => format!("\"files/tool_{}\"", n - 1),
+            2 => format!("\"prefix_{n}_*\""),
+            _ => format!("\"middle_{}_*_end\"", n - 1),
+        };
+        writeln!(text, "{line},").expect("a string");
+    }
+    text.push_str(
+        "\"middle_750_*_end\", \"tool_250\"]\n[[roles.reader.rules]]\neffect = \"allow\"\nmatch = [\"guarded\"]\n",
+    );
+    text.push_str("when = [{ pointer = \"/path\", prefix = \"/tmp/\" }, { pointer = \"/size\", max = 10 }]\n");
+    PolicySet::read(&text).expect("rules").0
+}
+
+fn decision(set: &PolicySet, what: &str, tool: &str, arguments: Option<String>, goal: Duration) {
+    let arguments = arguments.map(|text| serde_json::value::RawValue::from_string(text).expect("JSON"));
+    let question = Question {
+        role: Some("reader"),
+        server: "files",
+        item: Item::Tool(tool),
+        arguments: arguments.as_deref().map_or(Arguments::Absent, Arguments::Known),
+    };
+    let is_large = arguments.as_ref().is_some_and(|arguments| arguments.get().len() > 100_000);
+    let times_each = if is_large { 1 } else { 1000 };
+    measure(what, goal, times_each, || drop(black_box(set.decide(black_box(&question)))));
+}
+
+fn list(set: &PolicySet) {
+    let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "size": {"type": "integer"}}});
+    let tool = |n: usize| json!({"name": format!("plain_{n}"), "description": "does something", "inputSchema": schema});
+    let page: Raw = raw(&json!({"tools": (0..TOOLS).map(tool).collect::<Vec<_>>()}));
+    let owners = Owners::default();
+    let viewer = Viewer { role: Some("reader"), policy: set, owners: &owners, server: "files", index: 0, prefix: None };
+    let goal = Duration::from_millis(1);
+    measure("tools/list of 1,000 tools, 250 of them for the role", goal, 1, || {
+        drop(black_box(viewer.page(ListKind::Tools, page.clone()).expect("a page")));
+    });
+}
+
+fn measure(what: &str, goal: Duration, times_each: u32, mut work: impl FnMut()) {
+    // Caches of the matcher are filled by the first use.
+    for _ in 0..20 {
+        work();
+    }
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let begin = Instant::now();
+            (0..times_each).for_each(|_| work());
+            begin.elapsed() / times_each
+        })
+        .collect();
+    times.sort_unstable();
+    let (median, p99) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
+    let verdict = if median <= goal { "reached" } else { "MISSED" };
+    println!("{what:<58} {:>10} {:>10} {:>10} {verdict}", shown(median), shown(p99), shown(goal));
+}
+
+fn shown(time: Duration) -> String {
+    format!("{:.2} µs", time.as_nanos() as f64 / 1000.0)
+}

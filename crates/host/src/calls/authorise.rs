@@ -1,0 +1,131 @@
+//! The one place where a request is allowed or refused, and what its permission is bound to.
+
+use super::{Job, Stop, bad_params};
+use crate::approvals;
+use crate::catalog::collision;
+use crate::failure;
+use crate::gates::CallLimits;
+use crate::task_owners::agent_of;
+use crate::translate::listen::{Filter, LISTEN};
+use tokio::time::Instant;
+use toolbus_mcp::{ListKind, Members, NameKey, Outcome, RpcError};
+use toolbus_policy::{Arguments, Decision, Effect, Item, PolicySet, Question, Reason};
+use toolbus_protocol::ErrorCode;
+
+/// A request that was not refused.
+pub struct Authorised {
+    /// Allow, or ask.
+    pub effect: Effect,
+    /// The rule, in words.
+    pub why: String,
+    pub limits: CallLimits,
+}
+
+impl Job {
+    pub(super) fn authorise(&self, key: Option<&NameKey>) -> Result<Authorised, RpcError> {
+        let policy = self.host.options.policy.current();
+        let params = Members::of(self.rpc.params.as_deref()).map_err(bad_params)?;
+        let given = params.get("arguments").map_or(Arguments::Absent, Arguments::Known);
+        let (item, arguments) = match key {
+            Some(NameKey::Tool(name)) => (Item::Tool(name), given),
+            // A completion has no arguments of its own, but those that somebody thinks of.
+            Some(NameKey::Prompt(name)) if self.is_completion() => (Item::Prompt(name), Arguments::Unknown),
+            Some(NameKey::Prompt(name)) => (Item::Prompt(name), given),
+            Some(NameKey::Uri(uri)) => (Item::Resource(uri), Arguments::Absent),
+            Some(NameKey::Task(task)) => return self.authorise_task(&policy, task),
+            None => (Item::Server, Arguments::Absent),
+        };
+        let authorised = self.permitted(&policy, item, arguments)?;
+        if self.is_completion() && authorised.effect == Effect::Ask {
+            // Nobody is asked for each letter that somebody types.
+            return Err(failure::not_allowed(item, self.server.name(), self.caller.role()));
+        }
+        if self.rpc.method == LISTEN {
+            let filter = Filter::of_listen(self.rpc.params.as_deref()).map_err(bad_params)?;
+            for uri in &filter.uris {
+                let (item, role) = (Item::Resource(uri), self.caller.role());
+                if self.permitted(&policy, item, Arguments::Absent)?.effect == Effect::Ask {
+                    return Err(failure::not_allowed(item, self.server.name(), role));
+                }
+            }
+        }
+        self.refuse_lost_name(key)?;
+        Ok(authorised)
+    }
+
+    fn is_completion(&self) -> bool {
+        self.rpc.method == "completion/complete"
+    }
+
+    fn permitted(&self, policy: &PolicySet, item: Item<'_>, arguments: Arguments<'_>) -> Result<Authorised, RpcError> {
+        let (role, server) = (self.caller.role(), self.server.name());
+        let decision: Decision<'_> = policy.decide(&Question { role, server, item, arguments });
+        match (decision.effect, decision.reason) {
+            (Effect::Deny, Reason::BadArguments(_, problem)) => {
+                let message = format!("{} '{}': {problem}", item.noun(), item.name().unwrap_or(server));
+                Err(failure::bus(ErrorCode::BadArguments, message))
+            }
+            (Effect::Deny, _) => Err(failure::not_allowed(item, server, role)),
+            (effect, reason) => Ok(Authorised { effect, why: reason.to_string(), limits: CallLimits::of(&decision) }),
+        }
+    }
+
+    /// A task is as good as the call that began it. Of one that is not remembered only the server is known.
+    fn authorise_task(&self, policy: &PolicySet, task: &str) -> Result<Authorised, RpcError> {
+        let role = self.caller.role();
+        let Some(owner) = self.host.task_owners.owner(self.server.index, task) else {
+            return self.permitted(policy, Item::Server, Arguments::Unknown);
+        };
+        if !policy.is_everyone() && owner.agent != agent_of(self.caller.mailbox()) {
+            return Err(failure::not_allowed(Item::Tool(&owner.tool), self.server.name(), role));
+        }
+        // What had to be asked for was asked for when the task began.
+        let mut authorised = self.permitted(policy, Item::Tool(&owner.tool), Arguments::Unknown)?;
+        authorised.effect = Effect::Allow;
+        Ok(authorised)
+    }
+
+    fn refuse_lost_name(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+        let Some(key) = key else { return Ok(()) };
+        let Some(owner) = self.host.catalog.owners().lost_to(key, self.server.index) else { return Ok(()) };
+        let (kind, name) = match key {
+            NameKey::Tool(name) => (ListKind::Tools, name),
+            NameKey::Prompt(name) => (ListKind::Prompts, name),
+            NameKey::Uri(name) | NameKey::Task(name) => (ListKind::Resources, name),
+        };
+        let message = collision(kind, name, self.host.servers[owner].name(), self.server.name());
+        Err(failure::bus(ErrorCode::NameCollision, message))
+    }
+
+    /// Holds the request to its limits, and to approval where that is needed. Returns when it may run.
+    pub(super) async fn enter(&mut self, authorised: &Authorised) -> Result<(), Stop> {
+        let limits = &authorised.limits;
+        if let Some((time, kind)) = &limits.deadline {
+            self.caller.cancel.limit(Instant::now() + *time, format!("{kind} allows {time:?}"));
+        }
+        let policy = &self.host.options.policy;
+        policy.gates.count(limits).map_err(|refused| failure::too_often(&refused))?;
+        if authorised.effect == Effect::Ask {
+            approvals::wait_for_approval(self, authorised).await?;
+        }
+        let policy = &self.host.options.policy;
+        self.places = tokio::select! {
+            biased;
+            places = policy.gates.enter(limits) => places,
+            () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
+        };
+        Ok(())
+    }
+
+    /// The outcome, unless it is larger than it may be.
+    pub(super) fn within_size(&self, authorised: &Authorised, outcome: Outcome) -> Outcome {
+        let Some((most, kind)) = &authorised.limits.max_result else { return outcome };
+        let (Outcome::Result(text) | Outcome::Error(text)) = &outcome;
+        let size = text.get().len();
+        if size as u64 <= *most {
+            return outcome;
+        }
+        let message = format!("the result has {size} bytes, and {kind} allows {most}");
+        failure::bus(ErrorCode::ResultTooLarge, message).into()
+    }
+}
