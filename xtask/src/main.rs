@@ -33,7 +33,7 @@ enum Task {
     Conformance(ConformanceArgs),
     /// Installs the real servers, clients and the suite, and says where.
     Parts,
-    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls.
+    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls, `bench policy` decisions.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
         Task::Bench { options } => match options.split_first() {
             Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            Some((first, _)) if first == "policy" => bench_policy(),
             _ => bench("run", options),
         },
         Task::Backlog { options } => bench("backlog", options),
@@ -106,6 +107,10 @@ fn bench(command: &str, options: Vec<String>) -> Result<(), StepError> {
     cargo("build the contenders", ["build", "--release", "--package", "toolbus", "--package", "toolbus-bench"])
         .run()?;
     Step::new("bench", "target/release/toolbus-bench").arg(command).args(options).run()
+}
+
+fn bench_policy() -> Result<(), StepError> {
+    cargo("cost of decisions", ["bench", "--package", "toolbus-host", "--bench", "policy"]).run()
 }
 
 fn simulate(options: Vec<String>) -> Result<(), StepError> {

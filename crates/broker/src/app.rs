@@ -8,7 +8,6 @@ use hyper::{Request, Response};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -26,9 +25,9 @@ pub trait HttpApp: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
-/// The certificate (DER) that the peer has proved to have, where it has one; among the extensions like its address.
+/// The certificate (DER) that the peer proved to have; among the extensions too, where TLS has verified one.
 #[derive(Debug, Clone)]
-pub struct PeerCertificate(pub Arc<[u8]>);
+pub struct PeerCertificate(pub Bytes);
 
 /// The longest pause in the middle of a request's body.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 //! What can go wrong with the broker as a whole. What goes wrong with one peer is told to that peer.
 
+use crate::tls::TlsError;
 use std::io;
 use std::sync::Arc;
 use toolbus_protocol::{ErrorCode, NameError};
@@ -18,6 +19,8 @@ pub enum BrokerError {
     Storage(Arc<StoreError>),
     #[error("can't listen: {0}")]
     Listen(Arc<io::Error>),
+    #[error("no TLS: {0}")]
+    Tls(Arc<TlsError>),
     #[error("can't start a thread: {0}")]
     Thread(Arc<io::Error>),
     #[error("no connection within the broker: there are as many connections as there may be")]

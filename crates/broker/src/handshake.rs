@@ -2,6 +2,7 @@
 
 use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
+use crate::presented::Presented;
 use crate::server::ServerShared;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -9,7 +10,7 @@ use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
-use toolbus_identity::{AuthRefusal, Credential, EndReason, Identity};
+use toolbus_identity::{AuthRefusal, EndReason, Identity};
 use toolbus_protocol::{
     BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, check_name,
     json,
@@ -75,12 +76,11 @@ impl From<AuthRefusal> for Goodbye {
     }
 }
 
-/// `known_as` is who the peer is, where that is certain without a credential.
-pub async fn greet(stream: Prefixed, known_as: Option<Identity>, server: &ServerShared) -> Option<Greeted> {
+pub async fn greet(stream: Prefixed, presented: Presented, server: &ServerShared) -> Option<Greeted> {
     let limits = Limits::default().max_payload_len(Some(MAX_HELLO_BYTES));
     let mut socket = ServerBuilder::new().limits(limits).serve(stream);
     let outcome = tokio::select! {
-        outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, known_as, server)) => {
+        outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, presented, server)) => {
             outcome.unwrap_or_else(|_| Err(Goodbye::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning())))
         }
         () = server.stop.cancelled() => {
@@ -106,7 +106,7 @@ pub async fn greet(stream: Prefixed, known_as: Option<Identity>, server: &Server
 /// Reads frames until `hello`; `None` if the peer left.
 async fn admit(
     socket: &mut Socket,
-    known_as: Option<Identity>,
+    mut presented: Presented,
     server: &ServerShared,
 ) -> Result<Option<(Identity, Hello)>, Goodbye> {
     let mut signs = 0;
@@ -129,12 +129,9 @@ async fn admit(
     let ClientFrame::Hello(hello) = frame else {
         return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected hello"));
     };
-    let identity = match known_as {
+    let identity = match presented.known_as.take() {
         Some(identity) => identity,
-        None => {
-            let credential = Credential { token: &hello.token, certificate: None, claimed: &hello.agent };
-            server.authenticator.authenticate(&credential)?
-        }
+        None => server.authenticator.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
     };
     // A name from the credential and a suffix from the peer can be too long together.
     check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;

@@ -1,8 +1,10 @@
 //! The HTTP face of the one port: health pages, the way into the bus, and mounted applications.
 
-use crate::app::{AppBody, HttpApp, PeerAddress, UntilStopped};
-use crate::prefixed::Prefixed;
+use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
+use crate::prefixed::{Prefixed, Transport};
+use crate::presented::Presented;
 use crate::server::ServerShared;
+use crate::tls::{Tls, client_certificate};
 use crate::web_origin::WebRules;
 use crate::{connection, handshake};
 use base64::Engine as _;
@@ -15,6 +17,7 @@ use hyper::header::{
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
@@ -23,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::ErrorCode;
 
@@ -39,6 +43,8 @@ pub struct Visitor {
     /// Where the listener is bound.
     bound: SocketAddr,
     peer: SocketAddr,
+    is_encrypted: bool,
+    certificate: Option<Bytes>,
     place: Mutex<Place>,
     /// Set by the first request: until then the peer has only the time for a hello.
     spoke: CancellationToken,
@@ -64,12 +70,17 @@ impl Visitor {
         unknown_peer: OwnedSemaphorePermit,
     ) -> Self {
         let place = Mutex::new(Place::Unknown { _permit: unknown_peer });
-        Self { server, bound, peer, place, spoke: CancellationToken::new() }
+        Self { server, bound, peer, is_encrypted: false, certificate: None, place, spoke: CancellationToken::new() }
     }
 
     fn rules(&self) -> WebRules<'_> {
         let options = &self.server.options;
-        WebRules { bound: self.bound, allowed_hosts: &options.allowed_hosts, allowed_origins: &options.allowed_origins }
+        WebRules {
+            bound: self.bound,
+            is_encrypted: self.is_encrypted,
+            allowed_hosts: &options.allowed_hosts,
+            allowed_origins: &options.allowed_origins,
+        }
     }
 
     /// Takes a seat for the rest of the connection, unless it has one. False if there is none.
@@ -89,7 +100,26 @@ impl Visitor {
 }
 
 /// Serves one TCP connection until it ends or becomes a bus connection.
-pub async fn serve(socket: TcpStream, visitor: Visitor) {
+pub async fn serve(socket: TcpStream, tls: Option<Arc<Tls>>, mut visitor: Visitor) {
+    let Some(tls) = tls else { return converse(socket, visitor).await };
+    // A peer has the time for a hello to come to terms about TLS, and is counted as unknown meanwhile.
+    let accepting = tokio::time::timeout(visitor.server.options.hello_timeout, tls.accept(socket));
+    let accepted = tokio::select! {
+        accepted = accepting => accepted,
+        () = visitor.server.stop.cancelled() => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => {
+            visitor.is_encrypted = true;
+            visitor.certificate = client_certificate(&stream);
+            converse(stream, visitor).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "no TLS with a peer"),
+        Err(_) => tracing::debug!("a peer took too long to begin TLS"),
+    }
+}
+
+async fn converse(socket: impl Transport + 'static, visitor: Visitor) {
     let visitor = Arc::new(visitor);
     let server = Arc::clone(&visitor.server);
     let service = service_fn(|request| {
@@ -161,6 +191,9 @@ async fn answer_by_app(mut request: Request<Incoming>, visitor: &Visitor, app: &
         return no_seat();
     }
     request.extensions_mut().insert(PeerAddress(visitor.peer));
+    if let Some(certificate) = &visitor.certificate {
+        request.extensions_mut().insert(PeerCertificate(certificate.clone()));
+    }
     let stop = visitor.server.stop.clone();
     let mut answer = app.call(request).await.map(|body| UntilStopped::boxed(body, stop));
     // Whoever the application does not know must not keep a seat from those it does.
@@ -181,15 +214,15 @@ fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
     };
     let server = Arc::clone(&visitor.server);
     let Some(seat) = server.take_seat() else { return no_seat() };
+    let presented = Presented::in_request(request.headers(), visitor.certificate.clone());
     let upgraded = hyper::upgrade::on(&mut request);
     let unknown_peer = visitor.move_out();
     let tracker = server.connections.clone();
     tracker.spawn(async move {
         let _seat = seat;
         let Ok(upgraded) = upgraded.await else { return };
-        let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
-        let stream = Prefixed::new(parts.read_buf, parts.io.into_inner());
-        let greeted = handshake::greet(stream, None, &server).await;
+        let Some(stream) = without_http(upgraded) else { return };
+        let greeted = handshake::greet(stream, presented, &server).await;
         drop(unknown_peer);
         if let Some(greeted) = greeted {
             connection::serve(greeted, &server).await;
@@ -202,6 +235,17 @@ fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     answer
+}
+
+/// The bare connection, of whichever of the two kinds [`converse`] is given.
+fn without_http(upgraded: Upgraded) -> Option<Prefixed> {
+    match upgraded.downcast::<TokioIo<TcpStream>>() {
+        Ok(parts) => Some(Prefixed::new(parts.read_buf, parts.io.into_inner())),
+        Err(upgraded) => {
+            let parts = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>().ok()?;
+            Some(Prefixed::new(parts.read_buf, parts.io.into_inner()))
+        }
+    }
 }
 
 fn no_seat() -> Answer {

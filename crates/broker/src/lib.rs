@@ -4,6 +4,7 @@
 //!   that write and read.
 //! - [`BrokerServer`] accepts connections on one port and serves the bus, the health pages and mounted
 //!   applications (`app`).
+//! - `tls` wraps connections where the operator has a certificate; `presented` is what a peer shows before `hello`.
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
 mod app;
@@ -23,8 +24,10 @@ mod http;
 mod names;
 mod outbox;
 mod prefixed;
+mod presented;
 mod server;
 mod store_threads;
+mod tls;
 mod token;
 mod web_origin;
 mod wire;
@@ -37,5 +40,6 @@ pub use directory::{
 pub use error::{BrokerError, BrokerResult};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
+pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_token};
 pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};

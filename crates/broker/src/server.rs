@@ -8,6 +8,8 @@ use crate::handshake;
 use crate::http::{self, Visitor};
 use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
+use crate::presented::Presented;
+use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,8 @@ pub struct ServerOptions {
     pub stop_limit: Duration,
     /// Where connections and refusals are written down.
     pub audit: Option<AuditLog>,
+    /// Without it connections are in plain text.
+    pub tls: Option<TlsSettings>,
 }
 
 impl Default for ServerOptions {
@@ -58,6 +62,7 @@ impl Default for ServerOptions {
             allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
             audit: None,
+            tls: None,
         }
     }
 }
@@ -93,7 +98,15 @@ impl BrokerServer {
         authenticator: Box<dyn Authenticator>,
         options: ServerOptions,
     ) -> Arc<Self> {
-        let authenticator: Arc<dyn Authenticator> = Arc::from(authenticator);
+        Self::with_authenticator(core, Arc::from(authenticator), options)
+    }
+
+    /// The same for an authenticator that others use as well.
+    pub fn with_authenticator(
+        core: Arc<BrokerCore>,
+        authenticator: Arc<dyn Authenticator>,
+        options: ServerOptions,
+    ) -> Arc<Self> {
         let names = Arc::new(BrokerNames::new(Arc::clone(&authenticator), core.hosts()));
         core.set_names(Arc::clone(&names) as Arc<dyn Names>);
         let shared = Arc::new(ServerShared {
@@ -143,7 +156,8 @@ impl BrokerServer {
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
             let _seat = seat;
-            if let Some(greeted) = handshake::greet(Prefixed::new(Bytes::new(), ours), Some(identity), &server).await {
+            let pipe = Prefixed::new(Bytes::new(), ours);
+            if let Some(greeted) = handshake::greet(pipe, Presented::known_as(identity), &server).await {
                 connection::serve(greeted, &server).await;
             }
         });
@@ -158,8 +172,11 @@ impl BrokerServer {
     /// Serves until [`BrokerServer::stop`] or until storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let bound = listener.local_addr()?;
+        let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
         let outcome = tokio::select! {
-            () = self.accept_loop(listener, bound) => Ok(()),
+            () = self.accept_loop(listener, bound, tls.as_ref()) => Ok(()),
+            () = follow(tls.clone()) => Ok(()),
             () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
         };
@@ -179,7 +196,7 @@ impl BrokerServer {
 
     /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
     /// accepting would not.
-    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr) {
+    async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr, tls: Option<&Arc<Tls>>) {
         let mut troubled = false;
         loop {
             match listener.accept().await {
@@ -194,7 +211,7 @@ impl BrokerServer {
                         continue;
                     }
                     let visitor = Visitor::new(Arc::clone(&self.shared), bound, peer, permit);
-                    self.shared.connections.spawn(http::serve(socket, visitor));
+                    self.shared.connections.spawn(http::serve(socket, tls.cloned(), visitor));
                 }
                 Err(error) => {
                     if !troubled {
@@ -205,6 +222,14 @@ impl BrokerServer {
                 }
             }
         }
+    }
+}
+
+/// Follows the certificate's files. Never ends.
+async fn follow(tls: Option<Arc<Tls>>) {
+    match tls {
+        Some(tls) => tls.follow().await,
+        None => std::future::pending().await,
     }
 }
 

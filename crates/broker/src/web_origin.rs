@@ -11,12 +11,15 @@ use toolbus_protocol::ErrorCode;
 pub struct WebRules<'a> {
     /// Where the listener is bound.
     pub bound: SocketAddr,
+    /// Over TLS: then the client has checked the name that it calls us by.
+    pub is_encrypted: bool,
     pub allowed_hosts: &'a [String],
     pub allowed_origins: &'a [String],
 }
 
 impl WebRules<'_> {
-    /// Every name that the request calls us by has to be ours; it has to call us something.
+    /// Every name that the request calls us by has to be ours; it has to call us something. Over TLS a name that was
+    /// rebound to our address has failed before, because our certificate is not for it.
     pub fn check_host<B>(&self, request: &Request<B>) -> Result<(), ErrorCode> {
         let mut named = request.headers().get_all(HOST).iter().peekable();
         let known = named.peek().is_some()
@@ -29,7 +32,7 @@ impl WebRules<'_> {
         if authority.as_str().contains('@') {
             return false;
         }
-        if is_loopback(authority) {
+        if self.is_encrypted || is_loopback(authority) {
             return true;
         }
         let allowed = |allowed: &String| {
@@ -66,11 +69,12 @@ impl WebRules<'_> {
     }
 
     fn is_own_page(&self, origin: &HeaderValue) -> bool {
-        let Some(authority) = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://")) else {
+        let (scheme, usual_port) = if self.is_encrypted { ("https://", 443) } else { ("http://", 80) };
+        let Some(authority) = origin.to_str().ok().and_then(|origin| origin.strip_prefix(scheme)) else {
             return false;
         };
         let Ok(authority) = authority.parse::<Authority>() else { return false };
-        let port = authority.port_u16().unwrap_or(80);
+        let port = authority.port_u16().unwrap_or(usual_port);
         !authority.as_str().contains('@') && port == self.bound.port() && is_loopback(&authority)
     }
 }
@@ -102,7 +106,7 @@ mod tests {
     fn check(bound: &str, host: Option<&str>, allowed: &[&str]) -> bool {
         let allowed_hosts: Vec<String> = allowed.iter().map(ToString::to_string).collect();
         let bound = bound.parse().expect("an address");
-        let rules = WebRules { bound, allowed_hosts: &allowed_hosts, allowed_origins: &[] };
+        let rules = WebRules { bound, is_encrypted: false, allowed_hosts: &allowed_hosts, allowed_origins: &[] };
         let mut request = Request::get("/mcp");
         if let Some(host) = host {
             request = request.header(HOST, host);

@@ -15,6 +15,9 @@ pub enum BrokerError {
     Rejected { code: Option<ErrorCode>, reason: String, id: Option<MsgId> },
     #[error("no connection to the broker: {0}")]
     Transport(String),
+    /// Either end does not accept the other's certificate, or only one of them speaks TLS.
+    #[error("no secure connection to the broker: {0}")]
+    Tls(String),
     #[error("the broker's answer makes no sense: {0}")]
     Protocol(String),
     #[error("no answer within {0:?}")]

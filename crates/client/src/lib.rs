@@ -2,7 +2,7 @@
 //!
 //! [`BrokerClient`] is one agent's connection; [`MultiplexedClient`] adds many requests in flight on it. Behind both is
 //! a `session`, the part that outlives a connection: what has no receipt yet, what is to be acknowledged, who waits for
-//! which reply. `link` makes connections, `turn` moves frames, `supervisor` reconnects.
+//! which reply. `link` makes connections, `tls` secures them, `turn` moves frames, `supervisor` reconnects.
 
 mod ask;
 mod call;
@@ -18,6 +18,7 @@ mod session;
 mod shared;
 mod supervisor;
 mod terms;
+mod tls;
 mod turn;
 
 pub use ask::{Ask, AskMode, Reply};
@@ -26,7 +27,7 @@ pub use client::{BrokerClient, SendOptions};
 pub use error::{BrokerError, BrokerResult};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
-pub use options::ClientOptions;
+pub use options::{ClientOptions, TlsOptions};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, MsgId, Status,

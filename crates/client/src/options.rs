@@ -1,6 +1,7 @@
 //! Every limit of the client, by name.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 use toolbus_protocol::Framing;
 
@@ -24,6 +25,17 @@ pub struct ClientOptions {
     /// How many attempts in a row may fail before the client closes; without a number it never gives up.
     pub reconnect_attempts: Option<NonZeroU32>,
     pub max_frame_bytes: usize,
+    pub tls: TlsOptions,
+}
+
+/// For brokers at `wss://`. Files are read for every connection, so that renewed ones count.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Trusted instead of the system's certificates (PEM).
+    pub ca_cert: Option<PathBuf>,
+    /// Ours, for a broker that knows its clients by certificate; both or none (PEM).
+    pub client_cert: Option<PathBuf>,
+    pub client_key: Option<PathBuf>,
 }
 
 impl Default for ClientOptions {
@@ -39,6 +51,7 @@ impl Default for ClientOptions {
             reconnect: true,
             reconnect_attempts: None,
             max_frame_bytes: 64 << 20,
+            tls: TlsOptions::default(),
         }
     }
 }

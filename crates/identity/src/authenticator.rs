@@ -36,6 +36,11 @@ impl AuthRefusal {
 pub trait Authenticator: Send + Sync {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal>;
 
+    /// The role of the agent of that name, where that is known without it being there.
+    fn role_of(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// Whether the agent of that name may act as a host, connected or not.
     fn is_host(&self, _name: &str) -> bool {
         false

@@ -9,6 +9,7 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMark {
     inode: u64,
+    mode: u32,
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
@@ -20,10 +21,16 @@ impl FileMark {
         let found = fs::metadata(path).ok()?;
         Some(Self {
             inode: found.ino(),
+            mode: found.mode(),
             bytes: found.len(),
             modified: (found.mtime(), found.mtime_nsec()),
             changed: (found.ctime(), found.ctime_nsec()),
         })
+    }
+
+    /// Whether anybody but its owner may write to it.
+    pub fn others_may_write(&self) -> bool {
+        self.mode & 0o022 != 0
     }
 }
 
@@ -37,7 +44,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     name.push(format!(".new-{}", std::process::id()));
     let draft = folder.join(name);
     // What an earlier process of this number left behind may be readable by more than its owner.
-    fs::remove_file(&draft).or_else(|error| ignore_missing(error))?;
+    fs::remove_file(&draft).or_else(ignore_missing)?;
     let written = write_new(&draft, bytes).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         fs::remove_file(&draft).ok();

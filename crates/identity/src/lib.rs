@@ -3,12 +3,19 @@
 //!
 //! - [`Authenticator`] is the seam; `shared_token` is the original's way, one secret for all.
 //! - [`Registry`] knows the broker's own tokens, [`AgentsFolder`] manages them.
+//! - [`JwtAuthenticator`] and [`CertificateAuthenticator`] know those whom others vouch for; [`Chain`] asks whoever is
+//!   responsible for what is presented. [`read_auth`] reads their configuration.
 //! - [`Identity`] is what the broker believes of a connection; [`Standing`] is for how long.
 
 mod authenticator;
 mod binding;
+mod certificate;
+mod chain;
+mod config;
 mod files;
 mod identity;
+mod jwt;
+mod patterns;
 mod registry;
 mod shared_token;
 mod standing;
@@ -16,8 +23,13 @@ mod token;
 
 pub use authenticator::{AuthRefusal, Authenticator, Credential};
 pub use binding::{BadAgentName, check_agent_name};
+pub use certificate::{CertificateAuthenticator, CertificateConfig, NameField};
+pub use chain::Chain;
+pub use config::{AuthConfig, AuthConfigError, Position, read_auth};
 pub use files::{FileMark, write_private};
 pub use identity::{Identity, OWN_NAME, Rights, mailbox_of, principal_of};
+pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
+pub use patterns::{BadPattern, Pattern};
 pub use registry::{
     AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
     LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,

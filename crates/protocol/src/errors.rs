@@ -70,6 +70,8 @@ codes! {
         "Use the credential's own name or `NAME#suffix`; `~` stands for it.";
     NotYourRole = "TB0115", "not_your_role", "The credential is for another role.",
         "Leave the role out: it comes with the credential. `toolbus agent add NAME --role ROLE` makes one for it.";
+    CannotCheck = "TB0116", "cannot_check", "The credential can't be checked right now.",
+        "Try again in a moment: the keys of its issuer are being fetched.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",

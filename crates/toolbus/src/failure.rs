@@ -45,8 +45,6 @@ pub enum Failure {
     #[error("{0}")]
     Stdio(#[from] toolbus_worker::StdioError),
     #[error("{0}")]
-    Pattern(#[from] toolbus_host::BadPattern),
-    #[error("{0}")]
     Host(#[from] toolbus_host::HostError),
     #[error("--loopback-role on {address}, which other machines can reach")]
     OpenToAll { address: SocketAddr },
@@ -54,10 +52,20 @@ pub enum Failure {
         "--shared-token-file on {address}, which other machines can reach: one secret for all is for loopback only"
     )]
     SharedToAll { address: SocketAddr },
-    #[error("{0}")]
-    Agents(#[from] toolbus_identity::RegistryError),
     #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
     RoleWithoutSharedToken,
+    #[error("{0}")]
+    Jwt(#[from] toolbus_identity::JwtError),
+    #[error("no TLS: {0}")]
+    Tls(#[from] toolbus_broker::TlsError),
+    #[error(
+        "{address} can be reached by other machines, and without TLS whoever is on the way reads tokens and messages"
+    )]
+    PlainText { address: SocketAddr },
+    #[error("{0}")]
+    Registry(#[from] toolbus_identity::RegistryError),
+    #[error("{} holds something other than a token", file.display())]
+    NotATokenFile { file: PathBuf },
     #[error("{} is there already", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
@@ -88,6 +96,12 @@ pub enum Failure {
     BadReply(String),
     #[error("{0}")]
     Audit(#[from] toolbus_audit::AuditError),
+    #[error("can't use what the host keeps in {}: {source}", folder.display())]
+    State { folder: PathBuf, source: io::Error },
+    #[error("no call, or more than one, waits for approval under {id:?}")]
+    NoApproval { id: String },
+    #[error("host {host}: {message}")]
+    RefusedByHost { host: String, message: String, code: Option<ErrorCode> },
     #[error("{0}")]
     Pins(#[from] toolbus_host::pins::PinFileError),
     #[error("no host has seen any tools yet, as far as {} knows", folder.display())]
@@ -103,12 +117,22 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// From a host's error in its MCP form.
+    pub fn refused_by_host(host: &str, error: &serde_json::value::RawValue) -> Self {
+        let error = toolbus_mcp::Members::of(Some(error)).unwrap_or_default();
+        let data = toolbus_mcp::Members::of(error.get("data")).unwrap_or_default();
+        let code = data.text("code").and_then(|code| ErrorCode::from_code(&code));
+        let message = error.text("message").unwrap_or_default();
+        Self::RefusedByHost { host: host.to_owned(), message, code }
+    }
+
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Client(error) => error.code(),
             Self::Broker(error) => error.code(),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
+            Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
     }
@@ -116,7 +140,7 @@ impl Failure {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Config(failure) => Some(failure.hint()),
-            Self::Agents(error) => error.hint(),
+            Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
@@ -131,7 +155,6 @@ impl Failure {
     fn fixed_hint(&self) -> Option<&'static str> {
         match self {
             Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
-            Self::Pattern(_) => Some("a pattern is a name, in which * stands for anything"),
             Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
             Self::SharedToAll { .. } => {
                 Some("give each agent a token of its own: `toolbus agent add NAME --role ROLE`")
@@ -139,6 +162,14 @@ impl Failure {
             Self::RoleWithoutSharedToken => {
                 Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
             }
+            Self::Jwt(_) => Some("correct [auth.jwt] in toolbus.toml, or the keys that it names"),
+            Self::Tls(_) => {
+                Some("--tls-cert and --tls-key name PEM files: the certificate with its chain, and its key")
+            }
+            Self::PlainText { .. } => {
+                Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept it with --insecure")
+            }
+            Self::NotATokenFile { .. } => Some("choose another file; this one is left as it is"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),
@@ -164,6 +195,10 @@ impl Failure {
             Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
             Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
             Self::CallTimeout { .. } => Some("give it more time with --deadline"),
+            Self::State { .. } => {
+                Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
+            }
+            Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
             Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
             Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
             Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows what is held back"),

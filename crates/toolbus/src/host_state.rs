@@ -1,6 +1,5 @@
 //! What a host keeps on disk between its runs: pins, approvals and the audit log, in a folder of its own.
 
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::folders::data_folder;
 use clap::Args;
@@ -8,30 +7,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_host::pins::LOCK_FILE;
-use toolbus_host::{HostOptions, PinOptions, Pins};
+use toolbus_host::{Approvals, HostOptions, PinOptions, Pins};
+use toolbus_upstream::PinMode;
 
 pub const AUDIT_FOLDER: &str = "audit";
 const HOSTS_FOLDER: &str = "hosts";
 
-/// Where the host of that name keeps things, beside a broker's data or in the user's data folder.
-pub fn folder_of(data: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
-    let data = data.map_or_else(data_folder, |data| Ok(data.to_owned()))?;
-    Ok(data.join(HOSTS_FOLDER).join(name))
+/// Where a host keeps things, as far as it is known before its name is.
+pub struct StatePlace {
+    /// The folder that somebody named.
+    pub state: Option<PathBuf>,
+    /// The toolbus.toml that counts.
+    pub config: Option<PathBuf>,
+    pub pin: PinMode,
 }
 
-/// Opens everything that is kept in the folder and hands it to the host.
-pub fn open(folder: &Path, config: &Config, options: &mut HostOptions) -> Result<(), Failure> {
-    let audit = AuditLog::open(&folder.join(AUDIT_FOLDER), AuditOptions::default())?;
-    let pins = PinOptions {
-        state: Some(folder.to_owned()),
-        lock_file: Some(lock_file(config.file.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE))),
-        mode: config.pin,
-        audit: Some(audit.clone()),
-    };
-    options.pins = Arc::new(Pins::open(pins)?);
-    options.audit = Some(audit);
-    options.state = Some(folder.to_owned());
-    Ok(())
+impl StatePlace {
+    /// Opens everything that the host of that name keeps, and hands it to the host. Without a folder of its own it is beside
+    /// a broker's data, or in the user's data folder.
+    pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<(), Failure> {
+        let folder = match &self.state {
+            Some(folder) => folder.clone(),
+            None => data.map_or_else(data_folder, |data| Ok(data.to_owned()))?.join(HOSTS_FOLDER).join(name),
+        };
+        let audit = AuditLog::open(&folder.join(AUDIT_FOLDER), AuditOptions::default())?;
+        let lock_file = lock_file(self.config.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE));
+        let pins = PinOptions {
+            state: Some(folder.clone()),
+            lock_file: Some(lock_file),
+            mode: self.pin,
+            audit: Some(audit.clone()),
+        };
+        options.pins = Arc::new(Pins::open(pins)?);
+        let approvals = Approvals::open(&folder);
+        options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);
+        options.audit = Some(audit);
+        Ok(())
+    }
 }
 
 /// The lock file stands beside the configuration that it belongs to.

@@ -1,14 +1,14 @@
 //! What `up` and `host` share: which servers to host, under which name and rules, and the run itself.
 
 use crate::commands::parse_duration;
-use crate::config::Config;
+use crate::config::{Config, ConfigFailure};
 use crate::failure::Failure;
-use crate::host_state;
+use crate::host_state::StatePlace;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use toolbus_host::{AllowAll, HostOptions, Policy, RoleRules};
+use toolbus_host::{HostOptions, LivePolicy};
+use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
 
 #[derive(Args)]
@@ -31,6 +31,24 @@ pub struct HostingArgs {
 }
 
 const DEFAULT_NAME: &str = "host";
+
+/// Where identities come from, and with them what counts where the file names no roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identities {
+    /// Names and roles are what peers say: everybody may use everything.
+    SharedToken,
+    /// Each agent has its own: the built-in roles count.
+    Credentials,
+}
+
+impl Identities {
+    pub fn policy(self, read: PolicySet) -> PolicySet {
+        match self {
+            Self::SharedToken => read.for_shared_token(),
+            Self::Credentials => read,
+        }
+    }
+}
 
 /// What is to be hosted.
 pub struct Hosting {
@@ -58,23 +76,18 @@ impl HostingArgs {
         Ok(config)
     }
 
-    /// Opens what the host of that name keeps on disk.
-    pub fn open_state(
-        &self,
-        hosting: &mut Hosting,
-        config: &Config,
-        data: Option<&Path>,
-        name: &str,
-    ) -> Result<(), Failure> {
-        let folder = match &self.state {
-            Some(folder) => folder.clone(),
-            None => host_state::folder_of(data, name)?,
-        };
-        host_state::open(&folder, config, &mut hosting.options)
+    /// Where the host keeps what has to outlive it.
+    pub fn state_place(&self, config: &Config) -> StatePlace {
+        StatePlace { state: self.state.clone(), config: config.file.clone(), pin: config.pin }
+    }
+
+    /// The file that was read at the start, and no other: where it is gone, another must not take its place.
+    pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
+        Config::load(Some(file), self.mcp_config.as_deref())
     }
 
     /// Hosts what is configured; where that is nothing, the demo server if it is wanted.
-    pub fn hosting(&self, config: &Config, or_demo: bool) -> Result<Hosting, Failure> {
+    pub fn hosting(&self, config: &Config, mode: Identities, or_demo: bool) -> Result<Hosting, Failure> {
         let mut servers = config.servers.clone();
         let demo = servers.is_empty() && or_demo;
         let me = std::env::current_exe().map_err(Failure::Runtime)?;
@@ -87,14 +100,25 @@ impl HostingArgs {
         let guard = GuardCommand { program: me, args: vec![OsString::from("guard")] };
         let connection =
             ConnectionOptions { guard: Some(guard), start_timeout: self.start_timeout, ..ConnectionOptions::default() };
-        let policy: Arc<dyn Policy> = match config.roles.is_empty() {
-            true => Arc::new(AllowAll),
-            false => Arc::new(RoleRules::new(config.roles.clone())?),
-        };
+        let policy = LivePolicy::new(mode.policy(config.policy.clone()));
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let options = HostOptions { policy, connection, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_without_roles_depends_on_where_identities_come_from() {
+        let (none, _) = PolicySet::read("").expect("rules");
+        assert!(Identities::SharedToken.policy(none.clone()).is_everyone());
+        assert!(!Identities::Credentials.policy(none).is_everyone());
+        let (some, _) = PolicySet::read("[roles.a]\nallow = ['x']").expect("rules");
+        assert!(!Identities::SharedToken.policy(some).is_everyone());
     }
 }

@@ -16,8 +16,10 @@ mod nearest;
 mod no_broker;
 mod progress;
 mod reach;
+mod reload;
 mod roles;
 mod schema;
+mod send_rules;
 mod show;
 mod stop;
 mod table;
@@ -52,6 +54,11 @@ enum Command {
     Host(commands::host::HostArgs),
     /// Start the broker alone: durable mailboxes behind a WebSocket, and the MCP endpoint.
     Broker(commands::broker::BrokerCommandArgs),
+    /// Manage who may connect: agents, their roles and their tokens.
+    Agent(commands::agent::AgentArgs),
+    /// Explain what the rules of toolbus.toml say.
+    #[command(subcommand)]
+    Policy(commands::policy::PolicyCommand),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
@@ -60,6 +67,8 @@ enum Command {
     Recv(commands::recv::RecvArgs),
     /// Ask an agent a question and wait for the answer.
     Ask(commands::ask::AskArgs),
+    /// Show the calls that wait for approval, and decide about them.
+    Approvals(commands::approvals::ApprovalsArgs),
     /// Pin tools to their definitions, and look at those that have changed.
     Pin(commands::pin::PinArgs),
     /// Check and read the audit logs: who did what, and what was refused.
@@ -74,9 +83,20 @@ enum Command {
 
 /// The exit code of a call that did not come to the tool's own answer; 1 is the tool's error.
 const NO_ANSWER: u8 = 2;
+/// The exit code of `policy check` without a decision; 0, 1 and 2 are decisions.
+const NO_DECISION: u8 = 3;
 
 fn main() -> ExitCode {
-    let command = Args::parse().command;
+    let command = match Args::try_parse() {
+        Ok(args) => args.command,
+        Err(error) => {
+            error.print().ok();
+            // Elsewhere 2 is how wrong usage ends; there it is an answer.
+            let is_policy = std::env::args_os().nth(1).is_some_and(|word| word == "policy");
+            let code = if is_policy && error.use_stderr() { NO_DECISION.into() } else { error.exit_code() };
+            return ExitCode::from(u8::try_from(code).unwrap_or(1));
+        }
+    };
     // It has no use for a runtime, and its one purpose is to be there.
     if let Command::Guard(args) = &command {
         return commands::guard::run(args);
@@ -97,7 +117,11 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
-    let is_call = matches!(command, Command::Call(_));
+    let failed = match command {
+        Command::Call(_) => Some(NO_ANSWER),
+        Command::Policy(_) => Some(NO_DECISION),
+        _ => None,
+    };
     let outcome = runtime.block_on(run(command));
     // A blocking read of standard input must not keep the process.
     runtime.shutdown_background();
@@ -105,7 +129,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let code = failure::report(&error);
-            if is_call { ExitCode::from(NO_ANSWER) } else { code }
+            failed.map_or(code, ExitCode::from)
         }
     }
 }
@@ -113,16 +137,19 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
     let done = match command {
         Command::Call(args) => return commands::call::run(args).await,
+        Command::Policy(command) => return commands::policy::run(command),
         Command::Up(args) => commands::up::run(args).await,
         Command::Init(args) => commands::init::run(args).await,
         Command::Tools(args) => commands::tools::run(args).await,
         Command::Connect(args) => commands::connect::run(args).await,
         Command::Host(args) => commands::host::run(args).await,
         Command::Broker(args) => commands::broker::run(args).await,
+        Command::Agent(args) => commands::agent::run(args),
         Command::Ps(args) => commands::ps::run(args).await,
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,
         Command::Ask(args) => commands::ask::run(args).await,
+        Command::Approvals(args) => commands::approvals::run(args).await,
         Command::Pin(args) => commands::pin::run(args).await,
         Command::Audit(args) => commands::audit::run(args).await,
         Command::DemoServer => commands::demo_server::run().await,

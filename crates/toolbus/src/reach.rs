@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use toolbus_broker::{OWN_NAME, TokenError, read_token};
-use toolbus_client::{BrokerClient, ClientOptions};
+use toolbus_client::{BrokerClient, ClientOptions, TlsOptions};
 use toolbus_protocol::AgentRef;
 
 /// How long it may take to find out that there is no broker.
@@ -25,6 +25,15 @@ pub struct BusArgs {
     /// File with the token. Without it: TOOLBUS_TOKEN, or the token of a broker of this user on this machine.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Certificate to trust a wss:// broker by (PEM). Default: those of the system.
+    #[arg(long, env = "TOOLBUS_CA_CERT", value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
+    /// Our certificate (PEM), for a wss:// broker that knows its clients by certificate.
+    #[arg(long, env = "TOOLBUS_CLIENT_CERT", requires = "client_key", value_name = "FILE")]
+    client_cert: Option<PathBuf>,
+    /// Key of that certificate (PEM).
+    #[arg(long, env = "TOOLBUS_CLIENT_KEY", requires = "client_cert", value_name = "FILE")]
+    client_key: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -85,13 +94,21 @@ impl BusArgs {
             warning.into_iter().for_each(|warning| eprintln!("{warning}"));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
-        let options = ClientOptions { reconnect, ..ClientOptions::default() };
+        let options = ClientOptions { reconnect, tls: self.tls(), ..ClientOptions::default() };
         let token = match self.token(who, local) {
             // Without a broker there is no token either; that is not what to look for then.
             Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
             token => token?,
         };
         Ok(BrokerClient::connect_with(&url, agent, &token, options).await?)
+    }
+
+    fn tls(&self) -> TlsOptions {
+        TlsOptions {
+            ca_cert: self.ca_cert.clone(),
+            client_cert: self.client_cert.clone(),
+            client_key: self.client_key.clone(),
+        }
     }
 
     /// Never from the command line: that is visible to everyone on the machine.
@@ -103,6 +120,10 @@ impl BusArgs {
             && !token.trim().is_empty()
         {
             return Ok(token.trim().to_owned());
+        }
+        // Whoever has a certificate to show needs no token, and means to be known by the former.
+        if self.client_cert.is_some() {
+            return Ok(String::new());
         }
         let folder = match local.data {
             Some(folder) => folder,
@@ -119,7 +140,11 @@ impl BusArgs {
 }
 
 async fn somebody_listens(url: &str) -> bool {
-    let address = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let mut address = rest.split('/').next().unwrap_or_default().to_owned();
+    if !address.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(':') {
+        address.push_str(if scheme == "ws" { ":80" } else { ":443" });
+    }
     let connecting = tokio::net::TcpStream::connect(address);
     matches!(tokio::time::timeout(PROBE, connecting).await, Ok(Ok(_)))
 }

@@ -31,16 +31,19 @@ impl Welcome<'_> {
         text.push_str(&self.for_stdio());
         text.push_str(&self.for_http());
         if self.broker.address.ip().is_unspecified() {
-            text.push_str(
-                "\nFrom other machines: put this machine's name or address in the place of 127.0.0.1 (--allow-host NAME \
-                 lets clients in by a name).\n",
-            );
-            if !self.broker.tls {
-                text.push_str("There is no TLS (--tls-cert, --tls-key): tokens and calls can be read on the way.\n");
-            }
+            text.push_str(self.words_for_elsewhere());
         }
         text.push_str(&format!("\nTry in another terminal:\n{}", self.next_commands()));
         text
+    }
+
+    fn words_for_elsewhere(&self) -> &'static str {
+        if self.broker.is_secure {
+            return "\nFrom other machines: put a name that the certificate is for in the place of 127.0.0.1, and give \
+                    them a token (`toolbus agent add`).\n";
+        }
+        "\nFrom other machines: put this machine's name or address in the place of 127.0.0.1 (--allow-host NAME lets \
+         clients in by a name), and give them a token. There is no TLS: use a private network.\n"
     }
 
     fn hosted(&self) -> String {
@@ -115,9 +118,8 @@ impl Welcome<'_> {
             }
         };
         format!(
-            "\nMCP clients that speak HTTP:\n  {}://{}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
-            if self.broker.tls { "https" } else { "http" },
-            from_here(self.broker.address),
+            "\nMCP clients that speak HTTP:\n  {}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
+            self.broker.web_address(),
             endpoint::PATH,
             quoted(&self.token_file()),
         )
@@ -140,7 +142,8 @@ impl Welcome<'_> {
     }
 
     fn bus_url(&self) -> String {
-        format!("{}://{}/bus", if self.broker.tls { "wss" } else { "ws" }, from_here(self.broker.address))
+        let scheme = if self.broker.is_secure { "wss" } else { "ws" };
+        format!("{scheme}://{}/bus", from_here(self.broker.address))
     }
 
     fn token_file(&self) -> String {

@@ -5,6 +5,7 @@
 mod apps;
 mod attach;
 mod bad_frames;
+mod bearer;
 mod congestion;
 mod first_frame;
 mod health;

@@ -1,7 +1,9 @@
-//! The client against a broker in the same process, over pipes that can be cut.
+//! The client against a broker in the same process, over pipes that can be cut and over TLS.
 
 #![allow(clippy::unwrap_used)]
 
 mod cancels;
+mod pki;
 mod replies;
 mod support;
+mod tls;

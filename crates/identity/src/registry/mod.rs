@@ -77,6 +77,10 @@ impl Authenticator for Registry {
         Ok(Identity { agent, rights: holder.rights, standing: key.standing.clone() })
     }
 
+    fn role_of(&self, name: &str) -> Option<String> {
+        self.watched.table().role_of(name).map(str::to_owned)
+    }
+
     fn is_host(&self, name: &str) -> bool {
         self.watched.table().is_host(name)
     }

@@ -12,7 +12,8 @@ use std::time::SystemTime;
 pub struct Table {
     keys: HashMap<String, Key>,
     hosts: HashSet<String>,
-    names: HashSet<String>,
+    /// With their roles.
+    names: HashMap<String, String>,
 }
 
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Table {
     pub fn next(file: &AgentsFile, before: &Self) -> Self {
         let mut table = Self::default();
         for agent in &file.agents {
-            table.names.insert(agent.name.clone());
+            table.names.insert(agent.name.clone(), agent.role.clone());
             if agent.host && agent.revoked.is_none() {
                 table.hosts.insert(agent.name.clone());
             }
@@ -62,13 +63,17 @@ impl Table {
         self.keys.get(id)
     }
 
+    pub fn role_of(&self, name: &str) -> Option<&str> {
+        self.names.get(name).map(String::as_str)
+    }
+
     pub fn is_host(&self, name: &str) -> bool {
         self.hosts.contains(name)
     }
 
     /// Revoked ones included: their names are not free for others.
     pub fn knows(&self, name: &str) -> bool {
-        self.names.contains(name)
+        self.names.contains_key(name)
     }
 
     /// Ends keys whose time is over.

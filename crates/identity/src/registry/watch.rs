@@ -24,6 +24,9 @@ impl Watched {
     /// Files are waited for on a thread of its own, which ends soon after the last user is gone.
     pub fn start(file: PathBuf) -> Result<Arc<Self>, RegistryError> {
         let mark = FileMark::of(&file);
+        if mark.is_some_and(|mark| mark.others_may_write()) {
+            tracing::warn!("{} can be written by others, who can let in anybody; chmod 600 ends that", file.display());
+        }
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
         let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(mark) });
         let weak = Arc::downgrade(&watched);

@@ -3,10 +3,12 @@
 
 use super::tell;
 use crate::failure::Failure;
-use crate::hosting::HostingArgs;
+use crate::hosting::{HostingArgs, Identities};
 use crate::reach::{BusArgs, LocalAgent};
-use crate::stop::stop_signal;
+use crate::reload;
+use crate::stop::service_stop_signal;
 use clap::Args;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_broker::OWN_NAME;
@@ -22,6 +24,10 @@ Examples:
 pub struct HostArgs {
     #[command(flatten)]
     hosting: HostingArgs,
+    /// Where toolbus.toml has no [roles], let agents of every role use everything, and not only those of the broker's own
+    /// machine. For brokers with a shared token.
+    #[arg(long)]
+    everyone: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -33,8 +39,9 @@ const LASTING_RUN: Duration = Duration::from_secs(10);
 
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let mut hosting = args.hosting.hosting(&config, false)?;
-    let stop = stop_signal()?;
+    let mode = if args.everyone { Identities::SharedToken } else { Identities::Credentials };
+    let mut hosting = args.hosting.hosting(&config, mode, false)?;
+    let stop = service_stop_signal()?;
     // A token that somebody gave has a name with it; the one that a broker made for its own machine's host has this.
     let me = match !hosting.is_named && args.bus.has_token() {
         true => OWN_NAME.to_owned(),
@@ -42,6 +49,9 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     };
     let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
     tell(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
+    let (place, data) = (args.hosting.state_place(&config), config.data.clone());
+    let policy = Arc::clone(&hosting.options.policy);
+    tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = BACKOFF;
     let mut has_state = false;
     loop {
@@ -55,7 +65,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
                 // Only now is it known whose state it is.
                 if !has_state {
                     let name = client.me().session_id;
-                    args.hosting.open_state(&mut hosting, &config, config.data.as_deref(), &name)?;
+                    place.open(&mut hosting.options, data.as_deref(), &name)?;
                     has_state = true;
                 }
                 serve(client, &hosting.options, &stop).await

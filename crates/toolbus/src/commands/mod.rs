@@ -1,5 +1,7 @@
 //! One file per command.
 
+pub mod agent;
+pub mod approvals;
 pub mod ask;
 pub mod audit;
 pub mod broker;
@@ -10,6 +12,7 @@ pub mod guard;
 pub mod host;
 pub mod init;
 pub mod pin;
+pub mod policy;
 pub mod ps;
 pub mod recv;
 pub mod send;
@@ -34,16 +37,17 @@ pub fn tell(line: &str) {
     }
 }
 
-/// Reads a duration such as `500ms`, `30s`, `5m` or `2h`; a bare number counts seconds.
+/// Reads a duration such as `500ms`, `30s`, `5m`, `2h` or `30d`; a bare number counts seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "a duration looks like 500ms, 30s, 5m or 2h".to_owned())?;
+    let number: u64 = digits.parse().map_err(|_| "a duration looks like 500ms, 30s, 5m, 2h or 30d".to_owned())?;
     let millis = match &text[digits.len()..] {
         "ms" => Some(number),
         "" | "s" => number.checked_mul(1000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
-        unit => return Err(format!("unknown unit '{unit}': use ms, s, m or h")),
+        "d" => number.checked_mul(86_400_000),
+        unit => return Err(format!("unknown unit '{unit}': use ms, s, m, h or d")),
     };
     millis.map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
 }
@@ -57,6 +61,7 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(parse_duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
         assert!(parse_duration("5 apples").is_err());
         assert!(parse_duration("99999999999999999999h").is_err());
     }

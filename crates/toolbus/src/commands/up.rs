@@ -6,7 +6,8 @@ use super::tell;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
-use crate::stop::stop_signal;
+use crate::reload;
+use crate::stop::service_stop_signal;
 use crate::welcome::Welcome;
 use clap::Args;
 use std::sync::Arc;
@@ -37,14 +38,19 @@ const FAREWELL: Duration = Duration::from_secs(8);
 
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let mut hosting = args.hosting.hosting(&config, true)?;
-    let stop = stop_signal()?;
-    let broker = args.broker.or(config.listen, config.data.clone()).open().await?;
+    let broker_args =
+        args.broker.or(config.listen, config.data.clone(), config.shared_token_file.clone(), config.auth.clone());
+    let mode = broker_args.identities();
+    let mut hosting = args.hosting.hosting(&config, mode, true)?;
+    let stop = service_stop_signal()?;
+    let broker = broker_args.open().await?;
     let name = hosting.name.clone();
-    args.hosting.open_state(&mut hosting, &config, Some(&broker.data), &name)?;
+    args.hosting.state_place(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
+    broker.follow(&hosting.options.policy);
     let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
     endpoint::mount(&broker, args.endpoint)?;
-    let roles: Vec<&str> = config.roles.iter().map(|(role, _)| role.as_str()).collect();
+    let roles = config.roles();
+    let roles: Vec<&str> = roles.iter().map(String::as_str).collect();
     let welcome = Welcome {
         broker: &broker,
         hosting: &hosting,
@@ -54,6 +60,8 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     };
     tell(&welcome.text());
 
+    let policy = Arc::clone(&hosting.options.policy);
+    tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
     let server = Arc::clone(&broker.server);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use toolbus_identity::AuthConfigError;
+use toolbus_policy::PolicyError;
 use toolbus_upstream::ConfigError;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,12 +20,16 @@ pub enum ConfigProblem {
     Unreadable(io::Error),
     #[error("{0}: {1}")]
     Syntax(Position, String),
-    #[error("{position}: unknown key {key:?}{}", in_table(table))]
-    UnknownKey { position: Position, key: String, table: String, nearest: Option<String>, known: String },
+    #[error("{position}: unknown key {key:?}")]
+    UnknownKey { position: Position, key: String, nearest: Option<String>, known: String },
     #[error("{position}: {key} has to be {expected}")]
     WrongType { position: Position, key: String, expected: &'static str },
     #[error("{0}")]
     Servers(ConfigError),
+    #[error("{0}")]
+    Policy(PolicyError),
+    #[error("{0}")]
+    Auth(AuthConfigError),
     #[error("server {server:?} is also in {}", first.display())]
     InBothFiles { server: String, first: PathBuf },
 }
@@ -61,7 +67,9 @@ impl ConfigProblem {
             Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean {nearest}?"),
             Self::UnknownKey { known, .. } => format!("known keys: {known}"),
             Self::WrongType { .. } => "correct the value".into(),
+            Self::Auth(error) => error.hint(),
             Self::Servers(error) => error.hint(),
+            Self::Policy(error) => error.hint(),
             Self::InBothFiles { .. } => "give one of them another name".into(),
         }
     }
@@ -71,8 +79,4 @@ impl ConfigFailure {
     pub fn hint(&self) -> String {
         self.problem.hint()
     }
-}
-
-fn in_table(table: &str) -> String {
-    if table.is_empty() { String::new() } else { format!(" in [{table}]") }
 }

@@ -11,6 +11,8 @@ pub use error::{ConfigFailure, ConfigProblem};
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use toolbus_identity::{AuthConfig, read_auth};
+use toolbus_policy::{PolicySet, Warning};
 use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
 
 pub const FILE_NAME: &str = "toolbus.toml";
@@ -24,12 +26,16 @@ pub struct Config {
     pub file: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
+    /// One token for all.
+    pub shared_token_file: Option<PathBuf>,
+    /// Who else is believed about who a peer is.
+    pub auth: AuthConfig,
     /// The host's name on the bus.
     pub name: Option<String>,
     /// In the order of the files; those of toolbus.toml come first.
     pub servers: Vec<ServerConfig>,
-    /// What each role may use, as patterns.
-    pub roles: Vec<(String, Vec<String>)>,
+    /// What the file says about roles and limits; where it names no roles, the built-in ones.
+    pub policy: PolicySet,
     /// Which definitions of tools count as approved.
     pub pin: PinMode,
     /// What was passed over, in sentences.
@@ -37,6 +43,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// The roles that the file names.
+    pub fn roles(&self) -> Vec<String> {
+        read::own_roles(&self.policy)
+    }
+
     /// Reads the file that counts, and the servers of an `mcpServers` file beside it.
     pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
         let mut config = match explicit.map(Path::to_owned).or_else(usual_file) {
@@ -52,10 +63,10 @@ impl Config {
     fn read(file: &Path) -> Result<Self, ConfigFailure> {
         let text = read_file(file)?;
         let mut config = read::read(&text, &environment).map_err(|problem| problem.in_file(file))?;
-        // A path in the file means the same wherever the command is started.
-        if let (Some(data), Some(folder)) = (&config.data, file.parent()) {
-            config.data = Some(folder.join(data));
-        }
+        config.data = config.data.map(|data| beside(file, &data));
+        config.shared_token_file = config.shared_token_file.map(|token| beside(file, &token));
+        config.auth = auth_of(file, &text)?;
+        config.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
         config.file = Some(file.to_owned());
         Ok(config)
     }
@@ -81,25 +92,46 @@ impl Config {
 pub struct LocalBroker {
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
+    pub shared_token_file: Option<PathBuf>,
+    pub auth: AuthConfig,
     /// Those that have rules.
     pub roles: Vec<String>,
+    /// Only their names.
+    pub servers: Vec<String>,
+    /// For plain messages.
+    pub policy: PolicySet,
+    /// The file itself, where it was read for a broker.
+    pub file: Option<PathBuf>,
+    pub warnings: Vec<String>,
 }
 
 impl LocalBroker {
     /// For a broker without a host: only what is about it is read, and has to be right.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
         let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else { return Ok(Self::default()) };
-        let local = read::read_broker(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
+        let text = read_file(&file)?;
+        let mut local = read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
+        local.auth = auth_of(&file, &text)?;
+        local.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
+        local.file = Some(file.clone());
         Ok(local.beside(&file))
     }
 
-    /// A path in the file means the same wherever the command is started.
     fn beside(mut self, file: &Path) -> Self {
-        if let (Some(data), Some(folder)) = (&self.data, file.parent()) {
-            self.data = Some(folder.join(data));
-        }
+        self.data = self.data.map(|data| beside(file, &data));
+        self.shared_token_file = self.shared_token_file.map(|token| beside(file, &token));
         self
     }
+}
+
+/// A path in the file means the same wherever the command is started.
+fn beside(file: &Path, path: &Path) -> PathBuf {
+    file.parent().map_or_else(|| path.to_owned(), |folder| folder.join(path))
+}
+
+fn auth_of(file: &Path, text: &str) -> Result<AuthConfig, ConfigFailure> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    read_auth(text, folder).map_err(|error| ConfigProblem::Auth(error).in_file(file))
 }
 
 /// For commands that only want to reach the broker: whatever else is wrong in the file is not their business.
@@ -110,6 +142,30 @@ pub fn local_broker() -> LocalBroker {
         Some(read::read_local(&std::fs::read_to_string(&file).ok()?)?.beside(&file))
     };
     read().unwrap_or_default()
+}
+
+/// The rules alone, for those who want to know what they say.
+pub struct Rules {
+    pub file: Option<PathBuf>,
+    pub policy: PolicySet,
+    pub warnings: Vec<Warning>,
+    /// The names of the servers.
+    pub servers: Vec<String>,
+}
+
+impl Rules {
+    /// Variables need not be set for this, and servers need not be right.
+    pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
+        let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else {
+            return Ok(Self { file: None, policy: PolicySet::built_in(), warnings: Vec::new(), servers: Vec::new() });
+        };
+        let text = read_file(&file)?;
+        read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
+        let read = PolicySet::read(&text).map_err(|error| ConfigProblem::Policy(error).in_file(&file));
+        let (policy, warnings) = read?;
+        let servers = read::read_local(&text).unwrap_or_default().servers;
+        Ok(Self { file: Some(file), policy, warnings, servers })
+    }
 }
 
 pub fn usual_file() -> Option<PathBuf> {

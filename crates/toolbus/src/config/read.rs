@@ -5,11 +5,11 @@ use super::{Config, LocalBroker};
 use crate::nearest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toolbus_policy::PolicySet;
 use toolbus_upstream::{PinMode, read_toml_servers};
 
-const KEYS: [&str; 6] = ["listen", "data", "name", "servers", "roles", "pin"];
+const KEYS: [&str; 9] = ["listen", "data", "shared_token_file", "name", "servers", "roles", "limits", "auth", "pin"];
 const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
-const ROLE_KEYS: [&str; 1] = ["allow"];
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
@@ -21,17 +21,19 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
         match &**key.get_ref() {
             "listen" => config.listen = Some(reader.parsed("listen", value, ADDRESS)?),
             "data" => config.data = Some(reader.text("data", value)?.into()),
+            "shared_token_file" => config.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
-            "roles" => config.roles = reader.roles(value)?,
             "pin" => config.pin = reader.pin(value)?,
-            // Below, by those who know what a server is.
-            "servers" => {}
-            _ => return Err(reader.unknown(key, "", &KEYS)),
+            // Below and elsewhere, by those who know what a server is, and what a rule.
+            "servers" | "roles" | "limits" | "auth" => {}
+            _ => return Err(reader.unknown(key, &KEYS)),
         }
     }
+    let (policy, warnings) = PolicySet::read(text).map_err(ConfigProblem::Policy)?;
     let servers = read_toml_servers(text, env).map_err(ConfigProblem::Servers)?;
     config.servers = servers.servers;
-    config.warnings = servers.warnings;
+    config.warnings = warnings.iter().map(ToString::to_string).chain(servers.warnings).collect();
+    config.policy = policy;
     Ok(config)
 }
 
@@ -52,10 +54,13 @@ fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
 pub fn read_local(text: &str) -> Option<LocalBroker> {
     let file = DeTable::parse(text).ok()?;
     let text = |key: &str| file.get_ref().get(key).and_then(|value| value.get_ref().as_str());
-    let roles = file.get_ref().get("roles").and_then(|value| value.get_ref().as_table());
-    let roles = roles.into_iter().flatten().map(|(role, _)| role.get_ref().to_string()).collect();
+    let names = |key: &str| {
+        let table = file.get_ref().get(key).and_then(|value| value.get_ref().as_table());
+        table.into_iter().flatten().map(|(name, _)| name.get_ref().to_string()).collect()
+    };
     let listen = text("listen").and_then(|text| text.parse().ok());
-    Some(LocalBroker { listen, data: text("data").map(Into::into), roles })
+    let data = text("data").map(Into::into);
+    Some(LocalBroker { listen, data, roles: names("roles"), servers: names("servers"), ..LocalBroker::default() })
 }
 
 /// What a broker alone has to know. Servers and their variables are a host's business.
@@ -67,12 +72,21 @@ pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
         match &**key.get_ref() {
             "listen" => local.listen = Some(reader.parsed("listen", value, ADDRESS)?),
             "data" => local.data = Some(reader.text("data", value)?.into()),
-            "roles" => local.roles = reader.roles(value)?.into_iter().map(|(role, _)| role).collect(),
+            "shared_token_file" => local.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             known if KEYS.contains(&known) => {}
-            _ => return Err(reader.unknown(key, "", &KEYS)),
+            _ => return Err(reader.unknown(key, &KEYS)),
         }
     }
+    let (policy, warnings) = PolicySet::read(text).map_err(ConfigProblem::Policy)?;
+    local.roles = own_roles(&policy);
+    local.policy = policy;
+    local.warnings = warnings.iter().map(ToString::to_string).collect();
     Ok(local)
+}
+
+/// The roles that the file names.
+pub fn own_roles(policy: &PolicySet) -> Vec<String> {
+    if policy.has_own_roles() { policy.roles().map(str::to_owned).collect() } else { Vec::new() }
 }
 
 struct Reader<'a> {
@@ -83,29 +97,6 @@ impl Reader<'_> {
     fn pin(&self, value: &Value<'_>) -> Result<PinMode, ConfigProblem> {
         let mode = value.get_ref().as_str().and_then(PinMode::parse);
         mode.ok_or_else(|| self.wrong("pin", value, PinMode::EXPECTED))
-    }
-
-    fn roles(&self, value: &Value<'_>) -> Result<Vec<(String, Vec<String>)>, ConfigProblem> {
-        let wrong = |value| self.wrong("roles", value, "a table: [roles.NAME] with allow = [\"pattern\", …]");
-        let table = value.get_ref().as_table().ok_or_else(|| wrong(value))?;
-        let mut roles = Vec::new();
-        for (name, role) in table {
-            let role = role.get_ref().as_table().ok_or_else(|| wrong(role))?;
-            let mut allow = Vec::new();
-            for (key, value) in role {
-                match &**key.get_ref() {
-                    "allow" => allow = self.texts(&format!("roles.{}.allow", name.get_ref()), value)?,
-                    _ => return Err(self.unknown(key, &format!("roles.{}", name.get_ref()), &ROLE_KEYS)),
-                }
-            }
-            roles.push((name.get_ref().to_string(), allow));
-        }
-        Ok(roles)
-    }
-
-    fn texts(&self, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigProblem> {
-        let list = value.get_ref().as_array().ok_or_else(|| self.wrong(key, value, "a list of strings"))?;
-        list.iter().map(|item| self.text(key, item).map(str::to_owned)).collect()
     }
 
     fn text<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, ConfigProblem> {
@@ -127,11 +118,10 @@ impl Reader<'_> {
         ConfigProblem::WrongType { position, key: key.to_owned(), expected }
     }
 
-    fn unknown(&self, key: &Spanned<std::borrow::Cow<'_, str>>, table: &str, known: &[&str]) -> ConfigProblem {
+    fn unknown(&self, key: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) -> ConfigProblem {
         ConfigProblem::UnknownKey {
             position: Position::of_offset(self.text, key.span().start),
             key: key.get_ref().to_string(),
-            table: table.to_owned(),
             nearest: nearest(key.get_ref(), known.iter().copied()).first().map(|name| (*name).to_owned()),
             known: known.join(", "),
         }
@@ -151,14 +141,15 @@ mod tests {
     #[test]
     fn the_template_is_a_configuration() {
         let config = read(super::super::TEMPLATE, &|_| None).expect("what we write can be read");
-        assert!(config.servers.is_empty() && config.roles.is_empty(), "everything in it is a comment at first");
+        assert!(config.servers.is_empty() && !config.policy.has_own_roles(), "everything in it is a comment at first");
         let uncommented: String = super::super::TEMPLATE
             .lines()
             .map(|line| format!("{}\n", line.strip_prefix("#:").unwrap_or(line)))
             .collect();
         let config = read(&uncommented, &|_| Some("secret".into())).expect("so can what it proposes");
         assert_eq!(config.servers.len(), 3, "{uncommented}");
-        assert_eq!(config.roles.len(), 2);
+        assert_eq!(own_roles(&config.policy), ["local", "operator", "reader"]);
+        assert_eq!(config.warnings, [""; 0]);
     }
 
     #[test]
@@ -179,6 +170,10 @@ mod tests {
             "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
             "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
         );
-        check("zzz = 1", "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles, pin");
+        check(
+            "zzz = 1",
+            "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, shared_token_file, name, servers, roles, limits, auth, \
+             pin",
+        );
     }
 }

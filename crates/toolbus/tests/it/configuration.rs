@@ -82,12 +82,17 @@ async fn a_broken_server_is_shown_with_its_last_words_and_disturbs_no_other() {
 }
 
 #[tokio::test]
-async fn roles_of_the_configuration_see_and_call_only_what_they_may() {
+async fn with_a_shared_token_roles_are_chosen_and_see_and_call_only_what_they_may() {
     let text = format!(
         "[servers.demo]\ncommand = {:?}\nargs = ['demo-server']\n[roles.clerk]\nallow = ['now', 'text_*']\n",
         env!("CARGO_BIN_EXE_toolbus")
     );
-    let place = Place::start_in(folder_with("toolbus.toml", &text), &[]).await;
+    let folder = folder_with("toolbus.toml", &text);
+    // Where commands look for it by themselves.
+    let token = folder.path().join("data/toolbus/token");
+    std::fs::create_dir_all(token.parent().expect("it has one")).expect("writable");
+    std::fs::write(&token, "one for all").expect("writable");
+    let place = Place::start_in(folder, &["--shared-token-file", "data/toolbus/token"]).await;
     let tools = async |role: &[&str]| -> Vec<String> {
         let said = place.run(&[&["tools", "--json"], role].concat()).await;
         let listed: Value = serde_json::from_str(&said.out).expect("JSON");

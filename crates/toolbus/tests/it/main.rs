@@ -1,5 +1,6 @@
 //! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
 
+mod agents;
 mod bad_clients;
 mod calls;
 mod cli;
@@ -13,6 +14,7 @@ mod kill;
 mod local;
 mod mcp_client;
 mod mcp_process;
+mod policy;
 mod process;
 mod support;
 mod up;

@@ -34,8 +34,12 @@ impl Place {
     }
 
     pub async fn start_in(folder: TempDir, args: &[&str]) -> Self {
+        Self::start_with_log(folder, args, Stdio::null()).await
+    }
+
+    pub async fn start_with_log(folder: TempDir, args: &[&str], log: Stdio) -> Self {
         let mut command = toolbus(folder.path());
-        command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(log);
         let mut up = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(up.stdout.take().expect("it is piped")).lines();
         let mut said = String::new();
@@ -224,7 +228,7 @@ async fn the_token_opens_mcp_and_a_loopback_role_does_so_without_one() {
     let answer = post(&open.url, Some("wrong"), &initialize).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "a wrong token is no less wrong: {answer}");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let args = ["up", "--listen", "0.0.0.0:0", "--loopback-role", "guest"];
+    let args = ["up", "--listen", "0.0.0.0:0", "--insecure", "--loopback-role", "guest"];
     let refused = soon("exit", toolbus(folder.path()).args(args).output()).await.expect("it starts");
     Said::of(refused).check(1, &[], &["other machines can reach", "hint:"]);
 }

@@ -119,7 +119,10 @@ async fn a_call_says_that_its_host_or_its_broker_is_away() {
         "command": env!("CARGO_BIN_EXE_toolbus"), "args": ["demo-server"], "prefix": "far_",
     }}});
     std::fs::write(place.folder.path().join("far.json"), demo.to_string()).expect("writable");
-    let mut host = piped(&mut place.command(&["host", "--mcp-config", "far.json", "--id", "far"]));
+    let added = place.run(&["agent", "add", "far", "--role", "host", "--host", "--token-file", "far.token"]).await;
+    added.check(0, &[], &[]);
+    let options = ["--mcp-config", "far.json", "--id", "far", "--token-file", "far.token"];
+    let mut host = piped(&mut place.command(&[&["host"], &options[..]].concat()));
     let mut said = BufReader::new(host.stdout.take().expect("it is piped")).lines();
     assert_eq!(soon("its start", said.next_line()).await.expect("text").as_deref(), Some("hosting far as \"far\""));
     soon("its tools", async { while !place.run(&["tools"]).await.out.contains("far_slow") {} }).await;

@@ -78,9 +78,18 @@ impl Peer {
     }
 
     /// Turns a TCP connection into a WebSocket. `early` goes out in the same write as the request.
-    pub async fn upgrade(mut socket: TcpStream, address: SocketAddr, early: &[u8]) -> Self {
+    pub async fn upgrade(socket: TcpStream, address: SocketAddr, early: &[u8]) -> Self {
         let mut request = upgrade_request(address, "/bus", "").into_bytes();
         request.extend_from_slice(early);
+        Self::upgrade_by(socket, request).await
+    }
+
+    /// The same with more header lines.
+    pub async fn upgrade_with(socket: TcpStream, address: SocketAddr, header: &str) -> Self {
+        Self::upgrade_by(socket, upgrade_request(address, "/bus", header).into_bytes()).await
+    }
+
+    async fn upgrade_by(mut socket: TcpStream, request: Vec<u8>) -> Self {
         socket.write_all(&request).await.expect("the request goes out");
         let head = within("the answer to an upgrade", read_head(&mut socket)).await;
         assert_eq!(Answer::parse(&head).status, 101, "{}", String::from_utf8_lossy(&head));

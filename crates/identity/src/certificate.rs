@@ -1,0 +1,112 @@
+//! Clients that TLS knows by their certificate. That it is genuine and in force was checked there; here it becomes a name
+//! and a role.
+
+use crate::binding::{bind, check_agent_name};
+use crate::patterns::Pattern;
+use crate::{AuthRefusal, Authenticator, Credential, Identity, Rights, Standing};
+use bytestring::ByteString;
+use std::time::{Duration, UNIX_EPOCH};
+use toolbus_protocol::{ErrorCode, check_name};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// `[auth.certificates]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CertificateConfig {
+    pub name: NameField,
+    /// Has to stand before the name in that field, and is left away.
+    pub prefix: String,
+    /// Roles by name; the first that fits counts.
+    pub roles: Vec<(Pattern, String)>,
+    /// Where none fits: whether the certificate's OU is the role.
+    pub role_from_unit: bool,
+    /// Names that may act as hosts.
+    pub hosts: Vec<Pattern>,
+}
+
+/// What of a certificate is the agent's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NameField {
+    #[default]
+    CommonName,
+    Dns,
+    Uri,
+    Email,
+}
+
+pub struct CertificateAuthenticator {
+    config: CertificateConfig,
+}
+
+impl CertificateAuthenticator {
+    pub fn new(config: CertificateConfig) -> Self {
+        Self { config }
+    }
+
+    fn name(&self, certificate: &X509Certificate<'_>) -> Result<String, AuthRefusal> {
+        let found = fields(certificate, self.config.name);
+        // Of two names nobody knows which one was meant.
+        let [name] = &found[..] else {
+            return Err(unusable(format!("it has {} names of the kind that counts here, not one", found.len())));
+        };
+        let name = name.strip_prefix(self.config.prefix.as_str());
+        let name = name.ok_or_else(|| unusable(format!("its name does not begin with {:?}", self.config.prefix)))?;
+        check_agent_name(name).map_err(|error| unusable(format!("its name can't be an agent's: {error}")))?;
+        Ok(name.to_owned())
+    }
+
+    fn role(&self, name: &str, certificate: &X509Certificate<'_>) -> Result<Option<ByteString>, AuthRefusal> {
+        let by_name = self.config.roles.iter().find(|(pattern, _)| pattern.matches(name));
+        if let Some((_, role)) = by_name {
+            return Ok(Some(role.as_str().into()));
+        }
+        let units: Vec<&str> =
+            certificate.subject().iter_organizational_unit().filter_map(|unit| unit.as_str().ok()).collect();
+        let [unit] = units[..] else { return Ok(None) };
+        if !self.config.role_from_unit {
+            return Ok(None);
+        }
+        check_name(unit).map_err(|error| unusable(format!("its OU can't be a role: {error}")))?;
+        Ok(Some(unit.into()))
+    }
+}
+
+impl Authenticator for CertificateAuthenticator {
+    fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
+        let der = credential.certificate.ok_or_else(AuthRefusal::unknown)?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| unusable("it can't be read".into()))?;
+        let name = self.name(&certificate)?;
+        let role = self.role(&name, &certificate)?;
+        let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
+        let standing = UNIX_EPOCH.checked_add(Duration::from_secs(end)).map_or_else(Standing::forever, Standing::until);
+        if standing.ended().is_some() {
+            return Err(AuthRefusal::new(ErrorCode::CredentialExpired, "the client certificate has expired"));
+        }
+        let agent = bind(&name, role.as_ref(), credential.claimed)?;
+        Ok(Identity { agent, rights: Rights { host: self.is_host(&name), ..Rights::WORKER }, standing })
+    }
+
+    fn is_host(&self, name: &str) -> bool {
+        self.config.hosts.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+fn fields(certificate: &X509Certificate<'_>, field: NameField) -> Vec<String> {
+    if field == NameField::CommonName {
+        let names = certificate.subject().iter_common_name();
+        return names.filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
+    }
+    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let of_kind = |name: &GeneralName<'_>| match (name, field) {
+        (GeneralName::DNSName(name), NameField::Dns) => Some((*name).to_owned()),
+        (GeneralName::URI(name), NameField::Uri) => Some((*name).to_owned()),
+        (GeneralName::RFC822Name(name), NameField::Email) => Some((*name).to_owned()),
+        _ => None,
+    };
+    alternatives.value.general_names.iter().filter_map(of_kind).collect()
+}
+
+fn unusable(reason: String) -> AuthRefusal {
+    AuthRefusal::new(ErrorCode::BadCredentials, format!("the client certificate can't be used: {reason}"))
+}

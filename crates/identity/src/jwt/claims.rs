@@ -1,0 +1,99 @@
+//! What the claims of a token say about its holder.
+
+use super::JwtConfig;
+use crate::binding::check_agent_name;
+use crate::{AuthRefusal, Rights};
+use bytestring::ByteString;
+use serde_json::{Map, Value};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use toolbus_protocol::{ErrorCode, check_name};
+
+pub type Claims = Map<String, Value>;
+
+pub struct Holder {
+    pub name: String,
+    pub role: Option<ByteString>,
+    pub rights: Rights,
+    pub expires: SystemTime,
+}
+
+impl Holder {
+    pub fn of(claims: &Claims, config: &JwtConfig) -> Result<Self, AuthRefusal> {
+        let unusable = |what: &str, reason: String| {
+            AuthRefusal::new(ErrorCode::BadName, format!("the token's claim for the {what} is not usable: {reason}"))
+        };
+        let name = find(claims, &config.name_claim).and_then(Value::as_str);
+        let name = name.ok_or_else(|| unusable("name", format!("there is no text at {:?}", config.name_claim)))?;
+        check_agent_name(name).map_err(|error| unusable("name", error.to_string()))?;
+        let role = role_of(find(claims, &config.role_claim), &config.roles);
+        if let Some(role) = &role {
+            check_name(role).map_err(|error| unusable("role", error.to_string()))?;
+        }
+        let claimed = config.host_claim.as_deref().and_then(|claim| find(claims, claim));
+        let host = claimed == Some(&Value::Bool(true)) || config.is_host(name);
+        let expires = claims.get("exp").and_then(moment).ok_or_else(AuthRefusal::unknown)?;
+        let rights = Rights { host, ..Rights::WORKER };
+        Ok(Self { name: name.to_owned(), role: role.map(ByteString::from), rights, expires })
+    }
+}
+
+/// A claim by its name, or by JSON pointer where that begins with a slash.
+fn find<'a>(claims: &'a Claims, claim: &str) -> Option<&'a Value> {
+    let Some(path) = claim.strip_prefix('/') else { return claims.get(claim) };
+    let (first, rest) = path.split_once('/').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let value = claims.get(&first.replace("~1", "/").replace("~0", "~"))?;
+    rest.map_or(Some(value), |rest| value.pointer(&format!("/{rest}")))
+}
+
+/// With a table, what stands in it, and the first line of it that fits; without one, the claim itself, if it is a single
+/// text. Whoever has no role may do nothing that rules allow by role.
+fn role_of(claim: Option<&Value>, table: &[(String, String)]) -> Option<String> {
+    let said: Vec<&str> = match claim? {
+        Value::String(text) => vec![text],
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+        _ => return None,
+    };
+    if table.is_empty() {
+        let [only] = said[..] else { return None };
+        return Some(only.to_owned());
+    }
+    table.iter().find(|(value, _)| said.contains(&value.as_str())).map(|(_, role)| role.clone())
+}
+
+/// Seconds since 1970, whole or not.
+fn moment(value: &Value) -> Option<SystemTime> {
+    let seconds = value.as_u64().map(Duration::from_secs);
+    let since = seconds.or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok())?;
+    UNIX_EPOCH.checked_add(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_role_comes_from_the_claim_or_through_the_table() {
+        let table = [("admins".to_owned(), "writer".to_owned()), ("all".to_owned(), "reader".to_owned())];
+        let check = |claim: Value, table: &[(String, String)], role: Option<&str>| {
+            assert_eq!(role_of(Some(&claim), table).as_deref(), role, "{claim}");
+        };
+        check(json!("reader"), &[], Some("reader"));
+        check(json!(["reader"]), &[], Some("reader"));
+        check(json!(["reader", "writer"]), &[], None);
+        check(json!(7), &[], None);
+        check(json!(["all", "admins"]), &table, Some("writer"));
+        check(json!("all"), &table, Some("reader"));
+        check(json!("reader"), &table, None);
+        check(json!("ALL"), &table, None);
+    }
+
+    #[test]
+    fn a_claim_may_lie_deeper() {
+        let Value::Object(claims) = json!({"realm": {"roles": ["r"]}, "a/b": 1}) else { unreachable!() };
+        assert_eq!(find(&claims, "/realm/roles"), Some(&json!(["r"])));
+        assert_eq!(find(&claims, "/a~1b"), Some(&json!(1)));
+        assert_eq!(find(&claims, "a/b"), Some(&json!(1)));
+        assert_eq!(find(&claims, "/realm/none"), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! `toolbus agent`: who may connect to a broker. It changes a file in the broker's data folder; a broker that runs
+//! notices within a moment.
+
+use super::{parse_duration, print_line};
+use crate::config::{LocalBroker, local_broker};
+use crate::failure::Failure;
+use crate::folders;
+use crate::roles::role_without_rules;
+use crate::table::table;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toolbus_identity::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent, local_token_file, write_private};
+
+/// The role of a host for which nobody named one. It needs no rules: hosts answer, they don't call.
+const HOST_ROLE: &str = "host";
+const OPERATOR_ROLE: &str = "operator";
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus agent add planner --role reader --expires 30d   prints a token, once
+  toolbus agent add build-7 --host --token-file build-7.token
+  toolbus agent rotate planner --overlap 1h               a new token; the old one works for an hour
+  toolbus agent revoke planner                            its connections end within a second")]
+pub struct AgentArgs {
+    #[command(subcommand)]
+    command: AgentCommand,
+}
+
+#[derive(Subcommand)]
+enum AgentCommand {
+    /// Let an agent in: prints its token, once.
+    Add(AddArgs),
+    /// Show who may connect.
+    List(ListArgs),
+    /// Give an agent a new token.
+    Rotate(RotateArgs),
+    /// Shut an agent out, at once.
+    Revoke(RevokeArgs),
+}
+
+#[derive(Args)]
+struct PlaceArgs {
+    /// The broker's data folder. Default: the one of toolbus.toml here, or TOOLBUS_DATA, or toolbus in the user's data
+    /// folder.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct AddArgs {
+    /// The agent's name: its mailbox, and those that begin with NAME#.
+    name: String,
+    /// What the agent may do is what toolbus.toml allows this role.
+    #[arg(long, required_unless_present_any = ["host", "operator"])]
+    role: Option<String>,
+    /// It may act as a host: announce tools and answer calls.
+    #[arg(long)]
+    host: bool,
+    /// It may see all mailboxes and connections, and send to everybody.
+    #[arg(long)]
+    operator: bool,
+    /// How long the token works, such as 30d. Without it: until it is revoked.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    expires: Option<Duration>,
+    /// Write the token to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Args)]
+struct ListArgs {
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Args)]
+struct RotateArgs {
+    name: String,
+    /// How long the tokens before this one still work.
+    #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+    overlap: Duration,
+    /// How long the new token works. Default: as long as the one before did.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    expires: Option<Duration>,
+    /// Write the token to this file instead of standard output. Those of `local` and `operator` go where commands look
+    /// for them.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Args)]
+struct RevokeArgs {
+    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+pub fn run(args: AgentArgs) -> Result<(), Failure> {
+    match args.command {
+        AgentCommand::Add(args) => add(&args),
+        AgentCommand::List(args) => list(&args),
+        AgentCommand::Rotate(args) => rotate(&args),
+        AgentCommand::Revoke(args) => revoke(&args),
+    }
+}
+
+impl PlaceArgs {
+    fn data(&self, local: &LocalBroker) -> Result<PathBuf, Failure> {
+        match self.data.as_ref().or(local.data.as_ref()) {
+            Some(folder) => Ok(folder.clone()),
+            None => folders::data_folder(),
+        }
+    }
+}
+
+fn add(args: &AddArgs) -> Result<(), Failure> {
+    let local = local_broker();
+    let data = args.place.data(&local)?;
+    let role = args.role.as_deref().unwrap_or(if args.host { HOST_ROLE } else { OPERATOR_ROLE });
+    let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
+    check_token_file(token_file.as_deref())?;
+    let new = NewAgent { name: &args.name, role, host: args.host, operator: args.operator, lifetime: args.expires };
+    let issued = AgentsFolder::new(&data).add(&new)?;
+    if !args.host
+        && let Some(warning) = role_without_rules(role, &local.roles)
+    {
+        eprintln!("{warning}");
+    }
+    let what = format!("agent {} was added to {}, role {role}", args.name, data.display());
+    hand_over(&args.name, &issued, token_file, args.place.json, &what)
+}
+
+fn rotate(args: &RotateArgs) -> Result<(), Failure> {
+    let data = args.place.data(&local_broker())?;
+    let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
+    check_token_file(token_file.as_deref())?;
+    let issued = AgentsFolder::new(&data).rotate(&args.name, args.overlap, args.expires)?;
+    let overlap = issued.overlap_ends.map_or_else(String::new, |end| format!("; the one before works until {end:.0}"));
+    let what = format!("agent {} has a new token{overlap}", args.name);
+    hand_over(&args.name, &issued, token_file, args.place.json, &what)
+}
+
+fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
+    let data = args.place.data(&local_broker())?;
+    let is_new = AgentsFolder::new(&data).revoke(&args.name)?;
+    if args.place.json {
+        return print_line(&json!({"name": args.name, "revoked": true, "already": !is_new}).to_string());
+    }
+    let what = if is_new { "was revoked; its connections end within a second" } else { "was revoked before" };
+    print_line(&format!("agent {} {what}", args.name))
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let agents = AgentsFolder::new(args.place.data(&local_broker())?).list()?;
+    if args.place.json {
+        let agents: Vec<Value> = agents.iter().map(as_json).collect();
+        return print_line(&json!({"agents": agents}).to_string());
+    }
+    let mut rows = vec![["AGENT", "ROLE", "RIGHTS", "KEY", "CREATED", "STATE"].map(str::to_owned)];
+    for agent in &agents {
+        for key in &agent.keys {
+            rows.push([
+                agent.name.clone(),
+                agent.role.clone(),
+                rights(agent).to_owned(),
+                key.id.clone(),
+                format!("{:.0}", key.created),
+                state(agent, key),
+            ]);
+        }
+    }
+    print_line(&table(&rows, None))
+}
+
+/// The token, once: into a file, or alone on standard output, so that a shell can take it from there.
+fn hand_over(
+    name: &str,
+    issued: &Issued,
+    token_file: Option<PathBuf>,
+    as_json: bool,
+    what: &str,
+) -> Result<(), Failure> {
+    if let Some(file) = &token_file {
+        let text = format!("{}\n", issued.token.expose());
+        write_private(file, text.as_bytes()).map_err(|source| Failure::Write { file: file.clone(), source })?;
+    }
+    if as_json {
+        let token = token_file.is_none().then(|| issued.token.expose());
+        return print_line(
+            &json!({
+                "name": name, "role": issued.role, "key": issued.key, "token": token, "token_file": token_file,
+                "expires": issued.expires.map(|end| end.to_string()),
+                "overlap_ends": issued.overlap_ends.map(|end| end.to_string()),
+            })
+            .to_string(),
+        );
+    }
+    let end = issued.expires.map_or_else(String::new, |end| format!(" It expires at {end:.0}."));
+    match token_file {
+        Some(file) => print_line(&format!("{what}. The token is in {}.{end}", file.display())),
+        None => {
+            eprintln!("{what}. Its token is shown this once.{end}");
+            print_line(issued.token.expose())
+        }
+    }
+}
+
+/// Before anything is changed: a file that is something else is not to be lost.
+fn check_token_file(file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    match fs::read_to_string(file) {
+        // One word is a token of ours, or the original's.
+        Ok(text) if text.split_whitespace().count() <= 1 && text.len() <= 4096 => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => Err(Failure::NotATokenFile { file: file.to_owned() }),
+        Err(source) => Err(Failure::Write { file: file.to_owned(), source }),
+    }
+}
+
+fn as_json(agent: &AgentInfo) -> Value {
+    let key = |key: &KeyInfo| {
+        json!({
+            "id": key.id, "created": key.created.to_string(), "expires": key.expires.map(|end| end.to_string()),
+            "valid_until": key.valid_until.map(|end| end.to_string()), "valid": key.is_valid,
+        })
+    };
+    json!({
+        "name": agent.name, "role": agent.role, "host": agent.host, "operator": agent.operator,
+        "created": agent.created.to_string(), "revoked": agent.revoked.map(|at| at.to_string()),
+        "keys": agent.keys.iter().map(key).collect::<Vec<_>>(),
+    })
+}
+
+fn rights(agent: &AgentInfo) -> &'static str {
+    match (agent.host, agent.operator) {
+        (true, true) => "host, operator",
+        (true, false) => "host",
+        (false, true) => "operator",
+        (false, false) => "-",
+    }
+}
+
+fn state(agent: &AgentInfo, key: &KeyInfo) -> String {
+    match (agent.revoked, key.valid_until, key.expires) {
+        (Some(at), ..) => format!("revoked {at:.0}"),
+        (None, Some(end), _) if key.is_valid => format!("replaced, valid until {end:.0}"),
+        (None, None, Some(end)) if key.is_valid => format!("valid until {end:.0}"),
+        (None, None, None) => "valid".into(),
+        (None, Some(end), _) => format!("replaced {end:.0}"),
+        (None, None, Some(end)) => format!("expired {end:.0}"),
+    }
+}

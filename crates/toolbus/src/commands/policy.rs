@@ -1,0 +1,187 @@
+//! `toolbus policy check`: what the rules say about a call, which rule it is, and where it stands. Nothing is called.
+
+use super::print_line;
+use crate::config::Rules;
+use crate::failure::Failure;
+use clap::{ArgGroup, Args, Subcommand};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use toolbus_policy::{Arguments, Decision, Effect, Item, Limit, Position, Question};
+
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    /// Say whether a role may use something, and by which rule. Exit code: 0 allow, 1 deny, 2 ask, 3 no decision.
+    Check(CheckArgs),
+}
+
+#[derive(Args)]
+#[command(
+    group(ArgGroup::new("item").required(true).args(["tool", "resource", "prompt"])),
+    after_help = "\
+Without --args the question is whether any call could be allowed, which is what lists show.
+
+Examples:
+  toolbus policy check --role reader --tool write_file --server files --args '{\"path\": \"/tmp/x\"}'
+  toolbus policy check --role reader --resource file:///etc/passwd --json"
+)]
+pub struct CheckArgs {
+    /// The role that asks.
+    #[arg(long, value_name = "ROLE")]
+    role: String,
+    /// The tool, under the name that workers see.
+    #[arg(long, value_name = "TOOL")]
+    tool: Option<String>,
+    /// A resource's address.
+    #[arg(long, value_name = "URI")]
+    resource: Option<String>,
+    /// A prompt, under the name that workers see.
+    #[arg(long, value_name = "NAME")]
+    prompt: Option<String>,
+    /// The server that has it. Default: each server of the configuration.
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// The arguments of the call, as JSON; - reads them from standard input.
+    #[arg(long, value_name = "JSON")]
+    args: Option<String>,
+    /// The toolbus.toml to read. Default: toolbus.toml in this folder, or in ~/.config/toolbus.
+    #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Stands for a server that no rule names.
+const ANY_SERVER: &str = "(any)";
+
+pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
+    let PolicyCommand::Check(args) = command;
+    let rules = Rules::load(args.config.as_deref())?;
+    for warning in &rules.warnings {
+        eprintln!("warning: {}", place(rules.file.as_deref(), &warning.to_string()));
+    }
+    let arguments = args.arguments()?;
+    let arguments = arguments.as_deref().map_or(Arguments::Unknown, Arguments::Known);
+    let servers = match (&args.server, rules.servers.as_slice()) {
+        (Some(server), _) => vec![server.clone()],
+        (None, []) => vec![ANY_SERVER.to_owned()],
+        (None, servers) => servers.to_vec(),
+    };
+    let ask = |server: &str| {
+        let question = Question { role: Some(&args.role), server, item: args.item(), arguments };
+        rules.policy.decide(&question)
+    };
+    let decisions: Vec<(&str, Decision<'_>)> = servers.iter().map(|server| (server.as_str(), ask(server))).collect();
+    let strictest = decisions.iter().map(|(_, decision)| decision.effect).max().unwrap_or(Effect::Deny);
+    let shown = Shown { args: &args, file: rules.file.as_deref(), own_roles: rules.policy.has_own_roles() };
+    print_line(&if args.json { shown.as_json(&decisions) } else { shown.as_text(&decisions) })?;
+    Ok(ExitCode::from(match strictest {
+        Effect::Allow => 0,
+        Effect::Deny => 1,
+        Effect::Ask => 2,
+    }))
+}
+
+impl CheckArgs {
+    fn item(&self) -> Item<'_> {
+        let tool = self.tool.as_deref().map(Item::Tool);
+        let resource = self.resource.as_deref().map(Item::Resource);
+        tool.or(resource).or(self.prompt.as_deref().map(Item::Prompt)).unwrap_or(Item::Server)
+    }
+
+    fn arguments(&self) -> Result<Option<Box<RawValue>>, Failure> {
+        let Some(given) = &self.args else { return Ok(None) };
+        let mut text = given.clone();
+        if given == "-" {
+            text.clear();
+            std::io::stdin().lock().read_to_string(&mut text).map_err(Failure::Stdin)?;
+        }
+        let arguments = RawValue::from_string(text.trim().to_owned());
+        arguments.map(Some).map_err(|error| crate::arguments::ArgumentsError::NotJson(error).into())
+    }
+}
+
+struct Shown<'a> {
+    args: &'a CheckArgs,
+    file: Option<&'a Path>,
+    own_roles: bool,
+}
+
+impl Shown<'_> {
+    fn as_text(&self, decisions: &[(&str, Decision<'_>)]) -> String {
+        let mut lines = Vec::new();
+        // One answer for all servers needs no list of them.
+        let alike = decisions.windows(2).all(|pair| {
+            pair[0].1.effect == pair[1].1.effect && pair[0].1.reason.to_string() == pair[1].1.reason.to_string()
+        });
+        for (server, decision) in if alike { &decisions[..1] } else { decisions } {
+            let on = if alike { String::new() } else { format!(" on server {server}") };
+            lines.push(format!("{}{on}: {}", decision.effect, decision.reason));
+            if let Some(rule) = decision.rule() {
+                lines.push(format!("  at {}", self.at(rule.position)));
+                if self.args.args.is_none() && !rule.conditions.is_empty() {
+                    lines.push("  for some arguments; --args says for which".to_owned());
+                }
+            }
+            lines.extend(decision.limits.iter().map(|limit| format!("  limit: {}", described(limit))));
+        }
+        if !self.own_roles {
+            lines.push("  no roles are configured; with a shared token everybody may use everything".to_owned());
+        }
+        lines.join("\n")
+    }
+
+    fn as_json(&self, decisions: &[(&str, Decision<'_>)]) -> String {
+        let item = self.args.item();
+        let decision = |(server, decision): &(&str, Decision<'_>)| {
+            let rule = decision.rule().map(|rule| {
+                let Position { line, column } = rule.position;
+                json!({"text": rule.to_string(), "file": self.file, "line": line, "column": column})
+            });
+            let limits: Vec<Value> = decision.limits.iter().map(|limit| limit_json(limit)).collect();
+            json!({"server": server, "effect": decision.effect.as_str(), "reason": decision.reason.to_string(),
+                "rule": rule, "limits": limits})
+        };
+        let decisions: Vec<Value> = decisions.iter().map(decision).collect();
+        json!({"role": self.args.role, "kind": item.noun(), "name": item.name(), "decisions": decisions}).to_string()
+    }
+
+    fn at(&self, position: Position) -> String {
+        match self.file {
+            Some(file) if position != Position::NOWHERE => {
+                format!("{}:{}:{}", file.display(), position.line, position.column)
+            }
+            _ => "(built in)".to_owned(),
+        }
+    }
+}
+
+fn place(file: Option<&Path>, what: &str) -> String {
+    file.map_or_else(|| what.to_owned(), |file| format!("{}: {what}", file.display()))
+}
+
+fn described(limit: &Limit) -> String {
+    let parts = [
+        limit.rate.map(|rate| format!("{rate}")),
+        limit.concurrency.map(|most| format!("{most} at a time")),
+        limit.max_result.map(|bytes| format!("results of {bytes} bytes")),
+        limit.deadline.map(|time| format!("{time:?} long")),
+    ];
+    format!(
+        "{} (line {}): {}",
+        limit.kind,
+        limit.position.line,
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn limit_json(limit: &Limit) -> Value {
+    json!({
+        "of": limit.kind.to_string(), "line": limit.position.line, "rate": limit.rate.map(|rate| rate.to_string()),
+        "concurrency": limit.concurrency, "max_result": limit.max_result,
+        "deadline_ms": limit.deadline.map(|time| time.as_millis() as u64),
+    })
+}

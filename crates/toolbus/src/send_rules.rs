@@ -1,0 +1,18 @@
+//! The broker's rules for plain messages, as the policy has them.
+
+use std::sync::Arc;
+use toolbus_broker::SendRules;
+use toolbus_host::LivePolicy;
+use toolbus_identity::Authenticator;
+
+pub struct PolicySendRules {
+    pub policy: Arc<LivePolicy>,
+    /// Knows the roles of recipients.
+    pub authenticator: Arc<dyn Authenticator>,
+}
+
+impl SendRules for PolicySendRules {
+    fn may_message(&self, from_role: Option<&str>, _from_name: &str, to: &str) -> bool {
+        self.policy.current().may_message(from_role, to, |name| self.authenticator.role_of(name))
+    }
+}
