@@ -19,6 +19,7 @@ mod shared;
 mod supervisor;
 mod terms;
 mod turn;
+mod unplaced;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};

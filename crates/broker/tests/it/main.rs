@@ -16,6 +16,7 @@ mod limits;
 mod mailboxes_contract;
 mod origins;
 mod ownership;
+mod rights_matrix;
 mod silence;
 mod slow_reader;
 mod storage;
