@@ -78,6 +78,16 @@ impl Peer {
         Self::upgrade(socket, address, b"").await
     }
 
+    /// The same where the broker may have no room; `None` then.
+    pub async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let mut socket = TcpStream::connect(address).await.ok()?;
+        socket.set_nodelay(true).ok()?;
+        socket.write_all(upgrade_request(address, "/bus", "").as_bytes()).await.ok()?;
+        let head = within("the answer to an upgrade", read_head(&mut socket)).await;
+        let socket = ClientBuilder::new().limits(Limits::default()).take_over(socket);
+        (Answer::parse(&head).status == 101).then_some(Self { socket, unpacked: VecDeque::new() })
+    }
+
     /// Turns a TCP connection into a WebSocket. `early` goes out in the same write as the request.
     pub async fn upgrade(mut socket: TcpStream, address: SocketAddr, early: &[u8]) -> Self {
         let mut request = upgrade_request(address, "/bus", "").into_bytes();
