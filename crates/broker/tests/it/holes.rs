@@ -157,9 +157,13 @@ async fn hole_09_whoever_acknowledges_nothing_is_sent_one_window_and_no_more() {
     let core = CoreOptions { engine, ..CoreOptions::default() };
     let bus = Bus::with(Setup { core, ..Setup::default() }).await;
     let mut sender = bus.peer("sender").await;
+    let mut live = bus.subscriber("live").await;
     for number in 0..100 {
         sender.deliver("lazy", &number.to_string(), json!(number)).await;
+        sender.deliver("live", &number.to_string(), json!(number)).await;
     }
+    let pushed = live.drain().await;
+    assert_eq!(pushed.iter().filter(|frame| frame["kind"] == "message").count(), 8);
     let mut lazy = bus.subscriber("lazy").await;
     for number in 0..8 {
         lazy.expect_message(&number.to_string()).await;

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod cancels;
+mod endings;
 mod replies;
 mod support;
