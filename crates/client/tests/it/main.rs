@@ -4,6 +4,7 @@
 
 mod cancels;
 mod pki;
+mod endings;
 mod replies;
 mod support;
 mod tls;
