@@ -1,7 +1,7 @@
 //! The handle on a log that is being written.
 
 use crate::error::AuditError;
-use crate::record::Record;
+use crate::record::{Caller, Record};
 use crate::refusals::Refusals;
 use crate::writer::{Entry, Shared, Writer};
 use std::path::Path;
@@ -74,7 +74,12 @@ impl AuditLog {
 
     /// Counts a refused connection; the counts are written once a second.
     pub fn connection_refused(&self, code: &'static str) {
-        self.0.shared.refusals.count(code);
+        self.0.shared.refusals.connection(code);
+    }
+
+    /// Counts a message that its sender may not send; written once a second for each sender.
+    pub fn send_refused(&self, caller: &Caller, to: &str, code: &'static str) {
+        self.0.shared.refusals.send(caller, to, code);
     }
 
     async fn enqueue(

@@ -69,7 +69,6 @@ pub enum Record {
         caller: Caller,
         /// `accepted` or `closed`.
         state: &'static str,
-        peer: Option<String>,
         code: Option<String>,
     },
     /// Refused connections of one second, by code.
@@ -82,12 +81,13 @@ pub enum Record {
         agent: String,
         what: String,
     },
+    /// Messages of one agent that were refused within a second; `to` is of the first.
     SendRefused {
         #[serde(flatten)]
         caller: Caller,
         to: String,
-        kind: String,
         code: String,
+        count: u64,
     },
     Approval {
         id: String,

@@ -1,6 +1,7 @@
 //! The life of one connection after its handshake. One task does all of it in turns: write what waits, read what is
 //! there, hand it to the mailboxes, write again; then rest until the socket or the outbox has something.
 
+use crate::auditing::Auditor;
 use crate::budget::{BYTES_PER_COST, MESSAGE_COST, TURN_BUDGET, charge, frame_cost};
 use crate::egress::Egress;
 use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
@@ -29,7 +30,9 @@ const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
 pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let Greeted { socket, identity, framing, version } = greeted;
-    let outbox = Arc::new(ConnectionOutbox::default());
+    let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
+    auditor.iter().for_each(Auditor::accepted);
+    let outbox = Arc::new(ConnectionOutbox::new(auditor));
     let numbered_receipts = version >= 2;
     let peer = peer(&identity, numbered_receipts);
     let restricted = !peer.rights.unrestricted;
@@ -66,6 +69,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let end = poll_fn(|cx| connection.poll_turn(cx)).await;
     connection.desk = None;
     server.core.detach(conn);
+    connection.outbox.tell_closed(if let End::Dismissed(goodbye) = &end { Some(goodbye) } else { None });
     match end {
         End::Gone => {}
         End::Left => part(&mut connection.socket).await,

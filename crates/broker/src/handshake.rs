@@ -98,6 +98,9 @@ pub async fn greet(stream: Prefixed, presented: Presented, server: &ServerShared
         Err(goodbye) => goodbye,
     };
     tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
+    if let Some(audit) = &server.options.audit {
+        audit.connection_refused(goodbye.code.code());
+    }
     dismiss(&mut socket, &goodbye).await;
     None
 }

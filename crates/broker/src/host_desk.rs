@@ -45,6 +45,7 @@ impl HostDesk {
         if !self.may_announce {
             let code = ErrorCode::NotAHost;
             tracing::info!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
+            outbox.note_refused(code);
             let (reason, code) = (Some(code.meaning().to_owned()), Some(code));
             outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
             return false;

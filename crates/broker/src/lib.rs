@@ -8,6 +8,7 @@
 //! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
 
 mod app;
+mod auditing;
 mod budget;
 mod card_files;
 mod clock;

@@ -1,6 +1,8 @@
 //! What waits to be written to one connection. The engine's windows bound the messages in it; cancels and live events,
 //! which are lossy, are dropped when too many of them wait, and what else piles up ends the connection.
 
+use crate::auditing::Auditor;
+use crate::handshake::Goodbye;
 use crate::wire::copy;
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
@@ -9,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use toolbus_engine::{Message, Outbox, Outgoing, Refusal};
-use toolbus_protocol::BrokerFrame;
+use toolbus_protocol::{BrokerFrame, ErrorCode};
 
 /// Cancels and live events that may wait, by count and by bytes. One that is larger goes alone.
 const MAX_SIGNALS: usize = 8192;
@@ -27,6 +29,7 @@ pub struct ConnectionOutbox {
     behind: AtomicBool,
     /// Another connection has the mailbox now.
     displaced: AtomicBool,
+    auditor: Option<Auditor>,
 }
 
 #[derive(Default)]
@@ -40,6 +43,19 @@ struct Queue {
 }
 
 impl ConnectionOutbox {
+    pub fn new(auditor: Option<Auditor>) -> Self {
+        Self { auditor, ..Self::default() }
+    }
+
+    pub fn tell_closed(&self, goodbye: Option<&Goodbye>) {
+        self.auditor.iter().for_each(|auditor| auditor.closed(goodbye));
+    }
+
+    /// Writes down that the peer may not do something which the engine knows nothing of.
+    pub fn note_refused(&self, code: ErrorCode) {
+        self.auditor.iter().for_each(|auditor| auditor.refused(code, ""));
+    }
+
     /// The task is about to look: no need to wake it.
     pub fn begin_turn(&self, waker: &Waker) {
         self.waker.register(waker);
@@ -106,6 +122,7 @@ impl Outbox for ConnectionOutbox {
                 if let Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } = &frame {
                     self.displaced.store(true, Ordering::Relaxed);
                 }
+                self.auditor.iter().for_each(|auditor| auditor.look_at(&frame));
                 if behind {
                     detach(&mut frame);
                 }

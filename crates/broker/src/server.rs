@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_protocol::{AgentRef, Limits, check_name};
@@ -43,6 +44,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// How long stopping may take.
     pub stop_limit: Duration,
+    /// Where connections and refusals are written down.
+    pub audit: Option<AuditLog>,
     /// Without it connections are in plain text.
     pub tls: Option<TlsSettings>,
 }
@@ -58,6 +61,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             stop_limit: Duration::from_secs(4),
+            audit: None,
             tls: None,
         }
     }

@@ -222,6 +222,11 @@ impl BrokerClient {
         self.shared.lock().deadline_of(id)
     }
 
+    /// How often a message that was received and not acknowledged yet was delivered so far.
+    pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
+        self.shared.lock().attempt_of(id)
+    }
+
     /// Waits for a connection other than the one with that number, and returns its number; the first is 1. `None` when
     /// the client is closed.
     pub async fn next_connection(&self, seen: u64) -> Option<u64> {

@@ -40,6 +40,7 @@ struct Received {
     epoch: u64,
     tag: Option<u64>,
     deadline: Option<Instant>,
+    attempt: u32,
 }
 
 pub struct Session {
@@ -224,6 +225,10 @@ impl Session {
         self.received.get(id.as_str())?.deadline
     }
 
+    pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
+        Some(self.received.get(id.as_str())?.attempt)
+    }
+
     /// How long a reply to that message is worth delivering; for ever if the message itself is.
     pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
         let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
@@ -313,7 +318,10 @@ impl Session {
 
     fn keep_message(&mut self, push: &Push, message: InboxMessage) {
         let deadline = push.deadline_ms.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
-        self.received.insert(push.envelope.id.clone(), Received { epoch: self.epoch, tag: push.tag, deadline });
+        self.received.insert(
+            push.envelope.id.clone(),
+            Received { epoch: self.epoch, tag: push.tag, deadline, attempt: push.attempt },
+        );
         self.inbox.push_back(message);
     }
 

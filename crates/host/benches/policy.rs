@@ -4,7 +4,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use toolbus_host::{Owners, Viewer};
+use toolbus_host::{Owners, Pins, Viewer};
 use toolbus_mcp::{ListKind, Raw, raw};
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 
@@ -73,7 +73,18 @@ fn list(set: &PolicySet) {
     let tool = |n: usize| json!({"name": format!("plain_{n}"), "description": "does something", "inputSchema": schema});
     let page: Raw = raw(&json!({"tools": (0..TOOLS).map(tool).collect::<Vec<_>>()}));
     let owners = Owners::default();
-    let viewer = Viewer { role: Some("reader"), policy: set, owners: &owners, server: "files", index: 0, prefix: None };
+    let pins = Pins::in_memory();
+    let viewer = Viewer {
+        role: Some("reader"),
+        policy: set,
+        owners: &owners,
+        server: "files",
+        index: 0,
+        prefix: None,
+        pins: &pins,
+        pin: None,
+        era: None,
+    };
     let goal = Duration::from_millis(1);
     measure("tools/list of 1,000 tools, 250 of them for the role", goal, 1, || {
         drop(black_box(viewer.page(ListKind::Tools, page.clone()).expect("a page")));

@@ -1,15 +1,172 @@
-//! What happens to a call under `ask`: somebody who may approve calls has to be asked first.
+//! What happens to a call under `ask`: it waits at the host, unacknowledged on the bus, until somebody who may approve calls
+//! has decided, its time is over, or its caller takes it back. A decision is on disk before it counts.
+
+mod desk;
+mod store;
+
+pub use store::Approvals;
 
 use crate::calls::{Authorised, Job, Stop};
 use crate::failure;
+use crate::running::until;
+use crate::translate::modern_on_legacy::Repetition;
+use serde_json::value::RawValue;
+use std::time::Duration;
+use store::{Parking, Verdict};
+use tokio::time::{Instant, interval};
+use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
+use toolbus_mcp::{Members, Raw, meta, raw};
 use toolbus_protocol::ErrorCode;
 
-/// Returns when the call may run. Nobody can be asked yet, so none may.
+/// What is left of a call's time when it is given up.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// One call that waits, as those are told who decide.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct PendingApproval {
+    pub id: String,
+    /// Over server, what is called, and the arguments: what is approved is this and nothing else.
+    pub hash: String,
+    pub server: String,
+    pub method: String,
+    pub name: String,
+    pub arguments: Option<Raw>,
+    pub caller: String,
+    pub role: Option<String>,
+    /// Which rule asks.
+    pub rule: String,
+    pub since_ms: u64,
+    /// When the call's time is over.
+    pub until_ms: Option<u64>,
+}
+
+/// Returns when the call may run.
 pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result<(), Stop> {
-    let message = format!(
-        "the call to server {:?} needs approval ({}), and nobody can be asked for it",
-        job.server.name(),
-        authorised.why
-    );
+    if continues_a_held_call(job) {
+        return Ok(());
+    }
+    let longest = Instant::now() + job.host.options.limits.approval_time;
+    // A moment before the caller's patience ends, so that it still hears why.
+    let deadline =
+        job.caller.cancel.end().map_or(longest, |end| longest.min(end - LAST_WORD.min(end - Instant::now())));
+    let pending = pending(job, authorised, deadline)?;
+    let host = std::sync::Arc::clone(&job.host);
+    let approvals = std::sync::Arc::clone(&host.options.approvals);
+    let mut parking = match approvals.park(pending.clone(), host.options.limits.max_parked) {
+        Ok(Parking::Waits(parked)) => parked,
+        Ok(Parking::Decided(verdict)) => return judged(&pending, &verdict),
+        Err(store::TooMany(most)) => {
+            let message = format!("{most} calls wait for approval already");
+            return Err(failure::bus(ErrorCode::TooManyApprovals, message).into());
+        }
+    };
+    write_down(job, &pending, "parked", None).await?;
+    // Others of the session must not wait until somebody has looked at this one.
+    let session = job.session.take().map(|(session, _turn)| session);
+    let verdict = tokio::select! {
+        biased;
+        verdict = parking.verdict() => verdict,
+        () = until(Some(deadline)) => {
+            write_down(job, &pending, "expired", None).await?;
+            let PendingApproval { name, id, .. } = &pending;
+            let message = format!("nobody decided in time about the call of {name:?} (approval {id})");
+            return Err(failure::bus(ErrorCode::ApprovalDenied, message).into());
+        }
+        () = job.caller.cancel.fired() => {
+            write_down(job, &pending, "cancelled", None).await?;
+            return Err(Stop::Cancelled);
+        }
+        // It stays in the mailbox, and waits again when the host is back.
+        () = host.shutdown.cancelled() => return Err(Stop::HandedOver),
+        never = keep_telling(job, &pending) => match never {},
+    };
+    job.session = session.map(|session| {
+        let turn = session.turns.take();
+        (session, turn)
+    });
+    judged(&pending, &verdict)
+}
+
+fn judged(pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
+    if verdict.approve && verdict.hash == pending.hash {
+        return Ok(());
+    }
+    let message = match verdict.approve {
+        true => format!("the approval {} was given to other arguments", pending.id),
+        false => format!("{} decided against the call of {:?} (approval {})", verdict.by, pending.name, pending.id),
+    };
     Err(failure::bus(ErrorCode::ApprovalDenied, message).into())
+}
+
+/// What a client answers to a call that runs already was approved with the call.
+fn continues_a_held_call(job: &Job) -> bool {
+    let repetition = Repetition::of(job.rpc.params.as_deref()).ok().flatten();
+    repetition.is_some_and(|repetition| {
+        job.host.held.knows(&job.session_id(), job.server.index, &job.rpc.method, &repetition.state)
+    })
+}
+
+fn pending(job: &Job, authorised: &Authorised, deadline: Instant) -> Result<PendingApproval, Stop> {
+    let params = Members::of(job.rpc.params.as_deref()).map_err(crate::calls::bad_params)?;
+    let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
+    let arguments = params.get("arguments").map(ToOwned::to_owned);
+    let now = jiff::Timestamp::now().as_millisecond().max(0) as u64;
+    let (server, method) = (job.server.name().to_owned(), job.rpc.method.clone());
+    Ok(PendingApproval {
+        // The same when the request comes again after a restart, and nobody else's.
+        id: sha256_hex(format!("{}\0{}", job.caller.mailbox(), job.caller.id()).as_bytes())[..16].to_owned(),
+        hash: call_hash(&server, &method, &name, arguments.as_deref()),
+        server,
+        method,
+        name,
+        arguments,
+        caller: job.caller.mailbox().to_owned(),
+        role: job.caller.role().map(ToOwned::to_owned),
+        rule: authorised.why.clone(),
+        since_ms: now,
+        until_ms: Some(now + deadline.saturating_duration_since(Instant::now()).as_millis() as u64),
+    })
+}
+
+fn call_hash(server: &str, method: &str, name: &str, arguments: Option<&RawValue>) -> String {
+    let arguments = arguments.map_or("".into(), canonical);
+    let parts = [server, method, name].map(|part| raw(part).get().to_owned());
+    sha256_hex(format!("[{},{arguments}]", parts.join(",")).as_bytes())
+}
+
+async fn keep_telling(job: &Job, pending: &PendingApproval) -> std::convert::Infallible {
+    let mut ticks = interval(job.host.options.limits.approval_progress);
+    let mut told = 0;
+    loop {
+        ticks.tick().await;
+        told += 1;
+        tell(job, pending, told).await;
+    }
+}
+
+async fn tell(job: &Job, pending: &PendingApproval, told: u32) {
+    let Some(token) = meta::get(job.rpc.params.as_deref(), meta::PROGRESS_TOKEN) else { return };
+    let mut params = Members::default();
+    params.set("progressToken", token);
+    // Small steps, so that the server's own progress is not behind when it comes.
+    params.set("progress", raw(&(f64::from(told) / 10_000.0)));
+    params.set("message", raw(&format!("waits for approval, id {}", pending.id)));
+    job.tell("notifications/progress".to_owned(), Some(params.to_raw())).await;
+}
+
+async fn write_down(
+    job: &Job,
+    pending: &PendingApproval,
+    state: &'static str,
+    by: Option<AuditCaller>,
+) -> Result<(), Stop> {
+    let Some(audit) = &job.host.options.audit else { return Ok(()) };
+    let record = Record::Approval {
+        id: pending.id.clone(),
+        state,
+        by,
+        caller: AuditCaller { who: pending.caller.clone(), role: pending.role.clone() },
+        subject: job.audit_subject(),
+    };
+    audit.write(record).await.map_err(|error| failure::not_written(&error).into())
 }

@@ -38,6 +38,17 @@ impl Host {
                     }
                 });
             }
+            Ok(HostRequest::ApprovalsList) => {
+                let outcome = self.list_approvals(&message.from);
+                self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+            }
+            Ok(HostRequest::ApprovalsDecide(decision)) => {
+                let host = Arc::clone(self);
+                self.tasks.spawn(async move {
+                    let outcome = host.decide_approval(&message.from, decision).await;
+                    host.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+                });
+            }
             Err(error) => match original::parse(message.body.as_bytes()) {
                 Some(operation) => self.begin_original(message, operation).await,
                 None => {

@@ -10,6 +10,11 @@ pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
 }
 
+/// What can't be written down is not done.
+pub fn not_written(error: &toolbus_audit::AuditError) -> RpcError {
+    bus(ErrorCode::AuditFailed, format!("{}: {error}", ErrorCode::AuditFailed.meaning()))
+}
+
 pub fn unknown_server(server: &str) -> RpcError {
     bus(ErrorCode::UnknownName, format!("this host has no server {server:?}"))
 }

@@ -53,6 +53,13 @@ impl HeldCalls {
         Some((state, continuation))
     }
 
+    /// Whether a call waits for a continuation under that state.
+    pub fn knows(&self, session: &SessionId, server: usize, method: &str, state: &str) -> bool {
+        let calls = self.calls.lock().expect("nothing panics while it holds this lock");
+        let fits = |held: &Held| held.session == *session && held.server == server && held.method == method;
+        calls.get(state).is_some_and(|held| fits(held) && !held.waiting.is_closed())
+    }
+
     /// Gives the continuation back if there is nothing that it continues.
     pub fn resume(
         &self,

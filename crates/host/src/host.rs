@@ -1,11 +1,13 @@
 //! What all parts of a host share: its servers, its catalog, its connection to the bus, and its limits.
 
+use crate::approvals::Approvals;
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
 use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
+use crate::pins::Pins;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
 use crate::task_owners::TaskOwners;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_audit::AuditLog;
 use toolbus_mcp::HostReply;
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
@@ -25,6 +28,12 @@ pub struct HostOptions {
     pub policy: Arc<LivePolicy>,
     pub connection: ConnectionOptions,
     pub limits: HostLimits,
+    /// Which tools are the approved ones. Stays the same over all connections of a host.
+    pub pins: Arc<Pins>,
+    /// Where every decision and every call is written down.
+    pub audit: Option<AuditLog>,
+    /// Calls that wait for somebody to approve them, and what was decided. The same over all connections too.
+    pub approvals: Arc<Approvals>,
 }
 
 #[derive(Debug, Clone)]
@@ -51,6 +60,12 @@ pub struct HostLimits {
     pub start_quiet: Duration,
     /// The shortest time between two announcements.
     pub announce_interval: Duration,
+    /// Calls that wait for approval; past it one more is refused.
+    pub max_parked: usize,
+    /// How long a call waits for approval if nothing else limits it.
+    pub approval_time: Duration,
+    /// How often its caller is told that it waits.
+    pub approval_progress: Duration,
 }
 
 impl Default for HostLimits {
@@ -68,6 +83,9 @@ impl Default for HostLimits {
             longest_backoff: Duration::from_secs(60),
             start_quiet: Duration::from_secs(5),
             announce_interval: Duration::from_millis(250),
+            max_parked: 256,
+            approval_time: Duration::from_secs(24 * 3600),
+            approval_progress: Duration::from_secs(15),
         }
     }
 }
@@ -80,6 +98,9 @@ impl HostOptions {
             policy: LivePolicy::everyone(),
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
+            pins: Arc::new(Pins::in_memory()),
+            audit: None,
+            approvals: Arc::default(),
         }
     }
 }
@@ -100,7 +121,7 @@ pub struct Host {
 impl Host {
     pub fn new(outbox: Outbox, options: HostOptions, shutdown: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
-        let catalog = Catalog::new(&configs);
+        let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
         let servers = configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
         Arc::new(Self {
@@ -128,7 +149,7 @@ impl Host {
     }
 
     pub fn viewer<'a>(
-        &self,
+        &'a self,
         role: Option<&'a str>,
         policy: &'a PolicySet,
         owners: &'a Owners,
@@ -141,6 +162,9 @@ impl Host {
             server: &server.config.name,
             index: server.index,
             prefix: server.config.prefix.as_deref(),
+            pins: &self.options.pins,
+            pin: server.config.pin,
+            era: None,
         }
     }
 

@@ -18,6 +18,7 @@ mod link;
 mod live_policy;
 mod original;
 mod outbox;
+pub mod pins;
 mod running;
 mod server;
 mod service;
@@ -27,8 +28,10 @@ mod translate;
 mod turns;
 mod unmatched;
 
+pub use approvals::Approvals;
 pub use catalog::names::Owners;
 pub use catalog::page::Viewer;
 pub use host::{HostLimits, HostOptions};
 pub use live_policy::LivePolicy;
+pub use pins::{PinOptions, Pins};
 pub use service::{HostError, run_host};

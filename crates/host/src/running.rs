@@ -55,7 +55,8 @@ impl Cancel {
         self.token.is_cancelled() || self.end().is_some_and(|end| end <= Instant::now())
     }
 
-    fn end(&self) -> Option<Instant> {
+    /// When the call ends by itself.
+    pub fn end(&self) -> Option<Instant> {
         let limit = self.limit.get().map(|(deadline, _)| *deadline);
         self.deadline.get().copied().into_iter().chain(limit).min()
     }

@@ -4,6 +4,7 @@ use crate::announce;
 use crate::catalog::watch_server;
 use crate::host::{Host, HostOptions};
 use crate::outbox::Outbox;
+use crate::pins;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,7 @@ pub async fn run_host(
         host.tasks.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
     }
     host.tasks.spawn(announce::run(Arc::clone(&host)));
+    host.tasks.spawn(pins::watch(Arc::clone(&host)));
     let outcome = receive(&host).await;
     stop.cancel();
     host.tasks.close();

@@ -38,6 +38,18 @@ pub enum HostRequest {
     Close {
         session: SessionKey,
     },
+    /// Which calls wait for approval? Answered by a [`HostReply`].
+    ApprovalsList,
+    /// What somebody decided about one of them. Answered by a [`HostReply`].
+    ApprovalsDecide(ApprovalDecision),
+}
+
+/// Bound to what was shown: the hash covers server, tool and arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalDecision {
+    pub id: String,
+    pub hash: String,
+    pub approve: bool,
 }
 
 /// One MCP request, answered by a [`HostReply`].
@@ -98,10 +110,21 @@ pub struct BusBodyError {
 
 impl HostRequest {
     /// The operations of this module, beside the original's `manifest` and `call`.
-    pub const OPS: [&str; 4] = ["rpc", "notify", "answer", "close"];
+    pub const OPS: [&str; 6] = ["rpc", "notify", "answer", "close", "approvals_list", "approvals_decide"];
 
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
+        match wire.op.as_str() {
+            "approvals_list" => return Ok(Self::ApprovalsList),
+            "approvals_decide" => {
+                return Ok(Self::ApprovalsDecide(ApprovalDecision {
+                    id: need(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?,
+                    hash: need(wire.hash, "hash")?,
+                    approve: need(wire.approve, "approve")?,
+                }));
+            }
+            _ => {}
+        }
         let session = need(wire.session, "session")?;
         Ok(match wire.op.as_str() {
             "rpc" => Self::Rpc(Rpc {
@@ -155,6 +178,11 @@ impl HostRequest {
             Self::Close { session } => {
                 wire.op = "close".into();
                 wire.session = Some(session);
+            }
+            Self::ApprovalsList => wire.op = "approvals_list".into(),
+            Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => {
+                wire.op = "approvals_decide".into();
+                (wire.id, wire.hash, wire.approve) = (Some(crate::raw(&id)), Some(hash), Some(approve));
             }
         }
         written(&wire)
@@ -250,6 +278,10 @@ struct RequestWire {
     result: Option<Raw>,
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     error: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hash: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approve: Option<bool>,
 }
 
 #[derive(Default, Serialize, Deserialize)]

@@ -13,7 +13,9 @@ mod message;
 pub mod meta;
 mod method;
 
-pub use bus::{Answer, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey};
+pub use bus::{
+    Answer, ApprovalDecision, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey,
+};
 pub use card::{Card, Down, ServerCard, ServerState};
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};

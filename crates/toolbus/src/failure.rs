@@ -96,6 +96,18 @@ pub enum Failure {
     BadReply(String),
     #[error("{0}")]
     Audit(#[from] toolbus_audit::AuditError),
+    #[error("can't use what the host keeps in {}: {source}", folder.display())]
+    State { folder: PathBuf, source: io::Error },
+    #[error("no call, or more than one, waits for approval under {id:?}")]
+    NoApproval { id: String },
+    #[error("host {host}: {message}")]
+    RefusedByHost { host: String, message: String, code: Option<ErrorCode> },
+    #[error("{0}")]
+    Pins(#[from] toolbus_host::pins::PinFileError),
+    #[error("no host has seen any tools yet, as far as {} knows", folder.display())]
+    NoPins { folder: PathBuf },
+    #[error("{tool:?} is not held back")]
+    NotHeldBack { tool: String },
     #[error("{count} of {checked} audit logs are not what was written")]
     AuditProblems { count: usize, checked: usize },
     #[error("there is no audit log in {}", folder.display())]
@@ -105,12 +117,22 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// From a host's error in its MCP form.
+    pub fn refused_by_host(host: &str, error: &serde_json::value::RawValue) -> Self {
+        let error = toolbus_mcp::Members::of(Some(error)).unwrap_or_default();
+        let data = toolbus_mcp::Members::of(error.get("data")).unwrap_or_default();
+        let code = data.text("code").and_then(|code| ErrorCode::from_code(&code));
+        let message = error.text("message").unwrap_or_default();
+        Self::RefusedByHost { host: host.to_owned(), message, code }
+    }
+
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
+            Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
     }
@@ -173,6 +195,13 @@ impl Failure {
             Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
             Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
             Self::CallTimeout { .. } => Some("give it more time with --deadline"),
+            Self::State { .. } => {
+                Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
+            }
+            Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
+            Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
+            Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
+            Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows what is held back"),
             Self::Audit(error) => Some(error.hint()),
             Self::AuditProblems { .. } => {
                 Some("keep the folder as evidence; compare with a copy or a hash that you noted")

@@ -3,10 +3,11 @@
 use crate::commands::parse_duration;
 use crate::config::{Config, ConfigFailure};
 use crate::failure::Failure;
+use crate::host_state::StatePlace;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use toolbus_host::{HostLimits, HostOptions, LivePolicy};
+use toolbus_host::{HostOptions, LivePolicy};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
 
@@ -21,6 +22,9 @@ pub struct HostingArgs {
     /// The host's name on the bus. Default: `name` in toolbus.toml, or that of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
+    /// Folder for what the host keeps: pins, approvals, its audit log. Default: hosts/NAME in the data folder.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// How long a server may take to start.
     #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
     start_timeout: std::time::Duration,
@@ -72,6 +76,11 @@ impl HostingArgs {
         Ok(config)
     }
 
+    /// Where the host keeps what has to outlive it.
+    pub fn state_place(&self, config: &Config) -> StatePlace {
+        StatePlace { state: self.state.clone(), config: config.file.clone(), pin: config.pin }
+    }
+
     /// The file that was read at the start, and no other: where it is gone, another must not take its place.
     pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
         Config::load(Some(file), self.mcp_config.as_deref())
@@ -95,7 +104,7 @@ impl HostingArgs {
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let options = HostOptions { config: HostConfig { servers }, policy, connection, limits: HostLimits::default() };
+        let options = HostOptions { policy, connection, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
     }
 }

@@ -10,6 +10,7 @@ mod endpoint;
 mod failure;
 mod folders;
 mod front_bus;
+mod host_state;
 mod hosting;
 mod nearest;
 mod no_broker;
@@ -66,6 +67,10 @@ enum Command {
     Recv(commands::recv::RecvArgs),
     /// Ask an agent a question and wait for the answer.
     Ask(commands::ask::AskArgs),
+    /// Show the calls that wait for approval, and decide about them.
+    Approvals(commands::approvals::ApprovalsArgs),
+    /// Pin tools to their definitions, and look at those that have changed.
+    Pin(commands::pin::PinArgs),
     /// Check and read the audit logs: who did what, and what was refused.
     Audit(commands::audit::AuditArgs),
     /// The built-in MCP server, on stdin and stdout.
@@ -144,6 +149,8 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,
         Command::Ask(args) => commands::ask::run(args).await,
+        Command::Approvals(args) => commands::approvals::run(args).await,
+        Command::Pin(args) => commands::pin::run(args).await,
         Command::Audit(args) => commands::audit::run(args).await,
         Command::DemoServer => commands::demo_server::run().await,
         Command::Guard(args) => return Ok(commands::guard::run(&args)),

@@ -3,8 +3,10 @@
 use super::{Job, Stop, bad_params};
 use crate::approvals;
 use crate::catalog::collision;
+use crate::catalog::names::own_name;
 use crate::failure;
 use crate::gates::CallLimits;
+use crate::pins::PinnedServer;
 use crate::task_owners::agent_of;
 use crate::translate::listen::{Filter, LISTEN};
 use tokio::time::Instant;
@@ -50,6 +52,7 @@ impl Job {
             }
         }
         self.refuse_lost_name(key)?;
+        self.refuse_held_back(key)?;
         Ok(authorised)
     }
 
@@ -97,8 +100,24 @@ impl Job {
         Err(failure::bus(ErrorCode::NameCollision, message))
     }
 
+    /// A tool that is not what was approved is not called either.
+    fn refuse_held_back(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+        let Some(NameKey::Tool(visible)) = key else { return Ok(()) };
+        let config = &self.server.config;
+        let own = own_name(config.prefix.as_deref(), visible);
+        let server = PinnedServer { name: &config.name, mode: config.pin };
+        if !own.is_some_and(|own| self.host.options.pins.is_held(server, own)) {
+            return Ok(());
+        }
+        let message = format!(
+            "tool {visible:?} of server {:?} is held back: its definition is not the approved one",
+            config.name
+        );
+        Err(failure::bus(ErrorCode::HeldBack, message))
+    }
+
     /// Holds the request to its limits, and to approval where that is needed. Returns when it may run.
-    pub(super) async fn enter(&mut self, authorised: &Authorised) -> Result<(), Stop> {
+    pub(super) async fn enter(&mut self, authorised: &Authorised, key: Option<&NameKey>) -> Result<(), Stop> {
         let limits = &authorised.limits;
         if let Some((time, kind)) = &limits.deadline {
             self.caller.cancel.limit(Instant::now() + *time, format!("{kind} allows {time:?}"));
@@ -107,6 +126,8 @@ impl Job {
         policy.gates.count(limits).map_err(|refused| failure::too_often(&refused))?;
         if authorised.effect == Effect::Ask {
             approvals::wait_for_approval(self, authorised).await?;
+            // The rules, or the tool itself, may have changed while it waited.
+            self.authorise(key)?;
         }
         let policy = &self.host.options.policy;
         self.places = tokio::select! {

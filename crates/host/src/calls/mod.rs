@@ -1,6 +1,7 @@
 //! One request of a client on its way through the host: may it, what is it called at the server, which era does the
 //! server speak, and then the way that fits.
 
+mod audited;
 mod authorise;
 mod legacy_client;
 mod listen;
@@ -12,6 +13,7 @@ pub use authorise::Authorised;
 pub use legacy_client::keep_listening;
 
 use crate::catalog::names::{is_prefixed, own_name};
+use crate::catalog::page::Viewer;
 use crate::failure;
 use crate::host::Host;
 use crate::running::Caller;
@@ -22,6 +24,8 @@ use crate::turns::Turn;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use toolbus_audit::Subject;
 use toolbus_mcp::{
     Era, HostReply, ListKind, Members, MembersError, NameError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw,
     required_name,
@@ -38,6 +42,13 @@ pub struct Job {
     pub session: Option<(Arc<Session>, Turn)>,
     /// Under the policy's limits on concurrency.
     pub places: Vec<OwnedSemaphorePermit>,
+    /// Which era the server is spoken to in, once that is known.
+    era: Option<Era>,
+    begun: Instant,
+    /// When it was let through to the server.
+    entered: Option<Instant>,
+    /// What is written down about it, as the caller named it.
+    subject: Subject,
 }
 
 /// How a request ends when it doesn't end with the server's answer.
@@ -67,7 +78,18 @@ impl Job {
                 Some((session, turn))
             }
         };
-        Ok(Self { host: Arc::clone(host), caller, server, rpc, session, places: Vec::new() })
+        Ok(Self {
+            host: Arc::clone(host),
+            caller,
+            server,
+            rpc,
+            session,
+            places: Vec::new(),
+            era: None,
+            begun: Instant::now(),
+            entered: None,
+            subject: Subject::default(),
+        })
     }
 
     pub async fn run(mut self) {
@@ -94,8 +116,17 @@ impl Job {
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
         let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
         let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
-        let authorised = self.authorise(key.as_ref())?;
-        self.enter(&authorised).await?;
+        self.subject = self.audit_subject();
+        let decided = self.authorise(key.as_ref());
+        self.write_decision(&decided).await?;
+        let outcome = self.permitted_outcome(key, &decided?).await;
+        self.write_end(&outcome).await;
+        outcome
+    }
+
+    async fn permitted_outcome(&mut self, key: Option<NameKey>, authorised: &Authorised) -> Result<Outcome, Stop> {
+        self.enter(authorised, key.as_ref()).await?;
+        self.entered = Some(Instant::now());
         let tool = match &key {
             Some(NameKey::Tool(tool)) => Some(tool.clone()),
             _ => None,
@@ -107,7 +138,7 @@ impl Job {
         if let Some(tool) = tool {
             self.host.task_owners.remember(self.server.index, &outcome, self.caller.mailbox(), &tool);
         }
-        Ok(self.within_size(&authorised, outcome))
+        Ok(self.within_size(authorised, outcome))
     }
 
     /// What comes of a request that may run.
@@ -118,7 +149,9 @@ impl Job {
             eras = self.server.eras(&self.host) => eras?,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
-        match (self.rpc.client.era, self.server.era_for(self.rpc.client.era, &eras)) {
+        let era = self.server.era_for(self.rpc.client.era, &eras);
+        self.era = Some(era);
+        match (self.rpc.client.era, era) {
             (Era::Legacy, Era::Legacy) => pass_through::legacy(self, timeout).await,
             (Era::Modern, Era::Modern) => pass_through::modern(self, &eras, timeout).await,
             (Era::Modern, Era::Legacy) => modern_client::run(self, &eras, timeout).await,
@@ -149,7 +182,7 @@ impl Job {
         })
     }
 
-    fn session_id(&self) -> SessionId {
+    pub fn session_id(&self) -> SessionId {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
     }
 
@@ -182,6 +215,7 @@ impl Job {
         let owners = self.host.catalog.owners();
         let policy = self.host.options.policy.current();
         let viewer = self.host.viewer(self.caller.role(), &policy, &owners, &self.server);
+        let viewer = Viewer { era: self.era, ..viewer };
         match viewer.page(kind, result) {
             Ok(page) => Outcome::Result(page),
             Err(error) => {
@@ -209,7 +243,7 @@ impl Job {
     }
 }
 
-fn bad_params(error: MembersError) -> RpcError {
+pub fn bad_params(error: MembersError) -> RpcError {
     RpcError::new(codes::INVALID_PARAMS, format!("Invalid params: {error}"))
 }
 

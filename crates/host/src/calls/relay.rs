@@ -46,7 +46,7 @@ impl Job {
     }
 
     /// A notification that belongs to this call.
-    pub(super) async fn tell(&self, method: String, params: Option<Raw>) {
+    pub async fn tell(&self, method: String, params: Option<Raw>) {
         let event = HostEvent::Notification { server: self.server.name().to_owned(), method, params };
         self.host.outbox.live(self.caller.mailbox(), self.caller.id(), &event).await;
     }

@@ -7,16 +7,18 @@ mod watch;
 
 pub use watch::watch_server;
 
+use crate::pins::{PinnedServer, Pins};
 use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState};
 use toolbus_policy::{Item, PolicySet};
-use toolbus_upstream::{Eras, ServerConfig};
+use toolbus_upstream::{Eras, PinMode, ServerConfig};
 
 /// Problems are for reading; a server with five thousand of them has one.
 const MOST_PROBLEMS: usize = 20;
+const MOST_HELD_NAMES: usize = 10;
 
 /// Everything that one server has, under the server's own names.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +59,9 @@ struct Entry {
     lists: Lists,
     /// What was odd about the lists.
     remarks: Vec<String>,
+    pin: Option<PinMode>,
+    /// Tools whose definitions are not the approved ones.
+    held_back: Vec<String>,
 }
 
 struct State {
@@ -68,13 +73,19 @@ struct State {
 pub struct Catalog {
     state: Mutex<State>,
     changed: Notify,
+    pins: Arc<Pins>,
 }
 
 impl Catalog {
     pub fn new<'a>(servers: impl IntoIterator<Item = &'a ServerConfig>) -> Self {
         let entries = servers.into_iter().map(Entry::starting).collect();
         let state = State { entries, owners: Arc::default(), problems: Vec::new() };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { state: Mutex::new(state), changed: Notify::new(), pins: Arc::new(Pins::in_memory()) }
+    }
+
+    pub fn with_pins(mut self, pins: Arc<Pins>) -> Self {
+        self.pins = pins;
+        self
     }
 
     pub fn set_up(&self, server: usize, eras: Arc<Eras>, lists: Lists, remarks: Vec<String>) {
@@ -117,7 +128,17 @@ impl Catalog {
         let state = self.lock();
         let servers = state.entries.iter().enumerate().map(|(index, entry)| {
             let prefix = entry.prefix.as_deref();
-            let viewer = Viewer { role, policy, owners: &state.owners, server: &entry.name, index, prefix };
+            let viewer = Viewer {
+                role,
+                policy,
+                owners: &state.owners,
+                server: &entry.name,
+                index,
+                prefix,
+                pins: &self.pins,
+                pin: entry.pin,
+                era: entry.era(),
+            };
             // Who may use nothing of a server does not even learn that it is there.
             viewer.may_use(Item::Server).then(|| entry.card(&viewer))
         });
@@ -146,11 +167,30 @@ impl Catalog {
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {
         let mut state = self.lock();
-        change(&mut state.entries[server]);
+        let entry = &mut state.entries[server];
+        change(entry);
+        entry.held_back = self.held_back(entry);
         let (owners, problems) = sort_out(&state.entries);
         (state.owners, state.problems) = (Arc::new(owners), problems);
         drop(state);
         self.changed.notify_one();
+    }
+
+    /// Something else is approved now.
+    pub fn look_again(&self) {
+        let mut state = self.lock();
+        for entry in &mut state.entries {
+            entry.held_back = self.held_back(entry);
+        }
+        let (owners, problems) = sort_out(&state.entries);
+        (state.owners, state.problems) = (Arc::new(owners), problems);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn held_back(&self, entry: &Entry) -> Vec<String> {
+        let server = PinnedServer { name: &entry.name, mode: entry.pin };
+        self.pins.held_of(server, entry.era(), &entry.lists)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -168,7 +208,28 @@ impl Entry {
             eras: None,
             lists: Lists::default(),
             remarks: Vec::new(),
+            pin: config.pin,
+            held_back: Vec::new(),
         }
+    }
+
+    /// In which the lists were read: the later one, where the server has both.
+    fn era(&self) -> Option<Era> {
+        let eras = self.eras.as_deref()?;
+        Some(if eras.speaks(Era::Modern) { Era::Modern } else { Era::Legacy })
+    }
+
+    /// Names only: the definitions are what nobody is to see yet.
+    fn told_of_held_back(&self) -> Option<String> {
+        let (first, more) = self.held_back.split_at(self.held_back.len().min(MOST_HELD_NAMES));
+        let mut names: Vec<String> = first.iter().map(|name| format!("{name:?}")).collect();
+        if !more.is_empty() {
+            names.push(format!("{} more", more.len()));
+        }
+        (!names.is_empty()).then(|| {
+            let (server, names) = (&self.name, names.join(", "));
+            format!("server {server:?}: held back, because their definitions are not the approved ones: {names}; see `toolbus pin diff`")
+        })
     }
 
     fn card(&self, viewer: &Viewer<'_>) -> ServerCard {
@@ -200,6 +261,7 @@ fn sort_out(entries: &[Entry]) -> (Owners, Vec<String>) {
     let mut problems = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
+        problems.extend(entry.told_of_held_back());
         for kind in ListKind::ALL {
             let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
             for item in entry.lists.of(kind) {

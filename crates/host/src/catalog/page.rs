@@ -1,10 +1,12 @@
 //! One page of a server's list on its way to a worker: renamed, and without what the worker may not use.
 
 use super::names::{Owners, is_prefixed, visible_name};
+use crate::pins::{PinnedServer, Pins};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use toolbus_mcp::{ListKind, Members, MembersError, Raw, raw};
+use toolbus_mcp::{Era, ListKind, Members, MembersError, Raw, raw};
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
+use toolbus_upstream::PinMode;
 
 /// Who looks at which server's list.
 pub struct Viewer<'a> {
@@ -14,6 +16,10 @@ pub struct Viewer<'a> {
     pub server: &'a str,
     pub index: usize,
     pub prefix: Option<&'a str>,
+    pub pins: &'a Pins,
+    pub pin: Option<PinMode>,
+    /// In which the server gave the list, if that is known.
+    pub era: Option<Era>,
 }
 
 /// The item of a list entry, for the policy.
@@ -61,6 +67,10 @@ impl Viewer<'_> {
         if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
             return None;
         }
+        let server = PinnedServer { name: self.server, mode: self.pin };
+        if kind == ListKind::Tools && self.pins.holds_back(server, self.era, &own, item) {
+            return None;
+        }
         if prefix.is_none() {
             return Some(Cow::Borrowed(item));
         }
@@ -75,7 +85,9 @@ mod tests {
     use serde_json::json;
 
     fn viewer<'a>(policy: &'a PolicySet, owners: &'a Owners, prefix: Option<&'a str>) -> Viewer<'a> {
-        Viewer { role: Some("reader"), policy, owners, server: "files", index: 1, prefix }
+        static PINS: std::sync::LazyLock<Pins> = std::sync::LazyLock::new(Pins::in_memory);
+        let (pins, pin, era) = (&*PINS, Some(PinMode::Off), None);
+        Viewer { role: Some("reader"), policy, owners, server: "files", index: 1, prefix, pins, pin, era }
     }
 
     #[test]

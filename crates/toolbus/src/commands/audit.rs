@@ -2,7 +2,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::folders::data_folder;
+use crate::host_state::StateArgs;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -30,12 +30,8 @@ enum What {
 
 #[derive(Args)]
 struct PlaceArgs {
-    /// The broker's data folder; the logs of its hosts in it count too. Default: TOOLBUS_DATA, or the user's.
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-    /// Only the log of a host with this state folder.
-    #[arg(long, value_name = "DIR", conflicts_with = "data")]
-    state: Option<PathBuf>,
+    #[command(flatten)]
+    state: StateArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -62,7 +58,6 @@ struct TailArgs {
     lines: usize,
 }
 
-const AUDIT_FOLDER: &str = "audit";
 const POLL: Duration = Duration::from_millis(200);
 
 pub async fn run(args: AuditArgs) -> Result<(), Failure> {
@@ -73,7 +68,7 @@ pub async fn run(args: AuditArgs) -> Result<(), Failure> {
 }
 
 fn verify_all(args: &VerifyArgs) -> Result<(), Failure> {
-    let folders = args.place.logs()?;
+    let folders = args.place.state.audit_logs()?;
     let mut reports = Vec::new();
     for folder in &folders {
         reports.push(verify(folder, None)?);
@@ -132,7 +127,7 @@ fn as_json(folder: &Path, report: &Report) -> String {
 async fn tail(args: &TailArgs) -> Result<(), Failure> {
     let mut tails = Vec::new();
     let mut lines = Vec::new();
-    for folder in args.place.logs()? {
+    for folder in args.place.state.audit_logs()? {
         let (tail, read) = Tail::open(&folder, args.lines)?;
         tails.push(tail);
         lines.extend(read);
@@ -189,26 +184,6 @@ fn bare(value: &Value) -> String {
         }
         Value::String(text) => format!("{text:?}"),
         other => other.to_string(),
-    }
-}
-
-impl PlaceArgs {
-    /// The folders that hold a log.
-    fn logs(&self) -> Result<Vec<PathBuf>, Failure> {
-        let (root, hosts) = match &self.state {
-            Some(state) => (state.clone(), None),
-            None => {
-                let data = self.data.clone().map_or_else(data_folder, Ok)?;
-                let hosts = data.join("hosts");
-                (data, Some(hosts))
-            }
-        };
-        let hosts = hosts.and_then(|hosts| std::fs::read_dir(hosts).ok());
-        let mut states: Vec<PathBuf> = hosts.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        states.sort();
-        let all = [root.clone()].into_iter().chain(states).map(|state| state.join(AUDIT_FOLDER));
-        let logs: Vec<PathBuf> = all.filter(|folder| folder.is_dir()).collect();
-        if logs.is_empty() { Err(Failure::NoAuditLog { folder: root }) } else { Ok(logs) }
     }
 }
 

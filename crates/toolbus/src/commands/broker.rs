@@ -5,6 +5,7 @@ use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
+use crate::host_state::AUDIT_FOLDER;
 use crate::hosting::Identities;
 use crate::reach::from_here;
 use crate::reload;
@@ -16,6 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings, read_token};
 use toolbus_host::LivePolicy;
 use toolbus_identity::{
@@ -183,6 +185,7 @@ impl BrokerArgs {
             max_frame_bytes: self.max_frame,
             allowed_origins: self.allow_origin,
             allowed_hosts: self.allow_host,
+            audit: Some(AuditLog::open(&data.join(AUDIT_FOLDER), AuditOptions::default())?),
             tls,
             ..ServerOptions::default()
         };

@@ -40,7 +40,7 @@ const LASTING_RUN: Duration = Duration::from_secs(10);
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
     let mode = if args.everyone { Identities::SharedToken } else { Identities::Credentials };
-    let hosting = args.hosting.hosting(&config, mode, false)?;
+    let mut hosting = args.hosting.hosting(&config, mode, false)?;
     let stop = service_stop_signal()?;
     // A token that somebody gave has a name with it; the one that a broker made for its own machine's host has this.
     let me = match !hosting.is_named && args.bus.has_token() {
@@ -49,9 +49,11 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     };
     let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
     tell(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
+    let (place, data) = (args.hosting.state_place(&config), config.data.clone());
     let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = BACKOFF;
+    let mut has_state = false;
     loop {
         let began = Instant::now();
         let outcome = tokio::select! {
@@ -59,7 +61,15 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
             () = stop.cancelled() => return Ok(()),
         };
         let failure = match outcome {
-            Ok(client) => serve(client, &hosting.options, &stop).await,
+            Ok(client) => {
+                // Only now is it known whose state it is.
+                if !has_state {
+                    let name = client.me().session_id;
+                    place.open(&mut hosting.options, data.as_deref(), &name)?;
+                    has_state = true;
+                }
+                serve(client, &hosting.options, &stop).await
+            }
             Err(failure) => Err(failure),
         };
         let failure = match failure {

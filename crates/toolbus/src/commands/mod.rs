@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod agent;
+pub mod approvals;
 pub mod ask;
 pub mod audit;
 pub mod broker;
@@ -10,6 +11,7 @@ pub mod demo_server;
 pub mod guard;
 pub mod host;
 pub mod init;
+pub mod pin;
 pub mod policy;
 pub mod ps;
 pub mod recv;

@@ -41,9 +41,11 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let broker_args =
         args.broker.or(config.listen, config.data.clone(), config.shared_token_file.clone(), config.auth.clone());
     let mode = broker_args.identities();
-    let hosting = args.hosting.hosting(&config, mode, true)?;
+    let mut hosting = args.hosting.hosting(&config, mode, true)?;
     let stop = service_stop_signal()?;
     let broker = broker_args.open().await?;
+    let name = hosting.name.clone();
+    args.hosting.state_place(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.follow(&hosting.options.policy);
     let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
     endpoint::mount(&broker, args.endpoint)?;

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toolbus_identity::{AuthConfig, read_auth};
 use toolbus_policy::{PolicySet, Warning};
-use toolbus_upstream::{ServerConfig, read_mcp_servers_json};
+use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
 
 pub const FILE_NAME: &str = "toolbus.toml";
 
@@ -36,6 +36,8 @@ pub struct Config {
     pub servers: Vec<ServerConfig>,
     /// What the file says about roles and limits; where it names no roles, the built-in ones.
     pub policy: PolicySet,
+    /// Which definitions of tools count as approved.
+    pub pin: PinMode,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
 }
@@ -166,7 +168,7 @@ impl Rules {
     }
 }
 
-fn usual_file() -> Option<PathBuf> {
+pub fn usual_file() -> Option<PathBuf> {
     let here = PathBuf::from(FILE_NAME);
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));

@@ -6,9 +6,9 @@ use crate::nearest::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use toolbus_policy::PolicySet;
-use toolbus_upstream::read_toml_servers;
+use toolbus_upstream::{PinMode, read_toml_servers};
 
-const KEYS: [&str; 8] = ["listen", "data", "shared_token_file", "name", "servers", "roles", "limits", "auth"];
+const KEYS: [&str; 9] = ["listen", "data", "shared_token_file", "name", "servers", "roles", "limits", "auth", "pin"];
 const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -23,6 +23,7 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "shared_token_file" => config.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
+            "pin" => config.pin = reader.pin(value)?,
             // Below and elsewhere, by those who know what a server is, and what a rule.
             "servers" | "roles" | "limits" | "auth" => {}
             _ => return Err(reader.unknown(key, &KEYS)),
@@ -93,6 +94,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    fn pin(&self, value: &Value<'_>) -> Result<PinMode, ConfigProblem> {
+        let mode = value.get_ref().as_str().and_then(PinMode::parse);
+        mode.ok_or_else(|| self.wrong("pin", value, PinMode::EXPECTED))
+    }
+
     fn text<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, ConfigProblem> {
         value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, "a string"))
     }
@@ -166,7 +172,8 @@ mod tests {
         );
         check(
             "zzz = 1",
-            "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, name, servers, roles, limits",
+            "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, shared_token_file, name, servers, roles, limits, auth, \
+             pin",
         );
     }
 }

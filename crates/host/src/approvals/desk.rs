@@ -1,0 +1,83 @@
+//! Where those who may approve calls ask what waits, and say what they have decided.
+
+use super::PendingApproval;
+use super::store::{DecideError, Verdict};
+use crate::failure;
+use crate::host::Host;
+use crate::task_owners::agent_of;
+use serde_json::json;
+use toolbus_audit::{Caller as AuditCaller, Record, Subject};
+use toolbus_mcp::{ApprovalDecision, Outcome, RpcError, codes, raw};
+use toolbus_protocol::{AgentRef, ErrorCode};
+
+/// Who may decide about calls of its own.
+const OPERATOR: &str = "operator";
+
+impl Host {
+    pub fn list_approvals(&self, from: &AgentRef) -> Outcome {
+        match self.may_decide(from) {
+            Ok(()) => Outcome::Result(raw(&json!({"approvals": self.options.approvals.list()}))),
+            Err(error) => error.into(),
+        }
+    }
+
+    pub async fn decide_approval(&self, from: &AgentRef, decision: ApprovalDecision) -> Outcome {
+        match self.try_decide(from, decision).await {
+            Ok(pending) => Outcome::Result(raw(&json!({"decided": pending}))),
+            Err(error) => error.into(),
+        }
+    }
+
+    async fn try_decide(&self, from: &AgentRef, decision: ApprovalDecision) -> Result<PendingApproval, RpcError> {
+        self.may_decide(from)?;
+        let ApprovalDecision { id, hash, approve } = decision;
+        let at_ms = jiff::Timestamp::now().as_millisecond().max(0) as u64;
+        let by = from.session_id.to_string();
+        let is_operator = from.role.as_deref() == Some(OPERATOR);
+        let is_own = |pending: &PendingApproval| {
+            approve && !is_operator && agent_of(&pending.caller) == agent_of(&from.session_id)
+        };
+        let verdict = Verdict { hash, approve, by, at_ms };
+        let decided = self.options.approvals.decide(&id, verdict, is_own).await;
+        let pending = decided.map_err(|error| match error {
+            DecideError::OwnCall => failure::bus(ErrorCode::NotAllowed, error.to_string()),
+            DecideError::Write(_) => RpcError::new(codes::INTERNAL_ERROR, error.to_string()),
+            DecideError::Unknown(_) | DecideError::OtherHash(_) => {
+                failure::bus(ErrorCode::UnknownName, error.to_string())
+            }
+        })?;
+        if let Some(audit) = &self.options.audit {
+            audit.note(record(&pending, from, approve));
+        }
+        Ok(pending)
+    }
+
+    fn may_decide(&self, from: &AgentRef) -> Result<(), RpcError> {
+        let role = from.role.as_deref();
+        if self.options.policy.current().may_approve(role) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} may not decide about calls",
+            role.map_or("who has no role".into(), |role| format!("role '{role}'"))
+        );
+        Err(failure::bus(ErrorCode::NotAllowed, message))
+    }
+}
+
+fn record(pending: &PendingApproval, from: &AgentRef, approve: bool) -> Record {
+    let by = AuditCaller { who: from.session_id.to_string(), role: from.role.as_ref().map(ToString::to_string) };
+    Record::Approval {
+        id: pending.id.clone(),
+        state: if approve { "approved" } else { "denied" },
+        by: Some(by),
+        caller: AuditCaller { who: pending.caller.clone(), role: pending.role.clone() },
+        subject: Subject {
+            server: pending.server.clone(),
+            kind: pending.method.clone(),
+            name: Some(pending.name.clone()),
+            args: Some(toolbus_audit::argument_hash(pending.arguments.as_deref())),
+            ..Subject::default()
+        },
+    }
+}

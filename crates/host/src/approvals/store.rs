@@ -1,0 +1,188 @@
+//! The calls that wait, and what was decided about them: the first in memory, because they are in the mailbox, the second
+//! on disk, because whoever decided is gone.
+
+use super::PendingApproval;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+const FILE: &str = "approvals.json";
+/// Decisions that are remembered, for requests that come again; the oldest are forgotten first.
+const MAX_DECISIONS: usize = 4096;
+const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub hash: String,
+    pub approve: bool,
+    pub by: String,
+    pub at_ms: u64,
+}
+
+/// Shared by all connections of a host to its broker.
+#[derive(Default)]
+pub struct Approvals {
+    file: Option<PathBuf>,
+    state: Arc<Mutex<State>>,
+    /// Decisions are written one after the other.
+    writing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    parked: BTreeMap<String, (PendingApproval, watch::Sender<Option<Verdict>>)>,
+    verdicts: BTreeMap<String, Verdict>,
+}
+
+pub struct TooMany(pub usize);
+
+pub enum Parking {
+    Waits(Parked),
+    /// Before the host was started again.
+    Decided(Verdict),
+}
+
+/// A call that waits; it leaves the list when this is dropped.
+pub struct Parked {
+    id: String,
+    verdict: watch::Receiver<Option<Verdict>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    #[error("no call waits under the id {0:?}: it was decided, taken back, or its time is over")]
+    Unknown(String),
+    #[error("the call {0:?} is another one than you have seen; list again")]
+    OtherHash(String),
+    #[error("you may not approve a call of your own")]
+    OwnCall,
+    #[error("the decision could not be written: {0}")]
+    Write(io::Error),
+}
+
+impl Approvals {
+    /// Reads what was decided. A file that can't be read is an error: what it approves may wait in the mailbox.
+    pub fn open(state: &Path) -> io::Result<Self> {
+        let file = state.join(FILE);
+        let verdicts = match fs::read_to_string(&file) {
+            Ok(text) => serde_json::from_str(&text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error),
+        };
+        let state = State { verdicts, ..State::default() };
+        Ok(Self { file: Some(file), state: Arc::new(Mutex::new(state)), ..Self::default() })
+    }
+
+    pub(super) fn park(&self, pending: PendingApproval, most: usize) -> Result<Parking, TooMany> {
+        let mut state = self.lock();
+        if let Some(verdict) = state.verdicts.get(&pending.id) {
+            return Ok(Parking::Decided(verdict.clone()));
+        }
+        if state.parked.len() >= most {
+            return Err(TooMany(most));
+        }
+        let (sender, verdict) = watch::channel(None);
+        let id = pending.id.clone();
+        state.parked.insert(id.clone(), (pending, sender));
+        Ok(Parking::Waits(Parked { id, verdict, state: Arc::clone(&self.state) }))
+    }
+
+    /// The oldest first.
+    pub(super) fn list(&self) -> Vec<PendingApproval> {
+        let mut all: Vec<PendingApproval> = self.lock().parked.values().map(|(pending, _)| pending.clone()).collect();
+        all.sort_by_key(|pending| pending.since_ms);
+        all
+    }
+
+    /// Writes the decision, and only then lets the call know.
+    pub(super) async fn decide(
+        &self,
+        id: &str,
+        verdict: Verdict,
+        is_own: impl Fn(&PendingApproval) -> bool,
+    ) -> Result<PendingApproval, DecideError> {
+        let _turn = self.writing.lock().await;
+        let (pending, all) = {
+            let state = self.lock();
+            let unknown = || DecideError::Unknown(id.to_owned());
+            let (pending, _) = state.parked.get(id).ok_or_else(unknown)?;
+            if state.verdicts.contains_key(id) {
+                return Err(unknown());
+            }
+            if pending.hash != verdict.hash {
+                return Err(DecideError::OtherHash(id.to_owned()));
+            }
+            if is_own(pending) {
+                return Err(DecideError::OwnCall);
+            }
+            let mut all = state.verdicts.clone();
+            all.insert(id.to_owned(), verdict.clone());
+            (pending.clone(), kept(all, verdict.at_ms))
+        };
+        if let Some(file) = self.file.clone() {
+            let written = tokio::task::spawn_blocking({
+                let all = all.clone();
+                move || write(&file, &all)
+            });
+            written.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(DecideError::Write)?;
+        }
+        let mut state = self.lock();
+        state.verdicts = all;
+        if let Some((_, waiting)) = state.parked.get(id) {
+            waiting.send_replace(Some(verdict));
+        }
+        Ok(pending)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Parked {
+    pub async fn verdict(&mut self) -> Verdict {
+        loop {
+            let verdict = self.verdict.borrow_and_update().clone();
+            match verdict {
+                Some(verdict) => return verdict,
+                None if self.verdict.changed().await.is_ok() => {}
+                // Nobody can decide about what is not in the list.
+                None => return std::future::pending().await,
+            }
+        }
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).parked.remove(&self.id);
+    }
+}
+
+fn kept(mut verdicts: BTreeMap<String, Verdict>, now_ms: u64) -> BTreeMap<String, Verdict> {
+    verdicts.retain(|_, verdict| verdict.at_ms + KEPT_MS > now_ms);
+    while verdicts.len() > MAX_DECISIONS {
+        let oldest = verdicts.iter().min_by_key(|(_, verdict)| verdict.at_ms).map(|(id, _)| id.clone());
+        oldest.into_iter().for_each(|id| drop(verdicts.remove(&id)));
+    }
+    verdicts
+}
+
+fn write(file: &Path, verdicts: &BTreeMap<String, Verdict>) -> io::Result<()> {
+    let temporary = file.with_extension("new");
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
+    out.write_all(&serde_json::to_vec(verdicts)?)?;
+    out.sync_all()?;
+    fs::rename(&temporary, file)?;
+    file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}

@@ -1,0 +1,137 @@
+//! What has changed in a definition, for somebody who has to decide about it: field by field, texts line by line, and
+//! everything that a terminal or an eye would pass over written out.
+
+use serde_json::{Map, Value};
+use similar::{ChangeTag, TextDiff};
+
+/// One field that differs. The path is a JSON pointer.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Change {
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Value>,
+}
+
+/// The differences from one definition to the other.
+pub fn changes(old: &Value, new: &Value) -> Vec<Change> {
+    let mut changes = Vec::new();
+    compare("", Some(old), Some(new), &mut changes);
+    changes
+}
+
+fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut Vec<Change>) {
+    if old == new {
+        return;
+    }
+    match (old, new) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            for key in keys(old, new) {
+                let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+                compare(&path, old.get(key), new.get(key), changes);
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) => {
+            for index in 0..old.len().max(new.len()) {
+                compare(&format!("{path}/{index}"), old.get(index), new.get(index), changes);
+            }
+        }
+        _ => changes.push(Change { path: path.to_owned(), old: old.cloned(), new: new.cloned() }),
+    }
+}
+
+/// Of both, each once, in order.
+fn keys<'a>(old: &'a Map<String, Value>, new: &'a Map<String, Value>) -> Vec<&'a String> {
+    let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// The change as lines for a terminal.
+pub fn lines(change: &Change) -> Vec<String> {
+    let path = if change.path.is_empty() { "(all of it)".to_owned() } else { escaped(&change.path) };
+    match (&change.old, &change.new) {
+        (Some(Value::String(old)), Some(Value::String(new))) if old.contains('\n') || new.contains('\n') => {
+            [format!("  {path}:")].into_iter().chain(text_lines(old, new)).collect()
+        }
+        (old, new) => {
+            let mut lines = vec![format!("  {path}:")];
+            lines.extend(old.iter().map(|old| format!("    - {}", shown(old))));
+            lines.extend(new.iter().map(|new| format!("    + {}", shown(new))));
+            lines
+        }
+    }
+}
+
+fn text_lines(old: &str, new: &str) -> Vec<String> {
+    let diff = TextDiff::from_lines(old, new);
+    let line = |change: similar::Change<&str>| {
+        let sign = match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => ' ',
+        };
+        format!("    {sign} {}", escaped(change.value().trim_end_matches('\n')))
+    };
+    diff.iter_all_changes().map(line).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", escaped(text)),
+        other => escaped(&other.to_string()),
+    }
+}
+
+/// Control characters, and what has no width or turns the direction of writing, as their numbers: instructions to a model
+/// can be hidden in them.
+pub fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_visible(c) { shown.push(c) } else { shown.push_str(&format!("\\u{{{:04x}}}", u32::from(c))) }
+    }
+    shown
+}
+
+fn is_visible(c: char) -> bool {
+    !c.is_control()
+        && !matches!(u32::from(c),
+            0xa0 | 0xad | 0x34f | 0x61c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x3164 | 0xfeff | 0xffa0
+            | 0x180b..=0x180f | 0x2000..=0x200f | 0x2028..=0x202f | 0x205f..=0x206f
+            | 0xfe00..=0xfe0f | 0xfff0..=0xfffb | 0xe000..=0xf8ff | 0xe0000..=0xe0fff | 0xf0000..=0x10ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_are_named_and_texts_compared_by_line() {
+        let old = json!({"name": "t", "description": "one\ntwo\nthree", "inputSchema": {"properties": {"a/b": 1}}});
+        let new = json!({"name": "t", "description": "one\nTWO\nthree", "inputSchema": {"properties": {}}, "x": [1]});
+        let changes = changes(&old, &new);
+        let shown: Vec<String> = changes.iter().flat_map(lines).collect();
+        assert_eq!(
+            shown,
+            [
+                "  /description:",
+                "      one",
+                "    - two",
+                "    + TWO",
+                "      three",
+                "  /inputSchema/properties/a~1b:",
+                "    - 1",
+                "  /x:",
+                "    + [1]",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_seen_is_written_out() {
+        assert_eq!(escaped("a\u{200b}b\u{202e}c\u{1b}[31m\u{e0041}ü"), "a\\u{200b}b\\u{202e}c\\u{001b}[31m\\u{e0041}ü");
+    }
+}

@@ -1,0 +1,233 @@
+//! `pins.json` of a host, and `toolbus.lock` beside toolbus.toml. Both are replaced as a whole, under a lock, so that host
+//! and commands can write them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use toolbus_mcp::{Era, Raw};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PinFileError {
+    #[error("can't {what} {}: {source}", file.display())]
+    Io { what: &'static str, file: PathBuf, source: io::Error },
+    #[error("{} can't be read: {source}", file.display())]
+    Syntax { file: PathBuf, source: serde_json::Error },
+    #[error("{} is of version {version}, and this toolbus knows version {VERSION}", file.display())]
+    Version { file: PathBuf, version: u32 },
+}
+
+const VERSION: u32 = 1;
+
+/// What is known of every tool, by server and by the server's own name for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PinFile {
+    version: u32,
+    pub servers: BTreeMap<String, BTreeMap<String, Pin>>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Pin {
+    /// One for each era that the server was seen in.
+    pub approved: Vec<Approved>,
+    /// The definition that waits for somebody to look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Approved {
+    pub hash: String,
+    #[serde(default, with = "era", skip_serializing_if = "Option::is_none")]
+    pub era: Option<Era>,
+    pub since: String,
+    pub definition: Raw,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Held {
+    pub hash: String,
+    #[serde(default, with = "era", skip_serializing_if = "Option::is_none")]
+    pub era: Option<Era>,
+    pub since: String,
+    pub definition: Raw,
+}
+
+/// The hashes that are approved, for the eyes of a version control system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockFile {
+    version: u32,
+    pub servers: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+impl PinFile {
+    /// Nothing, if there is no such file.
+    pub fn read(file: &Path) -> Result<Self, PinFileError> {
+        let read: Self = read(file)?.unwrap_or_default();
+        checked_version(read.version, file)?;
+        Ok(read)
+    }
+
+    /// Reads the file, changes what it says and writes it, while nobody else does.
+    pub fn edit<T>(file: &Path, change: impl FnOnce(&mut Self) -> T) -> Result<T, PinFileError> {
+        let _lock = lock(file)?;
+        let mut pins = Self::read(file)?;
+        let done = change(&mut pins);
+        write(file, &pins, 0o600)?;
+        Ok(done)
+    }
+
+    pub fn pin(&self, server: &str, tool: &str) -> Option<&Pin> {
+        self.servers.get(server)?.get(tool)
+    }
+
+    pub(super) fn pin_mut(&mut self, server: &str, tool: &str) -> &mut Pin {
+        self.servers.entry(server.to_owned()).or_default().entry(tool.to_owned()).or_default()
+    }
+
+    /// Every tool that is held back: server, tool, pin.
+    pub fn held(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
+        self.all().filter(|(_, _, pin)| pin.held.is_some())
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
+        self.servers
+            .iter()
+            .flat_map(|(server, tools)| tools.iter().map(move |(tool, pin)| (server.as_str(), tool.as_str(), pin)))
+    }
+
+    /// What the host has seen is added; what was approved or held in the file meanwhile counts more.
+    pub(super) fn merge(&mut self, seen: &Self) {
+        for (server, tool, pin) in seen.all() {
+            let known = self.pin_mut(server, tool);
+            for approved in &pin.approved {
+                if known.approved.iter().all(|other| other.era != approved.era) {
+                    known.approved.push(approved.clone());
+                }
+            }
+            let is_approved = |held: &Held| known.approved.iter().any(|approved| approved.hash == held.hash);
+            known.held = pin.held.clone().filter(|held| !is_approved(held));
+        }
+    }
+}
+
+impl Pin {
+    /// Takes the definition that was held back as the approved one of its era. False if none is.
+    pub fn approve(&mut self) -> bool {
+        let Some(Held { hash, era, since, definition }) = self.held.take() else { return false };
+        self.approved.retain(|approved| approved.era != era);
+        self.approved.push(Approved { hash, era, since, definition });
+        true
+    }
+
+    /// What the held definition is to be compared with.
+    pub fn approved_before(&self) -> Option<&Approved> {
+        let era = self.held.as_ref().and_then(|held| held.era);
+        self.approved.iter().find(|approved| approved.era == era).or(self.approved.first())
+    }
+}
+
+impl LockFile {
+    pub fn read(file: &Path) -> Result<Self, PinFileError> {
+        let read: Self = read(file)?.unwrap_or_default();
+        checked_version(read.version, file)?;
+        Ok(read)
+    }
+
+    pub fn write(&self, file: &Path) -> Result<(), PinFileError> {
+        write(file, self, 0o644)
+    }
+
+    /// Everything that is approved.
+    pub fn of(pins: &PinFile) -> Self {
+        let mut lock = Self::default();
+        for (server, tool, pin) in pins.all().filter(|(_, _, pin)| !pin.approved.is_empty()) {
+            let mut hashes: Vec<String> = pin.approved.iter().map(|approved| approved.hash.clone()).collect();
+            hashes.sort();
+            hashes.dedup();
+            lock.servers.entry(server.to_owned()).or_default().insert(tool.to_owned(), hashes);
+        }
+        lock
+    }
+
+    pub fn has(&self, server: &str, tool: &str) -> bool {
+        self.servers.get(server).is_some_and(|tools| tools.contains_key(tool))
+    }
+
+    pub fn approves(&self, server: &str, tool: &str, hash: &str) -> bool {
+        let hashes = self.servers.get(server).and_then(|tools| tools.get(tool));
+        hashes.is_some_and(|hashes| hashes.iter().any(|approved| approved == hash))
+    }
+}
+
+impl Default for PinFile {
+    fn default() -> Self {
+        Self { version: VERSION, servers: BTreeMap::new() }
+    }
+}
+
+impl Default for LockFile {
+    fn default() -> Self {
+        Self { version: VERSION, servers: BTreeMap::new() }
+    }
+}
+
+fn read<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, PinFileError> {
+    match fs::read_to_string(file) {
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|source| PinFileError::Syntax { file: file.to_owned(), source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PinFileError::Io { what: "read", file: file.to_owned(), source }),
+    }
+}
+
+fn checked_version(version: u32, file: &Path) -> Result<(), PinFileError> {
+    if version == VERSION { Ok(()) } else { Err(PinFileError::Version { file: file.to_owned(), version }) }
+}
+
+fn lock(file: &Path) -> Result<File, PinFileError> {
+    let beside = file.with_extension("lock");
+    let io = |source| PinFileError::Io { what: "lock", file: beside.clone(), source };
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(io)?;
+    }
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&beside).map_err(io)?;
+    lock.lock().map_err(io)?;
+    Ok(lock)
+}
+
+fn write(file: &Path, content: &impl Serialize, mode: u32) -> Result<(), PinFileError> {
+    let io = |source| PinFileError::Io { what: "write", file: file.to_owned(), source };
+    let text = serde_json::to_string_pretty(content).map_err(|error| io(error.into()))?;
+    let temporary = file.with_extension("new");
+    let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&temporary).map_err(io)?;
+    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.sync_all()).map_err(io)?;
+    fs::rename(&temporary, file).map_err(io)?;
+    file.parent().map_or(Ok(()), |folder| File::open(folder).and_then(|folder| folder.sync_all())).map_err(io)
+}
+
+/// An era as its word.
+mod era {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use toolbus_mcp::Era;
+
+    pub fn serialize<S: Serializer>(era: &Option<Era>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match era {
+            Some(Era::Legacy) => "legacy",
+            Some(Era::Modern) => "modern",
+            None => "",
+        })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Era>, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        Ok(match word.as_str() {
+            "legacy" => Some(Era::Legacy),
+            "modern" => Some(Era::Modern),
+            _ => None,
+        })
+    }
+}

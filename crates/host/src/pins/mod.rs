@@ -1,0 +1,206 @@
+//! Which definitions of tools are the approved ones. A definition is told by the hash of its canonical JSON; one that is
+//! not approved is held back: hidden from workers, and calls of it are refused, until somebody has looked at it.
+
+pub mod diff;
+mod files;
+mod watch;
+
+pub use files::{Approved, Held, LockFile, Pin, PinFile, PinFileError};
+pub use watch::watch;
+
+use crate::catalog::Lists;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
+use toolbus_mcp::{Era, Members};
+use toolbus_upstream::PinMode;
+
+pub const PINS_FILE: &str = "pins.json";
+pub const LOCK_FILE: &str = "toolbus.lock";
+
+/// Where pins are kept and what counts.
+#[derive(Debug, Clone, Default)]
+pub struct PinOptions {
+    /// The host's state folder. Without one, pins last as long as the process.
+    pub state: Option<PathBuf>,
+    pub lock_file: Option<PathBuf>,
+    /// For servers that say nothing else.
+    pub mode: PinMode,
+    pub audit: Option<AuditLog>,
+}
+
+/// The pins of one host. Outlives its connections to the broker.
+pub struct Pins {
+    options: PinOptions,
+    state: Mutex<State>,
+    /// There is something to be written.
+    dirty: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    known: PinFile,
+    lock: LockFile,
+    unwritten: bool,
+    /// By server and tool: the last text of each era that was looked at, so that the same one costs a comparison and no hash.
+    seen: HashMap<String, HashMap<String, Vec<Seen>>>,
+}
+
+struct Seen {
+    text: Box<str>,
+    era: Option<Era>,
+    held: bool,
+}
+
+/// How one server is treated.
+#[derive(Clone, Copy)]
+pub struct PinnedServer<'a> {
+    pub name: &'a str,
+    pub mode: Option<PinMode>,
+}
+
+impl Pins {
+    pub fn in_memory() -> Self {
+        Self { options: PinOptions::default(), state: Mutex::default(), dirty: Notify::new() }
+    }
+
+    /// Reads what is known. A file that can't be read is an error: to go on without it would approve everything anew.
+    pub fn open(options: PinOptions) -> Result<Self, PinFileError> {
+        let known = options.state.as_deref().map(|state| PinFile::read(&state.join(PINS_FILE))).transpose()?;
+        let lock = options.lock_file.as_deref().map(LockFile::read).transpose()?;
+        let state = State { known: known.unwrap_or_default(), lock: lock.unwrap_or_default(), ..State::default() };
+        Ok(Self { options, state: Mutex::new(state), dirty: Notify::new() })
+    }
+
+    /// The file, if pins are kept in one.
+    fn file(&self) -> Option<PathBuf> {
+        self.options.state.as_deref().map(|state| state.join(PINS_FILE))
+    }
+
+    fn lock_file(&self) -> Option<&Path> {
+        self.options.lock_file.as_deref()
+    }
+
+    /// Looks at a definition as the server gives it. True if it has to be held back.
+    pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
+        let mode = server.mode.unwrap_or(self.options.mode);
+        if mode == PinMode::Off {
+            return false;
+        }
+        let mut state = self.lock();
+        let seen = state.seen.get(server.name).and_then(|tools| tools.get(tool)).into_iter().flatten();
+        if let Some(seen) = seen.into_iter().find(|seen| seen.era == era && *seen.text == *definition.get()) {
+            return seen.held;
+        }
+        let verdict = state.judge(server.name, mode, era, tool, definition);
+        let held = !matches!(verdict, Verdict::Approved | Verdict::FirstSeen(_));
+        let tools = state.seen.entry(server.name.to_owned()).or_default();
+        let seen = tools.entry(tool.to_owned()).or_default();
+        seen.retain(|seen| seen.era != era);
+        seen.push(Seen { text: definition.get().into(), era, held });
+        let unwritten = state.unwritten;
+        drop(state);
+        if unwritten {
+            self.dirty.notify_one();
+        }
+        self.tell(server.name, tool, &verdict);
+        held
+    }
+
+    /// The tools of a list that are held back, by the server's own names.
+    pub fn held_of(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) -> Vec<String> {
+        let held = lists.tools.iter().filter_map(|tool| {
+            let name = Members::of(Some(tool)).ok()?.text("name")?;
+            self.holds_back(server, era, &name, tool).then_some(name)
+        });
+        held.collect()
+    }
+
+    /// Whether calls of that tool are refused, by what was last seen of it.
+    pub fn is_held(&self, server: PinnedServer<'_>, tool: &str) -> bool {
+        let state = self.lock();
+        let pin = state.known.pin(server.name, tool);
+        match server.mode.unwrap_or(self.options.mode) {
+            PinMode::Off => false,
+            PinMode::FirstUse => pin.is_some_and(|pin| pin.held.is_some()),
+            // What was never listed is not in the lock file either, whatever it is.
+            PinMode::Lock => pin.is_none_or(|pin| pin.held.is_some()) || !state.lock.has(server.name, tool),
+        }
+    }
+
+    fn tell(&self, server: &str, tool: &str, verdict: &Verdict) {
+        let (state, definition) = match verdict {
+            Verdict::FirstSeen(hash) => ("first_seen", hash),
+            Verdict::HeldBack(hash) => ("held_back", hash),
+            Verdict::Approved | Verdict::StillHeld => return,
+        };
+        if state == "held_back" {
+            tracing::warn!(
+                server,
+                tool,
+                "a tool's definition is not the approved one; it is held back until `toolbus pin approve`"
+            );
+        }
+        if let Some(audit) = &self.options.audit {
+            let (server, tool) = (server.to_owned(), tool.to_owned());
+            audit.note(Record::Pin { server, tool, state, definition: definition.clone() });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Approved,
+    FirstSeen(String),
+    HeldBack(String),
+    StillHeld,
+}
+
+impl State {
+    fn judge(&mut self, server: &str, mode: PinMode, era: Option<Era>, tool: &str, definition: &RawValue) -> Verdict {
+        let text = canonical(definition);
+        let hash = sha256_hex(text.as_bytes());
+        let in_lock = self.lock.approves(server, tool, &hash);
+        let pin = self.known.pin_mut(server, tool);
+        let approved = match mode {
+            PinMode::Lock => in_lock,
+            _ => pin.approved.iter().any(|approved| approved.hash == hash),
+        };
+        let since = jiff::Timestamp::now().to_string();
+        let definition = || RawValue::from_string(text.to_string()).expect("canonical JSON is JSON");
+        if approved {
+            let known = pin.approved.iter().any(|approved| approved.hash == hash);
+            if !known {
+                pin.approved.retain(|approved| approved.era != era);
+                pin.approved.push(Approved { hash, era, since, definition: definition() });
+            }
+            let was_held = pin.held.take_if(|held| held.era == era || era.is_none()).is_some();
+            self.unwritten |= was_held || !known;
+            return Verdict::Approved;
+        }
+        // A server may describe a tool in one way to each era; each is pinned when it is first seen.
+        let is_first = pin.approved.is_empty() || (era.is_some() && pin.approved.iter().all(|known| known.era != era));
+        if mode == PinMode::FirstUse && is_first && pin.held.is_none() {
+            pin.approved.push(Approved { hash: hash.clone(), era, since, definition: definition() });
+            self.unwritten = true;
+            return Verdict::FirstSeen(hash);
+        }
+        if pin.held.as_ref().is_some_and(|held| held.hash == hash) {
+            return Verdict::StillHeld;
+        }
+        pin.held = Some(Held { hash: hash.clone(), era, since, definition: definition() });
+        self.unwritten = true;
+        Verdict::HeldBack(hash)
+    }
+}
+
+#[cfg(test)]
+#[path = "pins_tests.rs"]
+mod tests;

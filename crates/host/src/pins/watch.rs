@@ -1,0 +1,97 @@
+//! Keeps pins and their files the same: what was seen is written, and what somebody approved is taken over.
+
+use super::{LockFile, PinFile, Pins};
+use crate::host::Host;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How soon a change of a file is seen.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Runs until the host shuts down.
+pub async fn watch(host: Arc<Host>) {
+    let pins = Arc::clone(&host.options.pins);
+    if pins.options.state.is_none() && pins.lock_file().is_none() {
+        return;
+    }
+    let mut stamps = pins.stamps();
+    loop {
+        tokio::select! {
+            () = pins.dirty.notified() => {}
+            () = tokio::time::sleep(POLL) => {}
+            () = host.shutdown.cancelled() => break,
+        }
+        pins.write_in_background().await;
+        let now = pins.stamps();
+        if now != stamps {
+            stamps = now;
+            if pins.reload() {
+                host.catalog.look_again();
+            }
+        }
+    }
+    pins.write_in_background().await;
+}
+
+type Stamp = Option<(SystemTime, u64, u64)>;
+
+fn stamp(file: Option<&Path>) -> Stamp {
+    let metadata = fs::metadata(file?).ok()?;
+    Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+}
+
+impl Pins {
+    fn stamps(&self) -> [Stamp; 2] {
+        [stamp(self.file().as_deref()), stamp(self.lock_file())]
+    }
+
+    async fn write_in_background(self: &Arc<Self>) {
+        if !self.lock().unwritten {
+            return;
+        }
+        let pins = Arc::clone(self);
+        tokio::task::spawn_blocking(move || pins.write()).await.ok();
+    }
+
+    /// Writes what was seen. What the file says that we don't know yet is taken over at once.
+    pub(super) fn write(&self) {
+        let seen = {
+            let mut state = self.lock();
+            if !std::mem::take(&mut state.unwritten) {
+                return;
+            }
+            state.known.clone()
+        };
+        let Some(file) = self.file() else { return };
+        if let Err(error) = PinFile::edit(&file, |stored| stored.merge(&seen)) {
+            tracing::error!(%error, "what was seen of tools could not be written");
+            self.lock().unwritten = true;
+        }
+    }
+
+    /// True if something is different now. A file that can't be read changes nothing.
+    pub(super) fn reload(&self) -> bool {
+        let known = self.file().map(|file| PinFile::read(&file)).transpose();
+        let lock = self.lock_file().map(LockFile::read).transpose();
+        let (known, lock) = match (known, lock) {
+            (Ok(known), Ok(lock)) => (known, lock),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::error!(%error, "the pins stay what they were");
+                return false;
+            }
+        };
+        let mut state = self.lock();
+        if let Some(mut known) = known {
+            if state.unwritten {
+                known.merge(&state.known);
+            }
+            state.known = known;
+        }
+        state.lock = lock.unwrap_or_default();
+        state.seen.clear();
+        true
+    }
+}

@@ -1,0 +1,155 @@
+//! `toolbus approvals`: which calls wait for somebody to approve them, and the word that lets them run or not. Every host of
+//! the bus is asked; the hosts check whether whoever asks may decide.
+
+use super::print_line;
+use crate::failure::Failure;
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::table::{age, table};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use toolbus_client::MultiplexedClient;
+use toolbus_host::pins::diff::escaped;
+use toolbus_mcp::{ApprovalDecision, HostReply, HostRequest, Members, Outcome, Raw};
+use toolbus_protocol::{Body, InboxKind, InboxMessage};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus approvals
+  toolbus approvals approve 7c0e1f
+  toolbus approvals deny 7c0e1f")]
+pub struct ApprovalsArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Show the calls that wait.
+    List,
+    /// Let a call run.
+    Approve {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+    /// Refuse a call.
+    Deny {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+}
+
+/// A host that is there answers at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Arguments in the table are cut here; `--json` has them all.
+const SHOWN_ARGUMENTS: usize = 200;
+
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    #[serde(default)]
+    host: String,
+    id: String,
+    hash: String,
+    server: String,
+    method: String,
+    name: String,
+    arguments: Option<Raw>,
+    caller: String,
+    role: Option<String>,
+    rule: String,
+    since_ms: u64,
+    until_ms: Option<u64>,
+}
+
+pub async fn run(args: ApprovalsArgs) -> Result<(), Failure> {
+    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
+    let done = match &args.what {
+        None | Some(What::List) => list(&client, args.reach.json).await,
+        Some(What::Approve { id }) => decide(&client, id, true, args.reach.json).await,
+        Some(What::Deny { id }) => decide(&client, id, false, args.reach.json).await,
+    };
+    client.close().await;
+    done
+}
+
+async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> {
+    let all = waiting(client).await?;
+    if as_json {
+        return print_line(&json!({"approvals": all}).to_string());
+    }
+    if all.is_empty() {
+        return print_line("no call waits for approval");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let mut rows = vec![["ID", "TOOL", "CALLER", "ROLE", "AGE", "TIME LEFT", "HOST"].map(str::to_owned)];
+    for pending in &all {
+        rows.push([
+            pending.id.clone(),
+            escaped(&format!("{}/{}", pending.server, pending.name)),
+            escaped(&pending.caller),
+            escaped(pending.role.as_deref().unwrap_or("-")),
+            age(now.saturating_sub(pending.since_ms)),
+            pending.until_ms.map_or("-".to_owned(), |until| age(until.saturating_sub(now))),
+            escaped(&pending.host),
+        ]);
+    }
+    let mut text = table(&rows, None);
+    for pending in &all {
+        let arguments = escaped(pending.arguments.as_ref().map_or("{}", |arguments| arguments.get()));
+        let mut shown: String = arguments.chars().take(SHOWN_ARGUMENTS).collect();
+        if shown.len() < arguments.len() {
+            shown.push_str("… (--json shows all of it)");
+        }
+        text.push_str(&format!("\n\n{}  {}\n  by {}", pending.id, shown, escaped(&pending.rule)));
+    }
+    print_line(&text)
+}
+
+async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bool) -> Result<(), Failure> {
+    let all = waiting(client).await?;
+    let mut meant = all.into_iter().filter(|pending| pending.id.starts_with(id));
+    let (Some(pending), None) = (meant.next(), meant.next()) else {
+        return Err(Failure::NoApproval { id: id.to_owned() });
+    };
+    // Bound to what was listed: if the call under this id were another one by now, the host would refuse.
+    let decision = ApprovalDecision { id: pending.id.clone(), hash: pending.hash.clone(), approve };
+    ask(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
+    let word = if approve { "approved" } else { "denied" };
+    print_line(&match as_json {
+        true => json!({"id": pending.id, "decision": word, "call": pending}).to_string(),
+        false => format!("{} {word}: {} of {}", pending.id, escaped(&pending.name), escaped(&pending.caller)),
+    })
+}
+
+/// What waits at all hosts that are there, the oldest first.
+async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
+    let hosts = client.client().hosts(&BTreeMap::new()).await?;
+    let mut all = Vec::new();
+    for host in hosts.iter().filter(|host| host.online) {
+        let answer = ask(client, &host.id, HostRequest::ApprovalsList).await?;
+        let members = Members::of(Some(&answer)).map_err(|error| Failure::BadReply(error.to_string()))?;
+        let approvals = members.get("approvals").map_or("[]", |approvals| approvals.get());
+        let of_host: Vec<Pending> =
+            serde_json::from_str(approvals).map_err(|error| Failure::BadReply(error.to_string()))?;
+        all.extend(of_host.into_iter().map(|pending| Pending { host: host.id.to_string(), ..pending }));
+    }
+    all.sort_by_key(|pending| pending.since_ms);
+    Ok(all)
+}
+
+async fn ask(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
+    let body = Body::parse(request.into_json())?;
+    let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
+    let reply = client.request_message(host, message, PATIENCE).await?;
+    let text = std::str::from_utf8(reply.body.as_bytes()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    match HostReply::parse(text)? {
+        HostReply::Rpc(Outcome::Result(result)) => Ok(result),
+        HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
+        HostReply::Cancelled => Err(Failure::BadReply("the request was cancelled".to_owned())),
+    }
+}

@@ -1,0 +1,93 @@
+//! What a host keeps on disk between its runs: pins, approvals and the audit log, in a folder of its own.
+
+use crate::failure::Failure;
+use crate::folders::data_folder;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toolbus_audit::{AuditLog, AuditOptions};
+use toolbus_host::pins::LOCK_FILE;
+use toolbus_host::{Approvals, HostOptions, PinOptions, Pins};
+use toolbus_upstream::PinMode;
+
+pub const AUDIT_FOLDER: &str = "audit";
+const HOSTS_FOLDER: &str = "hosts";
+
+/// Where a host keeps things, as far as it is known before its name is.
+pub struct StatePlace {
+    /// The folder that somebody named.
+    pub state: Option<PathBuf>,
+    /// The toolbus.toml that counts.
+    pub config: Option<PathBuf>,
+    pub pin: PinMode,
+}
+
+impl StatePlace {
+    /// Opens everything that the host of that name keeps, and hands it to the host. Without a folder of its own it is beside
+    /// a broker's data, or in the user's data folder.
+    pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<(), Failure> {
+        let folder = match &self.state {
+            Some(folder) => folder.clone(),
+            None => data.map_or_else(data_folder, |data| Ok(data.to_owned()))?.join(HOSTS_FOLDER).join(name),
+        };
+        let audit = AuditLog::open(&folder.join(AUDIT_FOLDER), AuditOptions::default())?;
+        let lock_file = lock_file(self.config.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE));
+        let pins = PinOptions {
+            state: Some(folder.clone()),
+            lock_file: Some(lock_file),
+            mode: self.pin,
+            audit: Some(audit.clone()),
+        };
+        options.pins = Arc::new(Pins::open(pins)?);
+        let approvals = Approvals::open(&folder);
+        options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);
+        options.audit = Some(audit);
+        Ok(())
+    }
+}
+
+/// The lock file stands beside the configuration that it belongs to.
+pub fn lock_file(config: Option<&Path>) -> Option<PathBuf> {
+    Some(config?.parent()?.join(LOCK_FILE))
+}
+
+/// Which folders a command looks at.
+#[derive(Args)]
+pub struct StateArgs {
+    /// The broker's data folder, with the state of its hosts in it. Default: TOOLBUS_DATA, or the user's.
+    #[arg(long, value_name = "DIR", global = true)]
+    data: Option<PathBuf>,
+    /// Only the host with this state folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "data", global = true)]
+    state: Option<PathBuf>,
+}
+
+impl StateArgs {
+    /// The folder under which everything is, for messages.
+    pub fn root(&self) -> Result<PathBuf, Failure> {
+        match &self.state {
+            Some(state) => Ok(state.clone()),
+            None => self.data.clone().or_else(|| crate::config::local_broker().data).map_or_else(data_folder, Ok),
+        }
+    }
+
+    /// The state folders of hosts.
+    pub fn hosts(&self) -> Result<Vec<PathBuf>, Failure> {
+        if let Some(state) = &self.state {
+            return Ok(vec![state.clone()]);
+        }
+        let entries = std::fs::read_dir(self.root()?.join(HOSTS_FOLDER));
+        let mut folders: Vec<PathBuf> = entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        folders.sort();
+        Ok(folders)
+    }
+
+    /// The folders of audit logs: the broker's own and those of hosts.
+    pub fn audit_logs(&self) -> Result<Vec<PathBuf>, Failure> {
+        let root = self.root()?;
+        let broker = self.state.is_none().then(|| root.clone());
+        let all = broker.into_iter().chain(self.hosts()?).map(|folder| folder.join(AUDIT_FOLDER));
+        let logs: Vec<PathBuf> = all.filter(|folder| folder.is_dir()).collect();
+        if logs.is_empty() { Err(Failure::NoAuditLog { folder: root }) } else { Ok(logs) }
+    }
+}
