@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cancels;
-mod pki;
 mod endings;
+mod pki;
 mod replies;
 mod support;
 mod tls;
