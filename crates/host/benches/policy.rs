@@ -1,4 +1,4 @@
-//! What a decision costs with a thousand rules, and a list of a thousand tools for a role. Run by `cargo xtask bench policy`.
+//! What a decision costs with a thousand rules, and a list of a thousand tools for a role: `cargo xtask bench policy`.
 
 use serde_json::json;
 use std::fmt::Write;

@@ -3,7 +3,7 @@
 use super::names::{Owners, is_prefixed, visible_name};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use toolbus_mcp::{ListKind, Members, MembersError, Raw, member_text, raw};
+use toolbus_mcp::{ListKind, Members, MembersError, Raw, raw};
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 
 /// Who looks at which server's list.
@@ -53,12 +53,9 @@ impl Viewer<'_> {
 
     /// The item under its visible name, unless it is hidden from this viewer.
     pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
-        let own = member_text(item, kind.key())?;
+        let own = toolbus_mcp::member_text(item, kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
-        let visible = match prefix {
-            Some(_) => Cow::Owned(visible_name(prefix, &own)),
-            None => own,
-        };
+        let visible = visible_name(prefix, &own);
         if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
             return None;
         }
