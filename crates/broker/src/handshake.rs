@@ -22,8 +22,10 @@ pub type Socket = WebSocketStream<Prefixed>;
 const MAX_HELLO_BYTES: usize = 64 << 10;
 /// Pings and pongs before `hello`. Each ping is owed a pong, which waits in memory if the peer takes none.
 const MAX_SIGNS_BEFORE_HELLO: usize = 32;
-/// The longest wait for a peer to take a goodbye. Whoever's credential is taken back is gone within a second.
-const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
+/// The longest wait for a peer to take a goodbye.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// The same for those who may not stay: whoever's credential is taken back is gone within a second.
+const SHORT_GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A peer that was let in.
 pub struct Greeted {
@@ -186,7 +188,11 @@ pub async fn dismiss(socket: &mut Socket, goodbye: &Goodbye) {
         }
         drain(socket).await;
     };
-    tokio::time::timeout(GOODBYE_LIMIT, farewell).await.ok();
+    let limit = match goodbye.code {
+        ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked | ErrorCode::Displaced => SHORT_GOODBYE_LIMIT,
+        _ => GOODBYE_LIMIT,
+    };
+    tokio::time::timeout(limit, farewell).await.ok();
 }
 
 /// Answers a peer's close with ours. Bounded like every goodbye.

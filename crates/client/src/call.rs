@@ -52,6 +52,9 @@ impl Call {
         let events = wants_events.then(CallEvents::default);
         {
             let mut session = client.shared.lock();
+            if let Some(end) = session.end_reason() {
+                return Err(end);
+            }
             if session.requests.contains_key(&id) {
                 let reason = "a request with this id is under way".to_owned();
                 let id = Some(message.id.clone());

@@ -69,12 +69,14 @@ impl BrokerClient {
 
     async fn connect_to(destination: Destination, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
         let link = link::connect(&destination, &options).await?;
+        let agent = link.agent.clone().unwrap_or(agent);
         let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
         shared.lock().connected(link.terms);
         let task = tokio::spawn(supervisor::run(link, destination, options.clone(), Arc::clone(&shared)));
         Ok(Self { shared, options, me: agent, task: Some(task) })
     }
 
+    /// Who this client is, as the broker says: the name and the role come with the credential.
     pub fn me(&self) -> AgentRef {
         self.me.clone()
     }
@@ -88,7 +90,7 @@ impl BrokerClient {
     pub async fn subscribe(&self) -> BrokerResult<()> {
         self.shared.change(|session| {
             session.wants_mailbox = true;
-            session.displaced = false;
+            session.displaced = None;
             session.send(ClientFrame::Subscribe);
         });
         self.check_open()
@@ -209,9 +211,10 @@ impl BrokerClient {
         }
     }
 
-    /// The next message of the mailbox; `None` when the client is closed or another subscriber took over.
+    /// The next message of the mailbox; `None` when the client is closed or another subscriber took over, which
+    /// [`BrokerClient::end_reason`] tells apart.
     pub async fn next_message(&self) -> Option<InboxMessage> {
-        self.next(|session| session.inbox.pop_front(), |session| session.displaced).await
+        self.next(|session| session.inbox.pop_front(), |session| session.displaced.is_some()).await
     }
 
     /// When a message that was received and not acknowledged yet stops being worth the work, if its sender said so.
@@ -233,6 +236,16 @@ impl BrokerClient {
     /// Whether the client is closed for good: by its owner, or because it gave up on the broker.
     pub fn is_closed(&self) -> bool {
         self.shared.lock().closed.is_some()
+    }
+
+    /// Why nothing comes any more, once that is so.
+    pub fn end_reason(&self) -> Option<BrokerError> {
+        self.shared.lock().end_reason()
+    }
+
+    /// Waits until the client is closed for good, and says why.
+    pub async fn closed(&self) -> BrokerError {
+        self.next(|session| session.closed.clone(), |_| false).await.unwrap_or(BrokerError::Closed)
     }
 
     /// The next request to abandon work.
@@ -344,14 +357,17 @@ impl BrokerClient {
                 session.send(ClientFrame::Status { request_id });
             }
         });
-        self.await_answer(answer).await
+        self.await_answer(answer).await?
     }
 
     pub(crate) async fn await_answer<T>(&self, answer: oneshot::Receiver<T>) -> BrokerResult<T> {
         let limit = self.options.receipt_timeout;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(BrokerError::Transport("there is no connection to bring the answer".into())),
+            Ok(Err(_)) => {
+                let no_connection = || BrokerError::Transport("there is no connection to bring the answer".into());
+                Err(self.shared.lock().closed.clone().unwrap_or_else(no_connection))
+            }
             Err(_) => Err(BrokerError::Timeout(limit)),
         }
     }

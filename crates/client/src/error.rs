@@ -7,7 +7,8 @@ pub type BrokerResult<T> = Result<T, BrokerError>;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
-    /// The broker did not let us in. Trying again with the same credential is useless.
+    /// The broker did not let us in, or no longer: the credential was taken back or its time is over, or another
+    /// connection has the mailbox. Trying again with the same credential is useless.
     #[error("the broker refused the connection: {reason}")]
     Auth { code: Option<ErrorCode>, reason: String },
     /// The broker said no to this very message or request.

@@ -238,11 +238,11 @@ impl HostsView {
         self.asking.clear();
     }
 
-    pub fn close(&mut self) {
+    pub fn close(&mut self, error: &BrokerError) {
         self.bell = None;
         self.asking.clear();
         for waiting in self.announcing.drain().flat_map(|(_, waiting)| waiting) {
-            waiting.send(Err(BrokerError::Closed)).ok();
+            waiting.send(Err(error.clone())).ok();
         }
     }
 }

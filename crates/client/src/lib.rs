@@ -20,6 +20,7 @@ mod supervisor;
 mod terms;
 mod tls;
 mod turn;
+mod unplaced;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};

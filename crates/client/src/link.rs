@@ -29,6 +29,8 @@ pub struct Link {
     pub terms: Terms,
     /// A broker that is silent for longer than this is asked for a sign of life.
     pub heartbeat: Duration,
+    /// Who we are to the broker, if it says so.
+    pub agent: Option<AgentRef>,
 }
 
 /// Where to connect and as whom.
@@ -134,7 +136,7 @@ async fn greet(mut socket: Socket, agent: &AgentRef, token: &str, options: &Clie
     let framing = if version >= 2 { welcome.framing.unwrap_or_default() } else { Framing::Json };
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.unwrap_or(10_000).clamp(50, 600_000));
     let max_frame_bytes = welcome.limits.map(|limits| limits.max_frame_bytes);
-    Ok(Link { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat })
+    Ok(Link { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat, agent: welcome.agent })
 }
 
 async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {

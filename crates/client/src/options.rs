@@ -15,7 +15,8 @@ pub struct ClientOptions {
     pub receipt_timeout: Duration,
     /// Messages without a receipt; past it `deliver` waits.
     pub max_outstanding: usize,
-    /// Received messages that nobody has taken yet; past it the client stops reading.
+    /// Received messages that nobody has taken yet; past it the client stops reading. A broker pushes no more than its
+    /// window at a time, which is less.
     pub max_inbox: usize,
     /// The wait before a reconnect, doubling up to the longest.
     pub backoff: Duration,
@@ -45,7 +46,7 @@ impl Default for ClientOptions {
             connect_timeout: Duration::from_secs(10),
             receipt_timeout: Duration::from_secs(30),
             max_outstanding: 4096,
-            max_inbox: 4096,
+            max_inbox: 16 << 10,
             backoff: Duration::from_millis(200),
             longest_backoff: Duration::from_secs(2),
             reconnect: true,

@@ -91,15 +91,14 @@ impl OutstandingDeliveries {
     }
 
     pub fn receipt_by_id(&mut self, id: &ByteString, epoch: u64, to_ack: &mut Vec<Settles>) {
-        if let Some(delivery) = self.by_id.get(id).copied().and_then(|number| self.remove(number)) {
+        if let Some(delivery) = self.take(id) {
             complete(delivery, epoch, to_ack);
         }
     }
 
-    pub fn fail(&mut self, id: &ByteString, error: BrokerError) {
-        if let Some(delivery) = self.by_id.get(id).copied().and_then(|number| self.remove(number)) {
-            give_up(delivery, error);
-        }
+    /// Takes the latest delivery of that id out.
+    pub fn take(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
+        self.by_id.get(id).copied().and_then(|number| self.remove(number))
     }
 
     pub fn fail_all(&mut self, error: &BrokerError) {
@@ -146,7 +145,7 @@ impl OutstandingDeliveries {
     }
 }
 
-fn give_up(delivery: OutstandingDelivery, error: BrokerError) {
+pub fn give_up(delivery: OutstandingDelivery, error: BrokerError) {
     if let Some(receipt) = delivery.receipt {
         receipt.send(Err(error)).ok();
     }
@@ -211,7 +210,7 @@ mod tests {
         let mut second = add(&mut deliveries, &message);
         deliveries.receipts(1, 1, 1, &mut Vec::new());
         assert!(matches!(first.try_recv(), Ok(Ok(()))));
-        deliveries.fail(&message.id.into_inner(), BrokerError::Closed);
+        give_up(deliveries.take(&message.id.into_inner()).expect("the second one"), BrokerError::Closed);
         assert!(matches!(second.try_recv(), Ok(Err(BrokerError::Closed))));
     }
 

@@ -2,9 +2,10 @@
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsView;
-use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles};
+use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, give_up};
 use crate::pending::{CallEvents, PendingRequest};
 use crate::terms::Terms;
+use crate::unplaced::UnplacedReplies;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -55,7 +56,7 @@ pub struct Session {
     pub ack_results: HashMap<ByteString, oneshot::Sender<BrokerResult<()>>>,
     /// `connected` answers carry no id: they come in the order of the questions.
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
-    pub statuses: HashMap<ByteString, oneshot::Sender<Status>>,
+    pub statuses: HashMap<ByteString, oneshot::Sender<BrokerResult<Status>>>,
     pub hosts: HostsView,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages handed out and not acknowledged.
@@ -65,7 +66,9 @@ pub struct Session {
     unsent_cancels: VecDeque<ClientFrame>,
     pub events: VecDeque<LiveEvent>,
     pub wants_mailbox: bool,
-    pub displaced: bool,
+    /// Another connection has the mailbox now. When this one ends too, so does the client.
+    pub displaced: Option<BrokerError>,
+    unplaced: UnplacedReplies,
     /// Replies to requests that nobody waits for any more are settled by themselves.
     pub multiplexed: bool,
     pub closed: Option<BrokerError>,
@@ -93,7 +96,8 @@ impl Session {
             unsent_cancels: VecDeque::new(),
             events: VecDeque::new(),
             wants_mailbox: false,
-            displaced: false,
+            displaced: None,
+            unplaced: UnplacedReplies::default(),
             multiplexed: false,
             closed: None,
             broker_identity: None,
@@ -107,7 +111,7 @@ impl Session {
         self.terms = terms;
         self.frames.clear();
         self.acks.clear();
-        if self.wants_mailbox && !self.displaced {
+        if self.wants_mailbox && self.displaced.is_none() {
             self.frames.push(ClientFrame::Subscribe);
         }
         let again = self.outstanding.resend(self.epoch);
@@ -139,12 +143,21 @@ impl Session {
         self.ack_results.clear();
         self.presence.clear();
         self.statuses.clear();
-        self.hosts.close();
+        self.hosts.close(&error);
         self.outstanding.fail_all(&error);
+        self.end_requests(&error);
+        self.closed.get_or_insert(error);
+    }
+
+    fn end_requests(&mut self, error: &BrokerError) {
         for (_, request) in self.requests.drain() {
             request.end(Err(error.clone()));
         }
-        self.closed.get_or_insert(error);
+    }
+
+    /// Why nothing comes any more, if so.
+    pub fn end_reason(&self) -> Option<BrokerError> {
+        self.closed.clone().or_else(|| self.displaced.clone())
     }
 
     pub fn is_connected(&self) -> bool {
@@ -270,7 +283,7 @@ impl Session {
             }
             BrokerFrame::Status(status) => {
                 if let Some(asked) = self.statuses.remove(&status.request_id) {
-                    asked.send(status).ok();
+                    asked.send(Ok(status)).ok();
                 }
             }
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
@@ -283,6 +296,10 @@ impl Session {
     }
 
     fn receive_message(&mut self, push: Push) {
+        let settles = || Settles { id: push.envelope.id.clone(), tag: push.tag.map(|tag| (self.epoch, tag)) };
+        if let Some(reply) = self.unplaced.reply_to(&push, settles) {
+            return self.deliver(reply);
+        }
         let awaited = push.envelope.correlation_id.as_ref().filter(|correlation| {
             self.requests.get(*correlation).is_some_and(|request| request.to == push.from.session_id)
         });
@@ -349,17 +366,35 @@ impl Session {
     fn receive_refusal(&mut self, refusal: Refusal) {
         let Refusal { reason, id, code } = refusal;
         let Some(id) = id else {
-            if code == Some(ErrorCode::Displaced) {
-                self.displaced = true;
-            }
             tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker complained");
-            return;
+            return self.receive_complaint(code, reason);
         };
         let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
         if let Some(request) = self.requests.remove(&id) {
             request.end(Err(error.clone()));
         }
-        self.outstanding.fail(&id, error);
+        if let Some(asked) = self.statuses.remove(&id) {
+            asked.send(Err(error.clone())).ok();
+        }
+        if let Some(delivery) = self.outstanding.take(&id) {
+            if code == Some(ErrorCode::NotYourRequest) {
+                self.unplaced.keep(&delivery);
+            }
+            give_up(delivery, error);
+        }
+    }
+
+    /// About the connection as a whole. Replies go to whoever has the mailbox, so nobody need wait for them here.
+    fn receive_complaint(&mut self, code: Option<ErrorCode>, reason: String) {
+        let error = BrokerError::Auth { code, reason };
+        match code {
+            Some(ErrorCode::Displaced) => {
+                self.end_requests(&error);
+                self.displaced = Some(error);
+            }
+            Some(ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked) => self.close(error),
+            _ => {}
+        }
     }
 
     fn receive_ack_result(&mut self, result: AckResult) {

@@ -43,8 +43,15 @@ pub async fn run(first: Link, destination: Destination, options: ClientOptions, 
                 }
             }
         }
-        if shared.lock().closed.is_some() {
-            return;
+        let (closed, displaced) = {
+            let session = shared.lock();
+            (session.closed.is_some(), session.displaced.clone())
+        };
+        match displaced {
+            _ if closed => return,
+            // To come back would be to fight for the mailbox.
+            Some(displaced) => return end(&shared, displaced),
+            None => {}
         }
         if !options.reconnect {
             return end(&shared, BrokerError::Transport("the connection was lost".into()));

@@ -16,7 +16,7 @@ use toolbus_client::{AgentRef, Body, InboxKind, InboxMessage, MsgId};
 
 /// Ids of calls that are over, and of calls that were cancelled before they arrived. The broker repeats no more than one
 /// window of messages, which is a fraction of this.
-const REMEMBERED_IDS: usize = 8192;
+const REMEMBERED_IDS: usize = 32 << 10;
 
 pub struct Calls {
     me: AgentRef,

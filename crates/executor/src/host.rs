@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolbus_client::{AgentRef, BrokerClient, BrokerResult, ClientOptions};
+use toolbus_client::{AgentRef, BrokerClient, BrokerError, BrokerResult, ClientOptions, ErrorCode};
 
 /// Who may use the tools, and every limit of a host, by name.
 #[derive(Debug, Clone)]
@@ -66,7 +66,8 @@ impl McpProxyHost {
         self.serve_once(&mut self.no_calls()).await
     }
 
-    /// Serves until `shutdown`, which stops it at once. A lost connection is made again after a while, longer each time.
+    /// Serves until `shutdown`, which stops it at once. A lost connection is made again after a while, longer each time;
+    /// unless the credential was taken back, or the broker gave the mailbox to another host of the same credential.
     pub async fn serve_supervised(&self, shutdown: CancellationToken) {
         tokio::select! {
             biased;
@@ -84,6 +85,10 @@ impl McpProxyHost {
             let wait = restarts.wait_after(started.elapsed());
             match outcome {
                 Ok(()) => tracing::warn!(?wait, "the host's connection was lost; it will be made again"),
+                Err(error) if is_final(&error) => {
+                    tracing::error!(%error, host = &*self.me.session_id, "the host ends: its credential is of no more use");
+                    return;
+                }
                 Err(error) => tracing::warn!(%error, ?wait, "the host can't serve; it will try again"),
             }
             tokio::time::sleep(wait).await;
@@ -99,6 +104,12 @@ impl McpProxyHost {
     fn no_calls(&self) -> Calls {
         Calls::new(self.me.clone(), Arc::clone(&self.backend), self.options.clone())
     }
+}
+
+/// The broker has closed the connection for a reason that stays: to come back would be refused, or a fight for the mailbox.
+fn is_final(error: &BrokerError) -> bool {
+    let code = if let BrokerError::Auth { code, .. } = error { *code } else { None };
+    matches!(code, Some(ErrorCode::Displaced | ErrorCode::CredentialRevoked | ErrorCode::CredentialExpired))
 }
 
 /// Serves the tools of `backend` as `me` until the connection is lost. See [`McpProxyHost`] for the options.

@@ -2,8 +2,12 @@
 
 use crate::calls::{Answer, Calls, Step};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use toolbus_client::{BrokerClient, BrokerError, BrokerResult, ErrorCode};
+
+/// How long a broker takes at most to close the connection of a host that it displaced, if it does.
+const CLOSES_SOON: Duration = Duration::from_secs(1);
 
 /// Serves until the connection is lost.
 pub async fn serve(client: BrokerClient, calls: &mut Calls) -> BrokerResult<()> {
@@ -19,11 +23,11 @@ pub async fn serve(client: BrokerClient, calls: &mut Calls) -> BrokerResult<()> 
                     let deadline = client.deadline_of(&request.id);
                     calls.take(request, deadline)
                 }
-                None => return ended(&client),
+                None => return ended(&client).await,
             },
             cancelled = client.next_cancel() => match cancelled {
                 Some(id) => calls.cancel(&id),
-                None => return ended(&client),
+                None => return ended(&client).await,
             },
             step = calls.finished() => step,
             Some((answer, outcome)) = sending.next() => sent(calls, answer, outcome),
@@ -36,10 +40,16 @@ pub async fn serve(client: BrokerClient, calls: &mut Calls) -> BrokerResult<()> 
     }
 }
 
-/// The end of a connection is not an error, but to be replaced by another host is.
-fn ended(client: &BrokerClient) -> BrokerResult<()> {
-    if client.is_closed() {
-        return Ok(());
+/// The end of a connection is not an error, but to be replaced by another host is. Where credentials say who is who, the
+/// broker then closes the connection, and the credential is of no more use here.
+async fn ended(client: &BrokerClient) -> BrokerResult<()> {
+    if client.end_reason().is_some_and(|end| end.code() == Some(ErrorCode::Displaced)) {
+        tokio::time::timeout(CLOSES_SOON, client.closed()).await.ok();
+    }
+    match client.end_reason() {
+        Some(end @ BrokerError::Auth { .. }) if client.is_closed() => return Err(end),
+        Some(_) if client.is_closed() => return Ok(()),
+        _ => {}
     }
     let reason = format!("another host took over the mailbox '{}'", client.me().session_id);
     Err(BrokerError::Rejected { code: Some(ErrorCode::Displaced), reason, id: None })
@@ -48,6 +58,11 @@ fn ended(client: &BrokerClient) -> BrokerResult<()> {
 fn sent(calls: &mut Calls, answer: Arc<Answer>, outcome: BrokerResult<()>) -> Step {
     match outcome {
         Ok(()) => {
+            calls.settle(&answer.request.id);
+            Step::Nothing
+        }
+        // Its request has expired or was taken back. Should it only be forgotten and come again, the client has the answer.
+        Err(BrokerError::Rejected { code: Some(ErrorCode::NotYourRequest), .. }) => {
             calls.settle(&answer.request.id);
             Step::Nothing
         }

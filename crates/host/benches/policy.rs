@@ -1,4 +1,4 @@
-//! What a decision costs with a thousand rules, and a list of a thousand tools for a role. Run by `cargo xtask bench policy`.
+//! What a decision costs with a thousand rules, and a list of a thousand tools for a role: `cargo xtask bench policy`.
 
 use serde_json::json;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ const ROUNDS: usize = 200;
 
 fn main() {
     let set = rules();
-    println!("{:<58} {:>10} {:>10} {:>10}", "", "median", "p99", "goal");
+    println!("{:<58} {:>10} {:>10} {:>10} {:>10}", "", "least", "median", "p99", "goal");
     let goal = Duration::from_micros(2);
     decision(&set, "a decision by 1,000 rules: a name", "plain_500", None, goal);
     decision(&set, "… a name of one server", "tool_250", None, goal);
@@ -104,9 +104,10 @@ fn measure(what: &str, goal: Duration, times_each: u32, mut work: impl FnMut()) 
         })
         .collect();
     times.sort_unstable();
-    let (median, p99) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
+    let (least, median, p99) = (times[0], times[ROUNDS / 2], times[ROUNDS * 99 / 100]);
     let verdict = if median <= goal { "reached" } else { "MISSED" };
-    println!("{what:<58} {:>10} {:>10} {:>10} {verdict}", shown(median), shown(p99), shown(goal));
+    let [least, median, p99, goal] = [least, median, p99, goal].map(shown);
+    println!("{what:<58} {least:>10} {median:>10} {p99:>10} {goal:>10} {verdict}");
 }
 
 fn shown(time: Duration) -> String {

@@ -12,7 +12,7 @@ use toolbus_upstream::{CallEvent, ServerCall, ServerError};
 /// How long a server may take to answer a call that was called off. Most never do.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// Ids that are remembered although no call has them: finished ones, and cancels that came before their call.
-const REMEMBERED: usize = 4096;
+const REMEMBERED: usize = 32 << 10;
 
 /// The wish to call a call off.
 #[derive(Debug, Default)]

@@ -17,10 +17,10 @@ const REAP_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
+    /// Also when another host took the mailbox over, or the credential was taken back: the error's code says which.
     #[error("the host has no place on the bus: {0}")]
     Bus(#[from] BrokerError),
-    /// Another host has taken over the mailbox, or the connection is closed for good.
-    #[error("the host lost its mailbox: another host of this name subscribed to it, or the client was closed")]
+    #[error("the host lost its mailbox")]
     MailboxLost,
 }
 
@@ -71,14 +71,18 @@ async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
             () = host.shutdown.cancelled() => return Ok(()),
             cancel = client.next_cancel() => match cancel {
                 Some(id) => host.running.cancel(&id, None, None),
-                None => return Err(HostError::MailboxLost),
+                None => return Err(lost(client)),
             },
             message = client.next_message() => match message {
                 Some(message) => host.dispatch(message).await,
-                None => return Err(HostError::MailboxLost),
+                None => return Err(lost(client)),
             },
         }
     }
+}
+
+fn lost(client: &BrokerClient) -> HostError {
+    client.end_reason().map_or(HostError::MailboxLost, HostError::Bus)
 }
 
 async fn reap_idle(host: Arc<Host>, server: Arc<crate::server::Server>) {

@@ -19,7 +19,7 @@ pub use bus::{
 pub use card::{Card, Down, ServerCard, ServerState};
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};
-pub use members::{Members, MembersError};
+pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
 pub use method::{ListKind, NameError, NameKey, required_name, routed_name};
 

@@ -24,6 +24,16 @@ impl<'a> Members<'a> {
         object.map_or(Ok(Self::default()), |object| Self::parse(object.get()))
     }
 
+    /// The members of an object, and the items of one of them that is a list, in one go. The list's own place is kept by
+    /// an empty one.
+    pub fn with_items(text: &'a str, list: &str) -> Result<(Self, Option<Vec<&'a RawValue>>), MembersError> {
+        let mut items = None;
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let members = deserializer.deserialize_map(MembersVisitor { list: Some((list, &mut items)) })?;
+        deserializer.end()?;
+        Ok((members, items))
+    }
+
     pub fn get(&self, name: &str) -> Option<&RawValue> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
     }
@@ -87,20 +97,23 @@ impl<'a> Members<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor)
+        deserializer.deserialize_map(MembersVisitor { list: None })
     }
 }
 
-struct MembersVisitor;
+struct MembersVisitor<'v, 'de> {
+    /// The member whose items are wanted, and where they go.
+    list: Option<(&'v str, &'v mut Option<Vec<&'de RawValue>>)>,
+}
 
-impl<'de> Visitor<'de> for MembersVisitor {
+impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
     type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members: Vec<(Cow<'de, str>, Cow<'de, RawValue>)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         while let Some(Key(key)) = map.next_key()? {
@@ -116,14 +129,48 @@ impl<'de> Visitor<'de> for MembersVisitor {
             if repeated {
                 return Err(serde::de::Error::custom(format_args!("the member {key:?} stands there twice")));
             }
-            let value: &'de RawValue = map.next_value()?;
-            members.push((key, Cow::Borrowed(value)));
+            let value = match &mut self.list {
+                Some((list, items)) if key == *list => {
+                    **items = Some(map.next_value()?);
+                    Cow::Owned(crate::raw(&[(); 0]))
+                }
+                _ => Cow::Borrowed(map.next_value::<&'de RawValue>()?),
+            };
+            members.push((key, value));
         }
         Ok(Members(members))
     }
 }
 
-/// A key that is borrowed from the text unless it has escapes.
+/// One member's text, for those who want nothing else of the object. None where it is not there, no text, or there twice.
+pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>> {
+    struct OneText<'n>(&'n str);
+    impl<'de> Visitor<'de> for OneText<'_> {
+        type Value = Option<Cow<'de, str>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(Key(key)) = map.next_key()? {
+                if key != self.0 {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                } else if found.is_none() {
+                    let Key(text) = map.next_value()?;
+                    found = Some(text);
+                } else {
+                    return Err(serde::de::Error::custom("a member stands there twice"));
+                }
+            }
+            Ok(found)
+        }
+    }
+    serde_json::Deserializer::from_str(object.get()).deserialize_map(OneText(name)).ok().flatten()
+}
+
+/// A text that is borrowed unless it has escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -145,5 +192,36 @@ impl<'de> Deserialize<'de> for Key<'de> {
             }
         }
         deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_items_of_a_list_are_found_beside_the_other_members() {
+        let text = r#"{"a":1,"tools":[{"n":1.0}, 2],"b":[3]}"#;
+        let (members, items) = Members::with_items(text, "tools").expect("an object");
+        let items: Vec<&str> = items.expect("a list").into_iter().map(RawValue::get).collect();
+        assert_eq!(items, [r#"{"n":1.0}"#, "2"]);
+        assert_eq!(members.to_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
+        assert!(Members::with_items(r#"{"a":1}"#, "tools").expect("an object").1.is_none());
+        for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]", r#"{"tools":[]} x"#] {
+            assert!(Members::with_items(bad, "tools").is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_text_is_found_unless_it_is_there_twice() {
+        let text = |json: &str| {
+            let raw = RawValue::from_string(json.to_owned()).expect("JSON");
+            member_text(&raw, "name").map(Cow::into_owned)
+        };
+        assert_eq!(text(r#"{"x":{"name":"b"},"n\u0061me":"\u0061"}"#).as_deref(), Some("a"));
+        assert_eq!(text(r#"{"name":"a","name":"b"}"#), None);
+        assert_eq!(text(r#"{"name":5}"#), None);
+        assert_eq!(text(r#"{"x":1}"#), None);
+        assert_eq!(text("[]"), None);
     }
 }

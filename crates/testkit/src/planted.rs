@@ -14,7 +14,7 @@ pub enum Planted {
 }
 
 impl Planted {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
         Self::Engine(PlantedBug::DedupForgotten),
@@ -25,6 +25,7 @@ impl Planted {
         Self::Engine(PlantedBug::WindowIgnored),
         Self::Engine(PlantedBug::CancelByAnyone),
         Self::Engine(PlantedBug::CancelForgotten),
+        Self::Engine(PlantedBug::ReplyByAnyone),
         Self::NoSync,
         Self::NewIdOnRetry,
     ];

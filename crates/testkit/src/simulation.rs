@@ -6,6 +6,7 @@
 //! - `scenario` draws the limits, `steps` what happens next, `behaviour` is what clients do of their own accord.
 //! - `world`, `broker_side`, `effects`, `client_side` and `storage` carry events out.
 //! - `script` is one story without chance, for stopping it at every point.
+//! - `forger` sends what it may not, in the variant with credentials.
 //! - `letters` and `model` say what must be true, `drain` is the good end that every run must have.
 
 mod behaviour;
@@ -14,6 +15,7 @@ mod client;
 mod client_side;
 mod drain;
 mod effects;
+mod forger;
 mod letters;
 mod model;
 mod scenario;
@@ -36,6 +38,8 @@ use world::World;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     pub planted: Option<Planted>,
+    /// Credentials say who may send what, and somebody tries what it may not.
+    pub restricted: bool,
     /// Print every event.
     pub trace: bool,
 }
@@ -46,6 +50,8 @@ pub struct Report {
     pub steps: u64,
     pub crashes: u64,
     pub letters: u64,
+    /// Messages that nobody may send; none was taken.
+    pub forgeries: u64,
     /// The same for every run of the same seed.
     pub trace_hash: u64,
 }
@@ -56,12 +62,16 @@ pub struct Failure {
     pub step: u64,
     pub what: String,
     pub planted: Option<Planted>,
+    pub restricted: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, step, what, planted } = self;
+        let Self { seed, step, what, planted, restricted } = self;
         write!(f, "seed {seed}, step {step}: {what}\nreplay it with: cargo xtask sim --seed {seed}")?;
+        if *restricted {
+            write!(f, " --restricted")?;
+        }
         planted.map_or(Ok(()), |planted| write!(f, " --planted {planted}"))
     }
 }
@@ -78,12 +88,12 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
         Ok(Err(violation)) => violation,
         Err(panic) => panic_text(&*panic),
     };
-    Err(Failure { seed, step, what, planted: options.planted })
+    Err(Failure { seed, step, what, planted: options.planted, restricted: options.restricted })
 }
 
 fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, String> {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, options.planted);
+    let scenario = Scenario::draw(&mut rng, options);
     let mut world = World::new(scenario, rng, Trace::new(options.trace));
     let choices = steps::choices(&world);
     while *step < world.scenario.steps && world.model.violation().is_none() {
@@ -100,6 +110,7 @@ fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, Strin
             steps: *step,
             crashes: world.crashes,
             letters: world.model.letters.len() as u64,
+            forgeries: world.forgeries,
             trace_hash: world.trace.hash(),
         }),
     }

@@ -128,7 +128,7 @@ impl Failure {
 
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Client(error) => error.code(),
+            Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),

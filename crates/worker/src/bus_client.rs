@@ -153,7 +153,7 @@ impl Directory {
                         sender.send_replace(hosts);
                         break;
                     }
-                    Err(BrokerError::Closed) => return,
+                    Err(_) if self.client.client().is_closed() => return,
                     Err(error) => tracing::debug!(%error, "which hosts there are is not known now"),
                 }
                 tokio::time::sleep(ASK_AGAIN).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cancels;
+mod endings;
 mod pki;
 mod replies;
 mod support;

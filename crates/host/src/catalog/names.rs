@@ -9,7 +9,7 @@ pub const LONGEST_TOOL_NAME: usize = 64;
 /// Which server keeps which name: the first in the order of the configuration.
 #[derive(Debug, Default, Clone)]
 pub struct Owners {
-    owners: HashMap<(ListKind, String), usize>,
+    owners: HashMap<ListKind, HashMap<String, usize>>,
     /// Servers that have something under a name which an earlier one keeps.
     losers: HashSet<(ListKind, String, usize)>,
 }
@@ -17,7 +17,7 @@ pub struct Owners {
 impl Owners {
     /// The earlier owner, if the name is taken.
     pub fn claim(&mut self, kind: ListKind, name: &str, server: usize) -> Option<usize> {
-        let owner = *self.owners.entry((kind, name.to_owned())).or_insert(server);
+        let owner = *self.owners.entry(kind).or_default().entry(name.to_owned()).or_insert(server);
         if owner == server {
             return None;
         }
@@ -31,7 +31,7 @@ impl Owners {
     }
 
     pub fn owner(&self, kind: ListKind, name: &str) -> Option<usize> {
-        self.owners.get(&(kind, name.to_owned())).copied()
+        self.owners.get(&kind)?.get(name).copied()
     }
 
     /// The server that keeps a name which this one offers in vain, by what a request says.

@@ -34,9 +34,8 @@ pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
 impl Viewer<'_> {
     /// The result of a list request as this viewer gets it. Cursors stay as they are; a page may end up empty.
     pub fn page(&self, kind: ListKind, result: Raw) -> Result<Raw, MembersError> {
-        let mut members = Members::of(Some(&result))?;
-        let Some(items) = members.get(kind.items()) else { return Ok(result) };
-        let items: Vec<&RawValue> = serde_json::from_str(items.get())?;
+        let (mut members, items) = Members::with_items(result.get(), kind.items())?;
+        let Some(items) = items else { return Ok(result) };
         let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
         let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
         // What one role may see must not be kept for another.
@@ -60,8 +59,7 @@ impl Viewer<'_> {
 
     /// The item under its visible name, unless it is hidden from this viewer.
     pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
-        let mut members = Members::of(Some(item)).ok()?;
-        let own = members.text(kind.key())?;
+        let own = toolbus_mcp::member_text(item, kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
         let visible = visible_name(prefix, &own);
         if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
@@ -74,6 +72,7 @@ impl Viewer<'_> {
         if prefix.is_none() {
             return Some(Cow::Borrowed(item));
         }
+        let mut members = Members::of(Some(item)).ok()?;
         members.set(kind.key(), raw(&visible));
         Some(Cow::Owned(members.to_raw()))
     }

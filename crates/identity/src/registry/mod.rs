@@ -61,7 +61,12 @@ impl Registry {
 impl Authenticator for Registry {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let (id, secret) = token::parts(credential.token).ok_or_else(AuthRefusal::unknown)?;
-        let table = self.watched.table();
+        let mut table = self.watched.table();
+        if table.key(id).is_none() {
+            // It may have been made a moment ago.
+            self.watched.catch_up();
+            table = self.watched.table();
+        }
         let key = table.key(id);
         let expected = key.map_or(&NOBODYS_HASH, |key| &key.hash);
         let equal: bool = token::hash(secret).ct_eq(expected).into();

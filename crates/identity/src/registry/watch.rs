@@ -47,6 +47,12 @@ impl Watched {
 
     /// Takes over a new version, and ends what time has ended.
     pub fn look(&self) {
+        self.catch_up();
+        self.table().end_overdue(SystemTime::now());
+    }
+
+    /// Takes over a new version, if there is one.
+    pub fn catch_up(&self) {
         let mut seen = self.seen.lock().expect("no code panics while it looks at the file");
         // Before reading: a version that comes while we read is then seen the next time.
         let mark = FileMark::of(&self.file);
@@ -54,7 +60,6 @@ impl Watched {
             *seen = mark;
             self.take_over(mark.is_some());
         }
-        self.table().end_overdue(SystemTime::now());
     }
 
     fn take_over(&self, is_there: bool) {

@@ -19,6 +19,9 @@ struct Args {
     /// Print every event
     #[arg(long)]
     trace: bool,
+    /// With credentials, and with somebody who sends what it may not
+    #[arg(long)]
+    restricted: bool,
     /// A known defect to plant
     #[arg(long)]
     planted: Option<Planted>,
@@ -30,7 +33,7 @@ fn main() -> ExitCode {
         (Some(seed), _) => seed..seed.saturating_add(1),
         (None, seeds) => seeds.unwrap_or_default(),
     };
-    let options = Options { planted: args.planted, trace: args.trace };
+    let options = Options { planted: args.planted, restricted: args.restricted, trace: args.trace };
     let started = Instant::now();
     let (mut steps, mut crashes, mut letters) = (0, 0, 0);
     for seed in seeds.clone() {

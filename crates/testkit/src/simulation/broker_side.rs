@@ -1,11 +1,14 @@
 //! What the broker does with a frame: the model hears of it first, then the engine's effects are judged.
 
 use super::client::Frame;
+use super::forger;
 use super::letters::{How, LetterNo};
 use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_engine::{Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Refusal};
+use toolbus_engine::{
+    Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Purpose, Refusal,
+};
 
 impl World {
     /// The broker reads the next frame of a link, unless the disk is so far behind that it must not.
@@ -58,6 +61,7 @@ impl World {
             to: letter.mailbox.clone(),
             id: id.clone(),
             correlation_id: letter.correlation_id.clone(),
+            purpose: forger::purpose(self.scenario.restricted, no, &letter.mailbox, letter.answers.is_some()),
             sealed: letter.sealed.clone(),
             content: letter.content,
             deadline_ms: letter.deadline_ms,
@@ -85,6 +89,11 @@ impl World {
         self.carry_out(effects);
     }
 
+    /// A forged deliver has its number too, and no letter.
+    pub fn number_forgery(&mut self, conn: ConnId) {
+        self.number(conn, None);
+    }
+
     fn number(&mut self, conn: ConnId, about: Option<(LetterNo, ByteString)>) {
         if let Some(link) = self.links.get_mut(&conn) {
             link.numbers.push(about);
@@ -102,6 +111,7 @@ impl World {
             to: letter.mailbox.clone(),
             id: id.clone(),
             correlation_id: None,
+            purpose: Purpose::Other,
             sealed: letter.sealed.clone(),
             content,
             deadline_ms: None,
@@ -166,6 +176,9 @@ impl World {
 
     fn cancel(&mut self, conn: ConnId, client: usize, to: ByteString, id: ByteString) {
         let subscriber = self.model.mailbox(&to).subscriber;
+        // Where credentials count, only what can be taken back is heard of.
+        let own = self.model.find(&to, &id).filter(|no| self.model.letters[*no].from == client);
+        let sure = !self.scenario.restricted || own.is_some_and(|no| self.model.is_surely_open(no));
         let taken_back = self.model.cancelled(client, &to, &id);
         self.note("cancel", &[("conn", conn.0), ("letter", taken_back.map_or(u64::MAX, |no| no as u64))]);
         let effects = self.handle(conn, Command::Cancel { to, correlation_id: id });
@@ -177,7 +190,7 @@ impl World {
                 _ => None,
             })
             .collect();
-        if told != Vec::from_iter(subscriber) {
+        if (sure || !told.is_empty()) && told != Vec::from_iter(subscriber) {
             self.model.violated("a cancel must reach the live subscriber and nobody else");
         }
         self.carry_out(effects);

@@ -105,6 +105,13 @@ impl Model {
         letter.known && (self.long_memory || (letter.settled.is_none() && !self.deaths))
     }
 
+    /// Whether it can certainly still be answered, or taken back.
+    pub fn is_surely_open(&self, no: LetterNo) -> bool {
+        let letter = &self.letters[no];
+        // A letter can die unseen.
+        letter.pending() && self.is_certainly_known(no) && !self.deaths && !letter.expired(self.latest)
+    }
+
     pub fn mailbox(&mut self, name: &str) -> &mut MailboxModel {
         if !self.mailboxes.contains_key(name) {
             self.mailboxes.insert(ByteString::from(name), MailboxModel::default());
@@ -153,6 +160,7 @@ impl Model {
             }
             Refusal::Expired { .. } => letter.deadline_ms.is_some(),
             Refusal::DiskFull | Refusal::TooManyMailboxes { .. } => true,
+            Refusal::NotYourRequest { .. } => letter.answers.is_some_and(|request| !self.is_surely_open(request)),
             _ => false,
         };
         let expired = matches!(refusal, Refusal::Expired { .. });

@@ -1,6 +1,7 @@
 //! What a seed decides before the first step: limits, and how much of which trouble there is. Limits are small, because
 //! most of what can go wrong happens at a limit.
 
+use super::Options;
 use crate::planted::Planted;
 use toolbus_engine::{EngineOptions, Millis};
 use toolbus_store::StoreOptions;
@@ -11,6 +12,8 @@ pub struct Scenario {
     pub engine: EngineOptions,
     pub store: StoreOptions,
     pub planted: Option<Planted>,
+    /// Credentials say who may send what.
+    pub restricted: bool,
     pub clients: usize,
     pub steps: u64,
     /// Links stay up and the broker doesn't crash: then everything happens exactly once.
@@ -28,15 +31,20 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub fn draw(rng: &mut Rng, planted: Option<Planted>) -> Self {
+    pub fn draw(rng: &mut Rng, Options { planted, restricted, .. }: Options) -> Self {
         let calm = rng.chance(15);
         let disk_trouble = rng.chance(35);
         let long_memory = rng.chance(80);
         let (history_ids, history_age) = draw_memory(rng, long_memory);
         let largest_body = *pick(rng, &[200, 1_000, 4_000]);
+        let window_messages = *pick(rng, &[1, 2, 4, 8, 64]);
+        let window_bytes = *pick(rng, &[300, 1_000, 3_000, 1 << 20]);
         let engine = EngineOptions {
-            window_messages: *pick(rng, &[1, 2, 4, 8, 64]),
-            window_bytes: *pick(rng, &[300, 1_000, 3_000, 1 << 20]),
+            window_messages,
+            window_bytes,
+            // The model knows one window.
+            host_window_messages: window_messages,
+            host_window_bytes: window_bytes,
             mailbox_messages: *pick(rng, &[4, 12, 1_000, 1_000]),
             mailbox_bytes: *pick(rng, &[2_000, 1 << 20, 1 << 20, 1 << 20]),
             total_messages: *pick(rng, &[10, 1_000, 1_000, 1_000]),
@@ -62,6 +70,7 @@ impl Scenario {
             engine,
             store,
             planted,
+            restricted,
             clients: 3 + rng.below(3) as usize,
             steps: 150 + rng.below(600),
             calm,
@@ -80,6 +89,7 @@ impl Scenario {
             engine: EngineOptions::default(),
             store: StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() },
             planted: None,
+            restricted: false,
             clients: 3,
             steps: 0,
             calm: false,

@@ -31,6 +31,7 @@ pub enum Step {
     ShrinkDisk,
     GrowDisk,
     ReadDeadLetters,
+    Forge,
 }
 
 /// The steps of this world with their weights.
@@ -62,6 +63,7 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (if_any(scenario.disk_trouble, 3), Step::ShrinkDisk),
         (if_any(scenario.disk_trouble, 4), Step::GrowDisk),
         (if_any(scenario.deaths(), 1), Step::ReadDeadLetters),
+        (if_any(scenario.restricted, 10), Step::Forge),
     ]
 }
 
@@ -127,6 +129,7 @@ impl World {
             Step::ShrinkDisk => self.shrink_disk(),
             Step::GrowDisk => self.grow_disk(),
             Step::ReadDeadLetters => self.read_dead_letters(),
+            Step::Forge => self.forge(),
         }
         self.check_memory();
     }

@@ -1,5 +1,6 @@
 //! The way to disk and back, one call at a time, so that everything else can happen in between; and what a crash does.
 
+use super::forger;
 use super::model::Recovered;
 use super::scenario::Scenario;
 use super::world::World;
@@ -33,6 +34,9 @@ pub struct PendingFetch {
 /// Opens the log and replays it into a new engine.
 pub fn open(disk: &SimDisk, scenario: &Scenario) -> Result<(Recovered, LogStore), StoreError> {
     let mut recovered = Recovered::into(Engine::new(scenario.engine.clone()));
+    if scenario.restricted {
+        forger::introduce(&mut recovered.engine);
+    }
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), scenario.store.clone(), &mut recovered)?;
     recovered.engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
     recovered.damaged = recovery.damaged;

@@ -2,6 +2,7 @@
 //! of them happens next is decided elsewhere.
 
 use super::client::{Client, Frame, Link};
+use super::forger;
 use super::model::Model;
 use super::scenario::Scenario;
 use super::storage::{PendingFetch, PendingWrite};
@@ -33,6 +34,7 @@ pub struct World {
     pub model: Model,
     pub trace: Trace,
     pub crashes: u64,
+    pub forgeries: u64,
 }
 
 const NAMES: [&str; 6] = ["ana", "bo", "cy", "di", "eve", "flo"];
@@ -61,6 +63,7 @@ impl World {
             model,
             trace,
             crashes: 0,
+            forgeries: 0,
             scenario,
             rng,
         }
@@ -88,7 +91,8 @@ impl World {
     pub fn connect(&mut self, client: usize) -> ConnId {
         let (name, numbered_receipts) = (self.clients[client].name.clone(), self.clients[client].numbered_receipts);
         let role = Some(ByteString::from_static("worker"));
-        let conn = self.engine.connect(self.now, Peer { name, role, numbered_receipts });
+        let rights = forger::rights(self.scenario.restricted, &name);
+        let conn = self.engine.connect(self.now, Peer { name, role, numbered_receipts, rights });
         let link = Link { client, numbers: Vec::new(), to_broker: Default::default(), to_client: Default::default() };
         self.links.insert(conn, link);
         self.note("connect", &[("client", client as u64), ("conn", conn.0)]);

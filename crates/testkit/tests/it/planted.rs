@@ -9,7 +9,12 @@ const SEEDS: u64 = 1_000;
 
 #[track_caller]
 fn check_found(planted: Planted, symptom: &str) {
-    let options = Options { planted: Some(planted), trace: false };
+    check_found_with(Options { planted: Some(planted), ..Options::default() }, symptom);
+}
+
+#[track_caller]
+fn check_found_with(options: Options, symptom: &str) {
+    let planted = options.planted.expect("a defect");
     let mut failures = (0..SEEDS).filter_map(|seed| run(seed, options).err());
     let failure = failures.find(|failure| failure.what.contains(symptom));
     let failure = failure.unwrap_or_else(|| panic!("{planted} was not found within {SEEDS} seeds"));
@@ -64,6 +69,12 @@ fn a_cancel_by_anyone_is_found() {
 #[test]
 fn a_push_after_a_cancel_in_flight_is_found() {
     check_found(Planted::Engine(PlantedBug::CancelForgotten), "although it was settled: Cancelled");
+}
+
+#[test]
+fn a_reply_that_is_taken_from_anyone_is_found() {
+    let planted = Some(Planted::Engine(PlantedBug::ReplyByAnyone));
+    check_found_with(Options { planted, restricted: true, ..Options::default() }, "a forged message was taken");
 }
 
 #[test]

@@ -6,15 +6,28 @@ use std::time::Instant;
 use toolbus_testkit::simulation::{Options, Report, run};
 
 const SEEDS: u64 = 20_000;
+/// With credentials, where somebody sends what it may not.
+const RESTRICTED_SEEDS: u64 = 5_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
+    run_all(SEEDS, Options::default());
+}
+
+#[test]
+fn nothing_forged_is_ever_taken_and_no_promise_is_broken_meanwhile() {
+    let forgeries = run_all(RESTRICTED_SEEDS, Options { restricted: true, ..Options::default() });
+    assert!(forgeries > RESTRICTED_SEEDS, "{forgeries}");
+}
+
+/// Returns how often something was forged.
+fn run_all(count: u64, options: Options) -> u64 {
     let started = Instant::now();
     let next = AtomicU64::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from);
     // A simulation has one thread; several of them don't know of each other.
     let reports = thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| run_some(&next))).collect();
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| run_some(&next, count, options))).collect();
         workers
             .into_iter()
             .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -22,14 +35,17 @@ fn no_seed_breaks_a_promise() {
     });
     let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
     let (steps, letters, crashes) = (sum(|it| it.steps), sum(|it| it.letters), sum(|it| it.crashes));
-    println!("{SEEDS} seeds, {steps} steps, {letters} letters, {crashes} crashes in {:.1?}", started.elapsed());
-    assert!(crashes > SEEDS, "the simulation crashes too seldom to prove anything: {crashes}");
+    let forgeries = sum(|it| it.forgeries);
+    let took = started.elapsed();
+    println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes, {forgeries} forgeries in {took:.1?}");
+    assert!(crashes > count, "the simulation crashes too seldom to prove anything: {crashes}");
+    forgeries
 }
 
 /// Runs seeds until there are no more.
-fn run_some(next: &AtomicU64) -> Vec<Report> {
-    let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|seed| *seed < SEEDS);
-    seeds.map(|seed| run(seed, Options::default()).unwrap_or_else(|failure| panic!("{failure}"))).collect()
+fn run_some(next: &AtomicU64, count: u64, options: Options) -> Vec<Report> {
+    let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|seed| *seed < count);
+    seeds.map(|seed| run(seed, options).unwrap_or_else(|failure| panic!("{failure}"))).collect()
 }
 
 #[test]

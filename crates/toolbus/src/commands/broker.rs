@@ -153,6 +153,10 @@ impl BrokerArgs {
     pub async fn open(self) -> Result<OpenBroker, Failure> {
         raise_descriptor_limit();
         let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
+        let shared_token = self.shared_token_file.is_some();
+        if shared_token && !listen.ip().is_loopback() {
+            return Err(Failure::SharedToAll { address: listen });
+        }
         let tls = self.tls();
         if let Some(tls) = &tls {
             tls.check()?;
@@ -166,7 +170,6 @@ impl BrokerArgs {
         };
         let core =
             BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
-        let shared_token = self.shared_token_file.is_some();
         let (authenticator, token_file): (Arc<dyn Authenticator>, _) = match self.shared_token_file {
             Some(file) => (Arc::new(SharedToken::new(read_token(&file)?)), file),
             None => {
@@ -174,9 +177,6 @@ impl BrokerArgs {
                 (Arc::new(known_agents(&data, self.auth)?), files.token)
             }
         };
-        if shared_token && !listen.ip().is_loopback() {
-            return Err(Failure::SharedToAll { address: listen });
-        }
         let cannot = |source| Failure::Listen { address: listen, source };
         let listener = TcpListener::bind(listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;

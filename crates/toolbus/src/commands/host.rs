@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_broker::OWN_NAME;
 use toolbus_client::{BrokerClient, BrokerError};
-use toolbus_host::run_host;
+use toolbus_host::{HostError, run_host};
 use toolbus_protocol::AgentRef;
 
 #[derive(Args)]
@@ -102,10 +102,10 @@ async fn serve(
     Ok(())
 }
 
-/// What no repetition will change: a wrong address, a wrong token.
+/// What no repetition will change: a wrong address, a wrong token, another host with the same name.
 fn is_final(failure: &Failure) -> bool {
     match failure {
-        Failure::Client(error) => {
+        Failure::Client(error) | Failure::Host(HostError::Bus(error)) => {
             matches!(error, BrokerError::Auth { .. } | BrokerError::Address(_) | BrokerError::Protocol(_))
         }
         Failure::Host(_) => false,

@@ -202,7 +202,7 @@ async fn over_http_a_token_is_its_agent_and_its_streams_end_with_it() {
     let mut stream = TcpStream::connect(team.0.address()).await.expect("it listens");
     let head = format!(
         "GET /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nMcp-Session-Id: {session}\r\nAccept: \
-         text/event-stream\r\n\r\n",
+         text/event-stream\r\nConnection: close\r\n\r\n",
         team.0.address()
     );
     stream.write_all(head.as_bytes()).await.expect("open");

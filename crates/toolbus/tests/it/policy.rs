@@ -118,7 +118,7 @@ impl Changing {
     async fn until_tools(&self, there: &str, not_there: &str) {
         soon("the rules count", async {
             loop {
-                let tools = self.place.run(&["tools", "--role", "reader"]).await.out;
+                let tools = self.place.run(&["tools"]).await.out;
                 if tools.contains(there) && !tools.contains(not_there) {
                     return;
                 }
@@ -149,37 +149,37 @@ impl Changing {
 
 #[tokio::test]
 async fn a_change_counts_at_once_and_a_bad_file_changes_nothing() {
-    let service = Changing::start("[roles.reader]\nallow = [\"now\"]").await;
+    let service = Changing::start("[roles.local]\nallow = [\"now\"]").await;
     service.until_tools("now", "chart").await;
-    service.change("[roles.reader]\nallow = [\"chart\"]");
+    service.change("[roles.local]\nallow = [\"chart\"]");
     service.until_tools("chart", "now ").await;
-    service.place.run(&["call", "now", "--arg", "zone=UTC", "--role", "reader"]).await.check(2, &[], &[]);
-    service.change("[roles.reader]\nallow = [\"now\"]\nrats = 5");
+    service.place.run(&["call", "now", "--arg", "zone=UTC"]).await.check(2, &[], &[]);
+    service.change("[roles.local]\nallow = [\"now\"]\nrats = 5");
     service.until_logged(&["toolbus.toml: line 6, column 1: unknown key \"rats\"", "stay in force"]).await;
     service.until_tools("chart", "now ").await;
     std::fs::remove_file(service.place.folder.path().join("toolbus.toml")).expect("it was there");
     service.until_logged(&["can't be read"]).await;
     service.until_tools("chart", "now ").await;
-    service.change("name = \"other\"\n[roles.reader]\nallow = [\"now\"]");
+    service.change("name = \"other\"\n[roles.local]\nallow = [\"now\"]");
     service.until_logged(&["unknown key \"name\""]).await;
-    service.change("[servers.more]\nurl = \"http://127.0.0.1:9/\"\n[roles.reader]\nallow = [\"now\"]");
+    service.change("[servers.more]\nurl = \"http://127.0.0.1:9/\"\n[roles.local]\nallow = [\"now\"]");
     service.until_logged(&["servers counts from the next start on"]).await;
     service.until_tools("now", "chart").await;
 }
 
 #[tokio::test]
 async fn sighup_reads_the_rules_again_and_does_not_end_the_service() {
-    let service = Changing::start("[roles.reader]\nallow = [\"now\"]").await;
+    let service = Changing::start("[roles.local]\nallow = [\"now\"]").await;
     service.until_tools("now", "chart").await;
     service.hang_up();
     service.until_logged(&["the rules were read again"]).await;
-    service.change("[roles.reader]\nallow = [\"chart\"]");
+    service.change("[roles.local]\nallow = [\"chart\"]");
     service.hang_up();
     service.until_tools("chart", "now ").await;
 }
 
 #[tokio::test]
 async fn patterns_that_match_nothing_are_warned_of_with_the_name_that_was_meant() {
-    let service = Changing::start("[roles.reader]\nallow = [\"now\", \"demo/chrat\"]").await;
+    let service = Changing::start("[roles.local]\nallow = [\"now\", \"demo/chrat\"]").await;
     service.until_logged(&["\"demo/chrat\" matches nothing that is there; did you mean demo/chart?"]).await;
 }

@@ -69,6 +69,36 @@ async fn running_out_of_descriptors_passes_and_honest_clients_are_served_again()
 }
 
 #[tokio::test]
+async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_fight() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
+    let binary = env!("CARGO_BIN_EXE_toolbus");
+    let servers = serde_json::json!({"mcpServers": {"demo": {"command": binary, "args": ["demo-server"]}}});
+    let (config, token) = (folder.path().join("servers.json"), folder.path().join("host-token"));
+    std::fs::write(&config, servers.to_string()).expect("writable");
+    std::fs::write(&token, TOKEN).expect("writable");
+    let host = || {
+        let mut command = Command::new(binary);
+        command.current_dir(folder.path()).args(["host", "--id", "desk", "--broker", &broker.url(), "--token-file"]);
+        command.arg(&token).arg("--mcp-config").arg(&config).kill_on_drop(true);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts")
+    };
+    let observer = connect(&broker.url(), "observer", Framing::Compact).await;
+    let first = host();
+    soon("the first host", async {
+        while !observer.status().await.expect("open").connections.iter().any(|it| &*it.agent.session_id == "desk") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let mut second = host();
+    let ended = soon("the end of the first", first.wait_with_output()).await.expect("it can be waited for");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("error[TB0206]") && said.contains("hint:"), "{said}");
+    assert!(second.try_wait().expect("it can be asked").is_none(), "the second one serves");
+}
+
+#[tokio::test]
 async fn a_second_broker_on_the_same_folder_is_refused_with_a_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let _first = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;

@@ -1,13 +1,13 @@
 //! A broker in this process, on a free port of the loopback, in a folder that goes away.
 
-use super::{Peer, TOKEN, hello, hello_compact, hello_v2, within};
+use super::{Credentials, Peer, TOKEN, hello, hello_compact, hello_v2, within};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use toolbus_broker::{BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+use toolbus_broker::{Authenticator, BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 
 /// How a bus is configured.
 #[derive(Default)]
@@ -34,8 +34,17 @@ impl Bus {
 
     /// A bus on what an earlier one left behind.
     pub async fn reopen(folder: TempDir, setup: Setup) -> Self {
+        Self::open(folder, setup, Box::new(SharedToken::new(TOKEN))).await
+    }
+
+    /// A bus whose agents have credentials of their own.
+    pub async fn with_credentials(setup: Setup, credentials: &Credentials) -> Self {
+        Self::open(TempDir::new().expect("a folder"), setup, Box::new(credentials.clone())).await
+    }
+
+    pub async fn open(folder: TempDir, setup: Setup, authenticator: Box<dyn Authenticator>) -> Self {
         let core = BrokerCore::open(folder.path(), setup.core).expect("the folder opens");
-        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), setup.server);
+        let server = BrokerServer::with_options(core, authenticator, setup.server);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let serving = tokio::spawn(Arc::clone(&server).serve(listener));

@@ -1,12 +1,14 @@
 //! What the attacks share: a bus in this process, peers that can misbehave, plain HTTP, and the log.
 
 mod bus;
+mod credentials;
 mod http;
 mod logs;
 mod memory;
 mod peer;
 
 pub use bus::{Bus, Setup};
+pub use credentials::{Credentials, Framing, HOST, OPERATOR, WORKER, greeting};
 pub use http::{Answer, get, request, upgrade_request};
 pub use logs::Logs;
 pub use memory::{MIB, alone, resident_bytes};

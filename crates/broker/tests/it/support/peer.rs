@@ -74,7 +74,18 @@ impl Peer {
     /// A WebSocket that has not said hello.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = within("a TCP connection", TcpStream::connect(address)).await.expect("the broker accepts");
+        socket.set_nodelay(true).expect("a socket");
         Self::upgrade(socket, address, b"").await
+    }
+
+    /// The same where the broker may have no room; `None` then.
+    pub async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let mut socket = TcpStream::connect(address).await.ok()?;
+        socket.set_nodelay(true).ok()?;
+        socket.write_all(upgrade_request(address, "/bus", "").as_bytes()).await.ok()?;
+        let head = within("the answer to an upgrade", read_head(&mut socket)).await;
+        let socket = ClientBuilder::new().limits(Limits::default()).take_over(socket);
+        (Answer::parse(&head).status == 101).then_some(Self { socket, unpacked: VecDeque::new() })
     }
 
     /// Turns a TCP connection into a WebSocket. `early` goes out in the same write as the request.
@@ -209,6 +220,18 @@ impl Peer {
         let seen = self.see().await;
         assert_eq!(seen, Seen::Close { status: 1008, reason: code.to_owned() });
         assert_eq!(self.see().await, Seen::Gone);
+    }
+
+    /// Everything that the broker has sent and is going to send for what it was sent so far.
+    pub async fn drain(&mut self) -> Vec<Value> {
+        self.send(json!({"kind": "list_connected", "role": "nobody has this role"})).await;
+        let mut frames = Vec::new();
+        loop {
+            match self.frame().await {
+                frame if frame["kind"] == "connected" && frame["ids"] == json!([]) => return frames,
+                frame => frames.push(frame),
+            }
+        }
     }
 
     pub async fn subscribe(&mut self) {

@@ -1,0 +1,129 @@
+//! The variant of the simulation in which credentials say who is who: some clients are hosts, and somebody among them, or
+//! a stranger, sends what it may not. None of it may ever have an effect.
+
+use super::letters::LetterNo;
+use super::world::World;
+use bytes::Bytes;
+use bytestring::ByteString;
+use toolbus_engine::{
+    Command, ConnId, Delivery, Effect, Effects, Engine, Names, Outgoing, Peer, Purpose, Refusal, Rights, Sender,
+};
+
+const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
+/// Has a credential and no rule that lets it write to anybody.
+const STRANGER: &str = "mallory";
+
+/// Every second client is a host, and everybody but the stranger may write.
+pub struct Roles;
+
+impl Names for Roles {
+    fn is_host(&self, mailbox: &str) -> bool {
+        matches!(mailbox, "ana" | "cy" | "eve")
+    }
+
+    fn may_message(&self, from: &Sender, _to: &str) -> bool {
+        &*from.name != STRANGER
+    }
+}
+
+pub fn rights(restricted: bool, name: &str) -> Rights {
+    match restricted {
+        true => Rights { host: Roles.is_host(name), ..WORKER },
+        false => Rights::UNRESTRICTED,
+    }
+}
+
+/// What a letter is for. Where there are no rules it makes no difference.
+pub fn purpose(restricted: bool, no: LetterNo, mailbox: &str, is_reply: bool) -> Purpose {
+    match restricted {
+        false => Purpose::Other,
+        true if is_reply => Purpose::HostReply,
+        true if Roles.is_host(mailbox) && no.is_multiple_of(3) => Purpose::Request,
+        true => Purpose::Other,
+    }
+}
+
+impl World {
+    pub fn forge(&mut self) {
+        if self.model.letters.is_empty() {
+            return;
+        }
+        let about = self.rng.below(self.model.letters.len() as u64) as usize;
+        if self.links.is_empty() || self.rng.chance(50) {
+            let peer =
+                Peer { name: STRANGER.into(), role: None, numbered_receipts: self.rng.chance(50), rights: WORKER };
+            let conn = self.engine.connect(self.now, peer);
+            self.forge_as(conn, None, about);
+            self.engine.disconnect(self.now, conn, &mut Effects::default());
+        } else {
+            let conn = self.random_link();
+            self.forge_as(conn, Some(self.links[&conn].client), about);
+        }
+    }
+
+    /// As a stranger, or as one of the clients, which knows every letter by heart.
+    fn forge_as(&mut self, conn: ConnId, client: Option<usize>, about: LetterNo) {
+        let letter = &self.model.letters[about];
+        let (mailbox, id, own) = (letter.mailbox.clone(), letter.id.clone(), client == Some(letter.from));
+        let asker = self.clients[letter.from].name.clone();
+        // Whoever has a letter of that id may answer that one, and whoever sent it may take it back.
+        let holds = client.is_some_and(|client| self.model.find(&self.clients[client].name, &id).is_some());
+        match self.rng.below(4) {
+            0 if !own && client.is_none() => {
+                self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id })
+            }
+            1 if client.is_none() => {
+                let purpose = [Purpose::Request, Purpose::Other, Purpose::Event][self.rng.below(3) as usize];
+                let to = if Roles.is_host(&mailbox) && purpose == Purpose::Request { "bo".into() } else { mailbox };
+                self.forge_message(conn, None, forged(to, None, purpose));
+            }
+            2 if client.is_none() => {
+                let body = Bytes::from_static(b"1");
+                self.forge_signal(conn, about, Command::Event { to: asker, correlation_id: id, body });
+            }
+            _ if !holds => {
+                let purpose = if self.rng.chance(70) { Purpose::HostReply } else { Purpose::Reply };
+                self.forge_message(conn, client, forged(asker, Some(id), purpose));
+            }
+            _ => {}
+        }
+    }
+
+    fn forge_message(&mut self, conn: ConnId, client: Option<usize>, mut delivery: Delivery) {
+        self.forgeries += 1;
+        delivery.id = ByteString::from(format!("forged-{}", self.forgeries));
+        let what = format!("{:?} to '{}' about {:?}", delivery.purpose, delivery.to, delivery.correlation_id);
+        self.note("forged message", &[("conn", conn.0), ("number", self.forgeries)]);
+        if client.is_some() {
+            self.number_forgery(conn);
+        }
+        let mut effects = Effects::default();
+        self.engine.handle(self.now, conn, Command::Deliver(delivery), &mut effects);
+        let refused = |effect: &Effect| {
+            let Effect::Send { conn: told, outgoing: Outgoing::Refused { refusal, .. } } = effect else { return false };
+            *told == conn && matches!(refusal, Refusal::NotYourRequest { .. } | Refusal::MayNotSend { .. })
+        };
+        if effects.0.len() != 1 || !effects.0.iter().all(refused) {
+            self.model.violated(format!("a forged message was taken: {what}: {:?}", effects.0));
+        }
+    }
+
+    fn forge_signal(&mut self, conn: ConnId, about: LetterNo, command: Command) {
+        self.note("forged signal", &[("conn", conn.0), ("letter", about as u64)]);
+        let mut effects = Effects::default();
+        self.engine.handle(self.now, conn, command, &mut effects);
+        if effects.0.iter().any(|effect| !matches!(effect, Effect::Send { conn: told, .. } if *told == conn)) {
+            self.model.violated(format!("a forged signal had an effect: {:?}", effects.0));
+        }
+    }
+}
+
+fn forged(to: ByteString, correlation_id: Option<ByteString>, purpose: Purpose) -> Delivery {
+    let sealed = Bytes::from_static(b"forged");
+    Delivery { to, id: ByteString::new(), correlation_id, purpose, sealed, content: 7, deadline_ms: None, ack: None }
+}
+
+/// Tells an engine who is who.
+pub fn introduce(engine: &mut Engine) {
+    engine.set_names(std::sync::Arc::new(Roles));
+}
