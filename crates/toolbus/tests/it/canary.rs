@@ -20,6 +20,9 @@ const LEAKY: &str = r#"
 import json, os, sys
 said = " ".join(os.environ[name] for name in ["API_TOKEN", "FROM_FILE", "FROM_EXEC"])
 sys.stderr.write("starting with " + said + "\n")
+if os.path.exists(sys.argv[1]):
+    sys.stderr.write("not any more, says " + said)
+    sys.exit(4)
 def send(message):
     print(json.dumps(dict(message, jsonrpc="2.0")), flush=True)
 for line in sys.stdin:
@@ -67,11 +70,16 @@ impl Nest {
         std::fs::write(file("secret"), format!("{CANARY}-file\n")).expect("written");
         let config = format!(
             "[roles.worker]\nallow = ['**']\n[roles.operator]\nallow = ['**']\n\
-             [servers.leaky]\ncommand = {:?}\nargs = ['-u', {:?}]\n\
+             [servers.shared]\ncommand = {:?}\nargs = ['-u', {:?}, {:?}]\nsession = 'shared'\nprefix = 'shared_'\n\
+             env = {{ API_TOKEN = '${{CANARY_ENV}}', FROM_FILE = '', FROM_EXEC = '' }}\n\
+             [servers.leaky]\ncommand = {:?}\nargs = ['-u', {:?}, 'never']\n\
              [servers.leaky.env]\nAPI_TOKEN = '${{CANARY_ENV}}'\nFROM_FILE = '${{file:{}}}'\n\
              FROM_EXEC = '${{exec:printf \"%s-exec\" {CANARY}}}'\n\
              [servers.web]\nurl = 'http://127.0.0.1:{web}/mcp?api_key=${{CANARY_QUERY_KEY}}'\n\
              headers = {{ Authorization = 'Bearer ${{CANARY_HEADER}}' }}\n",
+            python(),
+            file("leaky.py"),
+            file("dead"),
             python(),
             file("leaky.py"),
             file("secret").display(),
@@ -242,7 +250,7 @@ async fn no_secret_is_found_anywhere_but_where_it_belongs() {
     soon("the tools", async {
         loop {
             let said = nest.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
-            if said.out.contains("web_say") && said.out.contains("noise") {
+            if ["\"web_say\"", "\"noise\"", "\"shared_die\""].iter().all(|tool| said.out.contains(tool)) {
                 break;
             }
         }
@@ -255,6 +263,20 @@ async fn no_secret_is_found_anywhere_but_where_it_belongs() {
         }
         outputs.push((tool.to_owned(), said));
     }
+    // A server that stays down has its last words in every worker's view of the hosts.
+    std::fs::write(nest.folder.path().join("dead"), "").expect("written");
+    outputs.push(("shared_die".into(), nest.run(&wire, &["call", "shared_die", "--token-file", &token_file]).await));
+    soon("the last words", async {
+        loop {
+            let said = nest.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
+            let is_told = said.out.contains("not any more");
+            outputs.push(("tools while a server is down".into(), said));
+            if is_told {
+                break;
+            }
+        }
+    })
+    .await;
     // A token that is not valid is no better kept than one that is.
     let bad = nest.folder.path().join("bad.token");
     std::fs::write(&bad, format!("{token}x{CANARY}-token")).expect("written");

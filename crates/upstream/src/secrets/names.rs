@@ -64,7 +64,7 @@ pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings,
             let is_open = |name: &str| OPEN_HEADERS.iter().any(|open| name.eq_ignore_ascii_case(open));
             for (_, value) in headers.iter().filter(|(name, _)| !is_open(name)) {
                 secrets.push(value.trim().to_owned());
-                secrets.extend(value.split_whitespace().map(str::to_owned));
+                secrets.extend(words_of(value).map(str::to_owned));
                 secrets.extend(basic_password(value));
             }
             let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -77,6 +77,14 @@ pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings,
     let of_lines: Vec<Vec<String>> = secrets.iter().filter(|secret| secret.contains('\n')).map(lines).collect();
     secrets.extend(of_lines.into_iter().flatten());
     secrets
+}
+
+/// The words of a header, without that of its scheme (`Bearer`, `Basic`), which is nobody's secret.
+fn words_of(header: &str) -> impl Iterator<Item = &str> {
+    let is_scheme = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let has_more = header.split_whitespace().nth(1).is_some();
+    let skipped = usize::from(has_more && header.split_whitespace().next().is_some_and(is_scheme));
+    header.split_whitespace().skip(skipped)
 }
 
 fn basic_password(header: &str) -> Option<String> {
@@ -99,6 +107,14 @@ mod tests {
         for name in ["PATH", "HOME", "KEYBOARD", "AUTHOR", "REGION", "LOG_LEVEL", "MONKEYS"] {
             assert!(!looks_secret(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_scheme_of_a_header_is_no_secret() {
+        let words = |header| words_of(header).collect::<Vec<_>>();
+        assert_eq!(words("Bearer abc-123"), ["abc-123"]);
+        assert_eq!(words("abcdef"), ["abcdef"]);
+        assert_eq!(words("k1=a, k2=b"), ["k1=a,", "k2=b"]);
     }
 
     #[test]
