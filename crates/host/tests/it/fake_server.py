@@ -2,7 +2,7 @@
 
 Tools: echo (its arguments and _meta), add, whoami (what the client said of itself), slow (reports progress until it is
 cancelled), ask (asks the client for a name), die, fail, big, change (adds a tool), log, update (tells of a resource).
-Not listed: task (begins one with the id that it is given).
+Not listed: task (begins one with the id that it is given), rewrite (changes the description of a tool).
 """
 import json, os, sys, threading, time
 
@@ -10,6 +10,7 @@ ERA = sys.argv[1]
 NAME = sys.argv[2] if len(sys.argv) > 2 else "fake"
 TOOLS = ["echo", "add", "whoami", "slow", "ask", "die", "fail", "big", "change", "log", "update"]
 P = "io.modelcontextprotocol/"
+DESCRIPTIONS = {}
 lock = threading.Lock()
 cancelled, answers, listens, subscribed, hello = set(), {}, {}, set(), {}
 answered = threading.Condition()
@@ -106,6 +107,10 @@ def call(id, params):
     if name == "update":
         news("notifications/resources/updated", {"uri": args["uri"]})
         return text("updated")
+    if name == "rewrite":
+        DESCRIPTIONS[args["name"]] = args["description"]
+        news("notifications/tools/list_changed")
+        return text("rewritten")
     if name == "task":
         return {"task": {"taskId": args["id"], "status": "working"}}
     raise KeyError(name)
@@ -140,7 +145,7 @@ def respond(id, method, params):
         return {"result": {}}
     if method == "tools/list":
         start = int(params.get("cursor", 0))
-        page = [{"name": n, "description": "tool " + n, "inputSchema": {"type": "object"}} for n in TOOLS[start:start + 6]]
+        page = [{"name": n, "description": DESCRIPTIONS.get(n, "tool " + n), "inputSchema": {"type": "object"}} for n in TOOLS[start:start + 6]]
         more = {"nextCursor": str(start + 6)} if start + 6 < len(TOOLS) else {}
         return {"result": dict(cache, tools=page, **more)}
     if method == "resources/list":

@@ -75,6 +75,17 @@ impl Rig {
         self.host = Self::run(self.address, &self.options, &self.shutdown).await;
     }
 
+    /// The same bus with another host, after the first was stopped.
+    pub async fn with_other_host(mut self, options: HostOptions) -> Self {
+        (self.options, self.shutdown) = (options, CancellationToken::new());
+        self.host = Self::run(self.address, &self.options, &self.shutdown).await;
+        self
+    }
+
+    pub fn policy(&self) -> &toolbus_host::LivePolicy {
+        &self.options.policy
+    }
+
     pub async fn stop_host(&mut self) {
         self.shutdown.cancel();
         within("the host to end", &mut self.host).await.expect("no panic").expect("an end in order");
@@ -196,15 +207,23 @@ impl Worker {
 
     /// With params as they are, however wrong.
     pub async fn start_raw(&self, server: &str, method: &str, params: Raw) -> Call {
-        let rpc = Rpc {
+        let message = self.request_raw(server, method, params);
+        self.bus.start_call("host", message, PATIENCE).await.expect("a call")
+    }
+
+    /// The message of a request that is not sent yet.
+    pub fn request(&self, server: &str, method: &str, params: Value) -> InboxMessage {
+        self.request_raw(server, method, raw(&self.params(params)))
+    }
+
+    fn request_raw(&self, server: &str, method: &str, params: Raw) -> InboxMessage {
+        self.message(HostRequest::Rpc(Rpc {
             server: server.to_owned(),
             session: self.session.clone(),
             client: self.hello.clone(),
             method: method.to_owned(),
             params: Some(params),
-        };
-        let message = self.message(HostRequest::Rpc(rpc));
-        self.bus.start_call("host", message, PATIENCE).await.expect("a call")
+        }))
     }
 
     pub async fn rpc(&self, server: &str, method: &str, params: Value) -> Reply {

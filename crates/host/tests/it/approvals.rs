@@ -1,0 +1,256 @@
+//! Calls under `ask`: they wait, they survive, they are bound to what was shown, and not everybody decides.
+
+use crate::policy::{set, worker};
+use crate::support::{PATIENCE, Reply, Rig, Worker, fake, finish, next_event, parts, within};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_client::{AgentRef, Call, CallItem, InboxKind, InboxMessage};
+use toolbus_host::{Approvals, HostOptions, LivePolicy};
+use toolbus_mcp::{ApprovalDecision, ClientHello, HostReply, HostRequest};
+use toolbus_protocol::Body;
+use toolbus_upstream::HostConfig;
+
+const RULES: &str = "[roles.reader]\nallow = ['echo', 'whoami']\nask = ['add']\napprove = true\n\
+                     [roles.boss]\napprove = true\n[roles.guest]\nallow = ['echo']";
+
+fn options(state: &tempfile::TempDir) -> HostOptions {
+    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    options.policy = LivePolicy::new(set(RULES));
+    options.approvals = Arc::new(Approvals::open(state.path()).expect("approvals"));
+    options.limits.approval_progress = Duration::from_millis(20);
+    options
+}
+
+async fn rig() -> (Rig, tempfile::TempDir) {
+    let state = tempfile::tempdir().expect("a folder");
+    (Rig::with(options(&state)).await, state)
+}
+
+async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker {
+    rig.worker(AgentRef::new(name).with_role(role), ClientHello::modern()).await
+}
+
+async fn ask(worker: &Worker, request: HostRequest) -> Reply {
+    let body = Body::parse(request.to_json()).expect("JSON");
+    let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
+    finish(worker.bus.start_call("host", message, PATIENCE).await.expect("a call")).await
+}
+
+/// What waits, once it is that many.
+async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
+    let look = async {
+        loop {
+            let listed = ask(boss, HostRequest::ApprovalsList).await.result();
+            let all = listed["approvals"].as_array().expect("a list").clone();
+            if all.len() == count {
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("the calls that wait", look).await
+}
+
+async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
+    let text = |name: &str| pending[name].as_str().expect("a text").to_owned();
+    ask(worker, HostRequest::ApprovalsDecide(ApprovalDecision { id: text("id"), hash: text("hash"), approve })).await
+}
+
+async fn add(worker: &Worker) -> Call {
+    let params = json!({"name": "add", "arguments": {"b": 2, "a": 1}, "_meta": {"progressToken": "p"}});
+    worker.start("one", "tools/call", params).await
+}
+
+#[tokio::test]
+async fn a_call_waits_its_caller_is_told_and_it_runs_when_approved() {
+    for legacy in [true, false] {
+        let (rig, _state) = rig().await;
+        let boss = agent(&rig, "b", "boss").await;
+        let worker = worker(&rig, Some("reader"), legacy).await;
+        let mut call = add(&worker).await;
+        let (method, params) = parts(&next_event(&mut call).await);
+        let pending = waiting(&boss, 1).await.remove(0);
+        assert_eq!((method.as_str(), &params["progressToken"]), ("notifications/progress", &json!("p")));
+        assert_eq!(params["message"], format!("waits for approval, id {}", pending["id"].as_str().expect("an id")));
+        let shown = ["server", "name", "caller", "role"].map(|name| pending[name].as_str().expect(name));
+        assert_eq!(shown, ["one", "add", "w", "reader"]);
+        assert_eq!(pending["arguments"], json!({"a": 1, "b": 2}));
+        // Others of the same session are not held up.
+        worker.tool("one", "echo", json!({})).await.text();
+        decide(&boss, &pending, true).await.result();
+        assert_eq!(finish(call).await.text(), "3");
+        waiting(&boss, 0).await;
+        // The next one is another call.
+        let _again = add(&worker).await;
+        waiting(&boss, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_denied_call_is_not_run() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    decide(&boss, &waiting(&boss, 1).await[0], false).await.result();
+    let error = finish(call).await.error();
+    assert_eq!(error["data"]["code"], "TB0414");
+    assert!(error["message"].as_str().expect("words").starts_with("b decided against"), "{error}");
+}
+
+#[tokio::test]
+async fn a_decision_is_bound_to_what_was_shown() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let _call = add(&worker).await;
+    let mut pending = waiting(&boss, 1).await.remove(0);
+    pending["hash"] = json!("0".repeat(64));
+    assert_eq!(decide(&boss, &pending, true).await.error()["data"]["code"], "TB0404");
+    waiting(&boss, 1).await;
+}
+
+#[tokio::test]
+async fn only_those_decide_who_may_and_nobody_about_a_call_of_its_own() {
+    let (rig, _state) = rig().await;
+    let (boss, guest) = (agent(&rig, "b", "boss").await, agent(&rig, "g", "guest").await);
+    let worker = worker(&rig, Some("reader"), true).await;
+    let own = agent(&rig, "w#elsewhere", "reader").await;
+    let other = agent(&rig, "v", "reader").await;
+    let call = add(&worker).await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    assert_eq!(ask(&guest, HostRequest::ApprovalsList).await.error()["data"]["code"], "TB0403");
+    assert_eq!(decide(&guest, &pending, true).await.error()["data"]["code"], "TB0403");
+    assert_eq!(decide(&own, &pending, true).await.error()["data"]["code"], "TB0403");
+    waiting(&boss, 1).await;
+    decide(&other, &pending, true).await.result();
+    assert_eq!(finish(call).await.text(), "3");
+    assert_eq!(decide(&boss, &pending, false).await.error()["data"]["code"], "TB0404");
+}
+
+#[tokio::test]
+async fn an_operator_may_approve_a_call_of_its_own() {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.policy = LivePolicy::new(set("[roles.operator]\nask = ['add']\napprove = true"));
+    let rig = Rig::with(options).await;
+    let (me, worker) = (agent(&rig, "w#cli", "operator").await, worker(&rig, Some("operator"), true).await);
+    let call = add(&worker).await;
+    decide(&me, &waiting(&me, 1).await[0], true).await.result();
+    assert_eq!(finish(call).await.text(), "3");
+}
+
+#[tokio::test]
+async fn a_call_that_waits_survives_a_restart_of_its_host() {
+    let (mut rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    let before = waiting(&boss, 1).await.remove(0);
+    rig.restart_host().await;
+    let after = waiting(&boss, 1).await.remove(0);
+    assert_eq!((&before["id"], &before["hash"]), (&after["id"], &after["hash"]));
+    decide(&boss, &before, true).await.result();
+    assert_eq!(finish(call).await.text(), "3");
+}
+
+#[tokio::test]
+async fn a_decision_survives_a_restart_before_the_call_has_run() {
+    for approve in [true, false] {
+        let (mut rig, state) = rig().await;
+        let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+        let call = add(&worker).await;
+        let pending = waiting(&boss, 1).await.remove(0);
+        rig.stop_host().await;
+        // As a host leaves it that was killed right after it wrote.
+        let verdict = json!({"hash": pending["hash"], "approve": approve, "by": "b", "at_ms": 9_999_999_999_999_u64});
+        let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
+        std::fs::write(state.path().join("approvals.json"), verdicts).expect("written");
+        let _rig = rig.with_other_host(options(&state)).await;
+        let reply = finish(call).await;
+        match approve {
+            true => assert_eq!(reply.text(), "3"),
+            false => assert_eq!(reply.error()["data"]["code"], "TB0414"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_approval_of_other_arguments_does_not_count() {
+    let (mut rig, state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    rig.stop_host().await;
+    let verdict = json!({"hash": "0".repeat(64), "approve": true, "by": "b", "at_ms": 9_999_999_999_999_u64});
+    let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
+    std::fs::write(state.path().join("approvals.json"), verdicts).expect("written");
+    let _rig = rig.with_other_host(options(&state)).await;
+    assert_eq!(finish(call).await.error()["data"]["code"], "TB0414");
+}
+
+#[tokio::test]
+async fn rules_that_changed_meanwhile_count() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    rig.policy().replace(set(&RULES.replace("ask = ['add']", "deny = ['add']")));
+    decide(&boss, &pending, true).await.result();
+    assert_eq!(finish(call).await.error()["data"]["code"], "TB0403");
+}
+
+#[tokio::test]
+async fn nobody_decides_in_time() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), false).await);
+    let rpc = worker.request("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}}));
+    let call = worker.bus.start_call("host", rpc, Duration::from_millis(700)).await.expect("a call");
+    assert_eq!(finish(call).await.error()["data"]["code"], "TB0414");
+    waiting(&boss, 0).await;
+}
+
+#[tokio::test]
+async fn a_call_that_waits_can_be_taken_back() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    waiting(&boss, 1).await;
+    worker.cancel("one", &call.id()).await;
+    assert!(matches!(finish(call).await.end, HostReply::Cancelled));
+    waiting(&boss, 0).await;
+}
+
+#[tokio::test]
+async fn not_more_wait_than_may() {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.limits.max_parked = 1;
+    let rig = Rig::with(options).await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let _first = add(&worker).await;
+    waiting(&boss, 1).await;
+    assert_eq!(finish(add(&worker).await).await.error()["data"]["code"], "TB0415");
+}
+
+#[tokio::test]
+async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.policy = LivePolicy::new(set("[roles.reader]\nask = ['ask']\n[roles.boss]\napprove = true"));
+    let rig = Rig::with(options).await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+    let mut call = worker.start("one", "tools/call", json!({"name": "ask", "arguments": {}})).await;
+    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    let first = loop {
+        match within("a reply", call.next()).await.expect("a reply") {
+            CallItem::Reply(reply) => break reply.expect("a reply"),
+            CallItem::Event(_) => {}
+        }
+    };
+    let first: Value = serde_json::from_slice(first.body.as_bytes()).expect("JSON");
+    let result = &first["rpc"]["result"];
+    let key = result["inputRequests"].as_object().expect("requests").keys().next().expect("one").clone();
+    let answer = json!({"action": "accept", "content": {"name": "x"}});
+    let again = json!({"name": "ask", "arguments": {}, "requestState": result["requestState"],
+        "inputResponses": {key: answer}});
+    assert!(worker.rpc("one", "tools/call", again).await.text().contains("accept"));
+}

@@ -1,0 +1,82 @@
+//! What the host writes down about decisions and calls, and that nothing runs that can't be written down.
+
+use crate::policy::{set, worker};
+use crate::support::{Rig, fake, within};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use toolbus_audit::{AuditLog, AuditOptions, Tail, argument_hash, verify};
+use toolbus_host::{HostOptions, LivePolicy};
+use toolbus_mcp::raw;
+use toolbus_upstream::HostConfig;
+
+const RULES: &str = "[roles.reader]\nallow = ['echo', 'fail', 'whoami']\nrate = '2/h'\n[roles.other]\nallow = ['**']";
+
+async fn rig(folder: &Path, options: AuditOptions) -> Rig {
+    let mut host = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    host.policy = LivePolicy::new(set(RULES));
+    host.audit = Some(AuditLog::open(folder, options).expect("a log"));
+    Rig::with(host).await
+}
+
+/// The lines of that event, once there are so many.
+async fn lines(folder: &Path, event: &str, count: usize) -> Vec<Value> {
+    within("the lines", async {
+        loop {
+            let (_, lines) = Tail::open(folder, 1000).expect("a tail");
+            let lines = lines.iter().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+            let lines: Vec<Value> = lines.filter(|line| line["event"] == event).collect();
+            if lines.len() >= count {
+                return lines;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_decision_and_every_call_is_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = rig(folder.path(), AuditOptions::default()).await;
+    let worker = worker(&rig, Some("reader"), true).await;
+    let secret = json!({"password": "do-not-write-me-down"});
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let params = json!({"name": "echo", "arguments": secret, "_meta": {"traceparent": trace}});
+    worker.rpc("one", "tools/call", params).await.text();
+    worker.tool("one", "fail", json!({})).await.result();
+    assert_eq!(worker.tool("one", "whoami", json!({})).await.error()["data"]["code"], "TB0417");
+    assert_eq!(worker.tool("one", "add", json!({})).await.error()["data"]["code"], "TB0403");
+    worker.rpc("one", "tools/list", json!({})).await.result();
+
+    let decisions = lines(folder.path(), "decision", 4).await;
+    let effects: Vec<&str> = decisions.iter().map(|line| line["effect"].as_str().expect("an effect")).collect();
+    assert_eq!(effects, ["allow", "allow", "allow", "deny"]);
+    let first = &decisions[0];
+    assert_eq!(first["args"], argument_hash(Some(&raw(&secret))));
+    let told = ["who", "role", "server", "kind", "name", "trace"].map(|name| first[name].as_str().expect(name));
+    assert_eq!(told, ["w", "reader", "one", "tool", "echo", "4bf92f3577b34da6a3ce929d0e0e4736"]);
+    assert!(first["rule"].as_str().is_some_and(|rule| rule.contains("echo")), "{first}");
+    assert_eq!(decisions[3]["code"], "TB0403");
+
+    let calls = lines(folder.path(), "call", 3).await;
+    let outcomes: Vec<&str> = calls.iter().map(|line| line["outcome"].as_str().expect("an outcome")).collect();
+    assert_eq!(outcomes, ["ok", "tool_error", "TB0417"]);
+    assert_eq!((&calls[0]["attempt"], &calls[0]["request"]), (&json!(1), &first["request"]));
+    assert!(calls[0]["result_bytes"].as_u64() > Some(10) && calls[0]["request_bytes"].as_u64() > Some(10));
+    rig.stop_host().await;
+    assert_eq!(verify(folder.path(), None).expect("readable").problem, None);
+    let text = std::fs::read_to_string(folder.path().join("audit-000001.jsonl")).expect("a log");
+    assert!(!text.contains("do-not-write-me-down"));
+}
+
+#[tokio::test]
+async fn what_can_not_be_written_down_is_not_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rig = rig(folder.path(), AuditOptions { max_file_bytes: 1, ..AuditOptions::default() }).await;
+    // The next file of the log can't be made.
+    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("in the way");
+    let worker = worker(&rig, Some("other"), true).await;
+    let error = worker.tool("one", "echo", json!({})).await.error();
+    assert_eq!(error["data"]["code"], "TB0418");
+}
