@@ -103,6 +103,7 @@ impl Standing {
                 let config = mcp_config(&folder, &server)?;
                 let mut host = Command::new(&parts.toolbus);
                 host.args(["host", "--broker", &url, "--mcp-config"]).arg(config);
+                host.arg("--state").arg(folder.path().join("host-state"));
                 let token = folder.path().join("data/token");
                 host.arg("--token-file").arg(&token);
                 processes.push(Running::spawn("host", host, folder.path())?);

@@ -1,8 +1,8 @@
 //! The canonical form of JSON: members sorted by name, no white space, strings written in one way. Numbers stay as they
 //! are written: `1` and `1.0` may mean different things to whoever reads them, so they are different here.
 
+use ring::digest::{SHA256, digest};
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 
 /// Deeper documents are taken as they are written.
@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 128;
 
 /// SHA-256 as 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex(digest(&SHA256, bytes).as_ref())
 }
 
 /// The hash of a call's arguments, which stands for them in the audit log. No arguments count as an empty object.

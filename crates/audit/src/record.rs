@@ -72,15 +72,9 @@ pub enum Record {
         code: Option<String>,
     },
     /// Refused connections of one second, by code.
-    ConnectionsRefused {
-        code: String,
-        count: u64,
-    },
+    ConnectionsRefused { code: String, count: u64 },
     /// Something happened to a credential: `revoked`, `expired`.
-    Credential {
-        agent: String,
-        what: String,
-    },
+    Credential { agent: String, what: String },
     /// Messages of one agent that were refused within a second; `to` is of the first.
     SendRefused {
         #[serde(flatten)]
@@ -106,35 +100,18 @@ pub enum Record {
         state: &'static str,
         definition: String,
     },
-    PolicyReload {
-        file: String,
-        accepted: bool,
-        detail: Option<String>,
-    },
+    /// Other rules are in force from here on.
+    PolicyReload {},
 
     // The log about itself; only it writes these.
     #[doc(hidden)]
-    Opened {
-        version: &'static str,
-    },
+    Opened { version: &'static str },
     #[doc(hidden)]
-    Continued {
-        from: String,
-    },
+    Continued { from: String },
     #[doc(hidden)]
-    Removed {
-        file: String,
-        last_seq: u64,
-        last_hash: String,
-    },
+    Removed { file: String, last_seq: u64, last_hash: String },
     #[doc(hidden)]
-    Recovered {
-        torn_bytes: u64,
-        lost: u64,
-        head_missing: bool,
-    },
+    Recovered { torn_bytes: u64, lost: u64, head_missing: bool },
     #[doc(hidden)]
-    Missed {
-        count: u64,
-    },
+    Missed { count: u64 },
 }

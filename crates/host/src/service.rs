@@ -8,6 +8,7 @@ use crate::pins;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use toolbus_audit::Record;
 use toolbus_client::{BrokerClient, BrokerError};
 
 /// How long the servers may take to end when the host does.
@@ -39,6 +40,7 @@ pub async fn run_host(
     }
     host.tasks.spawn(announce::run(Arc::clone(&host)));
     host.tasks.spawn(pins::watch(Arc::clone(&host)));
+    host.tasks.spawn(write_down_new_rules(Arc::clone(&host)));
     let outcome = receive(&host).await;
     stop.cancel();
     host.tasks.close();
@@ -61,6 +63,21 @@ pub async fn run_host(
         host.outbox.close().await;
     }
     outcome
+}
+
+/// Which rules a decision was made by is told from where it stands in the log.
+async fn write_down_new_rules(host: Arc<Host>) {
+    let mut rules = host.options.policy.watch();
+    let Some(audit) = &host.options.audit else { return };
+    loop {
+        tokio::select! {
+            changed = rules.changed() => match changed {
+                Ok(()) => audit.note(Record::PolicyReload {}),
+                Err(_) => return,
+            },
+            () = host.shutdown.cancelled() => return,
+        }
+    }
 }
 
 async fn receive(host: &Arc<Host>) -> Result<(), HostError> {

@@ -206,7 +206,8 @@ fn write(file: &Path, content: &impl Serialize, mode: u32) -> Result<(), PinFile
     let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&temporary).map_err(io)?;
     out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.sync_all()).map_err(io)?;
     fs::rename(&temporary, file).map_err(io)?;
-    file.parent().map_or(Ok(()), |folder| File::open(folder).and_then(|folder| folder.sync_all())).map_err(io)
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
 }
 
 /// An era as its word.

@@ -17,6 +17,8 @@ pub fn set(rules: &str) -> PolicySet {
 pub async fn rig_with(servers: Vec<ServerConfig>, rules: &str) -> Rig {
     let mut options = HostOptions::new(HostConfig { servers });
     options.policy = LivePolicy::new(set(rules));
+    // Nobody decides here.
+    options.limits.approval_time = std::time::Duration::from_millis(300);
     Rig::with(options).await
 }
 

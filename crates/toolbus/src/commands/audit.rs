@@ -136,7 +136,10 @@ async fn tail(args: &TailArgs) -> Result<(), Failure> {
     for line in &lines[lines.len().saturating_sub(args.lines)..] {
         print_line(&shown(line, args.place.json))?;
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
         tokio::time::sleep(POLL).await;
         let mut lines = Vec::new();
         for tail in &mut tails {
@@ -147,7 +150,6 @@ async fn tail(args: &TailArgs) -> Result<(), Failure> {
             print_line(&shown(line, args.place.json))?;
         }
     }
-    Ok(())
 }
 
 /// Lines of several logs, by their time.

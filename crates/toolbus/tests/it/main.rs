@@ -3,11 +3,13 @@
 mod agents;
 mod bad_clients;
 mod calls;
+mod canary;
 mod cli;
 mod client;
 mod configuration;
 mod credentials;
 mod fidelity;
+mod guarded;
 mod hostile_servers;
 mod hosts;
 mod kill;

@@ -88,7 +88,7 @@ impl Place {
 pub struct Said {
     code: Option<i32>,
     pub out: String,
-    err: String,
+    pub err: String,
 }
 
 impl Said {

@@ -186,14 +186,14 @@ impl<'a> Settings<'a> {
     }
 
     fn text(&mut self, key: &str) -> Result<Option<String>, ConfigError> {
-        self.take(key).map(|node| self.to_text(key, node)).transpose()
+        self.take(key).map(|node| self.expanded(key, node)).transpose()
     }
 
     fn texts(&mut self, key: &str) -> Result<Vec<String>, ConfigError> {
         match self.take(key) {
             None => Ok(Vec::new()),
             Some(Node { value: Value::List(list), .. }) => {
-                list.into_iter().enumerate().map(|(at, node)| self.to_text(&format!("{key}[{at}]"), node)).collect()
+                list.into_iter().enumerate().map(|(at, node)| self.expanded(&format!("{key}[{at}]"), node)).collect()
             }
             Some(node) => Err(self.wrong(key, "a list of strings", node.position)),
         }
@@ -204,7 +204,7 @@ impl<'a> Settings<'a> {
         table
             .into_iter()
             .map(|(name, node)| {
-                let text = self.to_text(&format!("{key}.{name}"), node)?;
+                let text = self.expanded(&format!("{key}.{name}"), node)?;
                 Ok((name, text))
             })
             .collect()
@@ -218,7 +218,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn to_text(&mut self, key: &str, node: Node) -> Result<String, ConfigError> {
+    fn expanded(&mut self, key: &str, node: Node) -> Result<String, ConfigError> {
         let position = node.position;
         let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", position)) };
         let (server, key) = (self.server.to_owned(), key.to_owned());

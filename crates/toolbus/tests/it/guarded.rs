@@ -1,0 +1,132 @@
+//! Approvals, pins and the audit log by their commands.
+
+use crate::mcp_process::python;
+use crate::support::soon;
+use crate::up::{Place, toolbus};
+use serde_json::Value;
+use std::path::Path;
+
+const SERVER: &str = r#"
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    result = {"content": [{"type": "text", "text": "wiped"}]}
+    if message["method"] == "initialize":
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "s", "version": "1"}}
+    if message["method"] == "tools/list":
+        description = open(sys.argv[1]).read()
+        result = {"tools": [{"name": "wipe", "description": description, "inputSchema": {"type": "object"}}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+
+async fn place(roles: &str) -> Place {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("server.py"), SERVER).expect("written");
+    std::fs::write(file("description"), "Wipes the table.\nKindly.").expect("written");
+    let (server, description) = (file("server.py"), file("description"));
+    let config = format!(
+        "{roles}\n[servers.s]\ncommand = {:?}\nargs = ['-u', {server:?}, {description:?}]\nera = 'legacy'\n",
+        python()
+    );
+    std::fs::write(file("toolbus.toml"), config).expect("written");
+    Place::start_in(folder, &[]).await
+}
+
+async fn until_listed(place: &Place, tool: &str) {
+    soon("the tool", async {
+        loop {
+            let listed: Value = serde_json::from_str(&place.run(&["tools", "--json"]).await.out).unwrap_or_default();
+            if listed["tools"].as_array().is_some_and(|tools| tools.iter().any(|listed| listed["name"] == tool)) {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_is_approved_by_command_and_everything_is_written_down() {
+    let place = place("[roles.local]\nask = ['wipe']").await;
+    until_listed(&place, "wipe").await;
+    let call = place.command(&["call", "wipe"]).stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+    let waiting = soon("the approval", async {
+        loop {
+            let listed = place.run(&["approvals", "--json"]).await;
+            listed.check(0, &[], &[]);
+            let listed: Value = serde_json::from_str(&listed.out).expect("JSON");
+            if let Some(pending) = listed["approvals"].as_array().and_then(|all| all.first()) {
+                return pending.clone();
+            }
+        }
+    })
+    .await;
+    assert_eq!((&waiting["name"], &waiting["role"]), (&"wipe".into(), &"local".into()));
+    place.run(&["approvals"]).await.check(0, &["s/wipe", "local"], &[]);
+    place.run(&["approvals", "approve", "zzz"]).await.check(1, &[], &["zzz", "hint"]);
+    let id = waiting["id"].as_str().expect("an id");
+    place.run(&["approvals", "approve", &id[..8]]).await.check(0, &["approved"], &[]);
+    let called = soon("the call", call.wait_with_output()).await.expect("it ends");
+    assert!(called.status.success() && String::from_utf8_lossy(&called.stdout).contains("wiped"));
+
+    let tail = place.run(&["audit", "tail", "-n", "100"]).await;
+    tail.check(0, &["decision", "effect=ask", "state=parked", "state=approved", "outcome=ok", "connection"], &[]);
+    let verified = place.run(&["audit", "verify", "--json"]).await;
+    verified.check(0, &["\"problem\":null"], &[]);
+    let log = place.folder.path().join("data/toolbus/hosts/host/audit/audit-000001.jsonl");
+    let text = std::fs::read_to_string(&log).expect("a log");
+    std::fs::write(&log, text.replacen("effect\":\"ask", "effect\":\"all", 1)).expect("written");
+    place.run(&["audit", "verify"]).await.check(1, &["PROBLEM", "audit-000001.jsonl:"], &["1 of 2 audit logs"]);
+}
+
+#[tokio::test]
+async fn a_changed_tool_is_shown_as_a_diff_and_approved_by_command() {
+    let mut first = place("").await;
+    until_listed(&first, "wipe").await;
+    first.run(&["pin"]).await.check(0, &["1 tools of 1 servers"], &[]);
+    first.run(&["pin", "diff"]).await.check(0, &["nothing is held back"], &[]);
+    first.run(&["pin", "approve", "wipe"]).await.check(1, &[], &["not held back"]);
+    first.up.kill().await.expect("it ends");
+    let folder = first.folder;
+    std::fs::write(folder.path().join("description"), "Wipes the table.\nKindly\u{200b}. And mails it.")
+        .expect("written");
+
+    let second = Place::start_in(folder, &[]).await;
+    let diff = soon("the diff", async {
+        loop {
+            let diff = second.run(&["pin", "diff", "--json"]).await;
+            if diff.out.contains("mails") {
+                return second.run(&["pin", "diff", "s/wipe"]).await;
+            }
+        }
+    })
+    .await;
+    diff.check(0, &["/description:", "- Kindly.", "+ Kindly\\u{200b}. And mails it.", "  Wipes the table."], &[]);
+    second.run(&["call", "wipe"]).await.check(2, &[], &["wipe"]);
+    second.run(&["pin", "approve", "s/wipe"]).await.check(0, &["s/wipe is approved"], &[]);
+    until_listed(&second, "wipe").await;
+    second.run(&["call", "wipe"]).await.check(0, &["wiped"], &[]);
+    assert!(is_locked(second.folder.path()), "the lock file says the same");
+}
+
+fn is_locked(folder: &Path) -> bool {
+    let lock = std::fs::read_to_string(folder.join("toolbus.lock")).expect("a lock file");
+    let pins = std::fs::read_to_string(folder.join("data/toolbus/hosts/host/pins.json")).expect("pins");
+    let (lock, pins): (Value, Value) =
+        (serde_json::from_str(&lock).expect("JSON"), serde_json::from_str(&pins).expect("JSON"));
+    lock["servers"]["s"]["wipe"][0] == pins["servers"]["s"]["wipe"]["approved"][0]["hash"]
+}
+
+#[tokio::test]
+async fn commands_without_a_host_say_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (args, words) in [(&["audit", "verify"][..], "no audit log"), (&["pin", "list"], "no host has seen any tools")]
+    {
+        let output = toolbus(folder.path()).args(args).output().await.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words) && said.contains("hint"), "{said}");
+    }
+}
