@@ -3,7 +3,7 @@
 
 use crate::engine::Conn;
 use crate::ledger::Known;
-use crate::{Command, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
+use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
 
@@ -89,6 +89,11 @@ impl Engine {
     pub(crate) fn may_deliver(&self, from: &Sender, rights: Rights, delivery: &Delivery) -> Result<(), Refusal> {
         if rights.unrestricted {
             return Ok(());
+        }
+        // Whoever could write among the dead letters could take the place of one that is still to come.
+        let is_reply = matches!(delivery.purpose, Purpose::HostReply | Purpose::Reply);
+        if delivery.to.ends_with(DEAD_LETTER_SUFFIX) && !is_reply && !rights.operator {
+            return Err(may_not_send(&delivery.to));
         }
         match delivery.purpose {
             Purpose::Request if self.known_names.is_host(&delivery.to) => Ok(()),

@@ -67,6 +67,10 @@ async fn announce(host: &Host, cards: Cards) -> bool {
         Ok(()) => true,
         // An original broker has no directory; its workers ask for the manifest.
         Err(BrokerError::Protocol(_)) => true,
+        Err(error @ BrokerError::Rejected { code: Some(ErrorCode::NotAHost), .. }) => {
+            host.unwelcome.set(error);
+            true
+        }
         // It stays refused until something changes.
         Err(error @ BrokerError::Rejected { .. }) => {
             tracing::error!(%error, "the broker does not take what the host offers");

@@ -12,11 +12,12 @@ use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
 use crate::task_owners::TaskOwners;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
+use toolbus_client::BrokerError;
 use toolbus_mcp::HostReply;
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
@@ -116,6 +117,28 @@ pub struct Host {
     pub task_owners: TaskOwners,
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
+    /// Why the broker will never have this host.
+    pub unwelcome: Unwelcome,
+}
+
+/// Set once, and then known to whoever waits for it.
+#[derive(Default)]
+pub struct Unwelcome {
+    reason: OnceLock<BrokerError>,
+    known: CancellationToken,
+}
+
+impl Unwelcome {
+    pub fn set(&self, reason: BrokerError) {
+        // The first reason counts.
+        self.reason.set(reason).ok();
+        self.known.cancel();
+    }
+
+    pub async fn wait(&self) -> BrokerError {
+        self.known.cancelled().await;
+        self.reason.get().cloned().unwrap_or(BrokerError::Closed)
+    }
 }
 
 impl Host {
@@ -134,6 +157,7 @@ impl Host {
             task_owners: TaskOwners::default(),
             tasks: TaskTracker::new(),
             shutdown,
+            unwelcome: Unwelcome::default(),
             options,
         })
     }

@@ -86,6 +86,7 @@ async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
         tokio::select! {
             biased;
             () = host.shutdown.cancelled() => return Ok(()),
+            reason = host.unwelcome.wait() => return Err(HostError::Bus(reason)),
             cancel = client.next_cancel() => match cancel {
                 Some(id) => host.running.cancel(&id, None, None),
                 None => return Err(lost(client)),

@@ -48,6 +48,7 @@ async fn hole_01_the_role_and_the_sender_are_the_credentials_and_no_role_is_allo
     request["message"]["from"] = json!({"session_id": "operator", "role": "operator"});
     worker.send(request).await;
     let seen = host.expect_message("q").await;
+    worker.next_of("delivered").await;
     assert_eq!(seen["message"]["from"], json!({"session_id": "worker", "role": "reader"}), "{seen}");
     for (claimed, role, code) in [("operator", None, "TB0114"), ("worker", Some("operator"), "TB0115")] {
         let mut liar = Peer::connect(bus.address).await;

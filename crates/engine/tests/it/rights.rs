@@ -13,11 +13,11 @@ struct Rules;
 
 impl Names for Rules {
     fn is_host(&self, mailbox: &str) -> bool {
-        mailbox == "host" || mailbox == "other"
+        matches!(mailbox, "host" | "host#dead" | "other")
     }
 
     fn may_message(&self, from: &Sender, to: &str) -> bool {
-        &*from.name == "ana" && to == "bo"
+        &*from.name == "ana" && (to == "bo" || to == "bo#dead")
     }
 }
 
@@ -109,6 +109,15 @@ fn messages_go_where_the_rules_say_and_an_operators_to_everybody() {
         town.refuses(conn, of(Purpose::Other, "ana#x", "3"), may_not_send("ana#x", "3"));
     }
     town.refuses(town.ana, of(Purpose::Other, "host", "4"), may_not_send("host", "4"));
+}
+
+#[test]
+fn nobody_but_an_operator_writes_among_the_dead_letters() {
+    let mut town = town();
+    town.refuses(town.ana, of(Purpose::Request, "host#dead", "1"), may_not_send("host#dead", "1"));
+    town.refuses(town.ana, of(Purpose::Other, "bo#dead", "2"), may_not_send("bo#dead", "2"));
+    town.refuses(town.host, of(Purpose::Event, "bo#dead", "3"), may_not_send("bo#dead", "3"));
+    town.takes(town.operator, of(Purpose::Other, "bo#dead", "4"));
 }
 
 #[test]

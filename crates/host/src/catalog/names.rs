@@ -60,5 +60,5 @@ pub fn own_name<'a>(prefix: Option<&str>, visible: &'a str) -> Option<&'a str> {
 }
 
 pub fn visible_name(prefix: Option<&str>, own: &str) -> String {
-    format!("{}{own}", prefix.unwrap_or_default())
+    [prefix.unwrap_or_default(), own].concat()
 }

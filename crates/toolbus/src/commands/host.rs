@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use toolbus_broker::OWN_NAME;
 use toolbus_client::{BrokerClient, BrokerError};
 use toolbus_host::{HostError, run_host};
-use toolbus_protocol::AgentRef;
+use toolbus_protocol::{AgentRef, ErrorCode};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -107,6 +107,7 @@ fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Client(error) | Failure::Host(HostError::Bus(error)) => {
             matches!(error, BrokerError::Auth { .. } | BrokerError::Address(_) | BrokerError::Protocol(_))
+                || error.code() == Some(ErrorCode::NotAHost)
         }
         Failure::Host(_) => false,
         _ => true,

@@ -191,6 +191,17 @@ async fn nobody_answers_for_another_and_messages_go_where_the_role_allows() {
 }
 
 #[tokio::test]
+async fn a_worker_s_token_hosts_nothing_and_the_host_ends_with_the_reason() {
+    let team = Team::start().await;
+    team.add("bob", &["--role", "reader"]).await;
+    let me = env!("CARGO_BIN_EXE_toolbus");
+    let servers = format!(r#"{{"mcpServers": {{"demo": {{"command": {me:?}, "args": ["demo-server"]}}}}}}"#);
+    std::fs::write(team.0.folder.path().join("mine.json"), servers).expect("writable");
+    let host = ["host", "--mcp-config", "mine.json", "--token-file", "bob.token"];
+    team.0.run(&host).await.check(1, &[], &["TB0217", "toolbus agent add"]);
+}
+
+#[tokio::test]
 async fn over_http_a_token_is_its_agent_and_its_streams_end_with_it() {
     let team = Team::start().await;
     let bob = team.add("bob", &["--role", "reader"]).await;

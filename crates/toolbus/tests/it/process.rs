@@ -77,22 +77,22 @@ async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_f
     let (config, token) = (folder.path().join("servers.json"), folder.path().join("host-token"));
     std::fs::write(&config, servers.to_string()).expect("writable");
     std::fs::write(&token, TOKEN).expect("writable");
+    // As if on two machines.
     let host = |state: &str| {
         let mut command = Command::new(binary);
         command.current_dir(folder.path()).args(["host", "--id", "desk", "--broker", &broker.url(), "--token-file"]);
-        command.arg(&token).arg("--mcp-config").arg(&config).arg("--state").arg(folder.path().join(state));
-        command.kill_on_drop(true);
+        command.arg(&token).arg("--mcp-config").arg(&config).args(["--state", state]).kill_on_drop(true);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts")
     };
     let observer = connect(&broker.url(), "observer", Framing::Compact).await;
-    let first = host("first");
+    let first = host("one");
     soon("the first host", async {
         while !observer.status().await.expect("open").connections.iter().any(|it| &*it.agent.session_id == "desk") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
-    let mut second = host("second");
+    let mut second = host("other");
     let ended = soon("the end of the first", first.wait_with_output()).await.expect("it can be waited for");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("error[TB0206]") && said.contains("hint:"), "{said}");
