@@ -121,6 +121,36 @@ fn is_locked(folder: &Path) -> bool {
 }
 
 #[tokio::test]
+async fn the_broker_writes_down_who_was_refused_and_whose_credential_ended() {
+    let place = place("[roles.reader]\nallow = ['wipe']").await;
+    let file = |name: &str| place.folder.path().join(name).display().to_string();
+    place.run(&["agent", "add", "bob", "--role", "reader", "--token-file", &file("bob.token")]).await.check(
+        0,
+        &[],
+        &[],
+    );
+    let token = std::fs::read_to_string(file("bob.token")).expect("a token");
+    std::fs::write(file("bad.token"), format!("{}x", token.trim())).expect("written");
+    place.run(&["tools", "--token-file", &file("bad.token")]).await.check(1, &[], &["TB0103"]);
+    let agent = toolbus::AgentRef::new("bob");
+    let client = toolbus::BrokerClient::connect_with(place.url(), agent.clone(), token.trim(), Default::default());
+    let client = soon("bob", client).await.expect("bob is known");
+    let message = toolbus::InboxMessage::new(agent, "task", toolbus::Body::null());
+    client.deliver("somebody", message).await.expect_err("bob may not");
+    place.run(&["agent", "revoke", "bob"]).await.check(0, &[], &[]);
+    let words = ["connections_refused code=TB0103 count=1", "code=TB0216 count=1", "what=revoked", "code=TB0113"];
+    soon("the lines", async {
+        loop {
+            let said = place.run(&["audit", "tail", "-n", "100"]).await.out;
+            if words.iter().all(|word| said.contains(word)) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn commands_without_a_host_say_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
     for (args, words) in [(&["audit", "verify"][..], "no audit log"), (&["pin", "list"], "no host has seen any tools")]
