@@ -33,7 +33,7 @@ async fn sigterm_stops_within_five_seconds_and_keeps_everything() {
 }
 
 #[tokio::test]
-async fn running_out_of_descriptors_passes_and_honest_clients_are_served_again() {
+async fn hole_07_running_out_of_descriptors_passes_and_honest_clients_are_served_again() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let token = folder.path().join("test-token");
     std::fs::write(&token, TOKEN).expect("writable");
