@@ -15,8 +15,9 @@ pub struct PsArgs {
 }
 
 pub async fn run(args: PsArgs) -> Result<(), Failure> {
-    let me = passing_agent(None);
-    let client = args.reach.connect(LocalAgent::Operator, me.clone(), false).await?;
+    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?;
+    // The name that the credential brought.
+    let me = client.me();
     let mut status = client.status().await?;
     status.connections.retain(|connection| connection.agent.session_id != me.session_id);
     client.close().await;
