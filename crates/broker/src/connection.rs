@@ -51,7 +51,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         numbered_receipts,
         packed: Bytes::new(),
         packed_size: 0,
-        desk: (version >= 2).then(|| HostDesk::new(server.core.hosts(), &identity, conn, Arc::clone(&outbox))),
+        desk: (version >= 2).then(|| HostDesk::new(server, &identity, conn, Arc::clone(&outbox))),
         outbox,
         commands: Vec::new(),
         outgoing: Vec::new(),

@@ -97,7 +97,11 @@ pub async fn greet(stream: Prefixed, presented: Presented, server: &ServerShared
         }
         Err(goodbye) => goodbye,
     };
-    tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
+    // Whoever tries keys by the thousand must not fill the log; the audit log counts them.
+    match goodbye.code {
+        ErrorCode::BadCredentials => tracing::debug!(reason = goodbye.reason, "a connection was refused"),
+        code => tracing::warn!(code = code.code(), reason = goodbye.reason, "a connection was refused"),
+    }
     if let Some(audit) = &server.options.audit {
         audit.connection_refused(goodbye.code.code());
     }
@@ -133,7 +137,7 @@ async fn admit(
     };
     let identity = match presented.known_as.take() {
         Some(identity) => identity,
-        None => server.authenticator.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
+        None => server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
     };
     // A name from the credential and a suffix from the peer can be too long together.
     check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;

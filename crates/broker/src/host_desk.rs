@@ -1,7 +1,9 @@
 //! A connection's dealings with the directory of hosts: its announcements, its questions, and its watch.
 
 use crate::directory::{CardRefusal, HostDirectory};
+use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
+use crate::server::ServerShared;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -17,6 +19,7 @@ const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct HostDesk {
     directory: Arc<dyn HostDirectory>,
+    names: Arc<BrokerNames>,
     /// As it was authenticated.
     agent: AgentRef,
     may_announce: bool,
@@ -28,15 +31,11 @@ pub struct HostDesk {
 }
 
 impl HostDesk {
-    pub fn new(
-        directory: Arc<dyn HostDirectory>,
-        identity: &Identity,
-        conn: ConnId,
-        outbox: Arc<ConnectionOutbox>,
-    ) -> Self {
+    pub fn new(server: &ServerShared, identity: &Identity, conn: ConnId, outbox: Arc<ConnectionOutbox>) -> Self {
         let announcing = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
-        Self { directory, agent, may_announce, conn, outbox, announcing, announced: false, watcher: None }
+        let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
+        Self { directory, names, agent, may_announce, conn, outbox, announcing, announced: false, watcher: None }
     }
 
     /// True if the peer acts as a host from now on.
@@ -44,7 +43,7 @@ impl HostDesk {
         let outbox = Arc::clone(&self.outbox);
         if !self.may_announce {
             let code = ErrorCode::NotAHost;
-            tracing::info!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
+            tracing::debug!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
             outbox.note_refused(code);
             let (reason, code) = (Some(code.meaning().to_owned()), Some(code));
             outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
@@ -77,7 +76,8 @@ impl HostDesk {
         if watch && self.watcher.is_none() {
             self.watcher = Some(self.watch());
         }
-        let hosts = self.directory.hosts(self.agent.role.as_deref(), &known.into_iter().collect());
+        let mut hosts = self.directory.hosts(self.agent.role.as_deref(), &known.into_iter().collect());
+        hosts.retain(|host| self.names.may_offer(&host.id));
         self.outbox.send(BrokerFrame::Hosts(Hosts { request_id, hosts }));
     }
 

@@ -42,4 +42,6 @@ pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
 pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_token};
-pub use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, OWN_NAME, Rights, SharedToken, Standing};
+pub use toolbus_identity::{
+    AuthRefusal, Authenticator, Credential, EndReason, Identity, OWN_NAME, Rights, SharedToken, Standing,
+};

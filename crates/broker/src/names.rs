@@ -36,9 +36,23 @@ impl BrokerNames {
     }
 }
 
+impl BrokerNames {
+    /// Whether cards under that name are to be believed: an agent that is no host any more offers nothing.
+    pub fn may_offer(&self, host: &str) -> bool {
+        let agent = principal_of(host);
+        self.authenticator.is_host(agent) || !self.authenticator.knows(agent)
+    }
+}
+
 impl Names for BrokerNames {
+    /// Cards count for those whom only others know, and for mailboxes beside an agent's own: a name by itself must not make
+    /// room for any number of mailboxes.
     fn is_host(&self, mailbox: &str) -> bool {
-        self.authenticator.is_host(principal_of(mailbox)) || self.hosts.is_host(mailbox)
+        let agent = principal_of(mailbox);
+        if self.authenticator.is_host(agent) {
+            return agent == mailbox || self.hosts.is_host(mailbox);
+        }
+        !self.authenticator.knows(agent) && self.hosts.is_host(mailbox)
     }
 
     fn may_message(&self, from: &Sender, to: &str) -> bool {

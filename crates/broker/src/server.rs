@@ -11,6 +11,7 @@ use crate::prefixed::Prefixed;
 use crate::presented::Presented;
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -23,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
-use toolbus_protocol::{AgentRef, Limits, check_name};
+use toolbus_protocol::{AgentRef, ErrorCode, Limits, check_name};
 
 /// Bytes on their way through a pipe within the process, in each direction.
 const PIPE_BYTES: usize = 256 << 10;
@@ -77,7 +78,9 @@ pub struct BrokerServer {
 pub(crate) struct ServerShared {
     pub core: Arc<BrokerCore>,
     pub authenticator: Arc<dyn Authenticator>,
-    names: Arc<BrokerNames>,
+    pub names: Arc<BrokerNames>,
+    /// Names of agents in this process, which nobody comes with from outside.
+    reserved: RwLock<HashSet<String>>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
     seats: Arc<Semaphore>,
@@ -113,6 +116,7 @@ impl BrokerServer {
             core,
             authenticator,
             names,
+            reserved: RwLock::default(),
             seats: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             options,
@@ -134,9 +138,19 @@ impl BrokerServer {
         self.shared.names.set_rules(rules);
     }
 
+    /// Keeps a name for an agent in this process: whoever comes with a credential for it is refused. Where all share one
+    /// token, names belong to nobody.
+    pub fn reserve(&self, name: &str) {
+        self.shared.reserved.write().expect("no code panics while it holds the names").insert(name.to_owned());
+    }
+
     /// Who a peer with that credential is; for applications, which meet their peers by themselves.
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
-        self.shared.authenticator.authenticate(credential)
+        let outcome = self.shared.authenticate(credential);
+        if let (Err(refusal), Some(audit)) = (&outcome, &self.shared.options.audit) {
+            audit.connection_refused(refusal.code.code());
+        }
+        outcome
     }
 
     /// A bus connection for code in this process, without a socket or a token: the other end of the pipe is served like
@@ -234,6 +248,16 @@ async fn follow(tls: Option<Arc<Tls>>) {
 }
 
 impl ServerShared {
+    pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
+        let identity = self.authenticator.authenticate(credential)?;
+        let reserved = self.reserved.read().expect("no code panics while it holds the names");
+        if !identity.rights.unrestricted && reserved.contains(identity.principal()) {
+            let reason = format!("the name {:?} belongs to an agent in the broker's own process", identity.principal());
+            return Err(AuthRefusal::new(ErrorCode::NotYourName, reason));
+        }
+        Ok(identity)
+    }
+
     pub fn take_seat(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.seats).try_acquire_owned().ok()
     }

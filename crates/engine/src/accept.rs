@@ -43,7 +43,11 @@ impl Engine {
         // The same id from another sender is another message.
         let content = delivery.content ^ xxhash_rust::xxh3::xxh3_64(from.name.as_bytes());
         let known = self.ledger.get(&fingerprint);
-        if let Some(Known { seq, .. }) = known.filter(|known| known.content == content) {
+        let is_same = |known: &Known| {
+            let by_sender = known.sender.is_none_or(|sender| sender == self.sender_hash(&from.name));
+            known.content == content && by_sender
+        };
+        if let Some(Known { seq, .. }) = known.filter(is_same) {
             match self.unsettled.get_mut(seq) {
                 Some(unsettled) => unsettled.waiters.push(waiter),
                 None => self.receipt(waiter, effects),

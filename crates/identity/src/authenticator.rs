@@ -36,6 +36,11 @@ impl AuthRefusal {
 pub trait Authenticator: Send + Sync {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal>;
 
+    /// Whether the name is an agent's here, revoked ones included: what it may is decided here alone.
+    fn knows(&self, _name: &str) -> bool {
+        false
+    }
+
     /// The role of the agent of that name, where that is known without it being there.
     fn role_of(&self, _name: &str) -> Option<String> {
         None

@@ -1,6 +1,6 @@
 //! What every credential has in common: it is for one name and one role, and what the peer says of itself must agree.
 
-use crate::{AuthRefusal, OWN_NAME, mailbox_of};
+use crate::{AuthRefusal, HOST_AGENT, LOCAL_AGENT, OPERATOR_AGENT, OWN_NAME, mailbox_of};
 use bytestring::ByteString;
 use toolbus_protocol::{AgentRef, ErrorCode, NameError, check_name};
 
@@ -24,6 +24,15 @@ pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
         return Err(BadAgentName::Reserved);
     }
     Ok(())
+}
+
+/// Roles that stand for this machine's own agents. Whoever else names agents needs a line in the configuration for them: in
+/// another system the same word may mean anything.
+const ROLES_OF_THIS_MACHINE: [&str; 3] = [LOCAL_AGENT, HOST_AGENT, OPERATOR_AGENT];
+
+/// The role that somebody elsewhere gives an agent, without a line that says so here.
+pub(crate) fn foreign_role(role: String) -> Option<String> {
+    (!ROLES_OF_THIS_MACHINE.contains(&role.as_str())).then_some(role)
 }
 
 /// The mailbox and role of a connection with a credential for this name and role.

@@ -1,7 +1,7 @@
 //! Clients that TLS knows by their certificate. That it is genuine and in force was checked there; here it becomes a name
 //! and a role.
 
-use crate::binding::{bind, check_agent_name};
+use crate::binding::{bind, check_agent_name, foreign_role};
 use crate::patterns::Pattern;
 use crate::{AuthRefusal, Authenticator, Credential, Identity, Rights, Standing};
 use bytestring::ByteString;
@@ -68,7 +68,7 @@ impl CertificateAuthenticator {
             return Ok(None);
         }
         check_name(unit).map_err(|error| unusable(format!("its OU can't be a role: {error}")))?;
-        Ok(Some(unit.into()))
+        Ok(foreign_role(unit.to_owned()).map(ByteString::from))
     }
 }
 

@@ -41,6 +41,10 @@ impl Authenticator for Chain {
         self.not_ours(identity)
     }
 
+    fn knows(&self, name: &str) -> bool {
+        self.registry.knows(name)
+    }
+
     fn role_of(&self, name: &str) -> Option<String> {
         self.registry.role_of(name)
     }

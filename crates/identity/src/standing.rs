@@ -36,6 +36,11 @@ impl Standing {
         Self { shared: Arc::default(), expires: Some(expires) }
     }
 
+    /// Whether the two end together.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared) && self.expires == other.expires
+    }
+
     pub fn expires(&self) -> Option<SystemTime> {
         self.expires
     }

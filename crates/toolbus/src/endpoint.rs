@@ -43,6 +43,7 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
         return Err(Failure::RoleWithoutSharedToken);
     }
     let worker = WorkerOptions { call_deadline: args.deadline, ..WorkerOptions::default() };
+    broker.server.reserve(gate::WITHOUT_TOKEN);
     let pool = Arc::new(Pool::new(Arc::clone(&broker.server)));
     let gate = Gate {
         server: Arc::clone(&broker.server),

@@ -125,6 +125,10 @@ impl BusArgs {
         if self.client_cert.is_some() {
             return Ok(String::new());
         }
+        // What lets in here is nobody else's business.
+        if self.broker.as_deref().is_some_and(|url| !is_this_machine(url)) {
+            return Err(Failure::NoToken);
+        }
         let folder = match local.data {
             Some(folder) => folder,
             None => folders::data_folder()?,
@@ -137,6 +141,18 @@ impl BusArgs {
         }
         Err(Failure::NoToken)
     }
+}
+
+/// Whether the address is of a kind that no other machine can have.
+fn is_this_machine(url: &str) -> bool {
+    let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return address.ip().is_loopback();
+    }
+    let name = host.split(':').next().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 async fn somebody_listens(url: &str) -> bool {
@@ -163,6 +179,30 @@ pub fn from_here(mut address: SocketAddr) -> SocketAddr {
         _ => {}
     }
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_this_machine_are_for_this_machine() {
+        for here in
+            ["ws://127.0.0.1:7420/bus", "wss://localhost/bus", "ws://LOCALHOST:1", "ws://[::1]:7420/", "ws://[::1]"]
+        {
+            assert!(is_this_machine(here), "{here}");
+        }
+        for elsewhere in [
+            "ws://bus.example/bus",
+            "ws://localhost.example",
+            "ws://10.0.0.1:7420",
+            "ws://127.0.0.1@evil:7420/bus",
+            "",
+            "x",
+        ] {
+            assert!(!is_this_machine(elsewhere), "{elsewhere}");
+        }
+    }
 }
 
 /// A name for a command that only sends or asks.

@@ -91,7 +91,7 @@ pub struct HttpService {
 }
 
 /// Workers that are kept for principals without a session; past it the unused ones go.
-const MAX_IDLE_WORKERS: usize = 1024;
+const MAX_IDLE_WORKERS: usize = 512;
 
 impl HttpService {
     /// Needs a runtime: idle sessions are looked for in the background as long as the service lives.
@@ -187,17 +187,23 @@ impl HttpService {
 
     /// What the principal's sessions share.
     async fn worker(&self, principal: &Principal) -> Result<Arc<Worker>, BrokerError> {
+        self.forget_unused_workers();
         let bus = self.pool.bus(principal).await?;
         let mut workers = lock(&self.workers);
         if let Some(worker) = workers.get(principal).filter(|worker| Arc::ptr_eq(worker.bus(), &bus)) {
             return Ok(Arc::clone(worker));
         }
-        if workers.len() >= MAX_IDLE_WORKERS {
-            workers.retain(|_, worker| Arc::strong_count(worker) > 1);
-        }
         let worker = Worker::new(bus, self.options.worker.clone());
         workers.insert(principal.clone(), Arc::clone(&worker));
         Ok(worker)
+    }
+
+    /// Before the pool is asked: a worker that is kept keeps its place there as well.
+    fn forget_unused_workers(&self) {
+        let mut workers = lock(&self.workers);
+        if workers.len() >= MAX_IDLE_WORKERS {
+            workers.retain(|_, worker| Arc::strong_count(worker) > 1);
+        }
     }
 }
 

@@ -141,7 +141,7 @@ async fn a_subscriber_that_stops_reading_is_gone_even_if_everything_fits_into_it
 async fn a_reader_that_is_slow_but_steady_is_not_let_go() {
     let _alone = alone().await;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    const HEARTBEAT: Duration = Duration::from_secs(1);
+    const HEARTBEAT: Duration = Duration::from_secs(2);
     let mut setup = wide_window();
     setup.server.heartbeat = HEARTBEAT;
     let bus = Bus::with(setup).await;

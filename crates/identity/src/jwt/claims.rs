@@ -1,7 +1,7 @@
 //! What the claims of a token say about its holder.
 
 use super::JwtConfig;
-use crate::binding::check_agent_name;
+use crate::binding::{check_agent_name, foreign_role};
 use crate::{AuthRefusal, Rights};
 use bytestring::ByteString;
 use serde_json::{Map, Value};
@@ -55,7 +55,7 @@ fn role_of(claim: Option<&Value>, table: &[(String, String)]) -> Option<String> 
     };
     if table.is_empty() {
         let [only] = said[..] else { return None };
-        return Some(only.to_owned());
+        return foreign_role(only.to_owned());
     }
     table.iter().find(|(value, _)| said.contains(&value.as_str())).map(|(_, role)| role.clone())
 }
@@ -78,6 +78,9 @@ mod tests {
         let check = |claim: Value, table: &[(String, String)], role: Option<&str>| {
             assert_eq!(role_of(Some(&claim), table).as_deref(), role, "{claim}");
         };
+        check(json!("operator"), &[], None);
+        check(json!("local"), &[], None);
+        check(json!("root"), &[("root".to_owned(), "operator".to_owned())], Some("operator"));
         check(json!("reader"), &[], Some("reader"));
         check(json!(["reader"]), &[], Some("reader"));
         check(json!(["reader", "writer"]), &[], None);

@@ -13,6 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -39,6 +40,8 @@ struct Shared {
     /// When the last fetch ended, well or badly.
     fetched: watch::Sender<Option<Instant>>,
     is_remote: bool,
+    /// Whether the last fetch went well.
+    reached: AtomicBool,
 }
 
 impl KeySource {
@@ -61,6 +64,7 @@ impl KeySource {
             wanted: Notify::new(),
             fetched: watch::Sender::new(None),
             is_remote,
+            reached: AtomicBool::new(false),
         });
         let following = follow.map(|follow| follow.start(Arc::clone(&shared)));
         Ok(Self { shared, _following: following })
@@ -73,8 +77,12 @@ impl KeySource {
     /// Asks for newer keys because one is missing. False if there can be none by now.
     pub fn ask_for_newer(&self) -> bool {
         let last = *self.shared.fetched.borrow();
-        if !self.shared.is_remote || last.is_some_and(|at| at.elapsed() < BETWEEN_FETCHES) {
+        if !self.shared.is_remote {
             return false;
+        }
+        if last.is_some_and(|at| at.elapsed() < BETWEEN_FETCHES) {
+            // While the issuer can't be reached, nothing can be said against anybody's key.
+            return !self.shared.reached.load(Ordering::Relaxed);
         }
         self.shared.wanted.notify_one();
         true
@@ -126,20 +134,24 @@ async fn follow_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
         if mark == seen {
             continue;
         }
-        seen = mark;
         match read_file(path) {
             Ok(keys) => {
                 shared.replace(keys);
                 tracing::info!("{} was read again", path.display());
             }
+            // It may be readable in a moment.
+            Err(JwtError::Read { .. }) if mark.is_some() => continue,
             Err(error) => tracing::error!("{error}; the keys from before stay"),
         }
+        seen = mark;
     }
 }
 
 async fn follow_url(url: &Uri, refresh: Duration, shared: &Shared) {
     loop {
-        match fetch(url).await {
+        let fetched = fetch(url).await;
+        shared.reached.store(fetched.is_ok(), Ordering::Relaxed);
+        match fetched {
             Ok(keys) => shared.replace(keys),
             Err(reason) => tracing::error!("no keys from {url}: {reason}; the keys from before stay"),
         }

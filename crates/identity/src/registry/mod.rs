@@ -20,12 +20,13 @@ pub use local::{ensure_local_credentials, local_token_file};
 
 use crate::binding::bind;
 use crate::token;
-use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights};
+use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights, mailbox_of};
 use bytestring::ByteString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
+use table::Holder;
 use toolbus_protocol::{AgentRef, ErrorCode};
 use watch::Watched;
 
@@ -51,11 +52,6 @@ impl Registry {
     pub fn refresh(&self) {
         self.watched.look();
     }
-
-    /// Whether the name is an agent's here, revoked ones included.
-    pub fn knows(&self, name: &str) -> bool {
-        self.watched.table().knows(name)
-    }
 }
 
 impl Authenticator for Registry {
@@ -64,7 +60,7 @@ impl Authenticator for Registry {
         let mut table = self.watched.table();
         if table.key(id).is_none() {
             // It may have been made a moment ago.
-            self.watched.catch_up();
+            self.watched.look_for_a_stranger();
             table = self.watched.table();
         }
         let key = table.key(id);
@@ -75,11 +71,17 @@ impl Authenticator for Registry {
             return Err(refusal(reason));
         }
         let holder = &key.holder;
-        let agent = match dead_letters(holder.rights, credential.claimed) {
-            Some(mailbox) => AgentRef { session_id: mailbox, role: Some(holder.role.clone()) },
-            None => bind(&holder.name, Some(&holder.role), credential.claimed)?,
-        };
-        Ok(Identity { agent, rights: holder.rights, standing: key.standing.clone() })
+        let standing = key.standing.clone();
+        if let Some(mailbox) = dead_letters(holder, credential.claimed) {
+            // To read and acknowledge, and nothing else: it is another's name.
+            return Ok(Identity { agent: AgentRef::new(mailbox), rights: Rights::WORKER, standing });
+        }
+        let agent = bind(&holder.name, Some(&holder.role), credential.claimed)?;
+        Ok(Identity { agent, rights: holder.rights, standing })
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.watched.table().knows(name)
     }
 
     fn role_of(&self, name: &str) -> Option<String> {
@@ -92,8 +94,10 @@ impl Authenticator for Registry {
 }
 
 /// Dead letters are there to be looked at by whoever looks after the broker.
-fn dead_letters(rights: Rights, claimed: &AgentRef) -> Option<ByteString> {
-    (rights.operator && claimed.session_id.ends_with(DEAD_LETTER_SUFFIX)).then(|| claimed.session_id.clone())
+fn dead_letters(holder: &Holder, claimed: &AgentRef) -> Option<ByteString> {
+    let mailbox = &claimed.session_id;
+    let is_anothers = mailbox_of(&holder.name, mailbox).is_none();
+    (holder.rights.operator && is_anothers && mailbox.ends_with(DEAD_LETTER_SUFFIX)).then(|| mailbox.clone())
 }
 
 /// Said only to whoever had the secret.

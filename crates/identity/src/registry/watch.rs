@@ -8,16 +8,27 @@ use crate::files::FileMark;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the file is looked at. A revoked agent has to be gone within a second.
 const EVERY: Duration = Duration::from_millis(200);
 
+/// The shortest time between two looks on behalf of strangers.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
 pub struct Watched {
     file: PathBuf,
     table: RwLock<Arc<Table>>,
-    /// Of the version that was looked at last, good or bad. Held while looking, so that versions follow each other.
-    seen: Mutex<Option<FileMark>>,
+    /// Held while looking, so that versions follow each other.
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    /// Of the version that was read last, good or bad.
+    mark: Option<FileMark>,
+    looked_at: Instant,
+    /// Whether it was said that the file can't be read.
+    complained: bool,
 }
 
 impl Watched {
@@ -28,7 +39,8 @@ impl Watched {
             tracing::warn!("{} can be written by others, who can let in anybody; chmod 600 ends that", file.display());
         }
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
-        let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(mark) });
+        let seen = Seen { mark, looked_at: Instant::now(), complained: false };
+        let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(seen) });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
             while let Some(watched) = weak.upgrade() {
@@ -47,34 +59,51 @@ impl Watched {
 
     /// Takes over a new version, and ends what time has ended.
     pub fn look(&self) {
-        self.catch_up();
+        self.catch_up(&mut self.seen.lock().expect("no code panics while it looks at the file"));
         self.table().end_overdue(SystemTime::now());
     }
 
-    /// Takes over a new version, if there is one.
-    pub fn catch_up(&self) {
-        let mut seen = self.seen.lock().expect("no code panics while it looks at the file");
-        // Before reading: a version that comes while we read is then seen the next time.
-        let mark = FileMark::of(&self.file);
-        if mark != *seen {
-            *seen = mark;
-            self.take_over(mark.is_some());
+    /// The same on behalf of somebody who is not known: now and then, and never waiting for a disk that another waits for.
+    pub fn look_for_a_stranger(&self) {
+        if let Ok(mut seen) = self.seen.try_lock()
+            && seen.looked_at.elapsed() >= BETWEEN_LOOKS
+        {
+            self.catch_up(&mut seen);
         }
     }
 
-    fn take_over(&self, is_there: bool) {
+    /// Takes over a new version, if there is one.
+    fn catch_up(&self, seen: &mut Seen) {
+        seen.looked_at = Instant::now();
+        // Before reading: a version that comes while we read is then seen the next time.
+        let mark = FileMark::of(&self.file);
+        if mark == seen.mark {
+            return;
+        }
+        match self.take_over(mark.is_some()) {
+            // What can't be read now may be readable in a moment, and may take somebody's rights away.
+            Err(error @ RegistryError::Read { .. }) => {
+                if !std::mem::replace(&mut seen.complained, true) {
+                    tracing::error!("{error}; what it said before stays until it can be read");
+                }
+                return;
+            }
+            Err(error) => tracing::error!("{error}; what it said before stays"),
+            Ok(()) => {}
+        }
+        (seen.mark, seen.complained) = (mark, false);
+    }
+
+    fn take_over(&self, is_there: bool) -> Result<(), RegistryError> {
         let file = self.file.display();
         if !is_there {
             tracing::error!("{file} is gone; the agents that it named stay known until the broker ends");
-            return;
+            return Ok(());
         }
-        match AgentsFile::read(&self.file) {
-            Ok(next) => {
-                let table = Arc::new(Table::next(&next, &self.table()));
-                *self.table.write().expect("no code panics while it holds the table") = table;
-                tracing::info!(agents = next.agents.len(), "{file} was read again");
-            }
-            Err(error) => tracing::error!("{error}; what it said before stays"),
-        }
+        let next = AgentsFile::read(&self.file)?;
+        let table = Arc::new(Table::next(&next, &self.table()));
+        *self.table.write().expect("no code panics while it holds the table") = table;
+        tracing::info!(agents = next.agents.len(), "{file} was read again");
+        Ok(())
     }
 }

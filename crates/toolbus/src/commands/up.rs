@@ -47,6 +47,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let name = hosting.name.clone();
     args.hosting.state_place(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.follow(&hosting.options.policy);
+    broker.server.reserve(&hosting.name);
     let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
     endpoint::mount(&broker, args.endpoint)?;
     let roles = config.roles();

@@ -17,7 +17,7 @@ use toolbus_worker::{AuthFailure, BoxFuture, Principal, Principals};
 /// The mailboxes of HTTP clients: with the shared token, with a credential of their own, and without any.
 const WITH_SHARED_TOKEN: &str = "mcp";
 const SUFFIX: &str = "#mcp";
-const WITHOUT_TOKEN: &str = "loopback#mcp";
+pub const WITHOUT_TOKEN: &str = "loopback";
 
 pub struct Gate {
     pub server: Arc<BrokerServer>,
@@ -34,10 +34,12 @@ pub struct Admission(pub Result<Identity, AuthFailure>);
 impl Gate {
     pub fn look_at(&self, request: &Request<Incoming>) -> Result<Identity, AuthFailure> {
         let certificate = request.extensions().get::<PeerCertificate>().map(|certificate| &*certificate.0);
-        let token = match request.headers().get(AUTHORIZATION) {
-            Some(header) => header.to_str().ok().and_then(bearer).ok_or(AuthFailure::Invalid)?,
-            None if certificate.is_some() => "",
-            None => return self.without_token(),
+        let mut headers = request.headers().get_all(AUTHORIZATION).iter();
+        let token = match (headers.next(), headers.next()) {
+            (Some(header), None) => header.to_str().ok().and_then(bearer).ok_or(AuthFailure::Invalid)?,
+            (Some(_), Some(_)) => return Err(AuthFailure::Invalid),
+            (None, _) if certificate.is_some() => "",
+            (None, _) => return self.without_token(),
         };
         let claimed = match self.shared_token {
             true => crate::reach::in_role(AgentRef::new(WITH_SHARED_TOKEN), self.role.clone()),
@@ -72,8 +74,8 @@ impl Principals for FromAdmission {
 }
 
 pub fn principal(identity: &Identity) -> Principal {
-    let AgentRef { session_id, role } = &identity.agent;
-    Principal { name: session_id.to_string(), role: role.as_ref().map(ToString::to_string) }
+    let role = identity.agent.role.as_ref().map(ToString::to_string);
+    Principal { name: identity.principal().to_owned(), role }
 }
 
 /// An answer that breaks off when the credential it was asked with is no longer good.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use toolbus::{AgentRef, Body, BrokerClient, ClientOptions, ErrorCode, InboxMessage};
+use toolbus::{AgentRef, Body, BrokerClient, ClientOptions, ErrorCode, InboxMessage, KnownHosts};
 
 const ROLES: &str = r#"
 [roles.reader]
@@ -199,6 +199,54 @@ async fn a_worker_s_token_hosts_nothing_and_the_host_ends_with_the_reason() {
     std::fs::write(team.0.folder.path().join("mine.json"), servers).expect("writable");
     let host = ["host", "--mcp-config", "mine.json", "--token-file", "bob.token"];
     team.0.run(&host).await.check(1, &[], &["TB0217", "toolbus agent add"]);
+}
+
+#[tokio::test]
+async fn a_revoked_host_offers_nothing_and_is_asked_nothing() {
+    let team = Team::start().await;
+    let far = team.add("far", &["--host"]).await;
+    let bob = soon("bob", connected(&team, &team.add("bob", &["--role", "reader"]).await)).await;
+    let host = soon("the host", connected(&team, &far)).await;
+    soon("announced", host.announce(vec![(None, Body::null())])).await.expect("a host may");
+    let offers = async || {
+        let hosts = soon("hosts", bob.hosts(&KnownHosts::new())).await.expect("answered");
+        hosts.iter().any(|host| &*host.id == "far")
+    };
+    assert!(offers().await);
+    soon("receipt", bob.deliver("far", task(None, "mcp_request"))).await.expect("hosts may be asked");
+    let made_up = bob.deliver("far#1", task(None, "mcp_request")).await.map(drop).expect_err("no mailbox of a host");
+    assert_eq!(made_up.code(), Some(ErrorCode::MayNotSend));
+    team.0.run(&["agent", "revoke", "far"]).await.check(0, &[], &[]);
+    soon("its end", async { while offers().await {} }).await;
+    let refused = bob.deliver("far", task(None, "mcp_request")).await.map(drop).expect_err("no host any more");
+    assert_eq!(refused.code(), Some(ErrorCode::MayNotSend));
+}
+
+#[tokio::test]
+async fn names_of_agents_in_the_brokers_process_are_nobody_elses() {
+    let team = Team::start().await;
+    for (name, options) in [("loopback", ["--role", "reader"]), ("host2", ["--role", "reader"])] {
+        let token = team.add(name, &options).await;
+        let outcome = team.client(&token, "~").await.map(drop).map_err(|error| error.code());
+        let expected = if name == "loopback" { Err(Some(ErrorCode::NotYourName)) } else { Ok(()) };
+        assert_eq!(outcome, expected, "{name}");
+    }
+    let host = team.client(&team.data().join("host.token"), "~").await.map(drop).expect_err("it is in use");
+    assert_eq!(host.code(), Some(ErrorCode::NotYourName), "{host}");
+}
+
+#[tokio::test]
+async fn an_operator_reads_the_dead_letters_of_others_and_says_nothing_in_their_name() {
+    let team = Team::start().await;
+    team.add("bob", &["--role", "reader"]).await;
+    let operator = team.data().join("operator.token");
+    let reader = team.client(&operator, "bob#dead").await.expect("to read");
+    let refused = reader.deliver("bob", task(None, "task")).await.map(drop).expect_err("not as bob");
+    assert_eq!(refused.code(), Some(ErrorCode::MayNotSend));
+    let own = team.client(&operator, "~#dead").await.expect("its own");
+    assert_eq!(&*own.me().session_id, "operator#dead");
+    let refused = team.client(&operator, "bob").await.map(drop).expect_err("not bob");
+    assert_eq!(refused.code(), Some(ErrorCode::NotYourName));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use toolbus_mcp::RpcError;
 pub struct Session {
     pub id: String,
     principal: Principal,
+    worker: Arc<Worker>,
     pub front: Arc<Front>,
     pub log: Arc<EventLog>,
     last_used: Mutex<Instant>,
@@ -28,7 +29,7 @@ pub struct Session {
 impl Session {
     fn new(principal: Principal, worker: Arc<Worker>, options: &HttpOptions) -> Arc<Self> {
         let id = uuid::Uuid::new_v4().to_string();
-        let front = Front::new(worker, id.clone());
+        let front = Front::new(Arc::clone(&worker), id.clone());
         let log = Arc::new(EventLog::new(options.max_replay_events, options.max_replay_bytes));
         let (mut news, kept) = (News::open(&front), Arc::clone(&log));
         let news = tokio::spawn(async move {
@@ -39,7 +40,7 @@ impl Session {
         });
         let last_used = Mutex::new(Instant::now());
         let news = news.abort_handle();
-        Arc::new(Self { id, principal, front, log, last_used, readers: AtomicUsize::new(0), news })
+        Arc::new(Self { id, principal, worker, front, log, last_used, readers: AtomicUsize::new(0), news })
     }
 
     fn is_idle(&self, limit: Duration) -> bool {
@@ -91,6 +92,11 @@ impl Sessions {
     /// Another principal's session is as unknown as one that never was.
     pub fn find(&self, principal: &Principal, id: &str) -> Option<Arc<Session>> {
         let session = lock(&self.open).get(id).filter(|session| session.principal == *principal).cloned()?;
+        // Its bus ended with a credential; a client that is told so begins anew with the one it has now.
+        if !session.worker.bus().is_alive() {
+            self.end(&session);
+            return None;
+        }
         *lock(&session.last_used) = Instant::now();
         Some(session)
     }
