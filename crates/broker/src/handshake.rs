@@ -97,11 +97,7 @@ pub async fn greet(stream: Prefixed, presented: Presented, server: &ServerShared
         }
         Err(goodbye) => goodbye,
     };
-    // Whoever tries keys by the thousand must not fill the log; the audit log counts them.
-    match goodbye.code {
-        ErrorCode::BadCredentials => tracing::debug!(reason = goodbye.reason, "a connection was refused"),
-        code => tracing::warn!(code = code.code(), reason = goodbye.reason, "a connection was refused"),
-    }
+    tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
     if let Some(audit) = &server.options.audit {
         audit.connection_refused(goodbye.code.code());
     }

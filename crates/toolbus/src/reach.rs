@@ -75,6 +75,11 @@ impl ReachArgs {
 }
 
 impl BusArgs {
+    /// What the token file says now, where one was given.
+    pub fn token_in_file(&self) -> Option<String> {
+        read_token(self.token_file.as_deref()?).ok()
+    }
+
     /// Whether the command was given a token of its own.
     pub fn has_token(&self) -> bool {
         self.token_file.is_some() || env::var("TOOLBUS_TOKEN").is_ok_and(|token| !token.trim().is_empty())

@@ -48,7 +48,7 @@ fn oracle(attacker: Attacker, kind: &str, to: &str, correlation: &str) -> Option
     if attacker.name == "free" {
         return None;
     }
-    let to_host = matches!(to, "h1" | "h2" | "h1#sub");
+    let to_host = matches!(to, "h1" | "h2");
     let operator = attacker.name == "op";
     let host = attacker.name == "h1" || attacker.name == "h2";
     let written_rule = attacker.name == "w1" && to == "w2";

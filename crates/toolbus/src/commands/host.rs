@@ -56,6 +56,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let mut has_state = false;
     loop {
         let began = Instant::now();
+        let token = args.bus.token_in_file();
         let outcome = tokio::select! {
             client = args.bus.connect(LocalAgent::Host, AgentRef::new(me.clone()), true) => client,
             () = stop.cancelled() => return Ok(()),
@@ -75,7 +76,8 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
         let failure = match failure {
             Ok(()) if stop.is_cancelled() => return Ok(()),
             Ok(()) => Failure::Client(BrokerError::Closed),
-            Err(failure) if is_final(&failure) => return Err(failure),
+            // A token that was renewed in its file gets its chance.
+            Err(failure) if is_final(&failure) && token == args.bus.token_in_file() => return Err(failure),
             Err(failure) => failure,
         };
         if began.elapsed() >= LASTING_RUN {
