@@ -96,12 +96,18 @@ impl Engine {
             return Err(may_not_send(&delivery.to));
         }
         match delivery.purpose {
-            Purpose::Request if self.known_names.is_host(&delivery.to) => Ok(()),
+            Purpose::Request if self.is_host_mailbox(&delivery.to) => Ok(()),
             Purpose::Request => Err(may_not_send(&delivery.to)),
             Purpose::HostReply | Purpose::Reply => self.may_reply(from, delivery),
             Purpose::Event => self.may_tell(from, rights, &delivery.to),
             Purpose::Other => self.may_message(from, rights, &delivery.to),
         }
+    }
+
+    /// A host's mailbox, or one beside it that is there already: requests must not make mailboxes without end.
+    fn is_host_mailbox(&self, mailbox: &str) -> bool {
+        let agent = mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent);
+        self.known_names.is_host(mailbox) || (self.names.contains_key(mailbox) && self.known_names.is_host(agent))
     }
 
     /// Only whoever has the request in its mailbox may answer it, and only to whoever sent it. What was taken back, has
