@@ -15,7 +15,7 @@ use std::time::Duration;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
-use toolbus_mcp::{Members, Raw, meta, raw};
+use toolbus_mcp::{Era, Members, Raw, meta, raw};
 use toolbus_protocol::ErrorCode;
 
 /// What is left of a call's time when it is given up.
@@ -42,7 +42,8 @@ pub struct PendingApproval {
 
 /// Returns when the call may run.
 pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result<(), Stop> {
-    if continues_a_held_call(job) {
+    job.continues = continues_a_held_call(job);
+    if job.continues {
         return Ok(());
     }
     let longest = Instant::now() + job.host.options.limits.approval_time;
@@ -98,12 +99,13 @@ fn judged(pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
     Err(failure::bus(ErrorCode::ApprovalDenied, message).into())
 }
 
-/// What a client answers to a call that runs already was approved with the call.
+/// What a client answers to a call that runs already was approved with the call. Only modern clients answer by a repetition.
 fn continues_a_held_call(job: &Job) -> bool {
+    if job.rpc.client.era != Era::Modern {
+        return false;
+    }
     let repetition = Repetition::of(job.rpc.params.as_deref()).ok().flatten();
-    repetition.is_some_and(|repetition| {
-        job.host.held.knows(&job.session_id(), job.server.index, &job.rpc.method, &repetition.state)
-    })
+    repetition.is_some_and(|repetition| job.host.held.knows(&job.identity(), &repetition.state))
 }
 
 fn pending(job: &Job, authorised: &Authorised, deadline: Instant) -> Result<PendingApproval, Stop> {

@@ -15,6 +15,7 @@ pub use legacy_client::keep_listening;
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
+use crate::held::CallIdentity;
 use crate::host::Host;
 use crate::running::Caller;
 use crate::server::Server;
@@ -42,6 +43,8 @@ pub struct Job {
     pub session: Option<(Arc<Session>, Turn)>,
     /// Under the policy's limits on concurrency.
     pub places: Vec<OwnedSemaphorePermit>,
+    /// It was not asked for because it continues a call that was. It must not begin one then.
+    pub continues: bool,
     /// Which era the server is spoken to in, once that is known.
     era: Option<Era>,
     begun: Instant,
@@ -85,6 +88,7 @@ impl Job {
             rpc,
             session,
             places: Vec::new(),
+            continues: false,
             era: None,
             begun: Instant::now(),
             entered: None,
@@ -151,6 +155,9 @@ impl Job {
         };
         let era = self.server.era_for(self.rpc.client.era, &eras);
         self.era = Some(era);
+        if self.continues && era != Era::Legacy {
+            return Err(failure::unknown_state().into());
+        }
         match (self.rpc.client.era, era) {
             (Era::Legacy, Era::Legacy) => pass_through::legacy(self, timeout).await,
             (Era::Modern, Era::Modern) => pass_through::modern(self, &eras, timeout).await,
@@ -184,6 +191,17 @@ impl Job {
 
     pub fn session_id(&self) -> SessionId {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
+    }
+
+    /// Known once the request has been decided about.
+    pub fn identity(&self) -> CallIdentity {
+        CallIdentity {
+            session: self.session_id(),
+            server: self.server.index,
+            method: self.rpc.method.clone(),
+            name: self.subject.name.clone(),
+            arguments: self.subject.args.clone(),
+        }
     }
 
     /// Waits until the session's earlier messages are on their way.

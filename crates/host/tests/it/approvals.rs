@@ -27,7 +27,7 @@ async fn rig() -> (Rig, tempfile::TempDir) {
     (Rig::with(options(&state)).await, state)
 }
 
-async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker {
+pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker {
     rig.worker(AgentRef::new(name).with_role(role), ClientHello::modern()).await
 }
 
@@ -38,7 +38,7 @@ async fn ask(worker: &Worker, request: HostRequest) -> Reply {
 }
 
 /// What waits, once it is that many.
-async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
+pub async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
     let look = async {
         loop {
             let listed = ask(boss, HostRequest::ApprovalsList).await.result();
@@ -52,7 +52,7 @@ async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
     within("the calls that wait", look).await
 }
 
-async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
+pub async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
     let text = |name: &str| pending[name].as_str().expect("a text").to_owned();
     ask(worker, HostRequest::ApprovalsDecide(ApprovalDecision { id: text("id"), hash: text("hash"), approve })).await
 }
@@ -231,15 +231,10 @@ async fn not_more_wait_than_may() {
     assert_eq!(finish(add(&worker).await).await.error()["data"]["code"], "TB0415");
 }
 
-#[tokio::test]
-async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
-    let state = tempfile::tempdir().expect("a folder");
-    let mut options = options(&state);
-    options.policy = LivePolicy::new(set("[roles.reader]\nask = ['ask']\n[roles.boss]\napprove = true"));
-    let rig = Rig::with(options).await;
-    let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+/// A call of `ask` that was approved, and what its client has to answer.
+async fn asked_back(boss: &Worker, worker: &Worker) -> Value {
     let mut call = worker.start("one", "tools/call", json!({"name": "ask", "arguments": {}})).await;
-    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    decide(boss, &waiting(boss, 1).await[0], true).await.result();
     let first = loop {
         match within("a reply", call.next()).await.expect("a reply") {
             CallItem::Reply(reply) => break reply.expect("a reply"),
@@ -247,10 +242,41 @@ async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
         }
     };
     let first: Value = serde_json::from_slice(first.body.as_bytes()).expect("JSON");
-    let result = &first["rpc"]["result"];
+    first["rpc"]["result"].clone()
+}
+
+async fn asking_rig() -> (Rig, tempfile::TempDir) {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.policy = LivePolicy::new(set("[roles.reader]\nask = ['ask', 'add']\n[roles.boss]\napprove = true"));
+    (Rig::with(options).await, state)
+}
+
+#[tokio::test]
+async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
+    let (rig, _state) = asking_rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+    let result = asked_back(&boss, &worker).await;
     let key = result["inputRequests"].as_object().expect("requests").keys().next().expect("one").clone();
     let answer = json!({"action": "accept", "content": {"name": "x"}});
     let again = json!({"name": "ask", "arguments": {}, "requestState": result["requestState"],
         "inputResponses": {key: answer}});
     assert!(worker.rpc("one", "tools/call", again).await.text().contains("accept"));
+}
+
+#[tokio::test]
+async fn the_state_of_an_approved_call_approves_no_other() {
+    let (rig, _state) = asking_rig().await;
+    let (boss, mut worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+    let state = asked_back(&boss, &worker).await["requestState"].clone();
+    let with_state = |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "requestState": state});
+    let _other_tool = worker.start("one", "tools/call", with_state("add", json!({"a": 1, "b": 2}))).await;
+    waiting(&boss, 1).await;
+    let _other_arguments = worker.start("one", "tools/call", with_state("ask", json!({"a": 1}))).await;
+    waiting(&boss, 2).await;
+    // In the other era it would be a new call, and not an answer.
+    worker.hello = ClientHello::legacy(toolbus_mcp::raw(&json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "w", "version": "1"}})));
+    let _other_era = worker.start("one", "tools/call", with_state("ask", json!({}))).await;
+    waiting(&boss, 3).await;
 }
