@@ -15,7 +15,7 @@ use std::time::Duration;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
-use toolbus_mcp::{Era, Members, Raw, meta, raw};
+use toolbus_mcp::{Era, Members, Raw, RpcError, codes, meta, raw};
 use toolbus_protocol::ErrorCode;
 
 /// What is left of a call's time when it is given up.
@@ -55,7 +55,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
     let approvals = std::sync::Arc::clone(&host.options.approvals);
     let mut parking = match approvals.park(pending.clone(), host.options.limits.max_parked) {
         Ok(Parking::Waits(parked)) => parked,
-        Ok(Parking::Decided(verdict)) => return judged(&pending, &verdict),
+        Ok(Parking::Decided(verdict)) => return judged(job, &pending, &verdict).await,
         Err(store::TooMany(most)) => {
             let message = format!("{most} calls wait for approval already");
             return Err(failure::bus(ErrorCode::TooManyApprovals, message).into());
@@ -85,12 +85,18 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
         let turn = session.turns.take();
         (session, turn)
     });
-    judged(&pending, &verdict)
+    // Nobody decides once more about what is decided.
+    drop(parking);
+    judged(job, &pending, &verdict).await
 }
 
-fn judged(pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
+async fn judged(job: &Job, pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
     if verdict.approve && verdict.hash == pending.hash {
-        return Ok(());
+        let used = job.host.options.approvals.use_up(&pending.id).await;
+        return used.map_err(|error| {
+            let message = format!("the approval {} could not be marked as used: {error}", pending.id);
+            RpcError::new(codes::INTERNAL_ERROR, message).into()
+        });
     }
     let message = match verdict.approve {
         true => format!("the approval {} was given to other arguments", pending.id),

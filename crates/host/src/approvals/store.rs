@@ -126,19 +126,30 @@ impl Approvals {
             all.insert(id.to_owned(), verdict.clone());
             (pending.clone(), kept(all, verdict.at_ms))
         };
-        if let Some(file) = self.file.clone() {
-            let written = tokio::task::spawn_blocking({
-                let all = all.clone();
-                move || write(&file, &all)
-            });
-            written.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(DecideError::Write)?;
-        }
+        self.write(&all).await.map_err(DecideError::Write)?;
         let mut state = self.lock();
         state.verdicts = all;
         if let Some((_, waiting)) = state.parked.get(id) {
             waiting.send_replace(Some(verdict));
         }
         Ok(pending)
+    }
+
+    /// Forgets an approval, on disk first: the same request, should it come again, has to be asked for again.
+    pub(super) async fn use_up(&self, id: &str) -> io::Result<()> {
+        let _turn = self.writing.lock().await;
+        let mut all = self.lock().verdicts.clone();
+        all.remove(id);
+        self.write(&all).await?;
+        self.lock().verdicts = all;
+        Ok(())
+    }
+
+    async fn write(&self, verdicts: &BTreeMap<String, Verdict>) -> io::Result<()> {
+        let Some(file) = self.file.clone() else { return Ok(()) };
+        let verdicts = verdicts.clone();
+        let written = tokio::task::spawn_blocking(move || write(&file, &verdicts));
+        written.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

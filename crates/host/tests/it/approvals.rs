@@ -280,3 +280,13 @@ async fn the_state_of_an_approved_call_approves_no_other() {
     let _other_era = worker.start("one", "tools/call", with_state("ask", json!({}))).await;
     waiting(&boss, 3).await;
 }
+
+#[tokio::test]
+async fn an_approval_is_used_up_by_its_call() {
+    let (rig, state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    assert_eq!(finish(call).await.text(), "3");
+    assert_eq!(std::fs::read_to_string(state.path().join("approvals.json")).expect("decisions"), "{}");
+}
