@@ -63,6 +63,13 @@ pub enum Stop {
     HandedOver,
 }
 
+/// Why a request has no outcome.
+pub enum NoAnswer {
+    Cancelled,
+    /// Somebody else replies.
+    HandedOver,
+}
+
 impl<T: Into<Outcome>> From<T> for Stop {
     fn from(outcome: T) -> Self {
         Self::With(outcome.into())
@@ -108,12 +115,12 @@ impl Job {
         self.host.reply(&self.caller, &reply).await;
     }
 
-    /// The outcome itself; none if the request was cancelled.
-    pub async fn answer(mut self) -> Option<Outcome> {
+    /// The outcome itself.
+    pub async fn answer(mut self) -> Result<Outcome, NoAnswer> {
         match self.outcome().await {
-            Ok(outcome) | Err(Stop::With(outcome)) => Some(outcome),
-            Err(Stop::Cancelled) => self.past_limit(),
-            Err(Stop::HandedOver) => None,
+            Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
+            Err(Stop::Cancelled) => self.past_limit().ok_or(NoAnswer::Cancelled),
+            Err(Stop::HandedOver) => Err(NoAnswer::HandedOver),
         }
     }
 

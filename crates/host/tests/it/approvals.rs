@@ -290,3 +290,48 @@ async fn an_approval_is_used_up_by_its_call() {
     assert_eq!(finish(call).await.text(), "3");
     assert_eq!(std::fs::read_to_string(state.path().join("approvals.json")).expect("decisions"), "{}");
 }
+
+/// A call of `add` in the words of the original.
+async fn original_add(rig: &Rig, patience: Duration) -> Call {
+    let client = rig.client(AgentRef::new("old").with_role("reader")).await;
+    client.subscribe().await.expect("a mailbox");
+    let bus = client.into_multiplexed();
+    let body = Body::of(&json!({"op": "call", "tool": "add", "arguments": r#"{"a":1,"b":2}"#})).expect("JSON");
+    let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
+    let call = bus.start_call("host", message, patience).await.expect("a call");
+    // It lives as long as the test.
+    std::mem::forget(bus);
+    call
+}
+
+#[tokio::test]
+async fn an_originals_call_waits_no_longer_than_its_caller() {
+    let (rig, _state) = rig().await;
+    let boss = agent(&rig, "b", "boss").await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
+    let _call = original_add(&rig, Duration::from_millis(1500)).await;
+    waiting(&boss, 1).await;
+    waiting(&boss, 0).await;
+}
+
+#[tokio::test]
+async fn an_originals_call_that_waits_survives_a_restart_of_its_host() {
+    let (mut rig, _state) = rig().await;
+    let boss = agent(&rig, "b", "boss").await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    let has_tools = |card: &toolbus_mcp::Card| card.servers.first().is_some_and(|server| !server.tools.is_empty());
+    rig.card(&reader, has_tools).await;
+    let mut call = original_add(&rig, PATIENCE).await;
+    waiting(&boss, 1).await;
+    rig.restart_host().await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    decide(&boss, &pending, true).await.result();
+    let reply = loop {
+        match within("a reply", call.next()).await.expect("a reply") {
+            CallItem::Reply(reply) => break reply.expect("a reply"),
+            CallItem::Event(_) => {}
+        }
+    };
+    assert!(String::from_utf8_lossy(reply.body.as_bytes()).contains("\"success\":true"));
+}
