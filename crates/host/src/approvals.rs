@@ -2,6 +2,7 @@
 //! has decided, its time is over, or its caller takes it back. A decision is on disk before it counts.
 
 mod desk;
+mod listed;
 mod store;
 
 pub use store::Approvals;
@@ -11,6 +12,7 @@ use crate::failure;
 use crate::running::until;
 use crate::translate::modern_on_legacy::Repetition;
 use serde_json::value::RawValue;
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
@@ -40,6 +42,13 @@ pub struct PendingApproval {
     pub until_ms: Option<u64>,
 }
 
+impl PendingApproval {
+    /// What it takes to remember it.
+    fn bytes(&self) -> usize {
+        self.name.len() + self.arguments.as_ref().map_or(0, |arguments| arguments.get().len())
+    }
+}
+
 /// Returns when the call may run.
 pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result<(), Stop> {
     job.continues = continues_a_held_call(job);
@@ -50,16 +59,13 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
     // A moment before the caller's patience ends, so that it still hears why.
     let deadline =
         job.caller.cancel.end().map_or(longest, |end| longest.min(end - LAST_WORD.min(end - Instant::now())));
-    let pending = pending(job, authorised, deadline)?;
-    let host = std::sync::Arc::clone(&job.host);
-    let approvals = std::sync::Arc::clone(&host.options.approvals);
-    let mut parking = match approvals.park(pending.clone(), host.options.limits.max_parked) {
+    let pending = Arc::new(pending(job, authorised, deadline)?);
+    let host = Arc::clone(&job.host);
+    let approvals = Arc::clone(&host.options.approvals);
+    let mut parking = match approvals.park(Arc::clone(&pending), &host.options.limits) {
         Ok(Parking::Waits(parked)) => parked,
         Ok(Parking::Decided(verdict)) => return judged(job, &pending, &verdict).await,
-        Err(store::TooMany(most)) => {
-            let message = format!("{most} calls wait for approval already");
-            return Err(failure::bus(ErrorCode::TooManyApprovals, message).into());
-        }
+        Err(full) => return Err(failure::bus(ErrorCode::TooManyApprovals, full.to_string()).into()),
     };
     write_down(job, &pending, "parked", None).await?;
     // Others of the session must not wait until somebody has looked at this one.
@@ -69,7 +75,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
         verdict = parking.verdict() => verdict,
         () = until(Some(deadline)) => {
             write_down(job, &pending, "expired", None).await?;
-            let PendingApproval { name, id, .. } = &pending;
+            let PendingApproval { name, id, .. } = &*pending;
             let message = format!("nobody decided in time about the call of {name:?} (approval {id})");
             return Err(failure::bus(ErrorCode::ApprovalDenied, message).into());
         }

@@ -42,6 +42,10 @@ impl Host {
                 let outcome = self.list_approvals(&message.from);
                 self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
             }
+            Ok(HostRequest::ApprovalsShow { id }) => {
+                let outcome = self.show_approval(&message.from, &id);
+                self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+            }
             Ok(HostRequest::ApprovalsDecide(decision)) => {
                 let host = Arc::clone(self);
                 self.tasks.spawn(async move {

@@ -223,12 +223,25 @@ async fn a_call_that_waits_can_be_taken_back() {
 async fn not_more_wait_than_may() {
     let state = tempfile::tempdir().expect("a folder");
     let mut options = options(&state);
-    options.limits.max_parked = 1;
+    options.limits.max_parked = 3;
+    options.limits.max_parked_per_agent = 1;
+    options.limits.max_parked_bytes = 60;
+    options.limits.max_parked_bytes_per_agent = 40;
     let rig = Rig::with(options).await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let (large, other) = (agent(&rig, "v", "reader").await, agent(&rig, "u", "reader").await);
     let _first = add(&worker).await;
     waiting(&boss, 1).await;
-    assert_eq!(finish(add(&worker).await).await.error()["data"]["code"], "TB0415");
+    let refused = finish(add(&worker).await).await.error();
+    assert_eq!(refused["data"]["code"], "TB0415");
+    assert!(refused["message"].as_str().expect("words").contains("agent 'w'"), "{refused}");
+    let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
+    let refused = large.rpc("one", "tools/call", params(100)).await.error();
+    assert!(refused["message"].as_str().expect("words").contains("bytes together"), "{refused}");
+    let _second = large.start("one", "tools/call", params(20)).await;
+    waiting(&boss, 2).await;
+    let refused = other.rpc("one", "tools/call", params(20)).await.error();
+    assert!(refused["message"].as_str().expect("words").starts_with("the calls that wait"), "{refused}");
 }
 
 /// A call of `ask` that was approved, and what its client has to answer.
@@ -269,7 +282,8 @@ async fn the_state_of_an_approved_call_approves_no_other() {
     let (rig, _state) = asking_rig().await;
     let (boss, mut worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
     let state = asked_back(&boss, &worker).await["requestState"].clone();
-    let with_state = |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "requestState": state});
+    let with_state =
+        |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "requestState": state});
     let _other_tool = worker.start("one", "tools/call", with_state("add", json!({"a": 1, "b": 2}))).await;
     waiting(&boss, 1).await;
     let _other_arguments = worker.start("one", "tools/call", with_state("ask", json!({"a": 1}))).await;
@@ -289,6 +303,24 @@ async fn an_approval_is_used_up_by_its_call() {
     decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
     assert_eq!(finish(call).await.text(), "3");
     assert_eq!(std::fs::read_to_string(state.path().join("approvals.json")).expect("decisions"), "{}");
+}
+
+#[tokio::test]
+async fn large_arguments_are_cut_in_the_list() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let text = "x".repeat(100_000);
+    let params = json!({"name": "add", "arguments": {"a": 1, "b": 2, "c": text}});
+    let _call = worker.start("one", "tools/call", params).await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    assert!(pending.to_string().len() < 6000, "{}", pending.to_string().len());
+    assert_eq!(pending["arguments_bytes"], 100_020);
+    let id = pending["id"].as_str().expect("an id").to_owned();
+    let shown = ask(&boss, HostRequest::ApprovalsShow { id: id.clone() }).await.result();
+    assert_eq!(shown["approval"]["arguments"]["c"].as_str().map(str::len), Some(100_000));
+    assert_eq!(ask(&worker, HostRequest::ApprovalsShow { id: "none".into() }).await.error()["data"]["code"], "TB0404");
+    let guest = agent(&rig, "g", "guest").await;
+    assert_eq!(ask(&guest, HostRequest::ApprovalsShow { id }).await.error()["data"]["code"], "TB0403");
 }
 
 /// A call of `add` in the words of the original.
