@@ -2,6 +2,7 @@
 //! has decided, its time is over, or its caller takes it back. A decision is on disk before it counts.
 
 mod desk;
+mod listed;
 mod store;
 
 pub use store::Approvals;
@@ -11,11 +12,12 @@ use crate::failure;
 use crate::running::until;
 use crate::translate::modern_on_legacy::Repetition;
 use serde_json::value::RawValue;
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
-use toolbus_mcp::{Members, Raw, meta, raw};
+use toolbus_mcp::{Era, Members, Raw, RpcError, codes, meta, raw};
 use toolbus_protocol::ErrorCode;
 
 /// What is left of a call's time when it is given up.
@@ -40,25 +42,30 @@ pub struct PendingApproval {
     pub until_ms: Option<u64>,
 }
 
+impl PendingApproval {
+    /// What it takes to remember it.
+    fn bytes(&self) -> usize {
+        self.name.len() + self.arguments.as_ref().map_or(0, |arguments| arguments.get().len())
+    }
+}
+
 /// Returns when the call may run.
 pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result<(), Stop> {
-    if continues_a_held_call(job) {
+    job.continues = continues_a_held_call(job);
+    if job.continues {
         return Ok(());
     }
     let longest = Instant::now() + job.host.options.limits.approval_time;
     // A moment before the caller's patience ends, so that it still hears why.
     let deadline =
         job.caller.cancel.end().map_or(longest, |end| longest.min(end - LAST_WORD.min(end - Instant::now())));
-    let pending = pending(job, authorised, deadline)?;
-    let host = std::sync::Arc::clone(&job.host);
-    let approvals = std::sync::Arc::clone(&host.options.approvals);
-    let mut parking = match approvals.park(pending.clone(), host.options.limits.max_parked) {
+    let pending = Arc::new(pending(job, authorised, deadline)?);
+    let host = Arc::clone(&job.host);
+    let approvals = Arc::clone(&host.options.approvals);
+    let mut parking = match approvals.park(Arc::clone(&pending), &host.options.limits) {
         Ok(Parking::Waits(parked)) => parked,
-        Ok(Parking::Decided(verdict)) => return judged(&pending, &verdict),
-        Err(store::TooMany(most)) => {
-            let message = format!("{most} calls wait for approval already");
-            return Err(failure::bus(ErrorCode::TooManyApprovals, message).into());
-        }
+        Ok(Parking::Decided(verdict)) => return judged(job, &pending, &verdict).await,
+        Err(full) => return Err(failure::bus(ErrorCode::TooManyApprovals, full.to_string()).into()),
     };
     write_down(job, &pending, "parked", None).await?;
     // Others of the session must not wait until somebody has looked at this one.
@@ -68,7 +75,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
         verdict = parking.verdict() => verdict,
         () = until(Some(deadline)) => {
             write_down(job, &pending, "expired", None).await?;
-            let PendingApproval { name, id, .. } = &pending;
+            let PendingApproval { name, id, .. } = &*pending;
             let message = format!("nobody decided in time about the call of {name:?} (approval {id})");
             return Err(failure::bus(ErrorCode::ApprovalDenied, message).into());
         }
@@ -84,12 +91,18 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
         let turn = session.turns.take();
         (session, turn)
     });
-    judged(&pending, &verdict)
+    // Nobody decides once more about what is decided.
+    drop(parking);
+    judged(job, &pending, &verdict).await
 }
 
-fn judged(pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
+async fn judged(job: &Job, pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
     if verdict.approve && verdict.hash == pending.hash {
-        return Ok(());
+        let used = job.host.options.approvals.use_up(&pending.id).await;
+        return used.map_err(|error| {
+            let message = format!("the approval {} could not be marked as used: {error}", pending.id);
+            RpcError::new(codes::INTERNAL_ERROR, message).into()
+        });
     }
     let message = match verdict.approve {
         true => format!("the approval {} was given to other arguments", pending.id),
@@ -98,12 +111,13 @@ fn judged(pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
     Err(failure::bus(ErrorCode::ApprovalDenied, message).into())
 }
 
-/// What a client answers to a call that runs already was approved with the call.
+/// What a client answers to a call that runs already was approved with the call. Only modern clients answer by a repetition.
 fn continues_a_held_call(job: &Job) -> bool {
+    if job.rpc.client.era != Era::Modern {
+        return false;
+    }
     let repetition = Repetition::of(job.rpc.params.as_deref()).ok().flatten();
-    repetition.is_some_and(|repetition| {
-        job.host.held.knows(&job.session_id(), job.server.index, &job.rpc.method, &repetition.state)
-    })
+    repetition.is_some_and(|repetition| job.host.held.knows(&job.identity(), &repetition.state))
 }
 
 fn pending(job: &Job, authorised: &Authorised, deadline: Instant) -> Result<PendingApproval, Stop> {

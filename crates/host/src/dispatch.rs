@@ -42,6 +42,10 @@ impl Host {
                 let outcome = self.list_approvals(&message.from);
                 self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
             }
+            Ok(HostRequest::ApprovalsShow { id }) => {
+                let outcome = self.show_approval(&message.from, &id);
+                self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+            }
             Ok(HostRequest::ApprovalsDecide(decision)) => {
                 let host = Arc::clone(self);
                 self.tasks.spawn(async move {
@@ -72,7 +76,10 @@ impl Host {
             }
         };
         match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
-            Ok(caller) => drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation))),
+            Ok(caller) => {
+                self.expire(&caller);
+                drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation)));
+            }
             Err(Refused::Repeated) => {}
             Err(Refused::TooMany) => {
                 let reply = original::error(ErrorCode::TooManyCalls.meaning());
@@ -91,9 +98,7 @@ impl Host {
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
         };
-        if let Some(deadline) = self.outbox.client().deadline_of(caller.id()) {
-            caller.cancel.expire_at(deadline);
-        }
+        self.expire(&caller);
         let begun = match self.server(&rpc.server) {
             Some(server) => Job::begin(self, caller.clone(), Arc::clone(server), rpc),
             None => Err(failure::unknown_server(&rpc.server)),
@@ -101,6 +106,13 @@ impl Host {
         match begun {
             Ok(job) => drop(self.tasks.spawn(job.run())),
             Err(error) => self.refuse(&caller, error).await,
+        }
+    }
+
+    /// A call ends with its caller's patience.
+    fn expire(&self, caller: &Caller) {
+        if let Some(deadline) = self.outbox.client().deadline_of(caller.id()) {
+            caller.cancel.expire_at(deadline);
         }
     }
 

@@ -16,10 +16,20 @@ pub struct Continuation {
     pub places: Vec<OwnedSemaphorePermit>,
 }
 
+/// What a call is. What continues it has to be the same: it was this that was allowed, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallIdentity {
+    pub session: SessionId,
+    pub server: usize,
+    pub method: String,
+    /// As the caller named it.
+    pub name: Option<String>,
+    /// A hash.
+    pub arguments: Option<String>,
+}
+
 struct Held {
-    session: SessionId,
-    server: usize,
-    method: String,
+    call: CallIdentity,
     waiting: oneshot::Sender<Continuation>,
 }
 
@@ -34,12 +44,7 @@ impl HeldCalls {
     }
 
     /// A state to hand out and where its continuation comes; none if too many calls are held already.
-    pub fn hold(
-        &self,
-        session: &SessionId,
-        server: usize,
-        method: &str,
-    ) -> Option<(String, oneshot::Receiver<Continuation>)> {
+    pub fn hold(&self, call: CallIdentity) -> Option<(String, oneshot::Receiver<Continuation>)> {
         let mut calls = self.calls.lock().expect("nothing panics while it holds this lock");
         calls.retain(|_, held| !held.waiting.is_closed());
         if calls.len() >= self.limit {
@@ -48,31 +53,21 @@ impl HeldCalls {
         // Nobody can guess it, and it is good for its own session only.
         let state = uuid::Uuid::new_v4().to_string();
         let (waiting, continuation) = oneshot::channel();
-        let held = Held { session: session.clone(), server, method: method.to_owned(), waiting };
-        calls.insert(state.clone(), held);
+        calls.insert(state.clone(), Held { call, waiting });
         Some((state, continuation))
     }
 
-    /// Whether a call waits for a continuation under that state.
-    pub fn knows(&self, session: &SessionId, server: usize, method: &str, state: &str) -> bool {
+    /// Whether that call waits for a continuation under that state.
+    pub fn knows(&self, call: &CallIdentity, state: &str) -> bool {
         let calls = self.calls.lock().expect("nothing panics while it holds this lock");
-        let fits = |held: &Held| held.session == *session && held.server == server && held.method == method;
-        calls.get(state).is_some_and(|held| fits(held) && !held.waiting.is_closed())
+        calls.get(state).is_some_and(|held| held.call == *call && !held.waiting.is_closed())
     }
 
     /// Gives the continuation back if there is nothing that it continues.
-    pub fn resume(
-        &self,
-        session: &SessionId,
-        server: usize,
-        method: &str,
-        continuation: Continuation,
-    ) -> Result<(), Box<Continuation>> {
+    pub fn resume(&self, call: &CallIdentity, continuation: Continuation) -> Result<(), Box<Continuation>> {
         let mut calls = self.calls.lock().expect("nothing panics while it holds this lock");
         let state = &continuation.repetition.state;
-        let fits = calls
-            .get(state)
-            .is_some_and(|held| held.session == *session && held.server == server && held.method == method);
+        let fits = calls.get(state).is_some_and(|held| held.call == *call);
         match fits.then(|| calls.remove(state)).flatten() {
             Some(held) => held.waiting.send(continuation).map_err(Box::new),
             None => Err(Box::new(continuation)),

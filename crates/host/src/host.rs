@@ -63,6 +63,12 @@ pub struct HostLimits {
     pub announce_interval: Duration,
     /// Calls that wait for approval; past it one more is refused.
     pub max_parked: usize,
+    /// Of one agent.
+    pub max_parked_per_agent: usize,
+    /// Of their names and arguments together.
+    pub max_parked_bytes: usize,
+    /// Of one agent. Small enough for one reply, because whoever decides is shown all of it.
+    pub max_parked_bytes_per_agent: usize,
     /// How long a call waits for approval if nothing else limits it.
     pub approval_time: Duration,
     /// How often its caller is told that it waits.
@@ -85,6 +91,9 @@ impl Default for HostLimits {
             start_quiet: Duration::from_secs(5),
             announce_interval: Duration::from_millis(250),
             max_parked: 256,
+            max_parked_per_agent: 64,
+            max_parked_bytes: 32 << 20,
+            max_parked_bytes_per_agent: 8 << 20,
             approval_time: Duration::from_secs(24 * 3600),
             approval_progress: Duration::from_secs(15),
         }

@@ -1,9 +1,10 @@
 //! The original's two operations, `manifest` and `call`, on the tools of the catalog, for workers that know no others.
 
-use crate::calls::Job;
+use crate::calls::{Job, NoAnswer};
 use crate::host::Host;
 use crate::link::{Use, host_initialize};
 use crate::running::Caller;
+use crate::server::Server;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -38,8 +39,10 @@ pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
             raw(&json!({"manifest": manifest(&card)}))
         }
         Operation::Call { tool, arguments } => match call(&host, &caller, tool, &arguments).await {
-            Ok(result) => one_member("result", proxied(&result)),
+            Ok(Some(result)) => one_member("result", proxied(&result)),
             Err(reason) => error(&reason),
+            // It stays in the mailbox.
+            Ok(None) => return,
         },
     };
     host.outbox.reply_text(&caller.request, &reply).await;
@@ -69,9 +72,12 @@ fn one_member(name: &'static str, value: Raw) -> Raw {
     members.to_raw()
 }
 
-/// The result of the tool, or a sentence.
-async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Result<Raw, String> {
-    let server = host.catalog.tool(&tool).map(|index| Arc::clone(&host.servers[index]));
+/// The result of the tool, or a sentence. None where the call is somebody else's by now.
+async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Result<Option<Raw>, String> {
+    let server = server_of(host, caller, &tool).await;
+    if server.is_none() && host.shutdown.is_cancelled() {
+        return Ok(None);
+    }
     let server = server.ok_or_else(|| format!("tool '{tool}' is not known here"))?;
     let text = if arguments.trim().is_empty() { "{}" } else { arguments };
     let arguments: &RawValue =
@@ -88,10 +94,28 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
     };
     let job = Job::begin(host, caller.clone(), server, rpc).map_err(|error| error.message)?;
     match job.answer().await {
-        Some(Outcome::Result(result)) => Ok(result),
-        Some(Outcome::Error(error)) => Err(message(&error)),
-        None => Err("the call was cancelled".to_owned()),
+        Ok(Outcome::Result(result)) => Ok(Some(result)),
+        Ok(Outcome::Error(error)) => Err(message(&error)),
+        Err(NoAnswer::Cancelled) => Err("the call was cancelled".to_owned()),
+        Err(NoAnswer::HandedOver) => Ok(None),
     }
+}
+
+/// A call that waited in the mailbox comes before the servers have been read, and waits for them.
+async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<Server>> {
+    let find = || host.catalog.tool(tool).map(|index| Arc::clone(&host.servers[index]));
+    for server in &host.servers {
+        if let Some(found) = find() {
+            return Some(found);
+        }
+        tokio::select! {
+            // Whether it is up or down, it is known afterwards.
+            _ = server.eras(host) => {}
+            () = caller.cancel.fired() => return None,
+            () = host.shutdown.cancelled() => return None,
+        }
+    }
+    find()
 }
 
 fn message(error: &RawValue) -> String {

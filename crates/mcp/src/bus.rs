@@ -40,6 +40,10 @@ pub enum HostRequest {
     },
     /// Which calls wait for approval? Answered by a [`HostReply`].
     ApprovalsList,
+    /// One of them, with all of its arguments. Answered by a [`HostReply`].
+    ApprovalsShow {
+        id: String,
+    },
     /// What somebody decided about one of them. Answered by a [`HostReply`].
     ApprovalsDecide(ApprovalDecision),
 }
@@ -110,12 +114,17 @@ pub struct BusBodyError {
 
 impl HostRequest {
     /// The operations of this module, beside the original's `manifest` and `call`.
-    pub const OPS: [&str; 6] = ["rpc", "notify", "answer", "close", "approvals_list", "approvals_decide"];
+    pub const OPS: [&str; 7] =
+        ["rpc", "notify", "answer", "close", "approvals_list", "approvals_show", "approvals_decide"];
 
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
         match wire.op.as_str() {
             "approvals_list" => return Ok(Self::ApprovalsList),
+            "approvals_show" => {
+                let id = need(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?;
+                return Ok(Self::ApprovalsShow { id });
+            }
             "approvals_decide" => {
                 return Ok(Self::ApprovalsDecide(ApprovalDecision {
                     id: need(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?,
@@ -180,6 +189,10 @@ impl HostRequest {
                 wire.session = Some(session);
             }
             Self::ApprovalsList => wire.op = "approvals_list".into(),
+            Self::ApprovalsShow { id } => {
+                wire.op = "approvals_show".into();
+                wire.id = Some(crate::raw(&id));
+            }
             Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => {
                 wire.op = "approvals_decide".into();
                 (wire.id, wire.hash, wire.approve) = (Some(crate::raw(&id)), Some(hash), Some(approve));

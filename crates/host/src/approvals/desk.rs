@@ -1,13 +1,14 @@
 //! Where those who may approve calls ask what waits, and say what they have decided.
 
 use super::PendingApproval;
+use super::listed::Listed;
 use super::store::{DecideError, Verdict};
 use crate::failure;
 use crate::host::Host;
 use crate::task_owners::agent_of;
-use serde_json::json;
+use std::sync::Arc;
 use toolbus_audit::{Caller as AuditCaller, Record, Subject};
-use toolbus_mcp::{ApprovalDecision, Outcome, RpcError, codes, raw};
+use toolbus_mcp::{ApprovalDecision, Members, Outcome, RpcError, codes, raw};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
 /// Who may decide about calls of its own.
@@ -16,19 +17,36 @@ const OPERATOR: &str = "operator";
 impl Host {
     pub fn list_approvals(&self, from: &AgentRef) -> Outcome {
         match self.may_decide(from) {
-            Ok(()) => Outcome::Result(raw(&json!({"approvals": self.options.approvals.list()}))),
+            Ok(()) => {
+                let all = self.options.approvals.list();
+                one_member("approvals", &all.iter().map(|pending| Listed::from(&**pending)).collect::<Vec<_>>())
+            }
             Err(error) => error.into(),
+        }
+    }
+
+    /// Whoever decides has to be able to see all of what is decided about.
+    pub fn show_approval(&self, from: &AgentRef, id: &str) -> Outcome {
+        if let Err(error) = self.may_decide(from) {
+            return error.into();
+        }
+        match self.options.approvals.find(id) {
+            Some(pending) => one_member("approval", &*pending),
+            None => {
+                let unknown = DecideError::Unknown(id.to_owned());
+                failure::bus(ErrorCode::UnknownName, unknown.to_string()).into()
+            }
         }
     }
 
     pub async fn decide_approval(&self, from: &AgentRef, decision: ApprovalDecision) -> Outcome {
         match self.try_decide(from, decision).await {
-            Ok(pending) => Outcome::Result(raw(&json!({"decided": pending}))),
+            Ok(pending) => one_member("decided", &Listed::from(&*pending)),
             Err(error) => error.into(),
         }
     }
 
-    async fn try_decide(&self, from: &AgentRef, decision: ApprovalDecision) -> Result<PendingApproval, RpcError> {
+    async fn try_decide(&self, from: &AgentRef, decision: ApprovalDecision) -> Result<Arc<PendingApproval>, RpcError> {
         self.may_decide(from)?;
         let ApprovalDecision { id, hash, approve } = decision;
         let at_ms = jiff::Timestamp::now().as_millisecond().max(0) as u64;
@@ -63,6 +81,13 @@ impl Host {
         );
         Err(failure::bus(ErrorCode::NotAllowed, message))
     }
+}
+
+/// By way of text, so that arguments are shown as they were written.
+fn one_member(name: &'static str, value: &(impl serde::Serialize + ?Sized)) -> Outcome {
+    let mut members = Members::default();
+    members.set(name, raw(value));
+    Outcome::Result(members.to_raw())
 }
 
 fn record(pending: &PendingApproval, from: &AgentRef, approve: bool) -> Record {

@@ -2,6 +2,8 @@
 //! on disk, because whoever decided is gone.
 
 use super::PendingApproval;
+use crate::host::HostLimits;
+use crate::task_owners::agent_of;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -35,11 +37,22 @@ pub struct Approvals {
 
 #[derive(Default)]
 struct State {
-    parked: BTreeMap<String, (PendingApproval, watch::Sender<Option<Verdict>>)>,
+    parked: BTreeMap<String, (Arc<PendingApproval>, watch::Sender<Option<Verdict>>)>,
     verdicts: BTreeMap<String, Verdict>,
 }
 
-pub struct TooMany(pub usize);
+/// Why one more can't wait.
+#[derive(Debug, thiserror::Error)]
+pub enum Full {
+    #[error("{0} calls wait for approval already")]
+    Calls(usize),
+    #[error("{1} calls of agent '{0}' wait for approval already")]
+    CallsOfAgent(String, usize),
+    #[error("the calls that wait for approval may have {0} bytes together, and with this one they would have more")]
+    Bytes(usize),
+    #[error("the calls of agent '{0}' that wait for approval may have {1} bytes together, and would have more")]
+    BytesOfAgent(String, usize),
+}
 
 pub enum Parking {
     Waits(Parked),
@@ -80,14 +93,12 @@ impl Approvals {
         Ok(Self { file: Some(file), state: Arc::new(Mutex::new(state)), ..Self::default() })
     }
 
-    pub(super) fn park(&self, pending: PendingApproval, most: usize) -> Result<Parking, TooMany> {
+    pub(super) fn park(&self, pending: Arc<PendingApproval>, limits: &HostLimits) -> Result<Parking, Full> {
         let mut state = self.lock();
         if let Some(verdict) = state.verdicts.get(&pending.id) {
             return Ok(Parking::Decided(verdict.clone()));
         }
-        if state.parked.len() >= most {
-            return Err(TooMany(most));
-        }
+        state.make_sure_of_room(&pending, limits)?;
         let (sender, verdict) = watch::channel(None);
         let id = pending.id.clone();
         state.parked.insert(id.clone(), (pending, sender));
@@ -95,10 +106,14 @@ impl Approvals {
     }
 
     /// The oldest first.
-    pub(super) fn list(&self) -> Vec<PendingApproval> {
-        let mut all: Vec<PendingApproval> = self.lock().parked.values().map(|(pending, _)| pending.clone()).collect();
+    pub(super) fn list(&self) -> Vec<Arc<PendingApproval>> {
+        let mut all: Vec<_> = self.lock().parked.values().map(|(pending, _)| Arc::clone(pending)).collect();
         all.sort_by_key(|pending| pending.since_ms);
         all
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<PendingApproval>> {
+        self.lock().parked.get(id).map(|(pending, _)| Arc::clone(pending))
     }
 
     /// Writes the decision, and only then lets the call know.
@@ -107,7 +122,7 @@ impl Approvals {
         id: &str,
         verdict: Verdict,
         is_own: impl Fn(&PendingApproval) -> bool,
-    ) -> Result<PendingApproval, DecideError> {
+    ) -> Result<Arc<PendingApproval>, DecideError> {
         let _turn = self.writing.lock().await;
         let (pending, all) = {
             let state = self.lock();
@@ -124,15 +139,9 @@ impl Approvals {
             }
             let mut all = state.verdicts.clone();
             all.insert(id.to_owned(), verdict.clone());
-            (pending.clone(), kept(all, verdict.at_ms))
+            (Arc::clone(pending), kept(all, verdict.at_ms))
         };
-        if let Some(file) = self.file.clone() {
-            let written = tokio::task::spawn_blocking({
-                let all = all.clone();
-                move || write(&file, &all)
-            });
-            written.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(DecideError::Write)?;
-        }
+        self.write(&all).await.map_err(DecideError::Write)?;
         let mut state = self.lock();
         state.verdicts = all;
         if let Some((_, waiting)) = state.parked.get(id) {
@@ -141,8 +150,48 @@ impl Approvals {
         Ok(pending)
     }
 
+    /// Forgets an approval, on disk first: the same request, should it come again, has to be asked for again.
+    pub(super) async fn use_up(&self, id: &str) -> io::Result<()> {
+        let _turn = self.writing.lock().await;
+        let mut all = self.lock().verdicts.clone();
+        all.remove(id);
+        self.write(&all).await?;
+        self.lock().verdicts = all;
+        Ok(())
+    }
+
+    async fn write(&self, verdicts: &BTreeMap<String, Verdict>) -> io::Result<()> {
+        let Some(file) = self.file.clone() else { return Ok(()) };
+        let verdicts = verdicts.clone();
+        let written = tokio::task::spawn_blocking(move || write(&file, &verdicts));
+        written.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// One agent may not keep all others from asking.
+    fn make_sure_of_room(&self, new: &PendingApproval, limits: &HostLimits) -> Result<(), Full> {
+        let agent = agent_of(&new.caller);
+        let all = || self.parked.values().map(|(pending, _)| pending);
+        let own = || all().filter(|pending| agent_of(&pending.caller) == agent);
+        let bytes = |of: usize| of + new.bytes();
+        if self.parked.len() >= limits.max_parked {
+            return Err(Full::Calls(limits.max_parked));
+        }
+        if own().count() >= limits.max_parked_per_agent {
+            return Err(Full::CallsOfAgent(agent.to_owned(), limits.max_parked_per_agent));
+        }
+        if bytes(own().map(|pending| pending.bytes()).sum()) > limits.max_parked_bytes_per_agent {
+            return Err(Full::BytesOfAgent(agent.to_owned(), limits.max_parked_bytes_per_agent));
+        }
+        if bytes(all().map(|pending| pending.bytes()).sum()) > limits.max_parked_bytes {
+            return Err(Full::Bytes(limits.max_parked_bytes));
+        }
+        Ok(())
     }
 }
 

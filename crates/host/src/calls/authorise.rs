@@ -129,6 +129,8 @@ impl Job {
             // The rules, or the tool itself, may have changed while it waited.
             self.authorise(key)?;
         }
+        // First the turn and then the place: who waits for its turn must not have what those before it wait for.
+        self.wait_for_turn().await?;
         let policy = &self.host.options.policy;
         self.places = tokio::select! {
             biased;

@@ -15,6 +15,7 @@ pub use legacy_client::keep_listening;
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
+use crate::held::CallIdentity;
 use crate::host::Host;
 use crate::running::Caller;
 use crate::server::Server;
@@ -42,6 +43,8 @@ pub struct Job {
     pub session: Option<(Arc<Session>, Turn)>,
     /// Under the policy's limits on concurrency.
     pub places: Vec<OwnedSemaphorePermit>,
+    /// It was not asked for because it continues a call that was. It must not begin one then.
+    pub continues: bool,
     /// Which era the server is spoken to in, once that is known.
     era: Option<Era>,
     begun: Instant,
@@ -55,6 +58,13 @@ pub struct Job {
 pub enum Stop {
     /// With this outcome.
     With(Outcome),
+    Cancelled,
+    /// Somebody else replies.
+    HandedOver,
+}
+
+/// Why a request has no outcome.
+pub enum NoAnswer {
     Cancelled,
     /// Somebody else replies.
     HandedOver,
@@ -85,6 +95,7 @@ impl Job {
             rpc,
             session,
             places: Vec::new(),
+            continues: false,
             era: None,
             begun: Instant::now(),
             entered: None,
@@ -104,12 +115,12 @@ impl Job {
         self.host.reply(&self.caller, &reply).await;
     }
 
-    /// The outcome itself; none if the request was cancelled.
-    pub async fn answer(mut self) -> Option<Outcome> {
+    /// The outcome itself.
+    pub async fn answer(mut self) -> Result<Outcome, NoAnswer> {
         match self.outcome().await {
-            Ok(outcome) | Err(Stop::With(outcome)) => Some(outcome),
-            Err(Stop::Cancelled) => self.past_limit(),
-            Err(Stop::HandedOver) => None,
+            Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
+            Err(Stop::Cancelled) => self.past_limit().ok_or(NoAnswer::Cancelled),
+            Err(Stop::HandedOver) => Err(NoAnswer::HandedOver),
         }
     }
 
@@ -151,6 +162,9 @@ impl Job {
         };
         let era = self.server.era_for(self.rpc.client.era, &eras);
         self.era = Some(era);
+        if self.continues && era != Era::Legacy {
+            return Err(failure::unknown_state().into());
+        }
         match (self.rpc.client.era, era) {
             (Era::Legacy, Era::Legacy) => pass_through::legacy(self, timeout).await,
             (Era::Modern, Era::Modern) => pass_through::modern(self, &eras, timeout).await,
@@ -184,6 +198,17 @@ impl Job {
 
     pub fn session_id(&self) -> SessionId {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
+    }
+
+    /// Known once the request has been decided about.
+    pub fn identity(&self) -> CallIdentity {
+        CallIdentity {
+            session: self.session_id(),
+            server: self.server.index,
+            method: self.rpc.method.clone(),
+            name: self.subject.name.clone(),
+            arguments: self.subject.args.clone(),
+        }
     }
 
     /// Waits until the session's earlier messages are on their way.

@@ -42,7 +42,7 @@ pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Resul
     if let Some(repetition) = Repetition::of(job.rpc.params.as_deref())? {
         let continuation =
             Continuation { caller: job.caller.clone(), envelope, repetition, places: std::mem::take(&mut job.places) };
-        let resumed = job.host.held.resume(&session.id, job.server.index, &job.rpc.method, continuation);
+        let resumed = job.host.held.resume(&job.identity(), continuation);
         return Err(resumed.map_or_else(|_| failure::unknown_state().into(), |()| Stop::HandedOver));
     }
     let permit = job.permit().await?;
@@ -175,7 +175,7 @@ impl HeldCall<'_> {
     async fn hold(&mut self) -> Result<(), Stop> {
         while !self.questions.is_empty() {
             let job = &mut *self.job;
-            let held = job.host.held.hold(&self.session.id, job.server.index, &job.rpc.method);
+            let held = job.host.held.hold(job.identity());
             let Some((state, continuation)) = held else {
                 let message = "too many calls wait for their clients to answer a server's questions";
                 return Err(failure::bus(ErrorCode::TooManyCalls, message).into());

@@ -27,7 +27,7 @@ async fn rig() -> (Rig, tempfile::TempDir) {
     (Rig::with(options(&state)).await, state)
 }
 
-async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker {
+pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker {
     rig.worker(AgentRef::new(name).with_role(role), ClientHello::modern()).await
 }
 
@@ -38,7 +38,7 @@ async fn ask(worker: &Worker, request: HostRequest) -> Reply {
 }
 
 /// What waits, once it is that many.
-async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
+pub async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
     let look = async {
         loop {
             let listed = ask(boss, HostRequest::ApprovalsList).await.result();
@@ -52,7 +52,7 @@ async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
     within("the calls that wait", look).await
 }
 
-async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
+pub async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
     let text = |name: &str| pending[name].as_str().expect("a text").to_owned();
     ask(worker, HostRequest::ApprovalsDecide(ApprovalDecision { id: text("id"), hash: text("hash"), approve })).await
 }
@@ -223,23 +223,31 @@ async fn a_call_that_waits_can_be_taken_back() {
 async fn not_more_wait_than_may() {
     let state = tempfile::tempdir().expect("a folder");
     let mut options = options(&state);
-    options.limits.max_parked = 1;
+    options.limits.max_parked = 3;
+    options.limits.max_parked_per_agent = 1;
+    options.limits.max_parked_bytes = 60;
+    options.limits.max_parked_bytes_per_agent = 40;
     let rig = Rig::with(options).await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let (large, other) = (agent(&rig, "v", "reader").await, agent(&rig, "u", "reader").await);
     let _first = add(&worker).await;
     waiting(&boss, 1).await;
-    assert_eq!(finish(add(&worker).await).await.error()["data"]["code"], "TB0415");
+    let refused = finish(add(&worker).await).await.error();
+    assert_eq!(refused["data"]["code"], "TB0415");
+    assert!(refused["message"].as_str().expect("words").contains("agent 'w'"), "{refused}");
+    let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
+    let refused = large.rpc("one", "tools/call", params(100)).await.error();
+    assert!(refused["message"].as_str().expect("words").contains("bytes together"), "{refused}");
+    let _second = large.start("one", "tools/call", params(20)).await;
+    waiting(&boss, 2).await;
+    let refused = other.rpc("one", "tools/call", params(20)).await.error();
+    assert!(refused["message"].as_str().expect("words").starts_with("the calls that wait"), "{refused}");
 }
 
-#[tokio::test]
-async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
-    let state = tempfile::tempdir().expect("a folder");
-    let mut options = options(&state);
-    options.policy = LivePolicy::new(set("[roles.reader]\nask = ['ask']\n[roles.boss]\napprove = true"));
-    let rig = Rig::with(options).await;
-    let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+/// A call of `ask` that was approved, and what its client has to answer.
+async fn asked_back(boss: &Worker, worker: &Worker) -> Value {
     let mut call = worker.start("one", "tools/call", json!({"name": "ask", "arguments": {}})).await;
-    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    decide(boss, &waiting(boss, 1).await[0], true).await.result();
     let first = loop {
         match within("a reply", call.next()).await.expect("a reply") {
             CallItem::Reply(reply) => break reply.expect("a reply"),
@@ -247,10 +255,115 @@ async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
         }
     };
     let first: Value = serde_json::from_slice(first.body.as_bytes()).expect("JSON");
-    let result = &first["rpc"]["result"];
+    first["rpc"]["result"].clone()
+}
+
+async fn asking_rig() -> (Rig, tempfile::TempDir) {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.policy = LivePolicy::new(set("[roles.reader]\nask = ['ask', 'add']\n[roles.boss]\napprove = true"));
+    (Rig::with(options).await, state)
+}
+
+#[tokio::test]
+async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
+    let (rig, _state) = asking_rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+    let result = asked_back(&boss, &worker).await;
     let key = result["inputRequests"].as_object().expect("requests").keys().next().expect("one").clone();
     let answer = json!({"action": "accept", "content": {"name": "x"}});
     let again = json!({"name": "ask", "arguments": {}, "requestState": result["requestState"],
         "inputResponses": {key: answer}});
     assert!(worker.rpc("one", "tools/call", again).await.text().contains("accept"));
+}
+
+#[tokio::test]
+async fn the_state_of_an_approved_call_approves_no_other() {
+    let (rig, _state) = asking_rig().await;
+    let (boss, mut worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
+    let state = asked_back(&boss, &worker).await["requestState"].clone();
+    let with_state =
+        |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "requestState": state});
+    let _other_tool = worker.start("one", "tools/call", with_state("add", json!({"a": 1, "b": 2}))).await;
+    waiting(&boss, 1).await;
+    let _other_arguments = worker.start("one", "tools/call", with_state("ask", json!({"a": 1}))).await;
+    waiting(&boss, 2).await;
+    // In the other era it would be a new call, and not an answer.
+    worker.hello = ClientHello::legacy(toolbus_mcp::raw(&json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "w", "version": "1"}})));
+    let _other_era = worker.start("one", "tools/call", with_state("ask", json!({}))).await;
+    waiting(&boss, 3).await;
+}
+
+#[tokio::test]
+async fn an_approval_is_used_up_by_its_call() {
+    let (rig, state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = add(&worker).await;
+    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    assert_eq!(finish(call).await.text(), "3");
+    assert_eq!(std::fs::read_to_string(state.path().join("approvals.json")).expect("decisions"), "{}");
+}
+
+#[tokio::test]
+async fn large_arguments_are_cut_in_the_list() {
+    let (rig, _state) = rig().await;
+    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let text = "x".repeat(100_000);
+    let params = json!({"name": "add", "arguments": {"a": 1, "b": 2, "c": text}});
+    let _call = worker.start("one", "tools/call", params).await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    assert!(pending.to_string().len() < 6000, "{}", pending.to_string().len());
+    assert_eq!(pending["arguments_bytes"], 100_020);
+    let id = pending["id"].as_str().expect("an id").to_owned();
+    let shown = ask(&boss, HostRequest::ApprovalsShow { id: id.clone() }).await.result();
+    assert_eq!(shown["approval"]["arguments"]["c"].as_str().map(str::len), Some(100_000));
+    assert_eq!(ask(&worker, HostRequest::ApprovalsShow { id: "none".into() }).await.error()["data"]["code"], "TB0404");
+    let guest = agent(&rig, "g", "guest").await;
+    assert_eq!(ask(&guest, HostRequest::ApprovalsShow { id }).await.error()["data"]["code"], "TB0403");
+}
+
+/// A call of `add` in the words of the original.
+async fn original_add(rig: &Rig, patience: Duration) -> Call {
+    let client = rig.client(AgentRef::new("old").with_role("reader")).await;
+    client.subscribe().await.expect("a mailbox");
+    let bus = client.into_multiplexed();
+    let body = Body::of(&json!({"op": "call", "tool": "add", "arguments": r#"{"a":1,"b":2}"#})).expect("JSON");
+    let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
+    let call = bus.start_call("host", message, patience).await.expect("a call");
+    // It lives as long as the test.
+    std::mem::forget(bus);
+    call
+}
+
+#[tokio::test]
+async fn an_originals_call_waits_no_longer_than_its_caller() {
+    let (rig, _state) = rig().await;
+    let boss = agent(&rig, "b", "boss").await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
+    let _call = original_add(&rig, Duration::from_millis(1500)).await;
+    waiting(&boss, 1).await;
+    waiting(&boss, 0).await;
+}
+
+#[tokio::test]
+async fn an_originals_call_that_waits_survives_a_restart_of_its_host() {
+    let (mut rig, _state) = rig().await;
+    let boss = agent(&rig, "b", "boss").await;
+    let reader = worker(&rig, Some("reader"), true).await;
+    let has_tools = |card: &toolbus_mcp::Card| card.servers.first().is_some_and(|server| !server.tools.is_empty());
+    rig.card(&reader, has_tools).await;
+    let mut call = original_add(&rig, PATIENCE).await;
+    waiting(&boss, 1).await;
+    rig.restart_host().await;
+    let pending = waiting(&boss, 1).await.remove(0);
+    decide(&boss, &pending, true).await.result();
+    let reply = loop {
+        match within("a reply", call.next()).await.expect("a reply") {
+            CallItem::Reply(reply) => break reply.expect("a reply"),
+            CallItem::Event(_) => {}
+        }
+    };
+    assert!(String::from_utf8_lossy(reply.body.as_bytes()).contains("\"success\":true"));
 }

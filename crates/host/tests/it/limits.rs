@@ -131,3 +131,20 @@ async fn the_originals_operations_are_held_to_the_same_rules() {
         assert!(reply.contains(expected), "{tool} {arguments}: {reply}");
     }
 }
+
+/// Whoever has a place must not wait for somebody of its session who waits for that place.
+#[tokio::test]
+async fn calls_of_one_session_do_not_wait_for_each_other() {
+    let rules = "[roles.reader]\nallow = ['**']\n[limits.'{add,slow}']\nconcurrency = 1\n\
+                 [limits.'{echo,add}']\nconcurrency = 1";
+    let (rig, worker) = reader(rules).await;
+    let hello = worker.hello.clone();
+    let other = rig.worker(AgentRef::new("v").with_role("reader"), hello).await;
+    let slow = begun(&other).await;
+    let add = worker.start("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}})).await;
+    let mut echo = worker.start("one", "tools/call", json!({"name": "echo", "arguments": {}})).await;
+    assert!(tokio::time::timeout(Duration::from_millis(300), echo.next()).await.is_err(), "it comes after add");
+    other.cancel("one", &slow.id()).await;
+    assert_eq!(finish(add).await.text(), "3");
+    finish(echo).await.text();
+}

@@ -19,6 +19,7 @@ use toolbus_protocol::{Body, InboxKind, InboxMessage};
 #[command(after_help = "\
 Examples:
   toolbus approvals
+  toolbus approvals show 7c0e1f
   toolbus approvals approve 7c0e1f
   toolbus approvals deny 7c0e1f")]
 pub struct ApprovalsArgs {
@@ -32,6 +33,11 @@ pub struct ApprovalsArgs {
 enum What {
     /// Show the calls that wait.
     List,
+    /// Show one call with all of its arguments.
+    Show {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
     /// Let a call run.
     Approve {
         /// The id of the call, or as much of it as is needed.
@@ -46,7 +52,7 @@ enum What {
 
 /// A host that is there answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Arguments in the table are cut here; `--json` has them all.
+/// Arguments below the table are cut here; `show` has them all.
 const SHOWN_ARGUMENTS: usize = 200;
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +65,11 @@ struct Pending {
     method: String,
     name: String,
     arguments: Option<Raw>,
+    /// Of arguments that are too long for a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arguments_begin: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arguments_bytes: Option<u64>,
     caller: String,
     role: Option<String>,
     rule: String,
@@ -70,6 +81,7 @@ pub async fn run(args: ApprovalsArgs) -> Result<(), Failure> {
     let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
     let done = match &args.what {
         None | Some(What::List) => list(&client, args.reach.json).await,
+        Some(What::Show { id }) => show(&client, id, args.reach.json).await,
         Some(What::Approve { id }) => decide(&client, id, true, args.reach.json).await,
         Some(What::Deny { id }) => decide(&client, id, false, args.reach.json).await,
     };
@@ -100,22 +112,48 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
     }
     let mut text = table(&rows, None);
     for pending in &all {
-        let arguments = escaped(pending.arguments.as_ref().map_or("{}", |arguments| arguments.get()));
+        let begin = pending.arguments_begin.as_deref();
+        let arguments = escaped(begin.unwrap_or(pending.arguments.as_ref().map_or("{}", |arguments| arguments.get())));
         let mut shown: String = arguments.chars().take(SHOWN_ARGUMENTS).collect();
-        if shown.len() < arguments.len() {
-            shown.push_str("… (--json shows all of it)");
+        if begin.is_some() || shown.len() < arguments.len() {
+            shown.push_str(&format!("… (all of it: toolbus approvals show {})", pending.id));
         }
         text.push_str(&format!("\n\n{}  {}\n  by {}", pending.id, shown, escaped(&pending.rule)));
     }
     print_line(&text)
 }
 
+async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(), Failure> {
+    let Pending { id, host, .. } = meant(client, id).await?;
+    let answer = ask(client, &host, HostRequest::ApprovalsShow { id }).await?;
+    let members = Members::of(Some(&answer)).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let call = members.get("approval").map_or("null", |call| call.get());
+    if as_json {
+        return print_line(call);
+    }
+    let call: Pending = serde_json::from_str(call).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let arguments = call.arguments.as_ref().map_or("{}", |arguments| arguments.get());
+    let (tool, caller) = (format!("{}/{}", call.server, call.name), escaped(&call.caller));
+    print_line(&format!(
+        "{}  {} of {caller}\n{}\n  by {}",
+        call.id,
+        escaped(&tool),
+        escaped(arguments),
+        escaped(&call.rule)
+    ))
+}
+
+/// The one call that waits under that id, or one that begins so.
+async fn meant(client: &MultiplexedClient, id: &str) -> Result<Pending, Failure> {
+    let mut meant = waiting(client).await?.into_iter().filter(|pending| pending.id.starts_with(id));
+    match (meant.next(), meant.next()) {
+        (Some(pending), None) => Ok(pending),
+        _ => Err(Failure::NoApproval { id: id.to_owned() }),
+    }
+}
+
 async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bool) -> Result<(), Failure> {
-    let all = waiting(client).await?;
-    let mut meant = all.into_iter().filter(|pending| pending.id.starts_with(id));
-    let (Some(pending), None) = (meant.next(), meant.next()) else {
-        return Err(Failure::NoApproval { id: id.to_owned() });
-    };
+    let pending = meant(client, id).await?;
     // Bound to what was listed: if the call under this id were another one by now, the host would refuse.
     let decision = ApprovalDecision { id: pending.id.clone(), hash: pending.hash.clone(), approve };
     ask(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
@@ -126,20 +164,36 @@ async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bo
     })
 }
 
-/// What waits at all hosts that are there, the oldest first.
+/// What waits at all hosts that are there, the oldest first. A host that can't be asked hides no other.
 async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
     let hosts = client.client().hosts(&BTreeMap::new()).await?;
-    let mut all = Vec::new();
+    let (mut all, mut answered, mut failed) = (Vec::new(), false, None);
     for host in hosts.iter().filter(|host| host.online) {
-        let answer = ask(client, &host.id, HostRequest::ApprovalsList).await?;
-        let members = Members::of(Some(&answer)).map_err(|error| Failure::BadReply(error.to_string()))?;
-        let approvals = members.get("approvals").map_or("[]", |approvals| approvals.get());
-        let of_host: Vec<Pending> =
-            serde_json::from_str(approvals).map_err(|error| Failure::BadReply(error.to_string()))?;
-        all.extend(of_host.into_iter().map(|pending| Pending { host: host.id.to_string(), ..pending }));
+        match waiting_at(client, &host.id).await {
+            Ok(of_host) => {
+                answered = true;
+                all.extend(of_host);
+            }
+            Err(failure) => {
+                eprintln!("warning: host {} was left out: {failure}", escaped(&host.id));
+                failed = failed.or(Some(failure));
+            }
+        }
+    }
+    if let Some(failure) = failed.filter(|_| !answered) {
+        return Err(failure);
     }
     all.sort_by_key(|pending| pending.since_ms);
     Ok(all)
+}
+
+async fn waiting_at(client: &MultiplexedClient, host: &str) -> Result<Vec<Pending>, Failure> {
+    let bad = |error: &dyn std::fmt::Display| Failure::BadReply(error.to_string());
+    let answer = ask(client, host, HostRequest::ApprovalsList).await?;
+    let members = Members::of(Some(&answer)).map_err(|error| bad(&error))?;
+    let approvals = members.get("approvals").map_or("[]", |approvals| approvals.get());
+    let of_host: Vec<Pending> = serde_json::from_str(approvals).map_err(|error| bad(&error))?;
+    Ok(of_host.into_iter().map(|pending| Pending { host: host.to_owned(), ..pending }).collect())
 }
 
 async fn ask(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
