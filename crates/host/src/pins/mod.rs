@@ -21,6 +21,9 @@ use toolbus_upstream::PinMode;
 pub const PINS_FILE: &str = "pins.json";
 pub const LOCK_FILE: &str = "toolbus.lock";
 
+/// Members of a tool's definition that one era has and the other has not: how it may be run as a task.
+const ERA_MEMBERS: &[&str] = &["execution"];
+
 /// Where pins are kept and what counts.
 #[derive(Debug, Clone, Default)]
 pub struct PinOptions {
@@ -191,6 +194,18 @@ enum Verdict {
     StillHeld,
 }
 
+/// Compares canonical texts, without the members that only one era knows.
+fn is_same_but_for_the_era(one: &RawValue, other: &str) -> bool {
+    let without = |text: &str| {
+        let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+        let members = value.as_object_mut()?;
+        ERA_MEMBERS.iter().for_each(|name| drop(members.remove(*name)));
+        let text = RawValue::from_string(value.to_string()).ok()?;
+        Some(canonical(&text).to_string())
+    };
+    without(one.get()).is_some_and(|one| without(other).is_some_and(|other| one == other))
+}
+
 fn name_of(tool: &RawValue) -> Option<String> {
     Members::of(Some(tool)).ok()?.text("name")
 }
@@ -251,8 +266,10 @@ impl State {
             self.unwritten |= was_held || !known;
             return Verdict::Approved;
         }
-        // A server may describe a tool in one way to each era; each is pinned when it is first seen.
-        let is_first = pin.approved.is_empty() || (era.is_some() && pin.approved.iter().all(|known| known.era != era));
+        // What a server says in another era is pinned by itself only if it says the same: nobody has looked at it yet.
+        let is_same = || pin.approved.iter().any(|known| is_same_but_for_the_era(&known.definition, &text));
+        let is_new_era = era.is_some() && pin.approved.iter().all(|known| known.era != era);
+        let is_first = pin.approved.is_empty() || (is_new_era && is_same());
         if mode == PinMode::FirstUse && is_first && pin.held.is_none() {
             pin.approved.push(Approved { hash: hash.clone(), era, since, definition: definition() });
             self.unwritten = true;
