@@ -22,4 +22,4 @@ pub use error::AuditError;
 pub use log::{AuditLog, AuditOptions};
 pub use record::{CallEnd, Caller, Record, Subject};
 pub use tail::Tail;
-pub use verify::{Problem, Report, verify};
+pub use verify::{MOST_SCARS, Problem, Report, verify};

@@ -21,10 +21,18 @@ pub struct Report {
     pub repairs: u64,
     /// Records that the log says are missing, because they came faster than they could be written.
     pub missed: u64,
+    /// The first thing that is wrong.
     pub problem: Option<Problem>,
+    /// What else is: scars that the log itself tells of, up to [`MOST_SCARS`], and at last what ended the check.
+    pub others: Vec<Problem>,
+    /// All of the scars.
+    pub scars: u64,
 }
 
-/// The first thing that is wrong.
+/// Of more, only the number is told.
+pub const MOST_SCARS: u64 = 100;
+
+/// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// A file of the folder, and where there is one, the number of its line.
@@ -54,6 +62,22 @@ pub fn verify(folder: &Path, expect: Option<&str>) -> Result<Report, AuditError>
     Ok(Check::run(folder, expect)?.report)
 }
 
+impl Report {
+    fn add(&mut self, problem: Problem) {
+        match self.problem {
+            None => self.problem = Some(problem),
+            Some(_) => self.others.push(problem),
+        }
+    }
+
+    fn add_scar(&mut self, scar: Problem) {
+        self.scars += 1;
+        if self.scars <= MOST_SCARS {
+            self.add(scar);
+        }
+    }
+}
+
 struct Check<'a> {
     head: Option<Head>,
     expect: Option<&'a str>,
@@ -79,6 +103,8 @@ impl<'a> Check<'a> {
             repairs: 0,
             missed: 0,
             problem: None,
+            others: Vec::new(),
+            scars: 0,
         };
         let mut check = Self {
             head: head.clone().ok().flatten(),
@@ -94,13 +120,15 @@ impl<'a> Check<'a> {
         for (index, number) in numbers.iter().copied().enumerate() {
             let is_last = index + 1 == numbers.len();
             if let Err(problem) = check.file(folder, number, before, is_last)? {
-                check.report.problem = Some(problem);
+                check.report.add(problem);
                 return Ok(check);
             }
             before = Some(number);
         }
         check.report.last_hash = check.link.hash.clone();
-        check.report.problem = check.ends(head, numbers.last().copied()).err();
+        if let Err(problem) = check.ends(head, numbers.last().copied()) {
+            check.report.add(problem);
+        }
         Ok(check)
     }
 
@@ -126,14 +154,17 @@ impl<'a> Check<'a> {
                 return Ok(Err(problem(what.to_owned())));
             };
             let read = std::str::from_utf8(line).map_err(|_| "it is not text".to_owned()).and_then(Line::read);
-            if let Err(what) = read.and_then(|line| self.line(line, number)) {
-                return Ok(Err(problem(what)));
+            match read.and_then(|line| self.line(line, number)) {
+                Ok(None) => {}
+                Ok(Some(scar)) => self.report.add_scar(problem(scar)),
+                Err(what) => return Ok(Err(problem(what))),
             }
         }
         Ok(Ok(()))
     }
 
-    fn line(&mut self, line: Line, number: u64) -> Result<(), String> {
+    /// With the scar that the line tells of. The lines behind it are as good as any.
+    fn line(&mut self, line: Line, number: u64) -> Result<Option<String>, String> {
         if self.report.lines == 0 && line.seq > 1 {
             self.link = Link { seq: line.seq - 1, hash: line.prev.clone() };
             self.needed = Some((files::file_name(number.saturating_sub(1)), self.link.clone()));
@@ -141,11 +172,12 @@ impl<'a> Check<'a> {
         line.follows(&self.link)?;
         self.link = line.link();
         self.report.lines += 1;
+        let mut scar = None;
         match line.event.as_str() {
             "removed" => self.removed(&line),
-            "recovered" if line.head_missing => return Err("the head was missing when the log was opened".to_owned()),
+            "recovered" if line.head_missing => scar = Some("the head was missing when the log was opened".to_owned()),
             "recovered" if line.lost > 0 => {
-                return Err(format!("{} lines before it were gone when the log was opened", line.lost));
+                scar = Some(format!("{} lines before it were gone when the log was opened", line.lost));
             }
             "recovered" => self.report.repairs += 1,
             "missed" => self.report.missed += line.count,
@@ -160,7 +192,7 @@ impl<'a> Check<'a> {
             self.head_seen = true;
         }
         self.expected_seen |= self.expect == Some(line.hash.as_str());
-        Ok(())
+        Ok(scar)
     }
 
     /// Files that the log itself has removed need not be there.

@@ -6,7 +6,7 @@ use crate::pointer::{ArgumentsProblem, Found};
 use crate::question::{Arguments, Decision, Effect, Item, Question, Reason};
 use crate::rule::Rule;
 use crate::set::{PolicySet, Role};
-use crate::shapes::other_address;
+use crate::shapes::{OtherAddresses, other_addresses};
 
 impl PolicySet {
     pub fn decide(&self, question: &Question<'_>) -> Decision<'_> {
@@ -23,7 +23,8 @@ impl PolicySet {
         limits.extend(role.and_then(|role| self.role(role)).and_then(|role| role.limit.as_ref()));
         if !self.limits.is_empty() {
             let mut ids = self.limit_index.matching(server, name);
-            if let Some(other) = other_name(item) {
+            let OtherAddresses { other, without_query } = other_names(item);
+            for other in [other, without_query].into_iter().flatten() {
                 ids.extend(self.limit_index.matching(server, &other));
             }
             ids.sort_unstable();
@@ -41,7 +42,7 @@ impl PolicySet {
             let sees = role.sees(question.server);
             return if sees { (Effect::Allow, Reason::SomeRule) } else { (Effect::Deny, Reason::NoRule) };
         };
-        let matching = Matching::find(role, question.server, name, other_name(question.item).as_deref());
+        let matching = Matching::find(role, question.server, name, &other_names(question.item));
         let document = match question.arguments {
             // A resource is read by its address alone.
             _ if matches!(question.item, Item::Resource(_)) => "{}",
@@ -53,34 +54,41 @@ impl PolicySet {
     }
 }
 
-/// What a resource's address also means; both have to be allowed.
-fn other_name(item: Item<'_>) -> Option<String> {
+/// What a resource's address also means.
+fn other_names(item: Item<'_>) -> OtherAddresses {
     match item {
-        Item::Resource(uri) => other_address(uri),
-        _ => None,
+        Item::Resource(uri) => other_addresses(uri),
+        _ => OtherAddresses::default(),
     }
 }
 
 /// The rules that are about a name, conditions aside.
 struct Matching<'p> {
     role: &'p Role,
-    /// With whether every reading of the name matches, or only one of two. In the order of the file.
+    /// With whether every reading of the name matches, or only some. In the order of the file.
     rules: Vec<(&'p Rule, Holds)>,
 }
 
 type Outcome<'p> = (Effect, Reason<'p>);
 
 impl<'p> Matching<'p> {
-    fn find(role: &'p Role, server: &str, name: &str, other: Option<&str>) -> Self {
-        let mut ids = role.index.matching(server, name);
-        ids.sort_unstable();
-        let Some(other) = other else {
-            return Self { role, rules: ids.into_iter().map(|id| (&role.rules[id], Holds::Yes)).collect() };
+    fn find(role: &'p Role, server: &str, name: &str, others: &OtherAddresses) -> Self {
+        let matching = |name: &str| {
+            let mut ids = role.index.matching(server, name);
+            ids.sort_unstable();
+            ids
         };
-        let mut others = role.index.matching(server, other);
-        others.sort_unstable();
-        let in_both = |id: &usize| ids.binary_search(id).is_ok() && others.binary_search(id).is_ok();
-        let mut all = [ids.as_slice(), others.as_slice()].concat();
+        let ids = matching(name);
+        if *others == OtherAddresses::default() {
+            return Self { role, rules: ids.into_iter().map(|id| (&role.rules[id], Holds::Yes)).collect() };
+        }
+        let in_other = others.other.as_deref().map(matching);
+        let without_query = others.without_query.as_deref().map(matching).unwrap_or_default();
+        let in_both = |id: &usize| {
+            let in_other = in_other.as_ref().is_none_or(|others| others.binary_search(id).is_ok());
+            in_other && ids.binary_search(id).is_ok()
+        };
+        let mut all = [ids.as_slice(), in_other.as_deref().unwrap_or_default(), &without_query].concat();
         all.sort_unstable();
         all.dedup();
         let rules = all.iter().map(|id| (&role.rules[*id], if in_both(id) { Holds::Yes } else { Holds::Maybe }));

@@ -11,13 +11,39 @@ struct Plain<'a> {
     segments: Vec<Cow<'a, str>>,
 }
 
+/// What else an address may mean.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OtherAddresses {
+    /// As likely as the address itself.
+    pub other: Option<String>,
+    /// Without its query: to some servers the same. An `allow` may be about the query, so this counts for what is
+    /// stricter only.
+    pub without_query: Option<String>,
+}
+
+pub fn other_addresses(uri: &str) -> OtherAddresses {
+    let other = other_address(uri);
+    let plainest = other.as_deref().unwrap_or(uri);
+    let without_query = plainest.split_once('?').map(|(address, _)| address.to_owned());
+    OtherAddresses { without_query, other }
+}
+
 /// Another address that is meant by this one, if there is any.
-pub fn other_address(uri: &str) -> Option<String> {
+fn other_address(uri: &str) -> Option<String> {
     if is_plain(uri) && !uri.contains('#') && !has_odd_scheme(uri) {
         return None;
     }
     let text = decoded(uri).replace('\\', "/");
-    let plain = Plain::of(&text);
+    // What stands behind these is no part of the path. Files have no query.
+    let (scheme, _) = split_scheme(&text);
+    let is_file = scheme.is_some_and(is_file);
+    let text = text.split('#').next().unwrap_or_default();
+    let (text, query) = match text.split_once('?') {
+        Some((text, _)) if is_file => (text, None),
+        Some((text, query)) => (text, Some(query)),
+        None => (text, None),
+    };
+    let plain = Plain::of(text);
     let floor = if plain.scheme.is_some() { 3 } else { 0 };
     let mut parts: Vec<Cow<'_, str>> = Vec::new();
     for segment in plain.segments {
@@ -30,13 +56,22 @@ pub fn other_address(uri: &str) -> Option<String> {
             parts.push(segment);
         }
     }
-    let rest = parts.join("/");
-    let other = match plain.scheme {
-        Some(scheme) => format!("{scheme}:{rest}"),
-        None => rest,
-    };
-    let other = other.split('#').next().unwrap_or_default();
-    (other != uri).then(|| other.to_owned())
+    // A file is one of this machine, whatever host is named.
+    if is_file && let Some(authority) = parts.get_mut(2) {
+        *authority = "".into();
+    }
+    let mut other = parts.join("/");
+    if let Some(scheme) = plain.scheme {
+        other = format!("{scheme}:{other}");
+    }
+    if let Some(query) = query {
+        other = format!("{other}?{query}");
+    }
+    (other != uri).then_some(other)
+}
+
+fn is_file(scheme: &str) -> bool {
+    scheme.eq_ignore_ascii_case("file")
 }
 
 /// How a text that is tested as a path can be read.
@@ -114,13 +149,13 @@ fn lower(text: &str) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }
 }
 
-/// Capitals in scheme or host, `file:/x`, `file://localhost/x`.
+/// Capitals in scheme or host, `file:/x`, `file://host/x`, `file:///x?y`.
 fn has_odd_scheme(uri: &str) -> bool {
     let (Some(scheme), rest) = split_scheme(uri) else { return false };
     let authority = rest.strip_prefix("//").map(|rest| &rest[..rest.find('/').unwrap_or(rest.len())]);
     scheme.bytes().any(|byte| byte.is_ascii_uppercase())
         || authority.is_none_or(|authority| authority.bytes().any(|byte| byte.is_ascii_uppercase()))
-        || (scheme == "file" && authority != Some(""))
+        || (scheme == "file" && (authority != Some("") || rest.contains('?')))
 }
 
 /// Whether nothing in it could be read in another way. The usual case, and quickly seen.

@@ -70,6 +70,22 @@ async fn a_cut_tail_shows_even_after_the_log_was_continued() {
 }
 
 #[tokio::test]
+async fn behind_a_scar_every_change_shows_too() {
+    let folder = log().await;
+    for _ in 0..2 {
+        edit(&files(folder.path()).pop().expect("a file"), |lines| drop(lines.pop()));
+        write(folder.path(), 3, &SMALL).await;
+    }
+    let report = checked(folder.path());
+    assert_eq!((report.scars, report.others.len()), (2, 1));
+    let last = files(folder.path()).pop().expect("a file");
+    edit(&last, |lines| lines[0] = lines[0].replacen("seq", "sEq", 1));
+    let report = checked(folder.path());
+    assert_eq!((report.scars, report.others.len()), (2, 2), "{report:?}");
+    assert!(last.ends_with(&report.others[1].file), "{report:?}");
+}
+
+#[tokio::test]
 async fn a_missing_head_shows_even_after_the_log_was_continued() {
     let folder = log().await;
     fs::remove_file(folder.path().join("head.json")).expect("removed");

@@ -86,3 +86,20 @@ fn problems_are_bounded() {
     assert_eq!(problems.len(), MOST_PROBLEMS + 1);
     assert_eq!(problems.last().map(String::as_str), Some("and 4980 more problems"));
 }
+
+#[test]
+fn only_what_the_server_says_now_lifts_a_hold() {
+    let pins = Arc::new(Pins::in_memory());
+    let catalog = Catalog::new(&[config("one", None)]).with_pins(Arc::clone(&pins));
+    catalog.set_up(0, eras(), tools(&["a"]), vec![]);
+    let server = PinnedServer { name: "one", mode: None };
+    // A page for some worker, newer than the catalog.
+    assert!(pins.holds_back(server, Some(Era::Legacy), "a", &raw(&json!({"name": "a", "description": "other"}))));
+    assert_eq!(shown(&catalog.card(None, &PolicySet::everyone()))[0], [""; 0]);
+    catalog.look_again();
+    catalog.set_down(0, "gone".to_owned(), vec![]);
+    catalog.card(None, &PolicySet::everyone());
+    assert!(pins.is_held(server, "a"), "an old list has lifted the hold");
+    catalog.set_up(0, eras(), tools(&["a"]), vec![]);
+    assert_eq!((shown(&catalog.card(None, &PolicySet::everyone()))[0].len(), pins.is_held(server, "a")), (1, false));
+}

@@ -92,6 +92,7 @@ impl Catalog {
         self.change(server, |entry| {
             (entry.state, entry.down) = (ServerState::Up, None);
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
+            self.pins.look_at(entry.pinned(), entry.era(), &entry.lists);
         });
     }
 
@@ -180,6 +181,7 @@ impl Catalog {
     pub fn look_again(&self) {
         let mut state = self.lock();
         for entry in &mut state.entries {
+            self.pins.release_approved(entry.pinned());
             entry.held_back = self.held_back(entry);
         }
         let (owners, problems) = sort_out(&state.entries);
@@ -189,8 +191,7 @@ impl Catalog {
     }
 
     fn held_back(&self, entry: &Entry) -> Vec<String> {
-        let server = PinnedServer { name: &entry.name, mode: entry.pin };
-        self.pins.held_of(server, entry.era(), &entry.lists)
+        self.pins.hidden_of(entry.pinned(), entry.era(), &entry.lists)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -211,6 +212,10 @@ impl Entry {
             pin: config.pin,
             held_back: Vec::new(),
         }
+    }
+
+    fn pinned(&self) -> PinnedServer<'_> {
+        PinnedServer { name: &self.name, mode: self.pin }
     }
 
     /// In which the lists were read: the later one, where the server has both.

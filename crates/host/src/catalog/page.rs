@@ -32,10 +32,13 @@ pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
 }
 
 impl Viewer<'_> {
-    /// The result of a list request as this viewer gets it. Cursors stay as they are; a page may end up empty.
+    /// The result of a list request, fresh from the server, as this viewer gets it. Cursors stay as they are; a page may end up empty.
     pub fn page(&self, kind: ListKind, result: Raw) -> Result<Raw, MembersError> {
         let (mut members, items) = Members::with_items(result.get(), kind.items())?;
         let Some(items) = items else { return Ok(result) };
+        if kind == ListKind::Tools {
+            self.look_at(&items);
+        }
         let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
         let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
         // What one role may see must not be kept for another.
@@ -49,6 +52,19 @@ impl Viewer<'_> {
             members.set("cacheScope", raw("private"));
         }
         Ok(members.to_raw())
+    }
+
+    /// What the server says of its tools now counts, whoever asked and whatever they may see of it.
+    fn look_at(&self, tools: &[&RawValue]) {
+        for tool in tools {
+            if let Some(name) = toolbus_mcp::member_text(tool, ListKind::Tools.key()) {
+                self.pins.holds_back(self.pinned(), self.era, &name, tool);
+            }
+        }
+    }
+
+    fn pinned(&self) -> PinnedServer<'_> {
+        PinnedServer { name: self.server, mode: self.pin }
     }
 
     /// Whether there are arguments with which it might be called.
@@ -65,8 +81,7 @@ impl Viewer<'_> {
         if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
             return None;
         }
-        let server = PinnedServer { name: self.server, mode: self.pin };
-        if kind == ListKind::Tools && self.pins.holds_back(server, self.era, &own, item) {
+        if kind == ListKind::Tools && self.pins.hides(self.pinned(), self.era, &own, item) {
             return None;
         }
         if prefix.is_none() {

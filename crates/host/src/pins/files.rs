@@ -107,13 +107,16 @@ impl PinFile {
                     known.approved.push(approved.clone());
                 }
             }
-            let is_approved = |held: &Held| known.approved.iter().any(|approved| approved.hash == held.hash);
-            known.held = pin.held.clone().filter(|held| !is_approved(held));
+            known.held = pin.held.clone().filter(|held| !known.approves(&held.hash));
         }
     }
 }
 
 impl Pin {
+    pub(super) fn approves(&self, hash: &str) -> bool {
+        self.approved.iter().any(|approved| approved.hash == hash)
+    }
+
     /// Takes the definition that was held back as the approved one of its era. False if none is.
     pub fn approve(&mut self) -> bool {
         let Some(Held { hash, era, since, definition }) = self.held.take() else { return false };

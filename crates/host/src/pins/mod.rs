@@ -21,6 +21,9 @@ use toolbus_upstream::PinMode;
 pub const PINS_FILE: &str = "pins.json";
 pub const LOCK_FILE: &str = "toolbus.lock";
 
+/// Members of a tool's definition that one era has and the other has not: how it may be run as a task.
+const ERA_MEMBERS: &[&str] = &["execution"];
+
 /// Where pins are kept and what counts.
 #[derive(Debug, Clone, Default)]
 pub struct PinOptions {
@@ -84,16 +87,16 @@ impl Pins {
         self.options.lock_file.as_deref()
     }
 
-    /// Looks at a definition as the server gives it. True if it has to be held back.
+    /// Looks at a definition as the server gives it just now. True if it has to be held back. Only this sets a hold, or
+    /// lifts one without somebody's word.
     pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode == PinMode::Off {
             return false;
         }
         let mut state = self.lock();
-        let seen = state.seen.get(server.name).and_then(|tools| tools.get(tool)).into_iter().flatten();
-        if let Some(seen) = seen.into_iter().find(|seen| seen.era == era && *seen.text == *definition.get()) {
-            return seen.held;
+        if let Some(held) = state.verdict_on(server.name, era, tool, definition) {
+            return held;
         }
         let verdict = state.judge(server.name, mode, era, tool, definition);
         let held = !matches!(verdict, Verdict::Approved | Verdict::FirstSeen(_));
@@ -110,24 +113,52 @@ impl Pins {
         held
     }
 
-    /// The tools of a list that are held back, by the server's own names.
-    pub fn held_of(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) -> Vec<String> {
-        let held = lists.tools.iter().filter_map(|tool| {
-            let name = Members::of(Some(tool)).ok()?.text("name")?;
-            self.holds_back(server, era, &name, tool).then_some(name)
+    /// Looks at all tools of lists that were just read.
+    pub fn look_at(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) {
+        for tool in &lists.tools {
+            if let Some(name) = name_of(tool) {
+                self.holds_back(server, era, &name, tool);
+            }
+        }
+    }
+
+    /// Whether a definition that was looked at before is to be hidden. It may be older than what the server has now, so
+    /// it says nothing about a hold.
+    pub fn hides(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
+        let mode = server.mode.unwrap_or(self.options.mode);
+        if mode == PinMode::Off {
+            return false;
+        }
+        let state = self.lock();
+        if state.is_held(server.name, mode, tool) {
+            return true;
+        }
+        match state.verdict_on(server.name, era, tool, definition) {
+            Some(held) => held,
+            None => !state.approves(server.name, mode, tool, &sha256_hex(canonical(definition).as_bytes())),
+        }
+    }
+
+    /// The tools of a list that are hidden, by the server's own names.
+    pub fn hidden_of(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) -> Vec<String> {
+        let hidden = lists.tools.iter().filter_map(|tool| {
+            let name = name_of(tool)?;
+            self.hides(server, era, &name, tool).then_some(name)
         });
-        held.collect()
+        hidden.collect()
     }
 
     /// Whether calls of that tool are refused, by what was last seen of it.
     pub fn is_held(&self, server: PinnedServer<'_>, tool: &str) -> bool {
-        let state = self.lock();
-        let pin = state.known.pin(server.name, tool);
-        match server.mode.unwrap_or(self.options.mode) {
-            PinMode::Off => false,
-            PinMode::FirstUse => pin.is_some_and(|pin| pin.held.is_some()),
-            // What was never listed is not in the lock file either, whatever it is.
-            PinMode::Lock => pin.is_none_or(|pin| pin.held.is_some()) || !state.lock.has(server.name, tool),
+        let mode = server.mode.unwrap_or(self.options.mode);
+        self.lock().is_held(server.name, mode, tool)
+    }
+
+    /// Lifts the holds of definitions that somebody has approved since.
+    pub fn release_approved(&self, server: PinnedServer<'_>) {
+        let mode = server.mode.unwrap_or(self.options.mode);
+        if mode != PinMode::Off && self.lock().release_approved(server.name, mode) {
+            self.dirty.notify_one();
         }
     }
 
@@ -163,20 +194,70 @@ enum Verdict {
     StillHeld,
 }
 
+/// Compares canonical texts, without the members that only one era knows.
+fn is_same_but_for_the_era(one: &RawValue, other: &str) -> bool {
+    let without = |text: &str| {
+        let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+        let members = value.as_object_mut()?;
+        ERA_MEMBERS.iter().for_each(|name| drop(members.remove(*name)));
+        let text = RawValue::from_string(value.to_string()).ok()?;
+        Some(canonical(&text).to_string())
+    };
+    without(one.get()).is_some_and(|one| without(other).is_some_and(|other| one == other))
+}
+
+fn name_of(tool: &RawValue) -> Option<String> {
+    Members::of(Some(tool)).ok()?.text("name")
+}
+
 impl State {
+    /// What was said when this very text was last looked at; nothing, if another came after it.
+    fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue) -> Option<bool> {
+        let seen = self.seen.get(server)?.get(tool)?;
+        seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.held)
+    }
+
+    fn approves(&self, server: &str, mode: PinMode, tool: &str, hash: &str) -> bool {
+        match mode {
+            PinMode::Lock => self.lock.approves(server, tool, hash),
+            _ => self.known.pin(server, tool).is_some_and(|pin| pin.approves(hash)),
+        }
+    }
+
+    fn is_held(&self, server: &str, mode: PinMode, tool: &str) -> bool {
+        let pin = self.known.pin(server, tool);
+        match mode {
+            PinMode::Off => false,
+            PinMode::FirstUse => pin.is_some_and(|pin| pin.held.is_some()),
+            // What was never listed is not in the lock file either, whatever it is.
+            PinMode::Lock => pin.is_none_or(|pin| pin.held.is_some()) || !self.lock.has(server, tool),
+        }
+    }
+
+    /// True if there were any.
+    fn release_approved(&mut self, server: &str, mode: PinMode) -> bool {
+        let held = self.known.held().filter(|(of, _, _)| *of == server);
+        let hash = |pin: &Pin| pin.held.as_ref().map(|held| held.hash.clone());
+        let held: Vec<_> = held.filter_map(|(_, tool, pin)| Some((tool.to_owned(), hash(pin)?))).collect();
+        let mut any = false;
+        for (tool, hash) in held {
+            if self.approves(server, mode, &tool, &hash) {
+                any |= self.known.pin_mut(server, &tool).approve();
+            }
+        }
+        self.unwritten |= any;
+        any
+    }
+
     fn judge(&mut self, server: &str, mode: PinMode, era: Option<Era>, tool: &str, definition: &RawValue) -> Verdict {
         let text = canonical(definition);
         let hash = sha256_hex(text.as_bytes());
-        let in_lock = self.lock.approves(server, tool, &hash);
+        let approved = self.approves(server, mode, tool, &hash);
         let pin = self.known.pin_mut(server, tool);
-        let approved = match mode {
-            PinMode::Lock => in_lock,
-            _ => pin.approved.iter().any(|approved| approved.hash == hash),
-        };
         let since = jiff::Timestamp::now().to_string();
         let definition = || RawValue::from_string(text.to_string()).expect("canonical JSON is JSON");
         if approved {
-            let known = pin.approved.iter().any(|approved| approved.hash == hash);
+            let known = pin.approves(&hash);
             if !known {
                 pin.approved.retain(|approved| approved.era != era);
                 pin.approved.push(Approved { hash, era, since, definition: definition() });
@@ -185,8 +266,10 @@ impl State {
             self.unwritten |= was_held || !known;
             return Verdict::Approved;
         }
-        // A server may describe a tool in one way to each era; each is pinned when it is first seen.
-        let is_first = pin.approved.is_empty() || (era.is_some() && pin.approved.iter().all(|known| known.era != era));
+        // What a server says in another era is pinned by itself only if it says the same: nobody has looked at it yet.
+        let is_same = || pin.approved.iter().any(|known| is_same_but_for_the_era(&known.definition, &text));
+        let is_new_era = era.is_some() && pin.approved.iter().all(|known| known.era != era);
+        let is_first = pin.approved.is_empty() || (is_new_era && is_same());
         if mode == PinMode::FirstUse && is_first && pin.held.is_none() {
             pin.approved.push(Approved { hash: hash.clone(), era, since, definition: definition() });
             self.unwritten = true;

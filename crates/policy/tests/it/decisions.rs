@@ -74,6 +74,30 @@ fn no_detour_leads_out_of_an_allowed_folder_or_into_a_denied_one() {
 }
 
 #[test]
+fn no_question_mark_and_no_host_leads_around_a_deny() {
+    let set = set("[roles.r]\nallow = ['**']\ndeny = ['file:///etc/passwd', 'db://x/secret', 'note:secret']\n\
+         [roles.s]\nallow = ['file:///pub/a', 'db://x/get?id=*']");
+    let read = |role, uri| set.decide(&question(role, "f", Item::Resource(uri), Arguments::Absent)).effect;
+    for uri in [
+        "file:///etc/passwd?x",
+        "file:///etc/passwd?a/../b",
+        "file:///etc/passwd%3fx#y",
+        "file://elsewhere/etc/passwd",
+        "file://elsewhere/x/../etc/passwd?x",
+        "db://x/secret?x",
+        "db://x/./secret?x#y",
+        "db://x/secret#y?x",
+        "note:secret?x",
+    ] {
+        assert_eq!(read("r", uri), Effect::Deny, "{uri}");
+    }
+    assert_eq!(read("r", "db://x/other?secret"), Effect::Allow);
+    assert_eq!(read("s", "db://x/get?id=1"), Effect::Allow, "an allow may be about the query");
+    assert_eq!(read("s", "file:///pub/a?x"), Effect::Deny);
+    assert_eq!(read("s", "file://elsewhere/pub/a"), Effect::Deny);
+}
+
+#[test]
 fn a_detour_to_what_has_to_be_asked_for_has_to_be_asked_for() {
     let set =
         set("[roles.r]\nallow = [\"file:///**\"]\nask = [\"file:///etc/**\"]\n[roles.s]\nask = [\"file:///etc/**\"]");

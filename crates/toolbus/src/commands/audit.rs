@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_audit::{Report, Tail, verify};
+use toolbus_audit::{MOST_SCARS, Problem, Report, Tail, verify};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -102,7 +102,14 @@ fn expect(folders: &[PathBuf], reports: &mut [Report], hash: &str) -> Result<(),
 fn in_words(folder: &Path, report: &Report) -> String {
     let folder = folder.display();
     if let Some(problem) = &report.problem {
-        return format!("{folder}: PROBLEM\n  {problem}");
+        let mut text = format!("{folder}: PROBLEM");
+        for problem in [problem].into_iter().chain(&report.others) {
+            text.push_str(&format!("\n  {problem}"));
+        }
+        if report.scars > MOST_SCARS {
+            text.push_str(&format!("\n  {} more of what the log itself tells of", report.scars - MOST_SCARS));
+        }
+        return text;
     }
     let mut text = format!("{folder}: {} lines in {} files, unchanged", report.lines, report.files);
     if report.repairs > 0 {
@@ -116,10 +123,13 @@ fn in_words(folder: &Path, report: &Report) -> String {
 }
 
 fn as_json(folder: &Path, report: &Report) -> String {
-    let problem = report.problem.as_ref().map(|p| json!({"file": p.file, "line": p.line, "what": p.what}));
+    let shown = |p: &Problem| json!({"file": p.file, "line": p.line, "what": p.what});
+    let problem = report.problem.as_ref().map(shown);
+    let others: Vec<_> = report.others.iter().map(shown).collect();
     json!({
         "folder": folder, "lines": report.lines, "files": report.files, "last_hash": report.last_hash,
-        "repairs": report.repairs, "missed": report.missed, "problem": problem,
+        "repairs": report.repairs, "missed": report.missed, "problem": problem, "others": others,
+        "scars": report.scars,
     })
     .to_string()
 }

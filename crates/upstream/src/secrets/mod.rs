@@ -6,6 +6,7 @@ mod fetch;
 mod names;
 mod redact_json;
 mod redactor;
+mod unescape;
 
 pub use redactor::Redactor;
 

@@ -1,9 +1,11 @@
 //! Takes secrets out of text. Looking costs about as much as reading the text once; only where one is found, more.
 
 use super::redact_json;
+use super::unescape::Unescaped;
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What stands in its place.
@@ -13,6 +15,8 @@ pub(super) const REDACTED: &str = "[redacted]";
 const MIN_BYTES: usize = 6;
 /// Values that were replaced by newer ones are remembered too, up to this many in all.
 const MAX_SECRETS: usize = 512;
+/// How deep in JSON within strings of JSON secrets with quotes and backslashes are looked for.
+const MOST_LEVELS: usize = 4;
 /// A cut may leave the beginning of a secret; what is shorter gives nothing away.
 const MIN_REMNANT: usize = 4;
 
@@ -46,9 +50,9 @@ impl Redactor {
     }
 
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.matcher() {
-            Some(matcher) if matcher.is_match(text) => Cow::Owned(replaced(&matcher, text)),
-            _ => Cow::Borrowed(text),
+        match self.matcher().and_then(|matcher| without_secrets(&matcher, text)) {
+            Some(redacted) => Cow::Owned(redacted),
+            None => Cow::Borrowed(text),
         }
     }
 
@@ -67,8 +71,8 @@ impl Redactor {
     /// The same for a JSON-RPC message, which is one afterwards too.
     pub fn redact_message<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.matcher() {
-            Some(matcher) if matcher.is_match(text) => {
-                Cow::Owned(redact_json::redact(text, |part| matcher.is_match(part).then(|| replaced(&matcher, part))))
+            Some(matcher) if matcher.is_match(text) || may_have_escapes(text) => {
+                Cow::Owned(redact_json::redact(text, |part| without_secrets(&matcher, part)))
             }
             _ => Cow::Borrowed(text),
         }
@@ -79,25 +83,49 @@ impl Redactor {
     }
 }
 
-fn replaced(matcher: &AhoCorasick, text: &str) -> String {
+/// None, if there are none in it.
+fn without_secrets(matcher: &AhoCorasick, text: &str) -> Option<String> {
+    let mut places: Vec<Range<usize>> = matcher.find_iter(text).map(|found| found.range()).collect();
+    if may_have_escapes(text) {
+        let read = Unescaped::of(text);
+        places.extend(matcher.find_iter(&read.text).map(|found| read.place(found.range())));
+        places.sort_by_key(|place| place.start);
+    }
+    if places.is_empty() {
+        return None;
+    }
     let mut out = String::with_capacity(text.len());
-    matcher.replace_all_with(text, &mut out, |_, _, out| {
-        out.push_str(REDACTED);
-        true
-    });
-    out
+    let mut end = 0;
+    for place in places {
+        if place.start >= end {
+            out.push_str(&text[end..place.start]);
+            out.push_str(REDACTED);
+        }
+        end = end.max(place.end);
+    }
+    out.push_str(&text[end..]);
+    Some(out)
 }
 
-/// As it is, and as JSON writes it: with escapes, and by those who escape everything that is not ASCII.
+fn may_have_escapes(text: &str) -> bool {
+    text.contains("\\u")
+}
+
+/// As it is, and as JSON writes it: with escapes, and by those who escape everything that is not ASCII. The same for JSON
+/// that stands in a string of JSON.
 fn forms(secret: &str) -> Vec<String> {
-    let json = serde_json::to_string(secret).unwrap_or_default();
-    let json = json.trim_matches('"').to_owned();
-    let ascii: String = json.chars().map(|c| if c.is_ascii() { c.to_string() } else { escaped(c) }).collect();
     let mut forms = vec![secret.to_owned()];
-    for form in [json.replace('/', "\\/"), json, ascii] {
-        if !forms.contains(&form) {
-            forms.push(form);
+    let mut text = secret.to_owned();
+    for _ in 0..MOST_LEVELS {
+        let json = serde_json::to_string(&text).unwrap_or_default();
+        let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned();
+        let ascii: String = json.chars().map(|c| if c.is_ascii() { c.to_string() } else { escaped(c) }).collect();
+        for form in [json.replace('/', "\\/"), json.clone(), ascii] {
+            if !forms.contains(&form) {
+                forms.push(form);
+            }
         }
+        text = json;
     }
     forms
 }
@@ -158,5 +186,24 @@ mod tests {
         );
         check(r#"{"params": "p\u00e4ss\"wort\n"}"#, r#"{"params": "[redacted]\n"}"#);
         check(r#"{"result":{"ok":true}}"#, r#"{"result":{"ok":true}}"#);
+        // Where nothing else gives it away.
+        check(r#"{"params":{"x":"\u0073k-\u0063anary/1"}}"#, r#"{"params":{"x":"[redacted]"}}"#);
+        check(r#"{"params":{"x":"\u00fcber"}}"#, r#"{"params":{"x":"\u00fcber"}}"#);
+    }
+
+    #[test]
+    fn secrets_are_found_in_json_that_stands_in_a_string() {
+        let mut text = r#"{"a":"päss\"wort","b":"\u0073k-canary\/1"}"#.to_owned();
+        for level in 1..=3 {
+            let message = format!(r#"{{"params":{{"text":{}}}}}"#, serde_json::to_string(&text).expect("JSON"));
+            let redacted = redactor().redact_message(&message).into_owned();
+            let read: serde_json::Value = serde_json::from_str(&redacted).expect("JSON");
+            let mut inner = read["params"]["text"].as_str().expect("text").to_owned();
+            for _ in 1..level {
+                inner = serde_json::from_str(&inner).expect("JSON in JSON");
+            }
+            assert_eq!(inner, r#"{"a":"[redacted]","b":"[redacted]"}"#, "level {level}");
+            text = serde_json::to_string(&text).expect("JSON");
+        }
     }
 }
