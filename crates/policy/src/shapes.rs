@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// With the ports that go without saying.
+const WEB_PORTS: [(&str, &str); 5] = [("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443"), ("ftp", "21")];
+
 /// Percent signs may be encoded themselves; nobody decodes more often than this.
 const MOST_DECODINGS: usize = 3;
 
@@ -33,7 +36,7 @@ fn other_address(uri: &str) -> Option<String> {
     if is_plain(uri) && !uri.contains('#') && !has_odd_scheme(uri) {
         return None;
     }
-    let text = decoded(uri).replace('\\', "/");
+    let text = seen_by_readers(&decoded(uri));
     // What stands behind these is no part of the path. Files have no query.
     let (scheme, _) = split_scheme(&text);
     let is_file = scheme.is_some_and(is_file);
@@ -89,7 +92,7 @@ pub fn reading_of(path: &str) -> Reading {
     if is_plain(path) {
         return Reading::One;
     }
-    let text = decoded(path).replace('\\', "/");
+    let text = seen_by_readers(&decoded(path));
     if text.split('/').any(|segment| segment == "..") {
         return Reading::Detour;
     }
@@ -100,6 +103,13 @@ pub fn reading_of(path: &str) -> Reading {
         None => rest,
     };
     if other == path { Reading::One } else { Reading::Two(other) }
+}
+
+/// What readers of addresses make of a text before they look at its parts: one kind of slash, nothing invisible at its
+/// ends, and no tabs or line ends anywhere, so that `.<tab>.` is two dots.
+fn seen_by_readers(text: &str) -> String {
+    let trimmed = text.trim_matches(|c: char| c <= ' ');
+    trimmed.chars().filter(|c| !matches!(c, '\t' | '\r' | '\n')).map(|c| if c == '\\' { '/' } else { c }).collect()
 }
 
 impl<'a> Plain<'a> {
@@ -116,7 +126,8 @@ impl<'a> Plain<'a> {
             };
             let authority = lower(authority);
             let here = &**name == "file" && authority == "localhost";
-            segments.extend(["".into(), "".into(), if here { "".into() } else { authority }]);
+            let authority = if here { "".into() } else { plain_authority(name, authority) };
+            segments.extend(["".into(), "".into(), authority]);
             rest = path.strip_prefix('/').unwrap_or(path);
         } else if let Some(path) = rest.strip_prefix('/') {
             segments.push("".into());
@@ -131,6 +142,19 @@ impl<'a> Plain<'a> {
     }
 }
 
+/// On the web a host is the same with its usual port, with a user before it, and with a dot behind it.
+fn plain_authority<'a>(scheme: &str, authority: Cow<'a, str>) -> Cow<'a, str> {
+    let Some((_, port)) = WEB_PORTS.iter().find(|(web, _)| *web == scheme) else { return authority };
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, given) = match host.rsplit_once(':') {
+        Some((name, given)) if given.bytes().all(|byte| byte.is_ascii_digit()) => (name, given.trim_start_matches('0')),
+        _ => (host, ""),
+    };
+    let name = name.trim_end_matches('.');
+    let plain = if given.is_empty() || given == *port { name.to_owned() } else { format!("{name}:{given}") };
+    if plain == *authority { authority } else { plain.into() }
+}
+
 /// Only what has a path behind it is an address; `urn:x` and `a: b` are left alone.
 fn split_scheme(text: &str) -> (Option<&str>, &str) {
     match text.split_once(':') {
@@ -143,6 +167,13 @@ fn split_scheme(text: &str) -> (Option<&str>, &str) {
         }
         _ => (None, text),
     }
+}
+
+/// See [`seen_by_readers`].
+fn has_invisible_parts(text: &str) -> bool {
+    text.starts_with(|c: char| c <= ' ')
+        || text.ends_with(|c: char| c <= ' ')
+        || memchr::memchr3(b'\t', b'\r', b'\n', text.as_bytes()).is_some()
 }
 
 fn lower(text: &str) -> Cow<'_, str> {
@@ -160,7 +191,7 @@ fn has_odd_scheme(uri: &str) -> bool {
 
 /// Whether nothing in it could be read in another way. The usual case, and quickly seen.
 fn is_plain(text: &str) -> bool {
-    if memchr::memchr2(b'%', b'\\', text.as_bytes()).is_some() {
+    if memchr::memchr2(b'%', b'\\', text.as_bytes()).is_some() || has_invisible_parts(text) {
         return false;
     }
     let (scheme, rest) = split_scheme(text);
@@ -170,7 +201,8 @@ fn is_plain(text: &str) -> bool {
     let path = match (scheme, rest.strip_prefix("//")) {
         (Some(_), Some(rest)) => {
             let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
-            if authority.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            let is_odd = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'@' | b':');
+            if authority.bytes().any(is_odd) || authority.ends_with('.') {
                 return false;
             }
             &rest[authority.len()..]
@@ -250,6 +282,16 @@ mod tests {
         check_address("file:///etc/passwd#x", Some("file:///etc/passwd"));
         check_address("https://Example.COM/a", Some("https://example.com/a"));
         check_address("https://example.com/../a", Some("https://example.com/a"));
+        for odd in
+            ["file:///pub/.\t./etc", "file:///pub/..\n/etc", " file:///etc", "fi\rle:///etc", "\u{1}file:///etc\n"]
+        {
+            check_address(odd, Some("file:///etc"));
+        }
+        for odd in ["http://a.b:80/x", "http://a.b:0080/x", "http://a.b:/x", "http://u@a.b/x", "http://a.b./x"] {
+            check_address(odd, Some("http://a.b/x"));
+        }
+        check_address("http://a.b:8080/x", None);
+        check_address("db://user@host:1/x", None);
     }
 
     #[test]
@@ -262,6 +304,10 @@ mod tests {
             ("SELECT 100% of it", Reading::One),
             ("https://a.b/c", Reading::One),
             ("/tmp/..", Reading::Detour),
+            ("/tmp/.\t./a", Reading::Detour),
+            ("https://a.b/pub/.\n./c", Reading::Detour),
+            ("/tmp/a\n", two("/tmp/a")),
+            ("SELECT 1\nFROM x", two("SELECT 1FROM x")),
             ("..", Reading::Detour),
             ("/tmp/%2E./etc", Reading::Detour),
             ("/tmp/%252e%252e/etc", Reading::Detour),
