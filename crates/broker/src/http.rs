@@ -34,6 +34,8 @@ type Answer = Response<AppBody>;
 
 /// How long a connection to an application may rest between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// What the log shows of a host that somebody made up.
+const MOST_OF_A_HOST: usize = 100;
 /// How long answers may take to end when the server stops.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -161,7 +163,9 @@ async fn answer(request: Request<Incoming>, visitor: &Arc<Visitor>) -> Answer {
     if path != "/healthz"
         && let Err(code) = visitor.rules().check_host(&request)
     {
-        tracing::warn!(host = ?request.headers().get(HOST), code = code.code(), "a request was refused");
+        let host = request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+        let host: String = host.unwrap_or_default().chars().take(MOST_OF_A_HOST).collect();
+        tracing::warn!(?host, code = code.code(), "a request was refused");
         return refused(StatusCode::FORBIDDEN, code);
     }
     if let Some(app) = visitor.server.app_at(path) {

@@ -64,6 +64,8 @@ pub enum Failure {
     PlainText { address: SocketAddr },
     #[error("{0}")]
     Registry(#[from] toolbus_identity::RegistryError),
+    #[error("{} is there already", file.display())]
+    TokenFileInUse { file: PathBuf },
     #[error("{} holds something other than a token", file.display())]
     NotATokenFile { file: PathBuf },
     #[error("{} is there already", file.display())]
@@ -169,6 +171,9 @@ impl Failure {
             Self::PlainText { .. } => {
                 Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept it with --insecure")
             }
+            Self::TokenFileInUse { .. } => {
+                Some("choose another file, or take that one away: it may hold another agent's token")
+            }
             Self::NotATokenFile { .. } => Some("choose another file; this one is left as it is"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
@@ -224,7 +229,8 @@ impl Failure {
     }
 }
 
-pub const ROLE_HINT: &str = "act in a role that may use them, with --role or TOOLBUS_ROLE";
+pub const ROLE_HINT: &str = "[roles.NAME] in the host's toolbus.toml says what a role may use, and the token which role it \
+                             is; with a shared token, choose one with --role or TOOLBUS_ROLE";
 
 /// Whom the hosts have to do with.
 pub fn whom(role: Option<&str>) -> String {

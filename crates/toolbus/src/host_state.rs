@@ -67,7 +67,10 @@ impl StateArgs {
     pub fn root(&self) -> Result<PathBuf, Failure> {
         match &self.state {
             Some(state) => Ok(state.clone()),
-            None => self.data.clone().or_else(|| crate::config::local_broker().data).map_or_else(data_folder, Ok),
+            None => match &self.data {
+                Some(data) => Ok(data.clone()),
+                None => crate::config::local_broker()?.data.map_or_else(data_folder, Ok),
+            },
         }
     }
 

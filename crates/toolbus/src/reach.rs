@@ -20,19 +20,19 @@ const PROBE: Duration = Duration::from_secs(2);
 #[derive(Args)]
 pub struct BusArgs {
     /// Address of the broker. Default: the one of toolbus.toml here, or ws://127.0.0.1:7420/bus.
-    #[arg(long, env = "TOOLBUS_BROKER", value_name = "URL")]
+    #[arg(long, global = true, env = "TOOLBUS_BROKER", value_name = "URL")]
     broker: Option<String>,
     /// File with the token. Without it: TOOLBUS_TOKEN, or the token of a broker of this user on this machine.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Certificate to trust a wss:// broker by (PEM). Default: those of the system.
-    #[arg(long, env = "TOOLBUS_CA_CERT", value_name = "FILE")]
+    #[arg(long, global = true, env = "TOOLBUS_CA_CERT", value_name = "FILE")]
     ca_cert: Option<PathBuf>,
     /// Our certificate (PEM), for a wss:// broker that knows its clients by certificate.
-    #[arg(long, env = "TOOLBUS_CLIENT_CERT", requires = "client_key", value_name = "FILE")]
+    #[arg(long, global = true, env = "TOOLBUS_CLIENT_CERT", requires = "client_key", value_name = "FILE")]
     client_cert: Option<PathBuf>,
     /// Key of that certificate (PEM).
-    #[arg(long, env = "TOOLBUS_CLIENT_KEY", requires = "client_cert", value_name = "FILE")]
+    #[arg(long, global = true, env = "TOOLBUS_CLIENT_KEY", requires = "client_cert", value_name = "FILE")]
     client_key: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ pub struct ReachArgs {
     #[command(flatten)]
     bus: BusArgs,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub json: bool,
 }
 
@@ -87,11 +87,14 @@ impl BusArgs {
 
     /// The broker that is meant.
     pub fn url(&self) -> String {
-        self.broker.clone().unwrap_or_else(|| local_url(&local_broker()))
+        self.broker.clone().unwrap_or_else(|| local_url(&local_broker().unwrap_or_default()))
     }
 
     pub async fn connect(&self, who: LocalAgent, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
-        let local = local_broker();
+        let local = match local_broker() {
+            Err(failure) if self.broker.is_none() => return Err(failure.into()),
+            local => local.unwrap_or_default(),
+        };
         // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
         if self.broker.is_none() {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();

@@ -2,7 +2,7 @@
 //! notices within a moment.
 
 use super::{parse_duration, print_line};
-use crate::config::{LocalBroker, local_broker};
+use crate::config::local_broker;
 use crate::failure::Failure;
 use crate::folders;
 use crate::roles::role_without_rules;
@@ -116,24 +116,28 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
 }
 
 impl PlaceArgs {
-    fn data(&self, local: &LocalBroker) -> Result<PathBuf, Failure> {
-        match self.data.as_ref().or(local.data.as_ref()) {
+    fn data(&self) -> Result<PathBuf, Failure> {
+        match &self.data {
             Some(folder) => Ok(folder.clone()),
-            None => folders::data_folder(),
+            None => local_broker()?.data.map_or_else(folders::data_folder, Ok),
         }
     }
 }
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let local = local_broker();
-    let data = args.place.data(&local)?;
+    let data = args.place.data()?;
+    let roles = local_broker().unwrap_or_default().roles;
     let role = args.role.as_deref().unwrap_or(if args.host { HOST_ROLE } else { OPERATOR_ROLE });
     let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
     check_token_file(token_file.as_deref())?;
+    // What is in it may be another agent's only token.
+    if let Some(file) = args.token_file.as_ref().filter(|file| file.exists()) {
+        return Err(Failure::TokenFileInUse { file: file.clone() });
+    }
     let new = NewAgent { name: &args.name, role, host: args.host, operator: args.operator, lifetime: args.expires };
     let issued = AgentsFolder::new(&data).add(&new)?;
     if !args.host
-        && let Some(warning) = role_without_rules(role, &local.roles)
+        && let Some(warning) = role_without_rules(role, &roles)
     {
         eprintln!("{warning}");
     }
@@ -142,7 +146,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
 }
 
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
-    let data = args.place.data(&local_broker())?;
+    let data = args.place.data()?;
     let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
     check_token_file(token_file.as_deref())?;
     let issued = AgentsFolder::new(&data).rotate(&args.name, args.overlap, args.expires)?;
@@ -152,7 +156,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
-    let data = args.place.data(&local_broker())?;
+    let data = args.place.data()?;
     let is_new = AgentsFolder::new(&data).revoke(&args.name)?;
     if args.place.json {
         return print_line(&json!({"name": args.name, "revoked": true, "already": !is_new}).to_string());
@@ -162,7 +166,7 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let agents = AgentsFolder::new(args.place.data(&local_broker())?).list()?;
+    let agents = AgentsFolder::new(args.place.data()?).list()?;
     if args.place.json {
         let agents: Vec<Value> = agents.iter().map(as_json).collect();
         return print_line(&json!({"agents": agents}).to_string());
@@ -219,6 +223,9 @@ fn hand_over(
 /// Before anything is changed: a file that is something else is not to be lost.
 fn check_token_file(file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else { return Ok(()) };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unusable = |source| Failure::Write { file: file.to_owned(), source };
+    fs::metadata(folder).map_err(unusable)?;
     match fs::read_to_string(file) {
         // One word is a token of ours, or the original's.
         Ok(text) if text.split_whitespace().count() <= 1 && text.len() <= 4096 => Ok(()),

@@ -73,7 +73,7 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     let given = args.arguments.clone().map(read_arguments).transpose()?;
     let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), true).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
-    let tool = catalog.tool(&args.tool, args.role.as_deref())?;
+    let tool = catalog.tool(&args.tool, client.me().role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;
     // A result that can't be kept is found out about before there is one.
     let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };

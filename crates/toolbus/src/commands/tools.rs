@@ -26,11 +26,12 @@ pub struct ToolsArgs {
 pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
     let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), false).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    let role = client.me().role.map(|role| role.to_string());
     client.close().await;
     if args.reach.json {
         return print_line(&as_json(&catalog));
     }
-    print_line(&as_text(&catalog, args.role.as_deref(), terminal_width()))
+    print_line(&as_text(&catalog, role.as_deref(), terminal_width()))
 }
 
 fn as_json(catalog: &Catalog) -> String {

@@ -134,14 +134,13 @@ fn auth_of(file: &Path, text: &str) -> Result<AuthConfig, ConfigFailure> {
     read_auth(text, folder).map_err(|error| ConfigProblem::Auth(error).in_file(file))
 }
 
-/// For commands that only want to reach the broker: whatever else is wrong in the file is not their business.
-pub fn local_broker() -> LocalBroker {
+/// For commands that only want to reach the broker: whatever else is wrong in the file is not their business. But where the
+/// file can't be read at all, nobody knows which broker is meant, and another one's agents must not be changed instead.
+pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
-    let read = || {
-        let file = explicit.or_else(usual_file)?;
-        Some(read::read_local(&std::fs::read_to_string(&file).ok()?)?.beside(&file))
-    };
-    read().unwrap_or_default()
+    let Some(file) = explicit.or_else(usual_file) else { return Ok(LocalBroker::default()) };
+    let local = read::read_local(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
+    Ok(local.beside(&file))
 }
 
 /// The rules alone, for those who want to know what they say.

@@ -50,9 +50,9 @@ fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
     ConfigProblem::Syntax(position, reason)
 }
 
-/// Only where the broker is, and only if that can be read.
-pub fn read_local(text: &str) -> Option<LocalBroker> {
-    let file = DeTable::parse(text).ok()?;
+/// Only where the broker is.
+pub fn read_local(text: &str) -> Result<LocalBroker, ConfigProblem> {
+    let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
     let text = |key: &str| file.get_ref().get(key).and_then(|value| value.get_ref().as_str());
     let names = |key: &str| {
         let table = file.get_ref().get(key).and_then(|value| value.get_ref().as_table());
@@ -60,7 +60,7 @@ pub fn read_local(text: &str) -> Option<LocalBroker> {
     };
     let listen = text("listen").and_then(|text| text.parse().ok());
     let data = text("data").map(Into::into);
-    Some(LocalBroker { listen, data, roles: names("roles"), servers: names("servers"), ..LocalBroker::default() })
+    Ok(LocalBroker { listen, data, roles: names("roles"), servers: names("servers"), ..LocalBroker::default() })
 }
 
 /// What a broker alone has to know. Servers and their variables are a host's business.
