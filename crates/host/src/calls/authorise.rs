@@ -51,9 +51,14 @@ impl Job {
                 }
             }
         }
-        self.refuse_lost_name(key)?;
-        self.refuse_held_back(key)?;
+        self.refuse_wrong_one(key)?;
         Ok(authorised)
+    }
+
+    /// What has that name has to be what it was when somebody decided that it may be used.
+    pub(super) fn refuse_wrong_one(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+        self.refuse_lost_name(key)?;
+        self.refuse_held_back(key)
     }
 
     fn is_completion(&self) -> bool {
