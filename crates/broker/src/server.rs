@@ -11,10 +11,10 @@ use crate::prefixed::Prefixed;
 use crate::presented::Presented;
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -32,6 +32,8 @@ const PIPE_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     pub max_connections: usize,
+    /// Connections of one agent, so that none takes all seats. Where one token is shared by all, there are no agents.
+    pub max_connections_per_agent: usize,
     /// Connections that have not said hello yet.
     pub max_unknown_peers: usize,
     pub max_frame_bytes: usize,
@@ -55,6 +57,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 4096,
+            max_connections_per_agent: 1024,
             max_unknown_peers: 512,
             max_frame_bytes: 16 << 20,
             hello_timeout: Duration::from_secs(5),
@@ -81,6 +84,8 @@ pub(crate) struct ServerShared {
     pub names: Arc<BrokerNames>,
     /// Names of agents in this process, which nobody comes with from outside.
     reserved: RwLock<HashSet<String>>,
+    /// How many connections each agent has.
+    present: Mutex<HashMap<String, usize>>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
     seats: Arc<Semaphore>,
@@ -117,6 +122,7 @@ impl BrokerServer {
             authenticator,
             names,
             reserved: RwLock::default(),
+            present: Mutex::default(),
             seats: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             options,
@@ -247,7 +253,38 @@ async fn follow(tls: Option<Arc<Tls>>) {
     }
 }
 
+/// Counts a connection of an agent as long as it lives.
+pub(crate) struct AgentPlace {
+    server: Arc<ServerShared>,
+    agent: String,
+}
+
+impl Drop for AgentPlace {
+    fn drop(&mut self) {
+        let mut present = self.server.present.lock().expect("no code panics while it counts");
+        if let Some(count) = present.get_mut(&self.agent) {
+            *count -= 1;
+            if *count == 0 {
+                present.remove(&self.agent);
+            }
+        }
+    }
+}
+
 impl ServerShared {
+    /// None if the agent has as many connections as it may.
+    pub fn take_place(self: &Arc<Self>, identity: &Identity) -> Option<AgentPlace> {
+        let agent = identity.principal().to_owned();
+        let mut present = self.present.lock().expect("no code panics while it counts");
+        let count = present.entry(agent.clone()).or_insert(0);
+        if !identity.rights.unrestricted && *count >= self.options.max_connections_per_agent {
+            return None;
+        }
+        *count += 1;
+        drop(present);
+        Some(AgentPlace { server: Arc::clone(self), agent })
+    }
+
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let identity = self.authenticator.authenticate(credential)?;
         let reserved = self.reserved.read().expect("no code panics while it holds the names");

@@ -96,7 +96,10 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
     judged(job, &pending, &verdict).await
 }
 
+/// Written down before it counts, and by whoever it counts for: so also where it was made before a restart.
 async fn judged(job: &Job, pending: &PendingApproval, verdict: &Verdict) -> Result<(), Stop> {
+    let by = AuditCaller { who: verdict.by.clone(), role: verdict.by_role.clone() };
+    write_down(job, pending, if verdict.approve { "approved" } else { "denied" }, Some(by)).await?;
     if verdict.approve && verdict.hash == pending.hash {
         let used = job.host.options.approvals.use_up(&pending.id).await;
         return used.map_err(|error| {

@@ -9,7 +9,9 @@ use crate::running::{Caller, Refused};
 use crate::session::{Session, SessionId};
 use crate::translate::legacy_on_modern::Introduction;
 use std::sync::Arc;
-use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, required_name};
+use toolbus_mcp::{
+    Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, is_plain_notification, required_name,
+};
 use toolbus_protocol::{ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
@@ -130,7 +132,9 @@ impl Host {
         if notify.client.era == Era::Modern {
             return;
         }
-        let is_allowed = self.may_see(message.from.role.as_deref(), server.name());
+        let role = message.from.role.as_deref();
+        let may_use_all = || self.options.policy.current().may_use_all(role, server.name());
+        let is_allowed = self.may_see(role, server.name()) && (is_plain_notification(&notify.method) || may_use_all());
         // Something that needs a name would pass by the policy if it came as a notification.
         let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
         if !is_allowed || !is_plain {

@@ -25,6 +25,12 @@ pub fn not_allowed(item: Item<'_>, server: &str, role: Option<&str>) -> RpcError
     bus(ErrorCode::NotAllowed, format!("{} '{name}' is not allowed for {role}", item.noun()))
 }
 
+pub fn method_not_allowed(method: &str, server: &str, role: Option<&str>) -> RpcError {
+    let role = role.map_or("clients without a role".to_owned(), |role| format!("role '{role}'"));
+    let message = format!("method '{method}' of server '{server}' is not allowed for {role}");
+    bus(ErrorCode::NotAllowed, message)
+}
+
 pub fn too_often(refused: &TooOften) -> RpcError {
     let TooOften { kind, rate, wait } = refused;
     // Rounded up, so that whoever waits that long gets through.

@@ -14,6 +14,14 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// Ids that are remembered although no call has them: finished ones, and cancels that came before their call.
 const REMEMBERED: usize = 32 << 10;
 
+/// No single agent takes more than its share of a host's calls, open listens included.
+const MOST_AGENTS_TO_FILL_A_HOST: usize = 4;
+
+/// The agent that a mailbox belongs to.
+fn principal_of(mailbox: &str) -> &str {
+    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
+}
+
 /// The wish to call a call off.
 #[derive(Debug, Default)]
 pub struct Cancel {
@@ -107,6 +115,8 @@ pub struct RunningCalls(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     calls: HashMap<MsgId, Caller>,
+    /// How many of them each agent has.
+    by_agent: HashMap<String, usize>,
     finished: Remembered,
     early_cancels: Remembered,
 }
@@ -140,9 +150,12 @@ impl RunningCalls {
         if table.calls.contains_key(&request.id) || table.finished.contains(&request.id) {
             return Err(Refused::Repeated);
         }
-        if table.calls.len() >= limit {
+        let agent = principal_of(&request.from.session_id).to_owned();
+        let share = (limit / MOST_AGENTS_TO_FILL_A_HOST).max(1);
+        if table.calls.len() >= limit || table.by_agent.get(&agent).is_some_and(|calls| *calls >= share) {
             return Err(Refused::TooMany);
         }
+        *table.by_agent.entry(agent).or_insert(0) += 1;
         let caller = Caller { request, cancel: Arc::default() };
         if table.early_cancels.contains(caller.id()) {
             caller.cancel.fire(None);
@@ -153,8 +166,14 @@ impl RunningCalls {
 
     pub fn finish(&self, id: &MsgId) {
         let mut table = self.lock();
-        if table.calls.remove(id).is_some() {
-            table.finished.add(id.clone());
+        let Some(ended) = table.calls.remove(id) else { return };
+        table.finished.add(id.clone());
+        let agent = principal_of(ended.mailbox());
+        if let Some(calls) = table.by_agent.get_mut(agent) {
+            *calls -= 1;
+            if *calls == 0 {
+                table.by_agent.remove(agent);
+            }
         }
     }
 
@@ -264,6 +283,17 @@ mod tests {
         assert_eq!(running.begin(Arc::clone(&request), 8).err(), Some(Refused::Repeated));
         running.finish(&request.id);
         assert_eq!(running.begin(request, 8).err(), Some(Refused::Repeated));
+    }
+
+    #[test]
+    fn an_agent_takes_its_share_of_a_hosts_calls_and_leaves_the_rest() {
+        let running = RunningCalls::default();
+        let first = running.begin(request("w#1"), 8).expect("room");
+        assert!(running.begin(request("w#2"), 8).is_ok());
+        assert_eq!(running.begin(request("w#3"), 8).err(), Some(Refused::TooMany));
+        assert!(running.begin(request("v"), 8).is_ok());
+        running.finish(first.id());
+        assert!(running.begin(request("w#3"), 8).is_ok());
     }
 
     #[test]

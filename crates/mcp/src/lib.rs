@@ -21,7 +21,7 @@ pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIO
 pub use error::{RpcError, codes};
 pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
-pub use method::{ListKind, NameError, NameKey, required_name, routed_name};
+pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};
 
 /// A piece of JSON as it was written.
 pub type Raw = Box<serde_json::value::RawValue>;

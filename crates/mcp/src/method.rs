@@ -65,6 +65,18 @@ impl ListKind {
     }
 }
 
+/// Whether a client's request names nothing and it is known what it does. What is not known might use anything.
+pub fn is_plain_request(method: &str) -> bool {
+    let others = ["initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"];
+    ListKind::of_method(method).is_some() || others.contains(&method)
+}
+
+/// The same of a client's notifications.
+pub fn is_plain_notification(method: &str) -> bool {
+    let names = ["initialized", "cancelled", "progress", "roots/list_changed", "tasks/status"];
+    method.strip_prefix("notifications/").is_some_and(|name| names.contains(&name))
+}
+
 /// What a request names, by which it finds its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameKey {

@@ -28,6 +28,10 @@ pub(crate) struct Role {
     pub open: Servers,
     /// Where everything is denied.
     pub closed: Servers,
+    /// Where everything is allowed that nothing else is said about.
+    pub whole: Servers,
+    /// Where something is denied or has to be asked for.
+    pub narrowed: Servers,
     pub pointers: Pointers,
     pub limit: Option<Limit>,
     pub recipients: Recipients,
@@ -116,6 +120,13 @@ impl PolicySet {
         }
     }
 
+    /// Whether an agent of the role may use all that the server has, whatever it is, without being asked for anything.
+    pub fn may_use_all(&self, role: Option<&str>, server: &str) -> bool {
+        let Some(roles) = &self.roles else { return true };
+        let role = role.and_then(|role| roles.get(role));
+        role.is_some_and(|role| role.whole.contain(server) && !role.narrowed.contain(server))
+    }
+
     pub(crate) fn role(&self, name: &str) -> Option<&Role> {
         self.roles.as_ref()?.get(name)
     }
@@ -132,10 +143,14 @@ impl Role {
         self.index = Index::new(rules.iter().map(|rule| &rule.pattern))?;
         let server = |rule: &'_ Rule| rule.pattern.server.clone();
         let open: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Deny).map(server).collect();
-        let all = |rule: &&Rule| rule.effect == Effect::Deny && rule.is_about_all_names();
-        let closed: Vec<_> = rules.iter().filter(all).map(server).collect();
+        let all = |effect: Effect| move |rule: &&Rule| rule.effect == effect && rule.is_about_all_names();
+        let closed: Vec<_> = rules.iter().filter(all(Effect::Deny)).map(server).collect();
+        let whole: Vec<_> = rules.iter().filter(all(Effect::Allow)).map(server).collect();
+        let narrowed: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Allow).map(server).collect();
         self.open = Servers::new(open.iter().map(Option::as_ref))?;
         self.closed = Servers::new(closed.iter().map(Option::as_ref))?;
+        self.whole = Servers::new(whole.iter().map(Option::as_ref))?;
+        self.narrowed = Servers::new(narrowed.iter().map(Option::as_ref))?;
         (self.rules, self.pointers) = (rules, pointers);
         Ok(self)
     }

@@ -1,7 +1,7 @@
 //! Where those who may approve calls ask what waits, and say what they have decided.
 
 use super::PendingApproval;
-use super::listed::Listed;
+use super::listed::{Listed, beginning};
 use super::store::{DecideError, Verdict};
 use crate::failure;
 use crate::host::Host;
@@ -13,6 +13,8 @@ use toolbus_protocol::{AgentRef, ErrorCode};
 
 /// Who may decide about calls of its own.
 const OPERATOR: &str = "operator";
+/// More of an id that somebody made up is not written down.
+const LONGEST_ID: usize = 64;
 
 impl Host {
     pub fn list_approvals(&self, from: &AgentRef) -> Outcome {
@@ -40,9 +42,14 @@ impl Host {
     }
 
     pub async fn decide_approval(&self, from: &AgentRef, decision: ApprovalDecision) -> Outcome {
+        let id = decision.id.clone();
         match self.try_decide(from, decision).await {
+            // The call itself writes down what was decided about it, before that counts.
             Ok(pending) => one_member("decided", &Listed::from(&*pending)),
-            Err(error) => error.into(),
+            Err(error) => {
+                self.write_refusal(from, &id);
+                error.into()
+            }
         }
     }
 
@@ -55,19 +62,22 @@ impl Host {
         let is_own = |pending: &PendingApproval| {
             approve && !is_operator && agent_of(&pending.caller) == agent_of(&from.session_id)
         };
-        let verdict = Verdict { hash, approve, by, at_ms };
+        let verdict = Verdict { hash, approve, by, by_role: from.role.as_ref().map(ToString::to_string), at_ms };
         let decided = self.options.approvals.decide(&id, verdict, is_own).await;
-        let pending = decided.map_err(|error| match error {
+        decided.map_err(|error| match error {
             DecideError::OwnCall => failure::bus(ErrorCode::NotAllowed, error.to_string()),
             DecideError::Write(_) => RpcError::new(codes::INTERNAL_ERROR, error.to_string()),
             DecideError::Unknown(_) | DecideError::OtherHash(_) => {
                 failure::bus(ErrorCode::UnknownName, error.to_string())
             }
-        })?;
-        if let Some(audit) = &self.options.audit {
-            audit.note(record(&pending, from, approve));
+        })
+    }
+
+    fn write_refusal(&self, from: &AgentRef, id: &str) {
+        let Some(audit) = &self.options.audit else { return };
+        if self.options.approvals.is_refusal_told() {
+            audit.note(refusal(self.options.approvals.find(id).as_deref(), id, from));
         }
-        Ok(pending)
     }
 
     fn may_decide(&self, from: &AgentRef) -> Result<(), RpcError> {
@@ -90,19 +100,23 @@ fn one_member(name: &'static str, value: &(impl serde::Serialize + ?Sized)) -> O
     Outcome::Result(members.to_raw())
 }
 
-fn record(pending: &PendingApproval, from: &AgentRef, approve: bool) -> Record {
+/// Somebody wanted to decide and may not, or about what does not wait.
+fn refusal(pending: Option<&PendingApproval>, id: &str, from: &AgentRef) -> Record {
     let by = AuditCaller { who: from.session_id.to_string(), role: from.role.as_ref().map(ToString::to_string) };
-    Record::Approval {
-        id: pending.id.clone(),
-        state: if approve { "approved" } else { "denied" },
-        by: Some(by),
-        caller: AuditCaller { who: pending.caller.clone(), role: pending.role.clone() },
-        subject: Subject {
-            server: pending.server.clone(),
-            kind: pending.method.clone(),
-            name: Some(pending.name.clone()),
-            args: Some(toolbus_audit::argument_hash(pending.arguments.as_deref())),
-            ..Subject::default()
-        },
+    let (caller, subject) = match pending {
+        Some(pending) => (AuditCaller { who: pending.caller.clone(), role: pending.role.clone() }, subject(pending)),
+        None => (AuditCaller { who: String::new(), role: None }, Subject::default()),
+    };
+    let id = id[..id.floor_char_boundary(LONGEST_ID)].to_owned();
+    Record::Approval { id, state: "refused", by: Some(by), caller, subject }
+}
+
+fn subject(pending: &PendingApproval) -> Subject {
+    Subject {
+        server: pending.server.clone(),
+        kind: pending.method.clone(),
+        name: Some(beginning(&pending.name).to_owned()),
+        args: Some(toolbus_audit::argument_hash(pending.arguments.as_deref())),
+        ..Subject::default()
     }
 }

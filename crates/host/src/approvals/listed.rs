@@ -39,9 +39,9 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
             hash: &pending.hash,
             server: &pending.server,
             method: &pending.method,
-            name: beginning(&pending.name, MOST_NAME),
+            name: beginning(&pending.name),
             arguments: arguments.filter(|_| cut.is_none()),
-            arguments_begin: cut.map(|text| beginning(text, MOST_ARGUMENTS)),
+            arguments_begin: cut.map(|text| cut_at(text, MOST_ARGUMENTS)),
             arguments_bytes: cut.map(str::len),
             caller: &pending.caller,
             role: pending.role.as_deref(),
@@ -52,6 +52,11 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
     }
 }
 
-fn beginning(text: &str, most: usize) -> &str {
+/// As much of a name as anybody needs to see.
+pub fn beginning(name: &str) -> &str {
+    cut_at(name, MOST_NAME)
+}
+
+fn cut_at(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

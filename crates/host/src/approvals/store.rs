@@ -11,11 +11,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const FILE: &str = "approvals.json";
 /// Decisions that are remembered, for requests that come again; the oldest are forgotten first.
 const MAX_DECISIONS: usize = 4096;
+/// Refused decisions that are written down in a second.
+const REFUSALS_TOLD: u32 = 10;
 const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +26,8 @@ pub struct Verdict {
     pub hash: String,
     pub approve: bool,
     pub by: String,
+    #[serde(default)]
+    pub by_role: Option<String>,
     pub at_ms: u64,
 }
 
@@ -33,6 +38,8 @@ pub struct Approvals {
     state: Arc<Mutex<State>>,
     /// Decisions are written one after the other.
     writing: tokio::sync::Mutex<()>,
+    /// Since when refused decisions are counted, and how many there were.
+    refusals: Mutex<Option<(Instant, u32)>>,
 }
 
 #[derive(Default)]
@@ -148,6 +155,15 @@ impl Approvals {
             waiting.send_replace(Some(verdict));
         }
         Ok(pending)
+    }
+
+    /// Whether one more refused decision is worth a line: whoever likes to be refused must not fill the log.
+    pub(super) fn is_refusal_told(&self) -> bool {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let (since, count) = refusals.filter(|(since, _)| now - *since < Duration::from_secs(1)).unwrap_or((now, 0));
+        *refusals = Some((since, count + 1));
+        count < REFUSALS_TOLD
     }
 
     /// Forgets an approval, on disk first: the same request, should it come again, has to be asked for again.

@@ -10,7 +10,7 @@ use crate::pins::PinnedServer;
 use crate::task_owners::agent_of;
 use crate::translate::listen::{Filter, LISTEN};
 use tokio::time::Instant;
-use toolbus_mcp::{ListKind, Members, NameKey, Outcome, RpcError};
+use toolbus_mcp::{ListKind, Members, NameKey, Outcome, RpcError, is_plain_request};
 use toolbus_policy::{Arguments, Decision, Effect, Item, PolicySet, Question, Reason};
 use toolbus_protocol::ErrorCode;
 
@@ -35,7 +35,10 @@ impl Job {
             Some(NameKey::Prompt(name)) => (Item::Prompt(name), given),
             Some(NameKey::Uri(uri)) => (Item::Resource(uri), Arguments::Absent),
             Some(NameKey::Task(task)) => return self.authorise_task(&policy, task),
-            None => (Item::Server, Arguments::Absent),
+            None => {
+                self.refuse_unknown_method(&policy)?;
+                (Item::Server, Arguments::Absent)
+            }
         };
         let authorised = self.permitted(&policy, item, arguments)?;
         if self.is_completion() && authorised.effect == Effect::Ask {
@@ -51,9 +54,25 @@ impl Job {
                 }
             }
         }
-        self.refuse_lost_name(key)?;
-        self.refuse_held_back(key)?;
+        self.refuse_wrong_one(key)?;
         Ok(authorised)
+    }
+
+    /// What has that name has to be what it was when somebody decided that it may be used.
+    pub(super) fn refuse_wrong_one(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+        self.refuse_lost_name(key)?;
+        self.refuse_held_back(key)
+    }
+
+    /// No rule can be about what a vendor's method does, so it is for those who may do everything at its server. A list of
+    /// tasks would show those of other agents.
+    fn refuse_unknown_method(&self, policy: &PolicySet) -> Result<(), RpcError> {
+        let (method, server, role) = (self.rpc.method.as_str(), self.server.name(), self.caller.role());
+        let may = match method {
+            "tasks/list" => policy.is_everyone(),
+            _ => is_plain_request(method) || policy.may_use_all(role, server),
+        };
+        if may { Ok(()) } else { Err(failure::method_not_allowed(method, server, role)) }
     }
 
     fn is_completion(&self) -> bool {

@@ -154,12 +154,14 @@ impl Job {
 
     /// What comes of a request that may run.
     async fn at_server(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
-        let timeout = self.use_own_name(key)?;
+        let timeout = self.use_own_name(key.as_ref())?;
         let eras = tokio::select! {
             biased;
             eras = self.server.eras(&self.host) => eras?,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
+        // What was not known before the server had been read is known now.
+        self.refuse_wrong_one(key.as_ref())?;
         let era = self.server.era_for(self.rpc.client.era, &eras);
         self.era = Some(era);
         if self.continues && era != Era::Legacy {
@@ -174,7 +176,7 @@ impl Job {
     }
 
     /// Takes the prefix off the name in the request. Returns the time limit of what it names.
-    fn use_own_name(&mut self, key: Option<NameKey>) -> Result<Option<Duration>, RpcError> {
+    fn use_own_name(&mut self, key: Option<&NameKey>) -> Result<Option<Duration>, RpcError> {
         let (kind, visible) = match key {
             Some(NameKey::Tool(name)) => (ListKind::Tools, name),
             Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
@@ -182,7 +184,7 @@ impl Job {
             _ => return Ok(self.server.config.timeout),
         };
         let prefix = self.server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
-        let Some(own) = own_name(prefix, &visible) else {
+        let Some(own) = own_name(prefix, visible) else {
             let message =
                 format!("server {:?} has no {visible:?}: its names begin with {prefix:?}", self.server.name());
             return Err(failure::bus(ErrorCode::UnknownName, message));

@@ -80,3 +80,25 @@ async fn what_can_not_be_written_down_is_not_run() {
     let error = worker.tool("one", "echo", json!({})).await.error();
     assert_eq!(error["data"]["code"], "TB0418");
 }
+
+#[tokio::test]
+async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut host = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    host.policy = LivePolicy::new(set("[roles.reader]\nask = ['add']\n[roles.boss]\napprove = true"));
+    let options = AuditOptions { max_file_bytes: 1, ..AuditOptions::default() };
+    host.audit = Some(AuditLog::open(folder.path(), options).expect("a log"));
+    let rig = Rig::with(host).await;
+    let (boss, worker) = (crate::approvals::agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
+    let call = worker.start("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}})).await;
+    let pending = crate::approvals::waiting(&boss, 1).await.remove(0);
+    assert_eq!(crate::approvals::decide(&worker, &pending, true).await.error()["data"]["code"], "TB0403");
+    let refused = lines(folder.path(), "approval", 2).await.pop().expect("a line");
+    assert_eq!((&refused["state"], &refused["by"]["who"]), (&json!("refused"), &json!("w")), "{refused}");
+    // The next files of the log can't be made.
+    for number in 1..20 {
+        std::fs::create_dir(folder.path().join(format!("audit-{number:06}.jsonl"))).ok();
+    }
+    crate::approvals::decide(&boss, &pending, true).await;
+    assert_eq!(crate::support::finish(call).await.error()["data"]["code"], "TB0418");
+}

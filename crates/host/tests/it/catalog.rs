@@ -140,3 +140,13 @@ async fn a_server_may_have_thousands_of_tools() {
     let card = rig.card(&worker, all_up).await;
     assert_eq!(card.servers[0].tools.len(), 5001);
 }
+
+#[tokio::test]
+async fn a_call_that_comes_before_its_server_is_read_is_looked_at_again() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
+    let late = ServerConfig::stdio("two", "sh", &["-c", "sleep 1; exec python3 \"$0\" legacy two", script]);
+    let rig = Rig::start(vec![fake("one", "legacy"), late]).await;
+    let worker = rig.legacy("w").await;
+    let error = worker.tool("two", "add", json!({"a": 1, "b": 2})).await.error();
+    assert_eq!(error["data"]["code"], "TB0410", "{error}");
+}

@@ -217,3 +217,20 @@ async fn a_task_is_for_the_agent_and_the_roles_of_its_call() {
         assert_eq!(reader.rpc("one", method, json!({"taskId": "t1"})).await.error()["data"]["code"], "TB0403");
     }
 }
+
+#[tokio::test]
+async fn what_no_rule_can_be_about_is_for_those_who_may_use_everything() {
+    let rules = "[roles.reader]\nallow = ['one/*']\ndeny = ['whoami']\n[roles.asker]\nallow = ['**']\nask = ['add']\n\
+                 [roles.all]\nallow = ['one/**']\ndeny = ['two/*']";
+    let rig = rig_with(vec![fake("one", "legacy"), fake("two", "legacy")], rules).await;
+    for role in ["reader", "asker"] {
+        let worker = worker(&rig, Some(role), true).await;
+        let error = worker.rpc("one", "vendor/call", json!({"tool": "whoami"})).await.error();
+        assert_eq!(error["data"]["code"], "TB0403", "{role}: {error}");
+        worker.rpc("one", "ping", json!({})).await.result();
+        worker.bus.close().await;
+    }
+    let all = worker(&rig, Some("all"), true).await;
+    assert_eq!(all.rpc("one", "vendor/call", json!({})).await.error()["code"], -32601);
+    assert_eq!(all.rpc("two", "vendor/call", json!({})).await.error()["data"]["code"], "TB0403");
+}

@@ -216,3 +216,16 @@ fn the_strictest_limit_counts_and_all_are_named() {
     assert!(set.decide(&question("r", "files", Item::Tool("x"), Arguments::Unknown)).limits.is_empty());
     assert!(set.decide(&question("nobody", "files", Item::Tool("x"), Arguments::Absent)).limits.is_empty());
 }
+
+#[test]
+fn who_is_denied_or_asked_anything_at_a_server_may_not_use_all_of_it() {
+    let rules = "[roles.all]\nallow = ['**']\n[roles.one]\nallow = ['one/**']\ndeny = ['two/*']\n\
+                 [roles.asked]\nallow = ['**']\nask = ['one/x']\n[roles.some]\nallow = ['one/a*']";
+    let (set, _) = PolicySet::read(rules).expect("rules");
+    let may = |role: &str| ["one", "two"].map(|server| set.may_use_all(Some(role), server));
+    let expected = [("all", [true, true]), ("one", [true, false]), ("asked", [false, true]), ("some", [false, false])];
+    for (role, servers) in expected {
+        assert_eq!(may(role), servers, "{role}");
+    }
+    assert!(!set.may_use_all(None, "one") && PolicySet::everyone().may_use_all(None, "one"));
+}
