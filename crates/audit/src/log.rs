@@ -69,7 +69,7 @@ impl AuditLog {
             self.0.shared.missed.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        self.0.send(Entry { record, done: None, _place: place }).ok();
+        self.0.send(Entry { record: record.bounded(), done: None, _place: place }).ok();
     }
 
     /// Counts a refused connection; the counts are written once a second.
@@ -82,13 +82,18 @@ impl AuditLog {
         self.0.shared.refusals.send(caller, to, code);
     }
 
+    /// False if that agent was refused so often within the second that this time is only counted, and not to be written.
+    pub fn is_refusal_worth_a_line(&self, caller: &Caller, code: &str) -> bool {
+        self.0.shared.refusals.request(caller, code)
+    }
+
     async fn enqueue(
         &self,
         record: Record,
         done: Option<oneshot::Sender<Result<(), AuditError>>>,
     ) -> Result<(), AuditError> {
         let place = Arc::clone(&self.0.places).acquire_owned().await.map_err(|_| AuditError::Closed)?;
-        self.0.send(Entry { record, done, _place: place })
+        self.0.send(Entry { record: record.bounded(), done, _place: place })
     }
 }
 

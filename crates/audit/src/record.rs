@@ -1,6 +1,11 @@
 //! What is written down. Arguments and results never are: a hash and a size stand for them.
 
+use crate::canonical::sha256_hex;
 use serde::Serialize;
+
+/// What others may choose, such as names and methods, is cut to this, so that nobody can push older lines out of the log
+/// with a few long ones. A hash tells what was cut apart.
+const MAX_TEXT: usize = 256;
 
 /// Who asks: the mailbox and role that the broker stamped.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -71,6 +76,13 @@ pub enum Record {
         state: &'static str,
         code: Option<String>,
     },
+    /// More refused requests of one agent within a second than are worth a line each.
+    RequestsRefused {
+        #[serde(flatten)]
+        caller: Caller,
+        code: String,
+        count: u64,
+    },
     /// Refused connections of one second, by code.
     ConnectionsRefused { code: String, count: u64 },
     /// Something happened to a credential: `revoked`, `expired`.
@@ -114,4 +126,40 @@ pub enum Record {
     Recovered { torn_bytes: u64, lost: u64, head_missing: bool },
     #[doc(hidden)]
     Missed { count: u64 },
+}
+
+impl Record {
+    /// With no text longer than it may be.
+    pub(crate) fn bounded(mut self) -> Self {
+        match &mut self {
+            Self::Decision { subject, rule, .. } => {
+                subject.cut();
+                rule.iter_mut().for_each(cut);
+            }
+            Self::Call { subject, end, .. } => {
+                subject.cut();
+                cut(&mut end.outcome);
+            }
+            Self::Approval { subject, .. } => subject.cut(),
+            Self::Pin { tool, .. } => cut(tool),
+            Self::SendRefused { to, .. } => cut(to),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Subject {
+    fn cut(&mut self) {
+        cut(&mut self.kind);
+        self.name.iter_mut().for_each(cut);
+    }
+}
+
+fn cut(text: &mut String) {
+    if text.len() > MAX_TEXT {
+        let (bytes, hash) = (text.len(), sha256_hex(text.as_bytes()));
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push_str(&format!("… ({bytes} bytes, sha256 {hash})"));
+    }
 }

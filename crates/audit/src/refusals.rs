@@ -1,4 +1,4 @@
-//! Refused connections and messages, counted: a flood of them is one line a second, not one each.
+//! Refused connections, messages and requests, counted: a flood of them is a few lines a second, not one each.
 
 use crate::record::{Caller, Record};
 use std::collections::BTreeMap;
@@ -6,6 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Agents whose refused messages are counted apart within a second; the rest are counted together.
 const MAX_SENDERS: usize = 256;
+/// Refused requests of one agent that are lines of their own within a second.
+const MOST_LINES: u64 = 10;
+
+const OTHERS: &str = "others";
 
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Counted>);
@@ -14,6 +18,15 @@ pub struct Refusals(Mutex<Counted>);
 struct Counted {
     connections: BTreeMap<&'static str, u64>,
     sends: BTreeMap<(String, &'static str), Sends>,
+    /// By agent: how many were written, and how many only counted by code.
+    requests: BTreeMap<String, Requests>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    lines: u64,
+    role: Option<String>,
+    counts: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
@@ -34,14 +47,30 @@ impl Refusals {
         let mut counted = self.lock();
         let is_one_more =
             counted.sends.len() >= MAX_SENDERS && !counted.sends.contains_key(&(caller.who.clone(), code));
-        let caller = if is_one_more { Caller { who: "others".to_owned(), role: None } } else { caller.clone() };
+        let caller = if is_one_more { Caller { who: OTHERS.to_owned(), role: None } } else { caller.clone() };
         let new = || Sends { caller: caller.clone(), to: to.to_owned(), count: 0 };
         counted.sends.entry((caller.who.clone(), code)).or_insert_with(new).count += 1;
     }
 
+    /// False if it was only counted. All mailboxes of an agent are one here.
+    pub fn request(&self, caller: &Caller, code: &str) -> bool {
+        let mut counted = self.lock();
+        let agent = caller.who.split('#').next().unwrap_or_default();
+        let is_one_more = counted.requests.len() >= MAX_SENDERS && !counted.requests.contains_key(agent);
+        let agent = if is_one_more { OTHERS } else { agent };
+        let requests = counted.requests.entry(agent.to_owned()).or_default();
+        if requests.lines < MOST_LINES {
+            requests.lines += 1;
+            return true;
+        }
+        requests.role = caller.role.clone().filter(|_| !is_one_more);
+        *requests.counts.entry(code.to_owned()).or_default() += 1;
+        false
+    }
+
     /// What came together since the last time.
     pub fn take(&self) -> impl Iterator<Item = Record> {
-        let Counted { connections, sends } = std::mem::take(&mut *self.lock());
+        let Counted { connections, sends, requests } = std::mem::take(&mut *self.lock());
         let connections =
             connections.into_iter().map(|(code, count)| Record::ConnectionsRefused { code: code.to_owned(), count });
         let sends = sends.into_iter().map(|((_, code), Sends { caller, to, count })| Record::SendRefused {
@@ -50,7 +79,11 @@ impl Refusals {
             code: code.to_owned(),
             count,
         });
-        connections.chain(sends)
+        let requests = requests.into_iter().flat_map(|(who, Requests { role, counts, .. })| {
+            let caller = Caller { who, role };
+            counts.into_iter().map(move |(code, count)| Record::RequestsRefused { caller: caller.clone(), code, count })
+        });
+        connections.chain(sends).chain(requests)
     }
 
     fn lock(&self) -> MutexGuard<'_, Counted> {

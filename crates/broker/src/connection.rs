@@ -31,7 +31,8 @@ const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
     let Greeted { mut socket, identity, framing, version } = greeted;
     let Some(_place) = server.take_place(&identity) else {
-        let reason = format!("{:?} has {} connections already", identity.principal(), server.options.max_connections_per_agent);
+        let reason =
+            format!("{:?} has {} connections already", identity.principal(), server.options.max_connections_per_agent);
         return dismiss(&mut socket, &Goodbye::new(ErrorCode::TooManyConnections, reason)).await;
     };
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);

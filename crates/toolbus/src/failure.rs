@@ -110,6 +110,8 @@ pub enum Failure {
     NoPins { folder: PathBuf },
     #[error("{tool:?} is not held back")]
     NotHeldBack { tool: String },
+    #[error("the definition of {server}/{tool} is not the one that you name any more; nothing was approved")]
+    NotWhatWasShown { server: String, tool: String },
     #[error("{count} of {checked} audit logs are not what was written")]
     AuditProblems { count: usize, checked: usize },
     #[error("there is no audit log in {}", folder.display())]
@@ -206,6 +208,7 @@ impl Failure {
             Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
             Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
             Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
+            Self::NotWhatWasShown { .. } => Some("look at it again with `toolbus pin diff`"),
             Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows what is held back"),
             Self::Audit(error) => Some(error.hint()),
             Self::AuditProblems { .. } => {

@@ -1,4 +1,4 @@
-//! Reads toolbus.toml again when it changes, or at once on SIGHUP. A file that can't be used is reported with its place,
+//! Reads toolbus.toml again when it changes, or on SIGHUP. A file that can't be used is reported with its place,
 //! and the last good one stays in force. Only rules and limits change at run time; what else was changed is said.
 
 use crate::config::{Config, ConfigFailure, LocalBroker};
@@ -79,6 +79,12 @@ fn say_fixed<'a>(changed: impl Iterator<Item = &'a str>) {
 
 fn replace(policy: &LivePolicy, set: PolicySet, warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    // A file that was emptied or cut short is still TOML, and without roles more is allowed than with them.
+    if policy.current().has_own_roles() && !set.has_own_roles() {
+        return tracing::error!(
+            "the file names no roles any more; the rules that were read before stay in force. hint: to go without roles, restart"
+        );
+    }
     policy.replace(set);
     tracing::info!("the rules were read again and are in force");
 }
@@ -97,10 +103,8 @@ async fn keep_current(file: &Path, stop: CancellationToken, mut reload: impl FnM
             _ = look.tick() => if changes.worth_reading(Stamp::of(file), Instant::now()) {
                 reload();
             },
-            _ = hang_up.recv() => {
-                changes = Changes::new(Stamp::of(file));
-                reload();
-            }
+            // Also then it may be half written.
+            _ = hang_up.recv() => changes.asked = true,
             () = stop.cancelled() => return,
         }
     }
@@ -132,15 +136,17 @@ struct Changes {
     read: Option<Stamp>,
     /// What was seen last, and since when.
     seen: Option<(Option<Stamp>, Instant)>,
+    /// It is to be read even if it is the same.
+    asked: bool,
 }
 
 impl Changes {
     fn new(read: Option<Stamp>) -> Self {
-        Self { read, seen: None }
+        Self { read, seen: None, asked: false }
     }
 
     fn worth_reading(&mut self, stamp: Option<Stamp>, now: Instant) -> bool {
-        if stamp == self.read {
+        if stamp == self.read && !self.asked {
             self.seen = None;
             return false;
         }
@@ -184,5 +190,27 @@ mod tests {
         assert!(!at(None, 2000));
         assert!(at(None, 2500), "its absence is worth a word too");
         assert!(!at(None, 2750));
+    }
+
+    #[test]
+    fn a_file_is_read_on_demand_once_it_is_quiet() {
+        let begin = Instant::now();
+        let mut changes = Changes::new(stamp(1));
+        changes.asked = true;
+        let mut at = |stamp, millis| changes.worth_reading(stamp, begin + Duration::from_millis(millis));
+        assert!(!at(stamp(1), 0) && !at(stamp(0), 250) && !at(stamp(1), 500), "it is being written");
+        assert!(at(stamp(1), 800) && !at(stamp(1), 1200));
+    }
+
+    #[test]
+    fn rules_are_not_replaced_by_a_file_that_lost_its_roles() {
+        let read = |text: &str| PolicySet::read(text).expect("rules").0;
+        let policy = LivePolicy::new(read("[roles.reader]\nallow = ['a']"));
+        replace(&policy, read(""), &[]);
+        assert!(policy.current().has_own_roles());
+        replace(&policy, read("").for_shared_token(), &[]);
+        assert!(policy.current().has_own_roles());
+        replace(&policy, read("[roles.other]\nallow = ['a']"), &[]);
+        assert_eq!(policy.current().roles().collect::<Vec<_>>(), ["other"]);
     }
 }

@@ -27,6 +27,10 @@ impl Job {
             }
         };
         let (caller, effect, rule) = (self.audit_caller(), effect.to_owned(), Some(rule));
+        // A flood of refused requests must not push everything else out of the log.
+        if code.as_deref().is_some_and(|code| !audit.is_refusal_worth_a_line(&caller, code)) {
+            return Ok(());
+        }
         let record = Record::Decision { caller, subject, effect, rule, code };
         audit.write(record).await.map_err(|error| failure::not_written(&error).into())
     }

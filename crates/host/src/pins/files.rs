@@ -143,6 +143,19 @@ impl LockFile {
         write(file, self, 0o644)
     }
 
+    /// Reads the file, changes what it says and writes it, while nobody else does.
+    pub fn edit<T>(file: &Path, change: impl FnOnce(&mut Self) -> T) -> Result<T, PinFileError> {
+        // The folder is what is locked: a file of our own would lie about beside toolbus.toml.
+        let folder = folder_of(file);
+        let io = |source| PinFileError::Io { what: "lock", file: folder.to_owned(), source };
+        let folder_lock = File::open(folder).map_err(io)?;
+        folder_lock.lock().map_err(io)?;
+        let mut lock = Self::read(file)?;
+        let done = change(&mut lock);
+        lock.write(file)?;
+        Ok(done)
+    }
+
     /// Everything that is approved.
     pub fn of(pins: &PinFile) -> Self {
         let mut lock = Self::default();
@@ -209,8 +222,11 @@ fn write(file: &Path, content: &impl Serialize, mode: u32) -> Result<(), PinFile
     let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&temporary).map_err(io)?;
     out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.sync_all()).map_err(io)?;
     fs::rename(&temporary, file).map_err(io)?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
+    File::open(folder_of(file)).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// An era as its word.

@@ -125,6 +125,26 @@ fn an_approval_in_the_file_counts_and_what_was_seen_is_kept() {
 }
 
 #[test]
+fn edits_of_the_lock_file_at_the_same_time_all_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join(LOCK_FILE);
+    std::thread::scope(|threads| {
+        for thread in 0..4 {
+            let file = &file;
+            threads.spawn(move || {
+                for n in 0..5 {
+                    let add = |lock: &mut LockFile| {
+                        lock.servers.entry("s".to_owned()).or_default().insert(format!("t{thread}-{n}"), vec![]);
+                    };
+                    LockFile::edit(file, add).expect("edited");
+                }
+            });
+        }
+    });
+    assert_eq!(LockFile::read(&file).expect("readable").servers["s"].len(), 20);
+}
+
+#[test]
 fn a_file_that_can_not_be_read_approves_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join(PINS_FILE), "{\"version\":1,\"servers\":{").expect("written");

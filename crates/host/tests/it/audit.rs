@@ -102,3 +102,23 @@ async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
     crate::approvals::decide(&boss, &pending, true).await;
     assert_eq!(crate::support::finish(call).await.error()["data"]["code"], "TB0418");
 }
+
+#[tokio::test]
+async fn a_flood_of_refused_calls_with_long_names_takes_little_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = rig(folder.path(), AuditOptions::default()).await;
+    let worker = worker(&rig, Some("reader"), true).await;
+    let long = "ü".repeat(20_000);
+    for n in 0..60 {
+        assert_eq!(worker.tool("one", &format!("{long}{n}"), json!({})).await.error()["data"]["code"], "TB0403");
+    }
+    worker.rpc("one", &long, json!({})).await;
+    rig.stop_host().await;
+    drop(rig);
+    let counted = lines(folder.path(), "requests_refused", 1).await;
+    assert_eq!((&counted[0]["who"], &counted[0]["code"]), (&json!("w"), &json!("TB0403")));
+    let written = lines(folder.path(), "decision", 2).await;
+    assert_ne!(written[0]["name"], written[1]["name"], "a hash tells them apart");
+    let bytes = std::fs::metadata(folder.path().join("audit-000001.jsonl")).expect("a log").len();
+    assert!(bytes < 100_000, "{bytes}");
+}

@@ -12,12 +12,19 @@ use std::path::{Path, PathBuf};
 use toolbus_host::pins::diff::{self, Change, escaped};
 use toolbus_host::pins::{LOCK_FILE, LockFile, PINS_FILE, Pin, PinFile};
 
+/// Digits of a hash that are enough to recognise it.
+const SHORT: usize = 12;
+/// Digits that nobody makes another definition for.
+const CERTAIN: usize = 32;
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   toolbus pin                     write toolbus.lock from what is approved
   toolbus pin diff                what has changed in the tools that are held back
   toolbus pin approve read_file   let the changed tool through
+  toolbus pin approve files/read_file@0123456789abcdef
+                                  only if it is still what `pin diff` has shown
   toolbus pin approve --all")]
 pub struct PinArgs {
     #[command(subcommand)]
@@ -43,7 +50,7 @@ enum What {
     },
     /// Take the definitions that are held back as the approved ones.
     Approve {
-        /// TOOL or SERVER/TOOL.
+        /// TOOL or SERVER/TOOL; with @HASH, as `pin diff` prints it, only if the definition has that hash.
         #[arg(required_unless_present = "all")]
         names: Vec<String>,
         /// Everything that is held back.
@@ -74,11 +81,14 @@ impl PinArgs {
 
     fn write_lock(&self, files: &[PathBuf]) -> Result<(), Failure> {
         let path = self.lock_file();
-        let mut lock = LockFile::read(&path)?;
+        let mut approved = Vec::new();
         for file in files {
-            lock.servers.extend(LockFile::of(&PinFile::read(file)?).servers);
+            approved.push(LockFile::of(&PinFile::read(file)?).servers);
         }
-        lock.write(&path)?;
+        let lock = LockFile::edit(&path, |lock| {
+            lock.servers.extend(approved.into_iter().flatten());
+            lock.clone()
+        })?;
         let tools: usize = lock.servers.values().map(|tools| tools.len()).sum();
         let path = path.display();
         match self.json {
@@ -143,23 +153,7 @@ impl PinArgs {
     fn approve(&self, files: &[PathBuf], names: Option<&Vec<String>>) -> Result<(), Failure> {
         let mut approved = Vec::new();
         for file in files {
-            let meant = |server: &str, tool: &str| {
-                names.is_none_or(|names| names.iter().any(|name| is_meant(name, server, tool)))
-            };
-            let of_file = PinFile::edit(file, |pins| {
-                let mut approved = Vec::new();
-                for (server, tools) in &mut pins.servers {
-                    for (tool, pin) in tools.iter_mut().filter(|(tool, _)| meant(server, tool)) {
-                        if pin.approve() {
-                            let hashes: Vec<String> =
-                                pin.approved.iter().map(|approved| approved.hash.clone()).collect();
-                            approved.push((server.clone(), tool.clone(), hashes));
-                        }
-                    }
-                }
-                approved
-            })?;
-            approved.extend(of_file);
+            approved.extend(PinFile::edit(file, |pins| approve_in(pins, names.map(Vec::as_slice)))??);
         }
         let is_missing = |name: &&String| !approved.iter().any(|(server, tool, _)| is_meant(name, server, tool));
         if let Some(name) = names.into_iter().flatten().find(is_missing) {
@@ -176,21 +170,61 @@ impl PinArgs {
     }
 
     /// Where there is a lock file, it counts; so it has to say the same.
-    fn approve_in_lock(&self, approved: &[(String, String, Vec<String>)]) -> Result<(), Failure> {
+    fn approve_in_lock(&self, approved: &[NowApproved]) -> Result<(), Failure> {
         let path = self.lock_file();
         if approved.is_empty() || !path.is_file() {
             return Ok(());
         }
-        let mut lock = LockFile::read(&path)?;
-        for (server, tool, hashes) in approved {
-            lock.servers.entry(server.clone()).or_default().insert(tool.clone(), hashes.clone());
-        }
-        Ok(lock.write(&path)?)
+        Ok(LockFile::edit(&path, |lock| {
+            for (server, tool, hashes) in approved {
+                lock.servers.entry(server.clone()).or_default().insert(tool.clone(), hashes.clone());
+            }
+        })?)
     }
 }
 
+/// Server, tool, and all hashes of it that are approved now.
+type NowApproved = (String, String, Vec<String>);
+
+/// All that are meant, or none where one is not what was shown.
+fn approve_in(pins: &mut PinFile, names: Option<&[String]>) -> Result<Vec<NowApproved>, Failure> {
+    let wanted = |server: &str, tool: &str| match names {
+        None => Some(None),
+        Some(names) => names.iter().find(|name| is_meant(name, server, tool)).map(Some),
+    };
+    for (server, tool, pin) in pins.held() {
+        let shown = wanted(server, tool).flatten().filter(|name| !is_named(name, server, tool));
+        let hash = shown.and_then(|name| split_hash(name)).map(|(_, hash)| hash);
+        let is_other = |hash: &str| pin.held.as_ref().is_some_and(|held| !held.hash.starts_with(hash));
+        if hash.is_some_and(is_other) {
+            return Err(Failure::NotWhatWasShown { server: server.to_owned(), tool: tool.to_owned() });
+        }
+    }
+    let mut approved = Vec::new();
+    for (server, tools) in &mut pins.servers {
+        for (tool, pin) in tools.iter_mut().filter(|(tool, _)| wanted(server, tool).is_some()) {
+            if pin.approve() {
+                let hashes = pin.approved.iter().map(|approved| approved.hash.clone()).collect();
+                approved.push((server.clone(), tool.clone(), hashes));
+            }
+        }
+    }
+    Ok(approved)
+}
+
+/// By its name, or by name and hash.
 fn is_meant(name: &str, server: &str, tool: &str) -> bool {
+    is_named(name, server, tool) || split_hash(name).is_some_and(|(name, _)| is_named(name, server, tool))
+}
+
+fn is_named(name: &str, server: &str, tool: &str) -> bool {
     name == tool || name.strip_prefix(server).and_then(|rest| rest.strip_prefix('/')) == Some(tool)
+}
+
+/// `NAME@HASH`, where the hash is long enough to mean one definition.
+fn split_hash(name: &str) -> Option<(&str, &str)> {
+    let is_hash = |hash: &str| hash.len() >= SHORT && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.rsplit_once('@').filter(|(_, hash)| is_hash(hash))
 }
 
 /// A host's state folder has the host's name.
@@ -199,7 +233,7 @@ fn host_of(file: &Path) -> String {
 }
 
 fn short(hash: &str) -> &str {
-    hash.get(..12).unwrap_or(hash)
+    hash.get(..SHORT).unwrap_or(hash)
 }
 
 fn changes_of(pin: &Pin) -> Vec<Change> {
@@ -225,7 +259,8 @@ fn in_words(host: &str, server: &str, tool: &str, pin: &Pin) -> String {
         text.push('\n');
         text.push_str(&line);
     }
-    text.push_str(&format!("\n  to accept it: toolbus pin approve {}/{}", escaped(server), escaped(tool)));
+    let hash = held.map(|held| held.hash.get(..CERTAIN).unwrap_or(&held.hash)).unwrap_or_default();
+    text.push_str(&format!("\n  to accept it: toolbus pin approve {}/{}@{hash}", escaped(server), escaped(tool)));
     text
 }
 
@@ -236,4 +271,27 @@ fn as_json(host: &str, server: &str, tool: &str, pin: &Pin) -> Value {
         "held": pin.held.as_ref().map(|held| &held.hash),
         "changes": changes_of(pin),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_shown_is_approved_by_its_hash() {
+        let hash = "0123456789abcdef".repeat(4);
+        let definition = json!({"name": "t"});
+        let held = json!({"hash": hash, "era": "modern", "since": "x", "definition": definition});
+        let pins = json!({"version": 1, "servers": {"s": {"t": {"approved": [], "held": held}}}});
+        let pins: PinFile = serde_json::from_value(pins).expect("pins");
+        let approve = |name: String| approve_in(&mut pins.clone(), Some(&[name])).map(|approved| approved.len());
+        for name in ["t", "s/t", "t@0123456789abcdef", &format!("s/t@{hash}")] {
+            assert_eq!(approve(name.to_owned()).ok(), Some(1), "{name}");
+        }
+        assert!(matches!(approve("s/t@f123456789abcdef".to_owned()), Err(Failure::NotWhatWasShown { .. })));
+        assert_eq!(approve("t@0123".to_owned()).ok(), Some(0), "that could mean many");
+        assert!(
+            in_words("h", "s", "t", &pins.servers["s"]["t"]).contains("approve s/t@0123456789abcdef0123456789abcdef")
+        );
+    }
 }

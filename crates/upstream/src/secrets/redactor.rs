@@ -6,7 +6,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// What stands in its place.
 pub(super) const REDACTED: &str = "[redacted]";
@@ -22,7 +22,14 @@ const MIN_REMNANT: usize = 4;
 
 /// A cheap handle; all of one server's share what they know.
 #[derive(Clone, Default)]
-pub struct Redactor(Arc<RwLock<Known>>);
+pub struct Redactor(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    known: RwLock<Known>,
+    /// Held by who learns, so that nobody else has to wait while the matcher is made.
+    learning: Mutex<()>,
+}
 
 #[derive(Default, Clone)]
 struct Known {
@@ -31,22 +38,29 @@ struct Known {
 }
 
 impl Redactor {
+    /// Takes all secrets that are in use now. Of earlier ones, those are forgotten first that were in use longest ago.
     pub fn learn(&self, secrets: impl IntoIterator<Item = String>) {
-        let mut new: Vec<String> = secrets.into_iter().filter(|secret| secret.len() >= MIN_BYTES).collect();
-        {
-            let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            new.retain(|secret| !known.secrets.contains(secret));
+        let mut current: Vec<String> = secrets.into_iter().filter(|secret| secret.len() >= MIN_BYTES).collect();
+        current.sort();
+        current.dedup();
+        let _learning = self.0.learning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut secrets = self.known().secrets.clone();
+        let is_new = current.iter().any(|secret| !secrets.contains(secret));
+        secrets.retain(|secret| !current.contains(secret));
+        let surplus = (secrets.len() + current.len()).saturating_sub(MAX_SECRETS).min(secrets.len());
+        secrets.drain(..surplus);
+        secrets.extend(current);
+        let made = is_new.then(|| {
+            let patterns: Vec<String> = secrets.iter().flat_map(|secret| forms(secret)).collect();
+            AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns)
+        });
+        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.secrets = secrets;
+        match made {
+            Some(Ok(matcher)) => known.matcher = Some(Arc::new(matcher)),
+            Some(Err(error)) => tracing::error!(%error, "new secrets of a server can't be taken out of what it says"),
+            None => {}
         }
-        if new.is_empty() {
-            return;
-        }
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.secrets.extend(new);
-        let surplus = known.secrets.len().saturating_sub(MAX_SECRETS);
-        known.secrets.drain(..surplus);
-        let patterns: Vec<String> = known.secrets.iter().flat_map(|secret| forms(secret)).collect();
-        let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns);
-        known.matcher = matcher.ok().map(Arc::new);
     }
 
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
@@ -59,7 +73,7 @@ impl Redactor {
     /// For text that may have been cut off in the middle of a secret.
     pub fn redact_cut(&self, text: &str) -> String {
         let mut text = self.redact(text).into_owned();
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let remnant = known.secrets.iter().filter_map(|secret| remnant(&text, secret)).max();
         if let Some(bytes) = remnant {
             text.truncate(text.len() - bytes);
@@ -79,7 +93,11 @@ impl Redactor {
     }
 
     fn matcher(&self) -> Option<Arc<AhoCorasick>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).matcher.clone()
+        self.known().matcher.clone()
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,5 +223,18 @@ mod tests {
             assert_eq!(inner, r#"{"a":"[redacted]","b":"[redacted]"}"#, "level {level}");
             text = serde_json::to_string(&text).expect("JSON");
         }
+    }
+
+    #[test]
+    fn a_secret_that_is_still_in_use_is_not_forgotten_for_newer_ones() {
+        let redactor = Redactor::default();
+        let used = || "static-secret".to_owned();
+        for round in 0..3 {
+            let rotated = (0..MAX_SECRETS / 2).map(|n| format!("rotated-{round}-{n}"));
+            redactor.learn([used()].into_iter().chain(rotated));
+            assert_eq!(redactor.redact("static-secret"), REDACTED, "round {round}");
+        }
+        assert_eq!(redactor.redact("rotated-0-0"), "rotated-0-0", "the number is bounded");
+        assert_eq!(redactor.redact("rotated-2-9"), REDACTED);
     }
 }
