@@ -92,15 +92,19 @@ impl Job {
         }
     }
 
-    /// A task is as good as the call that began it. Of one that is not remembered only the server is known.
+    /// A task is as good as the call that began it. One that is not remembered might be anybody's.
     fn authorise_task(&self, policy: &PolicySet, task: &str) -> Result<Authorised, RpcError> {
-        let role = self.caller.role();
-        let Some(owner) = self.host.task_owners.owner(self.server.index, task) else {
-            return self.permitted(policy, Item::Server, Arguments::Unknown);
+        let owner = self.host.options.policy.task_owners.owner(self.server.name(), task);
+        let agent = agent_of(self.caller.mailbox());
+        let owner = match owner {
+            Some(owner) if policy.is_everyone() || owner.agent == agent => owner,
+            None if policy.is_everyone() => return self.permitted(policy, Item::Server, Arguments::Unknown),
+            // In the same words, so that nobody learns which tasks there are.
+            _ => {
+                let message = format!("agent '{agent}' has begun no such task, or it is forgotten");
+                return Err(failure::bus(ErrorCode::NotAllowed, message));
+            }
         };
-        if !policy.is_everyone() && owner.agent != agent_of(self.caller.mailbox()) {
-            return Err(failure::not_allowed(Item::Tool(&owner.tool), self.server.name(), role));
-        }
         // What had to be asked for was asked for when the task began.
         let mut authorised = self.permitted(policy, Item::Tool(&owner.tool), Arguments::Unknown)?;
         authorised.effect = Effect::Allow;
