@@ -10,7 +10,6 @@ use crate::outbox::Outbox;
 use crate::pins::Pins;
 use crate::running::{Caller, RunningCalls};
 use crate::server::Server;
-use crate::task_owners::TaskOwners;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -123,7 +122,6 @@ pub struct Host {
     pub catalog: Catalog,
     pub running: RunningCalls,
     pub held: HeldCalls,
-    pub task_owners: TaskOwners,
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
     /// Why the broker will never have this host.
@@ -163,7 +161,6 @@ impl Host {
             catalog,
             running: RunningCalls::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
-            task_owners: TaskOwners::default(),
             tasks: TaskTracker::new(),
             shutdown,
             unwelcome: Unwelcome::default(),

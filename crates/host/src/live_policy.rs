@@ -1,7 +1,8 @@
 //! The policy in force. It can be replaced while calls run: whoever asks next asks the new one, and the cards are
-//! announced anew. What has been counted against limits outlives both the replacement and the connection to the bus.
+//! announced anew. What has been counted against limits, and whose tasks there are, outlives both the replacement and the connection to the bus.
 
 use crate::gates::Gates;
+use crate::task_owners::TaskOwners;
 use std::sync::Arc;
 use tokio::sync::watch;
 use toolbus_policy::PolicySet;
@@ -9,11 +10,13 @@ use toolbus_policy::PolicySet;
 pub struct LivePolicy {
     current: watch::Sender<Arc<PolicySet>>,
     pub(crate) gates: Gates,
+    pub(crate) task_owners: TaskOwners,
 }
 
 impl LivePolicy {
     pub fn new(set: PolicySet) -> Arc<Self> {
-        Arc::new(Self { current: watch::Sender::new(Arc::new(set)), gates: Gates::default() })
+        let current = watch::Sender::new(Arc::new(set));
+        Arc::new(Self { current, gates: Gates::default(), task_owners: TaskOwners::default() })
     }
 
     /// Everybody may use everything.

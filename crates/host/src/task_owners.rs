@@ -6,6 +6,8 @@ use toolbus_mcp::{Members, Outcome};
 
 /// Tasks that are remembered; the oldest are forgotten first.
 const REMEMBERED: usize = 4096;
+/// Tasks of one agent, so that nobody makes the tasks of others forgotten.
+const REMEMBERED_PER_AGENT: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOwner {
@@ -20,33 +22,47 @@ pub struct TaskOwners(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    owners: HashMap<(usize, String), TaskOwner>,
-    order: VecDeque<(usize, String)>,
+    owners: HashMap<TaskKey, TaskOwner>,
+    order: VecDeque<TaskKey>,
+}
+
+/// The server's name and the task's id.
+type TaskKey = (String, String);
+
+impl Table {
+    /// Forgets the oldest, of the agent itself if it has its share already.
+    fn make_room(&mut self, agent: &str) {
+        let is_own = |key: &TaskKey| self.owners.get(key).is_some_and(|owner| owner.agent == agent);
+        let has_share = self.order.iter().filter(|key| is_own(key)).count() >= REMEMBERED_PER_AGENT;
+        let oldest = match has_share {
+            true => self.order.iter().position(is_own),
+            false => (self.order.len() >= REMEMBERED).then_some(0),
+        };
+        if let Some(key) = oldest.and_then(|place| self.order.remove(place)) {
+            self.owners.remove(&key);
+        }
+    }
 }
 
 impl TaskOwners {
     /// Remembers the task that a call's result speaks of, if it does.
-    pub fn remember(&self, server: usize, outcome: &Outcome, mailbox: &str, tool: &str) {
+    pub fn remember(&self, server: &str, outcome: &Outcome, mailbox: &str, tool: &str) {
         let Some(id) = begun_task(outcome) else { return };
         let mut table = self.0.lock().expect("nothing panics while it holds this lock");
-        let key = (server, id);
+        let key = (server.to_owned(), id);
         let owner = TaskOwner { agent: agent_of(mailbox).to_owned(), tool: tool.to_owned() };
         // The first to have it keeps it: a server that repeats an id must not hand a task over.
         if table.owners.contains_key(&key) {
             return;
         }
-        if table.order.len() == REMEMBERED
-            && let Some(oldest) = table.order.pop_front()
-        {
-            table.owners.remove(&oldest);
-        }
+        table.make_room(&owner.agent);
         table.order.push_back(key.clone());
         table.owners.insert(key, owner);
     }
 
-    pub fn owner(&self, server: usize, task: &str) -> Option<TaskOwner> {
+    pub fn owner(&self, server: &str, task: &str) -> Option<TaskOwner> {
         let table = self.0.lock().expect("nothing panics while it holds this lock");
-        table.owners.get(&(server, task.to_owned())).cloned()
+        table.owners.get(&(server.to_owned(), task.to_owned())).cloned()
     }
 }
 
@@ -77,12 +93,25 @@ mod tests {
     fn a_task_belongs_to_whoever_began_it() {
         let owners = TaskOwners::default();
         for result in [json!({"task": {"taskId": "a"}}), json!({"resultType": "task", "taskId": "b"})] {
-            owners.remember(1, &Outcome::Result(raw(&result)), "w#x", "tool");
+            owners.remember("one", &Outcome::Result(raw(&result)), "w#x", "tool");
         }
-        owners.remember(1, &Outcome::Result(raw(&json!({"taskId": "a"}))), "thief", "other");
-        owners.remember(1, &Outcome::Result(raw(&json!({"content": []}))), "w", "tool");
+        owners.remember("one", &Outcome::Result(raw(&json!({"taskId": "a"}))), "thief", "other");
+        owners.remember("one", &Outcome::Result(raw(&json!({"content": []}))), "w", "tool");
         let owner = TaskOwner { agent: "w".into(), tool: "tool".into() };
-        assert_eq!((owners.owner(1, "a"), owners.owner(1, "b")), (Some(owner.clone()), Some(owner)));
-        assert_eq!(owners.owner(2, "a"), None);
+        assert_eq!((owners.owner("one", "a"), owners.owner("one", "b")), (Some(owner.clone()), Some(owner)));
+        assert_eq!(owners.owner("two", "a"), None);
+    }
+
+    #[test]
+    fn nobody_makes_the_tasks_of_others_forgotten() {
+        let owners = TaskOwners::default();
+        let begin = |agent: &str, task: String| {
+            owners.remember("one", &Outcome::Result(raw(&json!({"task": {"taskId": task}}))), agent, "tool");
+        };
+        begin("w", "first".to_owned());
+        (0..=REMEMBERED).for_each(|number| begin("busy", number.to_string()));
+        assert!(owners.owner("one", "first").is_some());
+        assert_eq!(owners.owner("one", "0"), None);
+        assert!(owners.owner("one", &REMEMBERED.to_string()).is_some());
     }
 }

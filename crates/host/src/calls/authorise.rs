@@ -81,7 +81,11 @@ impl Job {
 
     fn permitted(&self, policy: &PolicySet, item: Item<'_>, arguments: Arguments<'_>) -> Result<Authorised, RpcError> {
         let (role, server) = (self.caller.role(), self.server.name());
-        let decision: Decision<'_> = policy.decide(&Question { role, server, item, arguments });
+        let mut decision: Decision<'_> = policy.decide(&Question { role, server, item, arguments });
+        if matches!(arguments, Arguments::Unknown) {
+            // A question about arguments that nobody knows is one of a list, to the policy. Here it is a request.
+            decision.limits = policy.limits_of(role, server, item);
+        }
         match (decision.effect, decision.reason) {
             (Effect::Deny, Reason::BadArguments(_, problem)) => {
                 let message = format!("{} '{}': {problem}", item.noun(), item.name().unwrap_or(server));
@@ -92,18 +96,26 @@ impl Job {
         }
     }
 
-    /// A task is as good as the call that began it. Of one that is not remembered only the server is known.
+    /// A task is as good as the call that began it. One that is not remembered might be anybody's.
     fn authorise_task(&self, policy: &PolicySet, task: &str) -> Result<Authorised, RpcError> {
-        let role = self.caller.role();
-        let Some(owner) = self.host.task_owners.owner(self.server.index, task) else {
-            return self.permitted(policy, Item::Server, Arguments::Unknown);
+        let owner = self.host.options.policy.task_owners.owner(self.server.name(), task);
+        let agent = agent_of(self.caller.mailbox());
+        let owner = match owner {
+            Some(owner) if policy.is_everyone() || owner.agent == agent => owner,
+            None if policy.is_everyone() => return self.permitted(policy, Item::Server, Arguments::Unknown),
+            // In the same words, so that nobody learns which tasks there are.
+            _ => {
+                let message = format!("agent '{agent}' has begun no such task, or it is forgotten");
+                return Err(failure::bus(ErrorCode::NotAllowed, message));
+            }
         };
-        if !policy.is_everyone() && owner.agent != agent_of(self.caller.mailbox()) {
-            return Err(failure::not_allowed(Item::Tool(&owner.tool), self.server.name(), role));
-        }
         // What had to be asked for was asked for when the task began.
         let mut authorised = self.permitted(policy, Item::Tool(&owner.tool), Arguments::Unknown)?;
         authorised.effect = Effect::Allow;
+        if matches!(self.rpc.method.as_str(), "tasks/cancel" | "tasks/update") {
+            // They end or unblock what may have the very place that they would wait for.
+            authorised.limits = CallLimits::default();
+        }
         Ok(authorised)
     }
 

@@ -147,7 +147,8 @@ impl Job {
             Err(stop) => return Err(stop),
         };
         if let Some(tool) = tool {
-            self.host.task_owners.remember(self.server.index, &outcome, self.caller.mailbox(), &tool);
+            let owners = &self.host.options.policy.task_owners;
+            owners.remember(self.server.name(), &outcome, self.caller.mailbox(), &tool);
         }
         Ok(self.within_size(authorised, outcome))
     }

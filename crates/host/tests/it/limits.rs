@@ -148,3 +148,17 @@ async fn calls_of_one_session_do_not_wait_for_each_other() {
     assert_eq!(finish(add).await.text(), "3");
     finish(echo).await.text();
 }
+
+#[tokio::test]
+async fn completions_and_tasks_are_counted_too() {
+    let rules = "[roles.reader]\nallow = ['**']\n[limits.'greet']\nrate = '1/h'\n[limits.'task']\nrate = '2/h'";
+    let (_rig, worker) = reader(rules).await;
+    let completion = json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "a", "value": ""}});
+    worker.rpc("one", "completion/complete", completion.clone()).await;
+    assert_eq!(worker.rpc("one", "completion/complete", completion).await.error()["data"]["code"], "TB0417");
+    worker.tool("one", "task", json!({"id": "t1"})).await.result();
+    worker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.result();
+    assert_eq!(worker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.error()["data"]["code"], "TB0417");
+    // Who wants to end something is not held up.
+    worker.rpc("one", "tasks/cancel", json!({"taskId": "t1"})).await.result();
+}

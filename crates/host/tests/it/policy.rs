@@ -219,6 +219,21 @@ async fn a_task_is_for_the_agent_and_the_roles_of_its_call() {
 }
 
 #[tokio::test]
+async fn a_task_that_nobody_remembers_is_for_nobody() {
+    let rules = "[roles.maker]\nallow = ['task']\n[roles.all]\nallow = ['**']";
+    let mut rig = rig_with(vec![fake("one", "legacy")], rules).await;
+    let maker = worker(&rig, Some("maker"), true).await;
+    maker.tool("one", "task", json!({"id": "t1"})).await.result();
+    rig.restart_host().await;
+    assert_eq!(maker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.result()["status"], "working");
+    assert_eq!(maker.rpc("one", "tasks/get", json!({"taskId": "t2"})).await.error()["data"]["code"], "TB0403");
+    let all = rig.worker(AgentRef::new("all").with_role("all"), maker.hello.clone()).await;
+    for (method, params) in [("tasks/get", json!({"taskId": "t1"})), ("tasks/list", json!({}))] {
+        assert_eq!(all.rpc("one", method, params).await.error()["data"]["code"], "TB0403", "{method}");
+    }
+}
+
+#[tokio::test]
 async fn what_no_rule_can_be_about_is_for_those_who_may_use_everything() {
     let rules = "[roles.reader]\nallow = ['one/*']\ndeny = ['whoami']\n[roles.asker]\nallow = ['**']\nask = ['add']\n\
                  [roles.all]\nallow = ['one/**']\ndeny = ['two/*']";
