@@ -4,6 +4,7 @@
 mod desk;
 mod listed;
 mod store;
+mod unique_keys;
 
 pub use store::Approvals;
 
@@ -19,6 +20,7 @@ use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
 use toolbus_mcp::{Era, Members, Raw, RpcError, codes, meta, raw};
 use toolbus_protocol::ErrorCode;
+use unique_keys::has_unique_keys;
 
 /// What is left of a call's time when it is given up.
 const LAST_WORD: Duration = Duration::from_millis(100);
@@ -127,6 +129,10 @@ fn pending(job: &Job, authorised: &Authorised, deadline: Instant) -> Result<Pend
     let params = Members::of(job.rpc.params.as_deref()).map_err(crate::calls::bad_params)?;
     let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
     let arguments = params.get("arguments").map(ToOwned::to_owned);
+    if arguments.as_ref().is_some_and(|arguments| !has_unique_keys(arguments.get())) {
+        let message = format!("the call of {name:?} has to be approved, and its arguments have a key twice");
+        return Err(failure::bus(ErrorCode::BadArguments, message).into());
+    }
     let now = jiff::Timestamp::now().as_millisecond().max(0) as u64;
     let (server, method) = (job.server.name().to_owned(), job.rpc.method.clone());
     Ok(PendingApproval {
