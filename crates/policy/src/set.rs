@@ -28,6 +28,8 @@ pub(crate) struct Role {
     pub open: Servers,
     /// Where everything is denied.
     pub closed: Servers,
+    /// Of which some rule speaks: by their names, or of all there is.
+    pub named: Servers,
     pub pointers: Pointers,
     pub limit: Option<Limit>,
     pub recipients: Recipients,
@@ -116,6 +118,21 @@ impl PolicySet {
         }
     }
 
+    /// Whether nothing at all is denied to the role, or has to be asked for.
+    pub fn may_use_everything(&self, role: Option<&str>) -> bool {
+        let Some(roles) = &self.roles else { return true };
+        role.and_then(|role| roles.get(role)).is_some_and(|role| {
+            let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.is_about_all_names();
+            role.rules.iter().any(is_all) && role.rules.iter().all(|rule| rule.effect == Effect::Allow)
+        })
+    }
+
+    /// Whether a rule of the role that allows something names the server, or is about everything.
+    pub fn speaks_of_server(&self, role: Option<&str>, server: &str) -> bool {
+        let Some(roles) = &self.roles else { return true };
+        role.and_then(|role| roles.get(role)).is_some_and(|role| role.named.contain(server))
+    }
+
     pub(crate) fn role(&self, name: &str) -> Option<&Role> {
         self.roles.as_ref()?.get(name)
     }
@@ -132,9 +149,13 @@ impl Role {
         self.index = Index::new(rules.iter().map(|rule| &rule.pattern))?;
         let server = |rule: &'_ Rule| rule.pattern.server.clone();
         let open: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Deny).map(server).collect();
+        let speaks = |rule: &&Rule| rule.pattern.server.is_some() || rule.pattern.is_any_name();
+        let named: Vec<_> =
+            rules.iter().filter(|rule| rule.effect != Effect::Deny).filter(speaks).map(server).collect();
         let all = |rule: &&Rule| rule.effect == Effect::Deny && rule.is_about_all_names();
         let closed: Vec<_> = rules.iter().filter(all).map(server).collect();
         self.open = Servers::new(open.iter().map(Option::as_ref))?;
+        self.named = Servers::new(named.iter().map(Option::as_ref))?;
         self.closed = Servers::new(closed.iter().map(Option::as_ref))?;
         (self.rules, self.pointers) = (rules, pointers);
         Ok(self)
