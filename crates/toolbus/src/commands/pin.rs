@@ -290,6 +290,8 @@ mod tests {
         }
         assert!(matches!(approve("s/t@f123456789abcdef".to_owned()), Err(Failure::NotWhatWasShown { .. })));
         assert_eq!(approve("t@0123".to_owned()).ok(), Some(0), "that could mean many");
-        assert!(in_words("h", "s", "t", &pins.servers["s"]["t"]).contains("approve s/t@0123456789abcdef0123456789abcdef"));
+        assert!(
+            in_words("h", "s", "t", &pins.servers["s"]["t"]).contains("approve s/t@0123456789abcdef0123456789abcdef")
+        );
     }
 }
