@@ -32,6 +32,8 @@ pub(crate) struct Role {
     pub whole: Servers,
     /// Where something is denied or has to be asked for.
     pub narrowed: Servers,
+    /// Of which some rule speaks: by their names, or of all there is.
+    pub named: Servers,
     pub pointers: Pointers,
     pub limit: Option<Limit>,
     pub recipients: Recipients,
@@ -127,6 +129,21 @@ impl PolicySet {
         role.is_some_and(|role| role.whole.contain(server) && !role.narrowed.contain(server))
     }
 
+    /// Whether nothing at all is denied to the role, or has to be asked for.
+    pub fn may_use_everything(&self, role: Option<&str>) -> bool {
+        let Some(roles) = &self.roles else { return true };
+        role.and_then(|role| roles.get(role)).is_some_and(|role| {
+            let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.is_about_all_names();
+            role.rules.iter().any(is_all) && role.rules.iter().all(|rule| rule.effect == Effect::Allow)
+        })
+    }
+
+    /// Whether a rule of the role that allows something names the server, or is about everything.
+    pub fn speaks_of_server(&self, role: Option<&str>, server: &str) -> bool {
+        let Some(roles) = &self.roles else { return true };
+        role.and_then(|role| roles.get(role)).is_some_and(|role| role.named.contain(server))
+    }
+
     pub(crate) fn role(&self, name: &str) -> Option<&Role> {
         self.roles.as_ref()?.get(name)
     }
@@ -147,7 +164,11 @@ impl Role {
         let closed: Vec<_> = rules.iter().filter(all(Effect::Deny)).map(server).collect();
         let whole: Vec<_> = rules.iter().filter(all(Effect::Allow)).map(server).collect();
         let narrowed: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Allow).map(server).collect();
+        let speaks = |rule: &&Rule| rule.pattern.server.is_some() || rule.pattern.is_any_name();
+        let named: Vec<_> =
+            rules.iter().filter(|rule| rule.effect != Effect::Deny).filter(speaks).map(server).collect();
         self.open = Servers::new(open.iter().map(Option::as_ref))?;
+        self.named = Servers::new(named.iter().map(Option::as_ref))?;
         self.closed = Servers::new(closed.iter().map(Option::as_ref))?;
         self.whole = Servers::new(whole.iter().map(Option::as_ref))?;
         self.narrowed = Servers::new(narrowed.iter().map(Option::as_ref))?;

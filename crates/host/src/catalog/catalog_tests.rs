@@ -103,3 +103,23 @@ fn only_what_the_server_says_now_lifts_a_hold() {
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
     assert_eq!((shown(&catalog.card(None, &PolicySet::everyone()))[0].len(), pins.is_held(server, "a")), (1, false));
 }
+
+#[test]
+fn a_server_is_shown_to_those_who_may_use_something_of_it_and_problems_to_those_who_may_use_all() {
+    let rules = "[roles.fetcher]\nallow = ['fetch_*']\n[roles.user]\nallow = ['one/*', 'two/fetch_*', 'none/*']\n\
+                 [roles.boss]\nallow = ['**']\n[roles.deputy]\nallow = ['**']\ndeny = ['b']";
+    let rules = PolicySet::read(rules).expect("patterns").0;
+    let catalog = Catalog::new(&[config("one", None), config("two", None), config("none", None)]);
+    catalog.set_up(0, eras(), tools(&["fetch_a", "b"]), vec!["odd".to_owned()]);
+    catalog.set_up(1, eras(), tools(&["b"]), vec![]);
+    catalog.set_up(2, eras(), Lists::default(), vec![]);
+    let seen = |role: &str| {
+        let card = catalog.card(Some(role), &rules);
+        let names: Vec<String> = card.servers.into_iter().map(|server| server.name).collect();
+        (names.join(" "), !card.problems.is_empty())
+    };
+    assert_eq!(seen("fetcher"), ("one".to_owned(), false));
+    assert_eq!(seen("user"), ("one none".to_owned(), false));
+    assert_eq!(seen("boss"), ("one two none".to_owned(), true));
+    assert_eq!(seen("deputy"), ("one none".to_owned(), false));
+}

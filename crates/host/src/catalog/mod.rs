@@ -127,6 +127,7 @@ impl Catalog {
     /// What workers of that role are told.
     pub fn card(&self, role: Option<&str>, policy: &PolicySet) -> Card {
         let state = self.lock();
+        let sees_all = policy.may_use_everything(role);
         let servers = state.entries.iter().enumerate().map(|(index, entry)| {
             let prefix = entry.prefix.as_deref();
             let viewer = Viewer {
@@ -141,12 +142,14 @@ impl Catalog {
                 era: entry.era(),
             };
             // Who may use nothing of a server does not even learn that it is there.
-            viewer.may_use(Item::Server).then(|| entry.card(&viewer))
+            let card = viewer.may_use(Item::Server).then(|| entry.card(&viewer))?;
+            let is_of_use = ListKind::ALL.iter().any(|kind| !card.items(*kind).is_empty());
+            let may_be = entry.has_no_items() && policy.speaks_of_server(role, &entry.name);
+            (is_of_use || may_be || sees_all).then_some(card)
         });
         let servers: Vec<_> = servers.flatten().collect();
-        // Problems name servers, and speak of all of them.
-        let sees_all = servers.len() == state.entries.len();
-        let problems = if sees_all && !servers.is_empty() { state.problems.clone() } else { Vec::new() };
+        // Problems name servers and tools, and speak of all of them.
+        let problems = if sees_all { state.problems.clone() } else { Vec::new() };
         Card { servers, problems }
     }
 
@@ -216,6 +219,11 @@ impl Entry {
 
     fn pinned(&self) -> PinnedServer<'_> {
         PinnedServer { name: &self.name, mode: self.pin }
+    }
+
+    /// It has none, or they are not known yet.
+    fn has_no_items(&self) -> bool {
+        ListKind::ALL.iter().all(|kind| self.lists.of(*kind).is_empty())
     }
 
     /// In which the lists were read: the later one, where the server has both.

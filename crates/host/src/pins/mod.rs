@@ -100,10 +100,7 @@ impl Pins {
         }
         let verdict = state.judge(server.name, mode, era, tool, definition);
         let held = !matches!(verdict, Verdict::Approved | Verdict::FirstSeen(_));
-        let tools = state.seen.entry(server.name.to_owned()).or_default();
-        let seen = tools.entry(tool.to_owned()).or_default();
-        seen.retain(|seen| seen.era != era);
-        seen.push(Seen { text: definition.get().into(), era, held });
+        state.remember(server.name, era, tool, definition, held);
         let unwritten = state.unwritten;
         drop(state);
         if unwritten {
@@ -129,14 +126,19 @@ impl Pins {
         if mode == PinMode::Off {
             return false;
         }
-        let state = self.lock();
+        let mut state = self.lock();
         if state.is_held(server.name, mode, tool) {
             return true;
         }
-        match state.verdict_on(server.name, era, tool, definition) {
-            Some(held) => held,
-            None => !state.approves(server.name, mode, tool, &sha256_hex(canonical(definition).as_bytes())),
+        if let Some(held) = state.verdict_on(server.name, era, tool, definition) {
+            return held;
         }
+        let approved = state.approves(server.name, mode, tool, &sha256_hex(canonical(definition).as_bytes()));
+        // What is not approved has to be held when the server says it; that must not be taken for done.
+        if approved {
+            state.remember(server.name, era, tool, definition, false);
+        }
+        !approved
     }
 
     /// The tools of a list that are hidden, by the server's own names.
@@ -215,6 +217,12 @@ impl State {
     fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue) -> Option<bool> {
         let seen = self.seen.get(server)?.get(tool)?;
         seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.held)
+    }
+
+    fn remember(&mut self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue, held: bool) {
+        let seen = self.seen.entry(server.to_owned()).or_default().entry(tool.to_owned()).or_default();
+        seen.retain(|seen| seen.era != era);
+        seen.push(Seen { text: definition.get().into(), era, held });
     }
 
     fn approves(&self, server: &str, mode: PinMode, tool: &str, hash: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Text with its `\\u0041` read, and where each byte of it came from. For looking only: what such an escape stands for may
+//! Text with its `\u0041` read, and where each byte of it came from. For looking only: what such an escape stands for may
 //! be part of a grammar, so nothing is written in this form.
 
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn unit_pair(first: u16, second: Option<(u16, usize)>) -> Option<(char, usize)> 
     Some((c, end))
 }
 
-/// One `\\uXXXX`, and where it ends.
+/// One `\uXXXX`, and where it ends.
 fn unit(from: &str, at: usize) -> Option<(u16, usize)> {
     let rest = from.get(at..)?;
     let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
