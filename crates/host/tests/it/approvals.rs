@@ -5,7 +5,7 @@ use crate::support::{PATIENCE, Reply, Rig, Worker, fake, finish, next_event, par
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_client::{AgentRef, Call, CallItem, InboxKind, InboxMessage};
+use toolbus_client::{AgentRef, Call, CallItem, InboxKind, InboxMessage, MultiplexedClient};
 use toolbus_host::{Approvals, HostOptions, LivePolicy};
 use toolbus_mcp::{ApprovalDecision, ClientHello, HostReply, HostRequest};
 use toolbus_protocol::Body;
@@ -324,16 +324,14 @@ async fn large_arguments_are_cut_in_the_list() {
 }
 
 /// A call of `add` in the words of the original.
-async fn original_add(rig: &Rig, patience: Duration) -> Call {
+async fn original_add(rig: &Rig, patience: Duration) -> (MultiplexedClient, Call) {
     let client = rig.client(AgentRef::new("old").with_role("reader")).await;
     client.subscribe().await.expect("a mailbox");
     let bus = client.into_multiplexed();
     let body = Body::of(&json!({"op": "call", "tool": "add", "arguments": r#"{"a":1,"b":2}"#})).expect("JSON");
     let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
     let call = bus.start_call("host", message, patience).await.expect("a call");
-    // It lives as long as the test.
-    std::mem::forget(bus);
-    call
+    (bus, call)
 }
 
 #[tokio::test]
@@ -342,7 +340,7 @@ async fn an_originals_call_waits_no_longer_than_its_caller() {
     let boss = agent(&rig, "b", "boss").await;
     let reader = worker(&rig, Some("reader"), true).await;
     rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
-    let _call = original_add(&rig, Duration::from_millis(1500)).await;
+    let _original = original_add(&rig, Duration::from_millis(1500)).await;
     waiting(&boss, 1).await;
     waiting(&boss, 0).await;
 }
@@ -354,7 +352,7 @@ async fn an_originals_call_that_waits_survives_a_restart_of_its_host() {
     let reader = worker(&rig, Some("reader"), true).await;
     let has_tools = |card: &toolbus_mcp::Card| card.servers.first().is_some_and(|server| !server.tools.is_empty());
     rig.card(&reader, has_tools).await;
-    let mut call = original_add(&rig, PATIENCE).await;
+    let (_bus, mut call) = original_add(&rig, PATIENCE).await;
     waiting(&boss, 1).await;
     rig.restart_host().await;
     let pending = waiting(&boss, 1).await.remove(0);
