@@ -87,7 +87,8 @@ async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_f
     let observer = connect(&broker.url(), "observer", Framing::Compact).await;
     let first = host("one");
     soon("the first host", async {
-        while !observer.status().await.expect("open").connections.iter().any(|it| &*it.agent.session_id == "desk") {
+        let is_there = |it: &toolbus_protocol::Connection| it.subscribed && &*it.agent.session_id == "desk";
+        while !observer.status().await.expect("open").connections.iter().any(is_there) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
