@@ -189,6 +189,23 @@ pub fn from_here(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// A name for a command that only sends or asks.
+pub fn passing_agent(role: Option<String>) -> AgentRef {
+    in_role(AgentRef::new(own_mailbox("cli")), role)
+}
+
+/// A mailbox of the credential's agent that nobody else uses.
+pub fn own_mailbox(purpose: &str) -> String {
+    format!("{OWN_NAME}#{purpose}-{}", uuid::Uuid::new_v4())
+}
+
+pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {
+    match role {
+        Some(role) => agent.with_role(role),
+        None => agent,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,22 +227,5 @@ mod tests {
         ] {
             assert!(!is_this_machine(elsewhere), "{elsewhere}");
         }
-    }
-}
-
-/// A name for a command that only sends or asks.
-pub fn passing_agent(role: Option<String>) -> AgentRef {
-    in_role(AgentRef::new(own_mailbox("cli")), role)
-}
-
-/// A mailbox of the credential's agent that nobody else uses.
-pub fn own_mailbox(purpose: &str) -> String {
-    format!("{OWN_NAME}#{purpose}-{}", uuid::Uuid::new_v4())
-}
-
-pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {
-    match role {
-        Some(role) => agent.with_role(role),
-        None => agent,
     }
 }
