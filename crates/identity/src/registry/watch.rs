@@ -8,13 +8,13 @@ use crate::files::FileMark;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// How often the file is looked at. A revoked agent has to be gone within a second.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// The shortest time between two looks on behalf of strangers.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// How often, a millisecond apart, a look that is under way is waited for on behalf of a stranger.
+const TRIES_FOR_A_STRANGER: usize = 10;
 
 pub struct Watched {
     file: PathBuf,
@@ -26,7 +26,6 @@ pub struct Watched {
 struct Seen {
     /// Of the version that was read last, good or bad.
     mark: Option<FileMark>,
-    looked_at: Instant,
     /// Whether it was said that the file can't be read.
     complained: bool,
 }
@@ -39,7 +38,7 @@ impl Watched {
             tracing::warn!("{} can be written by others, who can let in anybody; chmod 600 ends that", file.display());
         }
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
-        let seen = Seen { mark, looked_at: Instant::now(), complained: false };
+        let seen = Seen { mark, complained: false };
         let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(seen) });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
@@ -63,18 +62,19 @@ impl Watched {
         self.table().end_overdue(SystemTime::now());
     }
 
-    /// The same on behalf of somebody who is not known: now and then, and never waiting for a disk that another waits for.
+    /// The same on behalf of somebody who is not known, and may have been made known a moment ago. Not for long: where a
+    /// disk hangs, one who waits for it is enough.
     pub fn look_for_a_stranger(&self) {
-        if let Ok(mut seen) = self.seen.try_lock()
-            && seen.looked_at.elapsed() >= BETWEEN_LOOKS
-        {
-            self.catch_up(&mut seen);
+        for _ in 0..TRIES_FOR_A_STRANGER {
+            if let Ok(mut seen) = self.seen.try_lock() {
+                return self.catch_up(&mut seen);
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Takes over a new version, if there is one.
     fn catch_up(&self, seen: &mut Seen) {
-        seen.looked_at = Instant::now();
         // Before reading: a version that comes while we read is then seen the next time.
         let mark = FileMark::of(&self.file);
         if mark == seen.mark {
