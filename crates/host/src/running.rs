@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Id, Outcome, Raw};
-use toolbus_protocol::{InboxMessage, MsgId};
+use toolbus_protocol::{InboxMessage, MsgId, principal_of};
 use toolbus_upstream::{CallEvent, ServerCall, ServerError};
 
 /// How long a server may take to answer a call that was called off. Most never do.
@@ -16,11 +16,6 @@ const REMEMBERED: usize = 32 << 10;
 
 /// No single agent takes more than its share of a host's calls, open listens included.
 const MOST_AGENTS_TO_FILL_A_HOST: usize = 4;
-
-/// The agent that a mailbox belongs to.
-fn principal_of(mailbox: &str) -> &str {
-    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
-}
 
 /// The wish to call a call off.
 #[derive(Debug, Default)]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use toolbus_mcp::{Members, Outcome};
+use toolbus_protocol::principal_of;
 
 /// Tasks that are remembered; the oldest are forgotten first.
 const REMEMBERED: usize = 4096;
@@ -50,7 +51,7 @@ impl TaskOwners {
         let Some(id) = begun_task(outcome) else { return };
         let mut table = self.0.lock().expect("nothing panics while it holds this lock");
         let key = (server.to_owned(), id);
-        let owner = TaskOwner { agent: agent_of(mailbox).to_owned(), tool: tool.to_owned() };
+        let owner = TaskOwner { agent: principal_of(mailbox).to_owned(), tool: tool.to_owned() };
         // The first to have it keeps it: a server that repeats an id must not hand a task over.
         if table.owners.contains_key(&key) {
             return;
@@ -64,10 +65,6 @@ impl TaskOwners {
         let table = self.0.lock().expect("nothing panics while it holds this lock");
         table.owners.get(&(server.to_owned(), task.to_owned())).cloned()
     }
-}
-
-pub fn agent_of(mailbox: &str) -> &str {
-    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 
 /// `{"task": {"taskId": …}}` in one era, `{"resultType": "task", "taskId": …}` in the other.

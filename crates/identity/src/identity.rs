@@ -2,7 +2,7 @@
 
 use crate::Standing;
 use bytestring::ByteString;
-use toolbus_protocol::AgentRef;
+use toolbus_protocol::{AgentRef, principal_of};
 
 /// How a peer names itself that leaves its name to its credential: `~`, or `~#suffix` for a mailbox of its own.
 pub const OWN_NAME: &str = "~";
@@ -44,11 +44,6 @@ impl Identity {
     pub fn principal(&self) -> &str {
         principal_of(&self.agent.session_id)
     }
-}
-
-/// The agent that a mailbox belongs to.
-pub fn principal_of(mailbox: &str) -> &str {
-    mailbox.split_once('#').map_or(mailbox, |(name, _)| name)
 }
 
 /// The mailbox that a peer of that name means by what it calls itself; `None` if it is somebody else's.

@@ -27,7 +27,7 @@ pub use certificate::{CertificateAuthenticator, CertificateConfig, NameField};
 pub use chain::Chain;
 pub use config::{AuthConfig, AuthConfigError, Position, read_auth};
 pub use files::{FileMark, write_private};
-pub use identity::{Identity, OWN_NAME, Rights, mailbox_of, principal_of};
+pub use identity::{Identity, OWN_NAME, Rights, mailbox_of};
 pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
 pub use patterns::{BadPattern, Pattern};
 pub use registry::{
@@ -38,3 +38,4 @@ pub use registry::{
 pub use shared_token::SharedToken;
 pub use standing::{EndReason, Standing};
 pub use token::Token;
+pub use toolbus_protocol::principal_of;

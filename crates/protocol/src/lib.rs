@@ -20,7 +20,7 @@ pub use frames::{
     Hello, HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, Status, Welcome,
 };
 pub use kind::InboxKind;
-pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name};
+pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
 
 /// The version of the protocol that `hello` and `welcome` name. Peers that name none speak version 1, the
 /// original's; version 2 adds delivery tags, numbered receipts, receipts implied by replies, and live events.

@@ -50,6 +50,11 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
+/// The agent that a mailbox belongs to: NAME#suffix is a mailbox of NAME.
+pub fn principal_of(mailbox: &str) -> &str {
+    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
+}
+
 /// The id of a message: its idempotency key within a mailbox.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MsgId(ByteString);

@@ -5,11 +5,10 @@ use super::listed::{Listed, beginning};
 use super::store::{DecideError, Verdict};
 use crate::failure;
 use crate::host::Host;
-use crate::task_owners::agent_of;
 use std::sync::Arc;
 use toolbus_audit::{Caller as AuditCaller, Record, Subject};
 use toolbus_mcp::{ApprovalDecision, Members, Outcome, RpcError, codes, raw};
-use toolbus_protocol::{AgentRef, ErrorCode};
+use toolbus_protocol::{AgentRef, ErrorCode, principal_of};
 
 /// Who may decide about calls of its own.
 const OPERATOR: &str = "operator";
@@ -60,7 +59,7 @@ impl Host {
         let by = from.session_id.to_string();
         let is_operator = from.role.as_deref() == Some(OPERATOR);
         let is_own = |pending: &PendingApproval| {
-            approve && !is_operator && agent_of(&pending.caller) == agent_of(&from.session_id)
+            approve && !is_operator && principal_of(&pending.caller) == principal_of(&from.session_id)
         };
         let verdict = Verdict { hash, approve, by, by_role: from.role.as_ref().map(ToString::to_string), at_ms };
         let decided = self.options.approvals.decide(&id, verdict, is_own).await;

@@ -3,7 +3,6 @@
 
 use super::PendingApproval;
 use crate::host::HostLimits;
-use crate::task_owners::agent_of;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use toolbus_protocol::principal_of;
 
 const FILE: &str = "approvals.json";
 /// Decisions that are remembered, for requests that come again; the oldest are forgotten first.
@@ -191,9 +191,9 @@ impl Approvals {
 impl State {
     /// One agent may not keep all others from asking.
     fn make_sure_of_room(&self, new: &PendingApproval, limits: &HostLimits) -> Result<(), Full> {
-        let agent = agent_of(&new.caller);
+        let agent = principal_of(&new.caller);
         let all = || self.parked.values().map(|(pending, _)| pending);
-        let own = || all().filter(|pending| agent_of(&pending.caller) == agent);
+        let own = || all().filter(|pending| principal_of(&pending.caller) == agent);
         let bytes = |of: usize| of + new.bytes();
         if self.parked.len() >= limits.max_parked {
             return Err(Full::Calls(limits.max_parked));

@@ -7,12 +7,11 @@ use crate::catalog::names::own_name;
 use crate::failure;
 use crate::gates::CallLimits;
 use crate::pins::PinnedServer;
-use crate::task_owners::agent_of;
 use crate::translate::listen::{Filter, LISTEN};
 use tokio::time::Instant;
 use toolbus_mcp::{ListKind, Members, NameKey, Outcome, RpcError, is_plain_request};
 use toolbus_policy::{Arguments, Decision, Effect, Item, PolicySet, Question, Reason};
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{ErrorCode, principal_of};
 
 /// A request that was not refused.
 pub struct Authorised {
@@ -99,7 +98,7 @@ impl Job {
     /// A task is as good as the call that began it. One that is not remembered might be anybody's.
     fn authorise_task(&self, policy: &PolicySet, task: &str) -> Result<Authorised, RpcError> {
         let owner = self.host.options.policy.task_owners.owner(self.server.name(), task);
-        let agent = agent_of(self.caller.mailbox());
+        let agent = principal_of(self.caller.mailbox());
         let owner = match owner {
             Some(owner) if policy.is_everyone() || owner.agent == agent => owner,
             None if policy.is_everyone() => return self.permitted(policy, Item::Server, Arguments::Unknown),
