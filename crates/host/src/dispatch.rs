@@ -48,6 +48,13 @@ impl Host {
                 let outcome = self.show_approval(&message.from, &id);
                 self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
             }
+            Ok(HostRequest::Desk(request)) => {
+                let host = Arc::clone(self);
+                self.tasks.spawn(async move {
+                    let outcome = host.at_desk(&message, request).await;
+                    host.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+                });
+            }
             Ok(HostRequest::ApprovalsDecide(decision)) => {
                 let host = Arc::clone(self);
                 self.tasks.spawn(async move {

@@ -9,6 +9,7 @@ mod announce;
 mod approvals;
 mod calls;
 mod catalog;
+mod desk;
 mod dispatch;
 mod failure;
 mod gates;

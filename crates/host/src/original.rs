@@ -91,6 +91,7 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
         client: ClientHello::legacy(host_initialize(Use::Own)),
         method: "tools/call".to_owned(),
         params: Some(params.to_raw()),
+        task: None,
     };
     let job = Job::begin(host, caller.clone(), server, rpc).map_err(|error| error.message)?;
     match job.answer().await {

@@ -94,6 +94,7 @@ impl Outbox {
 /// The same text as [`HostReply::to_json`], without a copy of the result on the way.
 fn reply_body(reply: &HostReply) -> Body {
     let (name, value) = match reply {
+        HostReply::Task(_) => return Body::from_trusted(Bytes::from(reply.to_json())),
         HostReply::Rpc(Outcome::Result(result)) => ("result", result.get()),
         HostReply::Rpc(Outcome::Error(error)) => ("error", error.get()),
         HostReply::Cancelled => ("cancelled", "true"),

@@ -3,7 +3,7 @@
 //! A request is self-contained. It names the server, the worker's session, and the client's own words about itself, so
 //! that a host that was restarted can open a legacy session again and nobody notices.
 
-use crate::{Era, Id, Outcome, Raw};
+use crate::{DeskRequest, Era, Id, Outcome, Raw, TaskView, TaskWish};
 use serde::{Deserialize, Serialize};
 
 /// Tells one client's use of a server from another's. Legacy servers have a session for each.
@@ -46,6 +46,8 @@ pub enum HostRequest {
     },
     /// What somebody decided about one of them. Answered by a [`HostReply`].
     ApprovalsDecide(ApprovalDecision),
+    /// About calls, tasks and dead letters. Answered by a [`HostReply`].
+    Desk(DeskRequest),
 }
 
 /// Bound to what was shown: the hash covers server, tool and arguments.
@@ -64,6 +66,8 @@ pub struct Rpc {
     pub client: ClientHello,
     pub method: String,
     pub params: Option<Raw>,
+    /// It is to be a task: answered by [`HostReply::Task`] as soon as it is written down.
+    pub task: Option<TaskWish>,
 }
 
 /// A notification of the client. In `notifications/cancelled` the `requestId` is the bus id of the call.
@@ -90,6 +94,8 @@ pub struct Answer {
 #[derive(Debug, Clone)]
 pub enum HostReply {
     Rpc(Outcome),
+    /// The call became a task.
+    Task(TaskView),
     /// The call was cancelled and the server has not answered it: nothing is owed to the client.
     Cancelled,
 }
@@ -119,6 +125,9 @@ impl HostRequest {
 
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
+        if DeskRequest::OPS.contains(&wire.op.as_str()) {
+            return serde_json::from_str(body).map(Self::Desk).map_err(|error| reason(error.to_string()));
+        }
         match wire.op.as_str() {
             "approvals_list" => return Ok(Self::ApprovalsList),
             "approvals_show" => {
@@ -142,6 +151,7 @@ impl HostRequest {
                 client: need(wire.client, "client")?,
                 method: need(wire.method, "method")?,
                 params: wire.params,
+                task: wire.task,
             }),
             "notify" => Self::Notify(Notify {
                 session,
@@ -169,10 +179,11 @@ impl HostRequest {
     pub fn into_json(self) -> String {
         let mut wire = RequestWire::default();
         match self {
-            Self::Rpc(Rpc { server, session, client, method, params }) => {
+            Self::Desk(request) => return written(&request),
+            Self::Rpc(Rpc { server, session, client, method, params, task }) => {
                 wire.op = "rpc".into();
                 (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));
-                (wire.method, wire.params) = (Some(method), params);
+                (wire.method, wire.params, wire.task) = (Some(method), params, task);
             }
             Self::Notify(Notify { server, session, client, method, params }) => {
                 wire.op = "notify".into();
@@ -213,6 +224,9 @@ impl HostReply {
         if rpc.cancelled {
             return Ok(Self::Cancelled);
         }
+        if let Some(task) = rpc.task {
+            return Ok(Self::Task(task));
+        }
         Ok(Self::Rpc(outcome(rpc.result, rpc.error)?))
     }
 
@@ -225,6 +239,7 @@ impl HostReply {
         let mut rpc = RpcWire::default();
         match self {
             Self::Rpc(outcome) => (rpc.result, rpc.error) = split(outcome),
+            Self::Task(task) => rpc.task = Some(task),
             Self::Cancelled => rpc.cancelled = true,
         }
         written(&ReplyWire { rpc: Some(rpc), error: None })
@@ -295,6 +310,8 @@ struct RequestWire {
     hash: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approve: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<TaskWish>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -311,6 +328,8 @@ struct RpcWire {
     result: Option<Raw>,
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     error: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<TaskView>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     cancelled: bool,
 }

@@ -6,6 +6,7 @@
 
 mod bus;
 mod card;
+mod desk;
 mod era;
 mod error;
 mod members;
@@ -17,6 +18,9 @@ pub use bus::{
     Answer, ApprovalDecision, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey,
 };
 pub use card::{Card, Down, ServerCard, ServerState};
+pub use desk::{
+    CallList, CallRow, CallState, DeadLetter, DeadList, DeskRequest, TaskList, TaskStatus, TaskView, TaskWish,
+};
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};
 pub use members::{Members, MembersError, member_text};

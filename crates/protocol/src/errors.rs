@@ -150,6 +150,26 @@ codes! {
         "Look at the host's log and disk.";
     BadArguments = "TB0419", "bad_arguments", "The rules for this call look at its arguments, and these can't be judged.",
         "Send one JSON object, with every key once.";
+    OutcomeUnknown = "TB0420", "outcome_unknown", "The host ended while the tool ran; whether the call had its effect is not known.",
+        "Look at what the tool has done before you call it again; `replay = \"safe\"` is for tools that may run twice.";
+    PoisonCall = "TB0421", "poison_call", "The call ended its server or its host each time it ran, so it is not run any more.",
+        "The operator looks at it with `toolbus dead show ID`, then retries or drops it.";
+    ServerTripped = "TB0422", "server_tripped", "The MCP server failed several times in a row and gets no calls for a while.",
+        "Wait as long as the message says; the host's log has the server's last lines. The tool was not run.";
+    UnknownTask = "TB0423", "unknown_task", "No task of yours has this id, or its time is over.",
+        "List your tasks: `toolbus task list`.";
+    CallEnded = "TB0424", "call_ended", "The call had ended before it could be cancelled.",
+        "Nothing is to be done: its answer stands.";
+    JournalFailed = "TB0425", "journal_failed", "The call could not be written to the host's journal, so it was not run.",
+        "Look at the host's log and disk; start the host again once the disk is sound.";
+    CallerGone = "TB0426", "caller_gone", "The caller was gone for longer than the host waits, so its call was ended.",
+        "Raise `caller_grace` in the host's configuration, or begin calls as tasks if nobody is to wait for them.";
+    HostOffline = "TB0427", "host_offline", "The host is away, and this call was not to wait for it.",
+        "Call again when the host is back, or leave out `--fail-fast` (`offline = \"fail\"` in its configuration).";
+    TooManyTasks = "TB0428", "too_many_tasks", "The host keeps as many tasks as it may.",
+        "Wait until some have ended and been forgotten, or give tasks a shorter time to live.";
+    UnknownCall = "TB0429", "unknown_call", "No call or dead letter of this id is here.",
+        "List them: `toolbus calls`, `toolbus dead list`.";
 }
 
 /// Why bytes are not a frame.

@@ -223,6 +223,7 @@ impl Worker {
             client: self.hello.clone(),
             method: method.to_owned(),
             params: Some(params),
+            task: None,
         }))
     }
 

@@ -20,6 +20,7 @@ fn requests() {
             client: ClientHello::modern(),
             method: "tools/call".into(),
             params: Some(raw(r#"{"name":"read","arguments":{"n":1.0,"big":9007199254740993}}"#)),
+            task: None,
         }),
         r#"{"op":"rpc","server":"files","session":"s1","client":{"era":"modern"},"method":"tools/call","params":{"name":"read","arguments":{"n":1.0,"big":9007199254740993}}}"#,
     );

@@ -20,7 +20,7 @@ fn every_example_of_the_page_is_read_and_written_the_same() {
         };
         assert_eq!(again, *example);
     }
-    for op in HostRequest::OPS {
+    for op in HostRequest::OPS.iter().chain(&toolbus_mcp::DeskRequest::OPS) {
         assert!(examples.iter().any(|line| line.contains(&format!("\"op\":\"{op}\""))), "no example of {op}");
     }
 }

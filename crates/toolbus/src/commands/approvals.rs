@@ -204,6 +204,7 @@ async fn ask(client: &MultiplexedClient, host: &str, request: HostRequest) -> Re
     match HostReply::parse(text)? {
         HostReply::Rpc(Outcome::Result(result)) => Ok(result),
         HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
+        HostReply::Task(_) => Err(Failure::BadReply("a task where none was asked for".to_owned())),
         HostReply::Cancelled => Err(Failure::BadReply("the request was cancelled".to_owned())),
     }
 }

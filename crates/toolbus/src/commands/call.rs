@@ -138,6 +138,7 @@ async fn exchange(
         client: ClientHello::modern(),
         method: "tools/call".into(),
         params: Some(params(&args.tool, arguments)),
+        task: None,
     });
     let message = message(client, &request)?;
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
@@ -208,6 +209,7 @@ fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure
     let body = String::from_utf8_lossy(reply.body.as_bytes());
     Ok(match HostReply::parse(&body)? {
         HostReply::Rpc(outcome) => Ended::Outcome(outcome),
+        HostReply::Task(_) => return Err(Failure::BadReply("a task where none was asked for".to_owned())),
         HostReply::Cancelled => Ended::Cancelled,
     })
 }

@@ -59,6 +59,7 @@ impl UpstreamCall {
             client: front.hello(era),
             method: method.to_owned(),
             params,
+            task: None,
         };
         front.touch(&upstream.host);
         let call = front.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await;
@@ -131,6 +132,7 @@ impl UpstreamCall {
             Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
                 Ok(Ok(HostReply::Cancelled)) => return Step::Nothing,
+                Ok(Ok(HostReply::Task(task))) => return Step::Done(Outcome::Result(raw(&task))),
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },

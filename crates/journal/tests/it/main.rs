@@ -1,0 +1,5 @@
+//! The call journal on disks that crash and on a real one.
+
+mod crashes;
+mod support;
+mod waiting;
