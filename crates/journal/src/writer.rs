@@ -162,11 +162,9 @@ impl Shared {
 impl State {
     fn forget(&mut self, now: u64) {
         let early = self.book.forget(now);
-        if early > 0 {
-            tracing::warn!(
-                calls = early,
-                "the call journal is full, the oldest answers are forgotten before their time"
-            );
+        if early > 0 && !self.told_full {
+            self.told_full = true;
+            tracing::warn!("the call journal is full, from now on the oldest answers are forgotten before their time");
         }
     }
 
