@@ -121,8 +121,8 @@ impl Book {
 
     fn known(&self, key: &CallKey, call: &Call) -> Known {
         let (answer, root) = self.resolve(call);
-        if let Some(answer) = answer.cloned() {
-            let Answer { end, reply_id, reply, .. } = answer;
+        if let Some(answer) = answer {
+            let (end, reply_id, reply) = (answer.end, reply_id(key, call, answer), answer.reply.clone());
             return Known::Answered { start: root.start.clone(), end, reply_id, reply };
         }
         if let Some(buried) = &root.buried {
@@ -161,7 +161,9 @@ impl Book {
         match entry {
             Entry::Start(start) => self.enter_start(start, true),
             Entry::Task(task) => self.enter_task(task, Place::Held(task.request.clone())),
-            Entry::Finish(_) | Entry::Joined(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+            // A second call must not be joined to the same one meanwhile.
+            Entry::Joined(joined) => self.note_latest(joined.key.detached(), joined.content, joined.at),
+            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
@@ -285,6 +287,15 @@ fn by_id(key: &CallKey) -> (ByteString, ByteString) {
 
 fn by_content(key: &CallKey, content: [u8; 32]) -> (ByteString, [u8; 32]) {
     (key.caller.slice_ref(key.agent()), content)
+}
+
+/// The id of the message that carries the answer. Two calls that were joined to one can be of the same mailbox, where one id
+/// stands for one message.
+fn reply_id(key: &CallKey, call: &Call, answer: &Answer) -> ByteString {
+    match call.answer {
+        Some(_) => answer.reply_id.clone(),
+        None => ByteString::from(format!("{}.{}", answer.reply_id, key.id)),
+    }
 }
 
 /// A beginning of which only the id is known.

@@ -1,6 +1,6 @@
 //! What the book shows: to a call that may be joined to an earlier one, and to people.
 
-use super::{Answer, Book, Call, Known, TaskCard, by_id};
+use super::{Book, Call, Known, TaskCard, by_id, reply_id};
 use crate::entry::{CallKey, Dead, End, Start, detached};
 use crate::log::Place;
 use bytestring::ByteString;
@@ -99,8 +99,9 @@ impl Book {
         let (answer, root) = self.resolve(call);
         let state = match answer {
             Some(answer) if answer.at < ended_after => return None,
-            Some(Answer { end, reply_id, reply, .. }) => {
-                CandidateState::Answered { reply_id: reply_id.clone(), end: *end, reply: reply.clone() }
+            Some(answer) => {
+                let reply_id = reply_id(key, call, answer);
+                CandidateState::Answered { reply_id, end: answer.end, reply: answer.reply.clone() }
             }
             None if root.buried.is_some() || root.start.is_none() => return None,
             None if root.live => CandidateState::Running,

@@ -70,7 +70,7 @@ async fn a_joined_call_is_what_it_was_joined_to_and_the_latest_is_the_next_candi
 
     let journal = open();
     let Ok(Known::Answered { reply_id, .. }) = journal.look_up(&of("w#2", "b"), &CONTENT) else { panic!("answered") };
-    assert_eq!(reply_id, "r0");
+    assert_eq!(reply_id, "r0.b", "an id of its own, and always the same");
     let candidate = journal.candidate("w", &CONTENT, 0).expect("answered");
     assert_eq!((&*candidate.key.id, &*candidate.start.expect("begun").key.id), ("b", "a"));
     assert_eq!(journal.candidate("w", &CONTENT, finish(0).at + 1), None, "it ended too long ago");
