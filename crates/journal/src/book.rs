@@ -77,7 +77,7 @@ struct Call {
     live: bool,
     task: Option<Arc<TaskCard>>,
     answer: Option<Answer>,
-    /// As what it was buried.
+    /// As what it was buried, should nothing else be known of it.
     buried: Option<Arc<Start>>,
     joined: Option<Arc<Joined>>,
     /// Forgotten together with this one.
@@ -126,7 +126,7 @@ impl Book {
             return Known::Answered { start: root.start.clone(), end, reply_id, reply };
         }
         if let Some(buried) = &root.buried {
-            return Known::Buried(Arc::clone(buried));
+            return Known::Buried(Arc::clone(root.start.as_ref().unwrap_or(buried)));
         }
         match (&root.start, &root.task, &call.joined) {
             (Some(start), ..) if root.live => Known::Running(Arc::clone(start)),
@@ -148,6 +148,15 @@ impl Book {
             answer = answer.or(call.answer.as_ref());
         }
         (answer, call)
+    }
+
+    /// The call that was really run for this one, as far as it is known.
+    fn run_for<'a>(&'a self, key: &'a CallKey) -> &'a CallKey {
+        let joined = |key: &CallKey| self.calls.get(key).and_then(|call| call.joined.as_ref());
+        std::iter::successors(Some(key), |key| joined(key).map(|joined| &joined.to))
+            .take(MAX_CHAIN)
+            .last()
+            .unwrap_or(key)
     }
 
     fn tool_of(&self, key: &CallKey) -> ByteString {
@@ -217,7 +226,7 @@ impl Book {
     }
 
     fn enter_joined(&mut self, joined: &Joined) {
-        let (key, to) = (joined.key.detached(), joined.to.detached());
+        let (key, to) = (joined.key.detached(), self.run_for(&joined.to).detached());
         let kept = Arc::new(Joined { key: key.clone(), to: to.clone(), ..*joined });
         let call = self.calls.entry(key.clone()).or_default();
         call.content = Some(joined.content);
@@ -248,8 +257,8 @@ impl Book {
         let letter = Arc::new(LetterRow::new(dead, request));
         let (server, tool) = (letter.server.clone(), letter.tool.clone());
         let call = self.calls.entry(letter.key.clone()).or_default();
-        let made = || Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
-        call.buried = Some(call.start.clone().unwrap_or_else(|| Arc::new(made())));
+        let start = Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
+        call.buried = Some(Arc::new(start));
         self.list_ended(&letter.key);
         self.letters.insert(by_id(&letter.key), letter);
     }

@@ -57,10 +57,11 @@ impl World {
     pub fn is_joined(&mut self, host: usize, key: &CallKey, _to: &CallKey) {
         let Some(run) = self.hosts[host].runs.remove(key) else { return };
         match self.hosts[host].paper.book.look_up(key, &run.content) {
-            Ok(Known::Answered { reply_id, reply, .. }) => match run.tag {
-                Some(tag) => self.answer_again(host, key, tag, &reply_id, &reply),
-                None => {}
-            },
+            Ok(Known::Answered { reply_id, reply, .. }) => {
+                if let Some(tag) = run.tag {
+                    self.answer_again(host, key, tag, &reply_id, &reply);
+                }
+            }
             Ok(Known::Running(start)) => self.wait_for(host, run, start.key.clone()),
             Ok(Known::Interrupted(start)) => self.settle_as(host, run, &start, Outcome::Unknown),
             known => self.truth.violated(format!("a call was joined to nothing: {known:?}")),
