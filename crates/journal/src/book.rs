@@ -7,7 +7,7 @@ mod limits;
 mod lists;
 
 pub use limits::Limits;
-pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Stage, TaskRow};
+pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Sharer, Stage, TaskRow};
 
 use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, detached};
 use crate::log::Place;

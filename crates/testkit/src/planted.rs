@@ -21,10 +21,12 @@ pub enum Planted {
     JoinWithoutArguments,
     /// A host joins a call to one whose answer was collected.
     JoinCollected,
+    /// A host says that it has a task before that is safe.
+    TaskNotSynced,
 }
 
 impl Planted {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
         Self::Engine(PlantedBug::DedupForgotten),
@@ -43,6 +45,7 @@ impl Planted {
         Self::HostIgnoresDeadline,
         Self::JoinWithoutArguments,
         Self::JoinCollected,
+        Self::TaskNotSynced,
     ];
 
     pub(crate) fn in_engine(self) -> Option<PlantedBug> {

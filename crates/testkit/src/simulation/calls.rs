@@ -6,7 +6,7 @@
 //! - `plan` draws what a seed decides before the first step, `steps` what happens next, `drain` is the good end.
 //! - `broker` is the broker with its disk, `network` the links to it.
 //! - `worker` calls and asks again, `host` decides, `running` runs tools and answers, `joining` finds earlier calls,
-//!   `paper` is the host's journal.
+//!   `tasks` go on by themselves, `paper` is the host's journal.
 
 mod broker;
 mod drain;
@@ -17,6 +17,7 @@ mod paper;
 mod plan;
 mod running;
 mod steps;
+mod tasks;
 mod truth;
 mod wire;
 mod worker;

@@ -131,3 +131,8 @@ fn a_join_to_what_was_collected_is_found() {
 fn syncs_of_the_journal_that_do_nothing_are_found() {
     check_found_among_calls(Planted::NoSync, "had 2 effects");
 }
+
+#[test]
+fn a_task_that_is_accepted_before_it_is_safe_is_found() {
+    check_found_among_calls(Planted::TaskNotSynced, "was accepted and is gone");
+}

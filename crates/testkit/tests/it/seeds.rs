@@ -24,7 +24,7 @@ fn no_call_is_lost_or_has_two_effects_whatever_crashes() {
     reports.iter().for_each(|report| calls += report.calls);
     println!("{calls:?}");
     // What never happens proves nothing.
-    let rare = [calls.unknown, calls.joined, calls.expired, calls.poisoned, calls.sent_again];
+    let rare = [calls.unknown, calls.joined, calls.expired, calls.poisoned, calls.sent_again, calls.tasks];
     assert!(rare.iter().all(|count| *count > 20), "{calls:?}");
 }
 

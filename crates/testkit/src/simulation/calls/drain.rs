@@ -30,6 +30,7 @@ impl World {
             }
             quiet = if self.is_quiet() { quiet + 1 } else { 0 };
             if quiet > 3 {
+                self.look_at_all_tasks();
                 return self.truth.check_ends();
             }
         }

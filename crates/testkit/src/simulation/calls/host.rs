@@ -4,19 +4,21 @@ use super::World;
 use super::network::Owner;
 use super::paper::Paper;
 use super::plan::Plan;
-use super::running::{Run, Stage};
+use super::running::{Run, Stage, Tag};
 use super::wire::{Answer, Outcome, Work};
 use crate::planted::Planted;
 use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use toolbus_engine::{ConnId, Message, Millis, Outgoing, Refusal, Seq};
+use toolbus_engine::{ConnId, Message, Millis, Outgoing, Refusal};
 use toolbus_journal::{CallKey, Decision, Known, Place, Replay, Start, decide};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Host {
     pub name: ByteString,
     pub conn: Option<ConnId>,
+    /// The number of that link.
+    pub link: u64,
     pub disk: SimDisk,
     pub paper: Paper,
     /// Calls that this process deals with.
@@ -33,20 +35,25 @@ pub struct Reply {
 }
 
 /// How often a call that may be run again is begun.
-const MAX_ATTEMPTS: u32 = 3;
+pub const MAX_ATTEMPTS: u32 = 3;
+
+pub fn replay_of(work: Work) -> Replay {
+    if work.is_safe() { Replay::Safe } else { Replay::Never }
+}
 
 impl Host {
     pub fn new(number: usize, plan: &Plan, now: Millis) -> Self {
         let disk = SimDisk::default();
         let (paper, _) = Paper::open(&disk, plan, now).expect("an empty disk without faults can be opened");
         let name = ByteString::from(format!("host{number}"));
-        Self { name, conn: None, disk, paper, runs: BTreeMap::new(), outbox: BTreeMap::new() }
+        Self { name, conn: None, link: 0, disk, paper, runs: BTreeMap::new(), outbox: BTreeMap::new() }
     }
 }
 
 impl World {
     pub fn host_is_connected(&mut self, host: usize, conn: ConnId) {
         self.hosts[host].conn = Some(conn);
+        self.hosts[host].link = self.fresh_id();
         for (reply_id, reply) in self.hosts[host].outbox.clone() {
             self.send_reply(host, reply_id, reply, None);
         }
@@ -60,9 +67,9 @@ impl World {
         looking.iter().for_each(|key| self.begin(host, key));
     }
 
-    pub fn host_reads(&mut self, host: usize, conn: ConnId, outgoing: Outgoing) {
+    pub fn host_reads(&mut self, host: usize, outgoing: Outgoing) {
         match outgoing {
-            Outgoing::Message { message, deadline_ms, .. } => self.arrives(host, conn, &message, deadline_ms),
+            Outgoing::Message { message, deadline_ms, .. } => self.arrives(host, &message, deadline_ms),
             Outgoing::Receipt { id, .. } => drop(self.hosts[host].outbox.remove(&id)),
             Outgoing::Looked { request_id, view } => self.has_looked(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {}
@@ -71,22 +78,30 @@ impl World {
         }
     }
 
-    fn arrives(&mut self, host: usize, conn: ConnId, message: &Arc<Message>, deadline_ms: Option<u64>) {
+    fn arrives(&mut self, host: usize, message: &Arc<Message>, deadline_ms: Option<u64>) {
         let key = CallKey { caller: ByteString::from(&*message.from.name), id: message.id.clone() };
         let Some(work) = Work::parse(&message.sealed) else { return self.truth.violated("a call that is none") };
-        self.note("arrives", &[("host", host as u64), ("seq", message.seq)]);
-        let tag = (conn, message.seq);
+        let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
+        self.note("arrives", &[("host", host as u64), ("seq", message.seq), ("call", call)]);
+        let tag = Tag { link: self.hosts[host].link, seq: message.seq };
         if let Some(run) = self.hosts[host].runs.get_mut(&key) {
+            if work.task && run.stage != Stage::Accepting {
+                return self.say_accepted(host, &key, Some(tag));
+            }
             // One answer answers both.
             run.tag = Some(tag);
             return;
         }
         let content = work.content(!self.plan.is_planted(Planted::JoinWithoutArguments));
         let known = self.hosts[host].paper.book.look_up(&key, &content);
-        let replay = if work.is_safe() { Replay::Safe } else { Replay::Never };
         let deadline = deadline_ms.map(|ms| self.now + ms);
         let run = Run { key: key.clone(), work, content, tag: Some(tag), deadline, attempt: 1, stage: Stage::Arrived };
-        match decide(known.clone(), replay, MAX_ATTEMPTS) {
+        if work.task
+            && let Ok(known) = &known
+        {
+            return self.task_arrives(host, run, known);
+        }
+        match decide(known.clone(), replay_of(work), MAX_ATTEMPTS) {
             Decision::OtherContent { .. } => self.truth.violated(format!("{} was taken for another call", key.id)),
             Decision::Reply { reply_id, reply, .. } => self.answer_again(host, &key, tag, &reply_id, &reply),
             Decision::Run { attempt } => {
@@ -124,14 +139,7 @@ impl World {
     }
 
     /// The same answer goes out again, under the same id.
-    pub fn answer_again(
-        &mut self,
-        host: usize,
-        key: &CallKey,
-        tag: (ConnId, Seq),
-        reply_id: &ByteString,
-        place: &Place,
-    ) {
+    pub fn answer_again(&mut self, host: usize, key: &CallKey, tag: Tag, reply_id: &ByteString, place: &Place) {
         let kept = self.hosts[host].paper.reply(place).ok().and_then(|body| Answer::parse(&body));
         let Some(kept) = kept else { return self.truth.violated(format!("the answer to {} can't be read", key.id)) };
         let answer = Answer { joined: kept.of != key.id, ..kept };
@@ -162,7 +170,7 @@ impl World {
                         self.truth.violated("a crash was taken for damage");
                     }
                     self.hosts[host].paper = paper;
-                    return;
+                    return self.take_tasks_up(host);
                 }
                 Err(_) => {
                     self.hosts[host].disk.stop_after(None);

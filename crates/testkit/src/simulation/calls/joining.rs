@@ -7,23 +7,22 @@ use super::wire::Outcome;
 use crate::planted::Planted;
 use bytestring::ByteString;
 use toolbus_engine::{Command, LetterAt, Look, LookView};
-use toolbus_journal::{CallKey, CandidateState, Entry, Joined, Known};
+use toolbus_journal::{CallKey, Candidate, CandidateState, Entry, Joined, Known, Sharer};
 
 impl World {
     pub fn look_for_an_earlier_one(&mut self, host: usize, key: &CallKey) {
         let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
         let earlier = self.hosts[host].paper.book.candidate(key.agent(), &run.content, 0);
-        let earlier =
-            earlier.filter(|earlier| !run.work.is_safe() && run.attempt == 1 && earlier.key.caller != key.caller);
+        let earlier = earlier.filter(|earlier| {
+            !run.work.is_safe() && !run.work.task && run.attempt == 1 && earlier.key.caller != key.caller
+        });
         let (Some(earlier), Some(conn)) = (earlier, self.hosts[host].conn) else { return self.begin(host, key) };
-        let letters = match &earlier.state {
-            CandidateState::Answered { reply_id, .. } => {
-                vec![LetterAt { to: earlier.key.caller.clone(), id: reply_id.clone() }]
-            }
-            CandidateState::Running | CandidateState::Interrupted => Vec::new(),
-        };
         let look = ByteString::from(format!("look-{}", self.fresh_id()));
-        let asked = Look { peers: vec![earlier.key.caller.clone()], letters, rows_of: None };
+        let asked = look_at(&earlier);
+        if asked.peers.contains(&key.caller) {
+            // Its own answer, and whoever asks twice means it.
+            return self.begin(host, key);
+        }
         if let Some(run) = self.hosts[host].runs.get_mut(key) {
             run.stage = Stage::Looking { look: look.clone(), earlier };
         }
@@ -39,7 +38,7 @@ impl World {
             // What was asked about is not what is known now.
             return self.look_for_an_earlier_one(host, &run.key);
         }
-        let is_gone = view.peers == [false];
+        let is_gone = view.peers.iter().all(|is_there| !is_there);
         let uncollected = view.letters.iter().all(Option::is_some) || self.plan.is_planted(Planted::JoinCollected);
         if !is_gone || !uncollected {
             return self.begin(host, &run.key);
@@ -67,4 +66,18 @@ impl World {
             known => self.truth.violated(format!("a call was joined to nothing: {known:?}")),
         }
     }
+}
+
+/// Whether anybody who has that answer, or will have it, is there, and whether it still waits for all of them.
+fn look_at(earlier: &Candidate) -> Look {
+    let mut letters = Vec::new();
+    if let CandidateState::Answered { reply_id, .. } = &earlier.state {
+        letters.push(LetterAt { to: earlier.key.caller.clone(), id: reply_id.clone() });
+    }
+    let mut peers = vec![earlier.key.caller.clone()];
+    for Sharer { key, reply_id } in &earlier.sharers {
+        peers.push(key.caller.clone());
+        letters.extend(reply_id.iter().map(|id| LetterAt { to: key.caller.clone(), id: id.clone() }));
+    }
+    Look { peers, letters, rows_of: None }
 }

@@ -96,8 +96,8 @@ impl World {
         let owner = link.owner;
         let Some(outgoing) = link.to_owner.pop_front() else { return };
         match owner {
-            Owner::Worker(worker) => self.worker_reads(worker, conn, outgoing),
-            Owner::Host(host) => self.host_reads(host, conn, outgoing),
+            Owner::Worker(worker) => self.worker_reads(worker, outgoing),
+            Owner::Host(host) => self.host_reads(host, outgoing),
         }
     }
 

@@ -85,7 +85,11 @@ impl Paper {
 impl World {
     /// Writes an entry of a call down. `waits`: the call goes on when it is safe.
     pub fn write_down(&mut self, host: usize, entry: Entry, waits: bool) {
-        let early = matches!(entry, Entry::Start(_)) && self.plan.is_planted(Planted::StartNotSynced);
+        let early = match &entry {
+            Entry::Start(_) => self.plan.is_planted(Planted::StartNotSynced),
+            Entry::Task(_) => self.plan.is_planted(Planted::TaskNotSynced),
+            _ => false,
+        };
         let key = entry.key().clone();
         self.hosts[host].paper.enqueue(entry.clone(), waits && !early);
         if early && waits {

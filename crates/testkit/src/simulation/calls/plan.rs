@@ -22,6 +22,8 @@ pub struct Plan {
     pub arguments: u64,
     /// Of a hundred calls, so many have a deadline.
     pub deadlines: u64,
+    /// Of a hundred calls, so many are tasks.
+    pub tasks: u64,
     /// How much goes wrong: of a thousand steps so many are a crash of each kind.
     pub trouble: u64,
     /// A call that may be run again mostly kills its host.
@@ -60,6 +62,7 @@ impl Plan {
             steps: 200 + rng.below(700),
             arguments: *pick(rng, &[1, 2, 4, 50]),
             deadlines: *pick(rng, &[0, 10, 40]),
+            tasks: *pick(rng, &[0, 15]),
             trouble: *pick(rng, &[0, 4, 10, 25]),
             deadly: rng.chance(10),
         }

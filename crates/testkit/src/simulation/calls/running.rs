@@ -7,8 +7,16 @@ use crate::planted::Planted;
 use crate::simulation::scenario::pick;
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_engine::{Command, ConnId, Delivery, Millis, Purpose, Seq};
+use toolbus_engine::{Command, Delivery, Millis, Purpose, Seq};
 use toolbus_journal::{CallKey, Dead, End, Entry, Finish, Start};
+
+/// A pushed message can be settled on the link that it came by. Links have numbers of their own: a broker that was started
+/// anew counts connections anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    pub link: u64,
+    pub seq: Seq,
+}
 
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -16,7 +24,7 @@ pub struct Run {
     pub work: Work,
     pub content: [u8; 32],
     /// The message that asked for it, as it was pushed last.
-    pub tag: Option<(ConnId, Seq)>,
+    pub tag: Option<Tag>,
     pub deadline: Option<Millis>,
     pub attempt: u32,
     pub stage: Stage,
@@ -25,6 +33,8 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     Arrived,
+    /// It is being written down that a task was taken.
+    Accepting,
     /// The broker was asked about an earlier call, by a look of that id.
     Looking {
         look: ByteString,
@@ -53,7 +63,7 @@ impl Run {
         matches!(self.stage, Stage::Looking { .. })
     }
 
-    fn is_over(&self, now: Millis) -> bool {
+    pub fn is_over(&self, now: Millis) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 }
@@ -84,7 +94,7 @@ impl World {
     }
 
     /// Its time was over before it began: nothing has to be remembered of that.
-    fn not_run(&mut self, host: usize, run: &Run) {
+    pub fn not_run(&mut self, host: usize, run: &Run) {
         let answer = Answer { outcome: Outcome::Expired, of: run.key.id.clone(), joined: false };
         let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
         self.hosts[host].runs.remove(&run.key);
@@ -99,7 +109,8 @@ impl World {
             Entry::Finish(finish) if !self.plan.is_planted(Planted::ResultAfterReply) => {
                 self.tell_everybody(host, finish);
             }
-            Entry::Finish(_) | Entry::Task(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+            Entry::Task(_) => self.is_accepted(host, key),
+            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
@@ -148,13 +159,15 @@ impl World {
         }
         let end = match outcome {
             Outcome::Result(_) => End::Done,
-            Outcome::Failed(_) | Outcome::Expired | Outcome::Poisoned => End::Failed,
+            Outcome::Failed(_) | Outcome::Expired | Outcome::Poisoned | Outcome::Accepted => End::Failed,
             Outcome::Unknown => End::Unknown,
         };
         let answer = Answer { outcome, of: key.id.clone(), joined: false };
         let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
         let finish = Finish { key: key.clone(), reply_id, reply: answer.body(), end, at: self.now };
         self.set_stage(host, key, Stage::Finishing);
+        let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
+        self.note("finish", &[("host", host as u64), ("call", call)]);
         let waits = !run.work.is_safe();
         self.write_down(host, Entry::Finish(finish.clone()), waits);
         if !waits || self.plan.is_planted(Planted::ResultAfterReply) {
@@ -182,12 +195,12 @@ impl World {
         }
     }
 
-    pub fn reply(&mut self, host: usize, reply_id: ByteString, reply: Reply, tag: Option<(ConnId, Seq)>) {
+    pub fn reply(&mut self, host: usize, reply_id: ByteString, reply: Reply, tag: Option<Tag>) {
         self.hosts[host].outbox.insert(reply_id.clone(), reply.clone());
         self.send_reply(host, reply_id, reply, tag);
     }
 
-    pub fn send_reply(&mut self, host: usize, id: ByteString, reply: Reply, tag: Option<(ConnId, Seq)>) {
+    pub fn send_reply(&mut self, host: usize, id: ByteString, reply: Reply, tag: Option<Tag>) {
         let Some(conn) = self.hosts[host].conn else { return };
         let sealed = reply.answer.body();
         let delivery = Delivery {
@@ -198,7 +211,7 @@ impl World {
             content: content_hash(&sealed),
             sealed,
             deadline_ms: None,
-            ack: tag.filter(|(of, _)| *of == conn).map(|(_, seq)| seq),
+            ack: tag.filter(|tag| tag.link == self.hosts[host].link).map(|tag| tag.seq),
         };
         self.send(Some(conn), Command::Deliver(delivery));
     }

@@ -25,6 +25,7 @@ pub enum Step {
     HostSyncFails,
     BrokerCrash,
     Reclaim,
+    LookAtTask,
 }
 
 /// The steps of this world with their weights, out of several thousand.
@@ -49,6 +50,7 @@ pub fn choices(plan: &Plan) -> Vec<(u64, Step)> {
         (trouble, Step::HostSyncFails),
         (2 * trouble, Step::BrokerCrash),
         (20, Step::Reclaim),
+        (20, Step::LookAtTask),
     ]
 }
 
@@ -103,6 +105,7 @@ impl World {
             }
             Step::BrokerCrash => self.broker_crashes(),
             Step::Reclaim => self.broker_reclaims(),
+            Step::LookAtTask => self.look_at_a_task(),
             at_host => {
                 let host = self.rng.below(self.plan.hosts as u64) as usize;
                 self.take_at(host, at_host);

@@ -70,6 +70,7 @@ pub struct Tally {
     pub expired: u64,
     pub poisoned: u64,
     pub sent_again: u64,
+    pub tasks: u64,
 }
 
 impl AddAssign for Tally {
@@ -81,6 +82,7 @@ impl AddAssign for Tally {
         self.expired += other.expired;
         self.poisoned += other.poisoned;
         self.sent_again += other.sent_again;
+        self.tasks += other.tasks;
     }
 }
 
@@ -174,13 +176,36 @@ impl Truth {
             return self.violated(what);
         }
         self.check_origin(no, &answer);
+        if answer.outcome != Outcome::Accepted {
+            self.sees(&answer, is_safe);
+        }
+        self.count(&answer);
+        self.requests[no].heard = Some(answer);
+    }
+
+    /// What is said of a call is true, and what was said before.
+    fn sees(&mut self, answer: &Answer, is_safe: bool) {
         let first = *self.seen.entry(answer.of.clone()).or_insert(answer.outcome);
         if first != answer.outcome && !is_safe {
             self.violated(format!("{} turned from {first:?} into {:?}", answer.of, answer.outcome));
         }
-        self.check_outcome(&answer, is_safe);
-        self.count(&answer);
-        self.requests[no].heard = Some(answer);
+        self.check_outcome(answer, is_safe);
+    }
+
+    /// Tasks that somebody was told were taken.
+    pub fn accepted(&self) -> Vec<RequestNo> {
+        let is_accepted =
+            |request: &Request| request.heard.as_ref().is_some_and(|answer| answer.outcome == Outcome::Accepted);
+        (0..self.requests.len()).filter(|no| is_accepted(&self.requests[*no])).collect()
+    }
+
+    /// Somebody is shown what became of a task.
+    pub fn task_seen(&mut self, no: RequestNo, answer: &Answer) {
+        let is_safe = self.requests[no].work.is_safe();
+        if answer.of != self.requests[no].id {
+            self.violated(format!("{} was shown what {} gave", self.requests[no].id, answer.of));
+        }
+        self.sees(answer, is_safe);
     }
 
     /// An answer belongs to the call itself or, where it was joined, to an equal one of the same agent.
@@ -200,6 +225,7 @@ impl Truth {
         let lie = match answer.outcome {
             Outcome::Result(run) | Outcome::Failed(run) => self.runs.get(run) != Some(of),
             Outcome::Unknown | Outcome::Poisoned => !self.begun.contains(of),
+            Outcome::Accepted => false,
             Outcome::Expired => {
                 let request = self.by_id.get(of).map(|no| &mut self.requests[*no]);
                 request.is_some_and(|request| {
@@ -221,6 +247,7 @@ impl Truth {
             Outcome::Unknown => tally.unknown += 1,
             Outcome::Expired => tally.expired += 1,
             Outcome::Poisoned => tally.poisoned += 1,
+            Outcome::Accepted => tally.tasks += 1,
         }
     }
 

@@ -9,6 +9,8 @@ use std::hash::{DefaultHasher, Hasher};
 pub struct Work {
     pub tool: u64,
     pub argument: u64,
+    /// It goes on by itself.
+    pub task: bool,
 }
 
 impl Work {
@@ -22,12 +24,13 @@ impl Work {
     }
 
     pub fn body(self) -> Bytes {
-        Bytes::from(format!("{} {}", self.tool, self.argument))
+        Bytes::from(format!("{} {} {}", self.tool, self.argument, u8::from(self.task)))
     }
 
     pub fn parse(body: &[u8]) -> Option<Self> {
-        let (tool, argument) = std::str::from_utf8(body).ok()?.split_once(' ')?;
-        Some(Self { tool: tool.parse().ok()?, argument: argument.parse().ok()? })
+        let mut words = std::str::from_utf8(body).ok()?.split(' ');
+        let (tool, argument) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self { tool, argument, task: words.next()? == "1" })
     }
 
     /// What the same id has to have again, and what makes two calls the same.
@@ -37,6 +40,7 @@ impl Work {
         if with_argument {
             content[8..16].copy_from_slice(&self.argument.to_le_bytes());
         }
+        content[16] = u8::from(self.task);
         content
     }
 }
@@ -52,6 +56,8 @@ pub enum Outcome {
     Expired,
     Unknown,
     Poisoned,
+    /// A task was taken; more is to be heard of it.
+    Accepted,
 }
 
 /// An answer: of which call, and whether it was joined to that one.
@@ -71,6 +77,7 @@ impl Answer {
             Outcome::Expired => ("expired", 0),
             Outcome::Unknown => ("unknown", 0),
             Outcome::Poisoned => ("poisoned", 0),
+            Outcome::Accepted => ("accepted", 0),
         };
         Bytes::from(format!("{kind} {run} {} {}", self.of, u8::from(self.joined)))
     }
@@ -84,6 +91,7 @@ impl Answer {
             "expired" => Outcome::Expired,
             "unknown" => Outcome::Unknown,
             "poisoned" => Outcome::Poisoned,
+            "accepted" => Outcome::Accepted,
             _ => return None,
         };
         Some(Self { outcome, of: words.next()?.into(), joined: words.next()? == "1" })

@@ -44,7 +44,8 @@ impl World {
 
     /// The client wants something.
     pub fn call(&mut self, worker: usize) {
-        let work = Work { tool: self.rng.below(4), argument: self.rng.below(self.plan.arguments) };
+        let task = self.rng.chance(self.plan.tasks);
+        let work = Work { tool: self.rng.below(4), argument: self.rng.below(self.plan.arguments), task };
         let host = self.rng.below(self.plan.hosts as u64) as usize;
         let deadline = self.rng.chance(self.plan.deadlines).then(|| self.now + 1 + self.rng.below(300));
         self.ask(worker, host, work, deadline);
@@ -92,7 +93,7 @@ impl World {
         }
     }
 
-    pub fn worker_reads(&mut self, worker: usize, _conn: ConnId, outgoing: Outgoing) {
+    pub fn worker_reads(&mut self, worker: usize, outgoing: Outgoing) {
         match outgoing {
             Outgoing::Message { message, .. } => {
                 let mailbox = self.workers[worker].mailbox.clone();
