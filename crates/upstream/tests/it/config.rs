@@ -105,8 +105,14 @@ fn what_may_happen_to_calls_is_read_from_both_formats() {
     let server = from_toml.expect("TOML").servers.remove(0);
     assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
     let calls = &server.calls;
-    assert_eq!((calls.replay, calls.replay_of("pay"), calls.replay_of("other")), (Replay::Safe, Some(Replay::Never), None));
-    assert_eq!([calls.join_of("pay"), calls.join_of("read.one"), calls.join_of("x")], [Join::Gone, Join::Never, Join::Always]);
+    assert_eq!(
+        (calls.replay, calls.replay_of("pay"), calls.replay_of("other")),
+        (Replay::Safe, Some(Replay::Never), None)
+    );
+    assert_eq!(
+        [calls.join_of("pay"), calls.join_of("read.one"), calls.join_of("x")],
+        [Join::Gone, Join::Never, Join::Always]
+    );
     assert_eq!((calls.offline, calls.tool_offline["read"]), (Offline::Fail, Offline::Wait));
     let (window, pause) = (Duration::from_secs(10), Duration::from_secs(5));
     assert_eq!(calls.trip, TripSettings { after: 3, window, pause });
@@ -118,7 +124,11 @@ fn what_may_happen_to_calls_is_read_from_both_formats() {
 #[test]
 fn a_word_that_no_call_setting_has_is_refused_with_its_place() {
     let wrong = |line: &str, message: &str| {
-        check(toml(&format!("[servers.a]\ncommand = 'x'\n{line}")), &format!("server \"a\": {message}"), "correct the value");
+        check(
+            toml(&format!("[servers.a]\ncommand = 'x'\n{line}")),
+            &format!("server \"a\": {message}"),
+            "correct the value",
+        );
     };
     wrong("replay = 'yes'", "replay has to be \"never\" or \"safe\" (line 3, column 1)");
     wrong("tool_replay = { pay = true }", "tool_replay.pay has to be \"never\" or \"safe\" (line 3, column 17)");

@@ -39,6 +39,7 @@ pub fn server(name: &str, tools: &[&str]) -> ServerCard {
         resources: Vec::new(),
         resource_templates: Vec::new(),
         prompts: Vec::new(),
+        fail_fast: Default::default(),
     }
 }
 
