@@ -7,6 +7,10 @@
 
 mod announce;
 mod approvals;
+mod arrival;
+mod breaker;
+mod caller;
+mod callers;
 mod calls;
 mod catalog;
 mod desk;
@@ -15,11 +19,14 @@ mod failure;
 mod gates;
 mod held;
 mod host;
+mod join;
+mod journaled;
 mod link;
 mod live_policy;
 mod original;
 mod outbox;
 pub mod pins;
+mod replay;
 mod running;
 mod server;
 mod service;
@@ -28,8 +35,10 @@ mod task_owners;
 mod translate;
 mod turns;
 mod unmatched;
+mod upstream_call;
 
 pub use approvals::Approvals;
+pub use callers::Callers;
 pub use catalog::names::Owners;
 pub use catalog::page::Viewer;
 pub use host::{HostLimits, HostOptions};

@@ -3,7 +3,12 @@
 mod approvals;
 mod audit;
 mod catalog;
+mod crashing;
 mod eras;
+mod gated_disk;
+mod joins;
+mod journal;
+mod journal_failures;
 mod legacy;
 mod limits;
 mod original;
