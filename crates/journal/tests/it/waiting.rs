@@ -112,6 +112,15 @@ async fn what_waits_has_a_limit_and_all_of_it_is_written() {
     assert_eq!(journal.calls().len(), 201);
 }
 
+#[tokio::test]
+async fn what_could_not_be_read_again_is_not_written() {
+    let journal = Journal::in_memory().expect("memory is there");
+    let reply = Bytes::from(vec![0; 128 << 20]);
+    let refused = journal.finish(Finish { reply, ..finish(1) }, Wait::Synced).await;
+    assert!(matches!(refused, Err(JournalError::TooLarge { .. })));
+    journal.start(start(2), Wait::Synced).await.expect("it goes on");
+}
+
 /// Not a test: prints what a call costs here, next to a bare sync of the same disk.
 #[tokio::test]
 #[ignore = "measures, and needs a quiet machine"]
