@@ -86,6 +86,14 @@ pub enum Failure {
     HostAway { tool: String, host: String, limit: Duration, never_there: bool },
     #[error("{tool} did not answer within {limit:?}; it was told to stop")]
     CallTimeout { tool: String, limit: Duration },
+    #[error("no task, or more than one, has an id that begins with {id:?}")]
+    NoTask { id: String },
+    #[error("the task {id} has no result yet")]
+    TaskWorks { id: String },
+    #[error("host {host} is away, and only it can tell about its tasks")]
+    TaskHostAway { host: String },
+    #[error("the task was cancelled")]
+    TaskCancelled,
     #[error("there is no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
@@ -136,6 +144,9 @@ impl Failure {
             Self::Broker(error) => error.code(),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
+            Self::NoTask { .. } => Some(ErrorCode::UnknownTask),
+            Self::TaskHostAway { .. } => Some(ErrorCode::HostAway),
+            Self::TaskCancelled => Some(ErrorCode::Cancelled),
             Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
@@ -205,6 +216,9 @@ impl Failure {
             Self::State { .. } => {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
+            Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
+            Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
+            Self::TaskCancelled => Some("begin it again if it still matters"),
             Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
             Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
             Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
