@@ -382,3 +382,29 @@ async fn a_modern_call_that_takes_long_becomes_a_task_where_that_is_wanted() {
     client.send(&knowing(2, "tools/call", json!({"name": "read", "requestState": "s", "inputResponses": {}}))).await;
     assert!(bus.next_call().await.rpc.task.is_none());
 }
+
+#[tokio::test]
+async fn another_worker_of_the_agent_finds_a_task_that_only_the_broker_has() {
+    let bus = absent();
+    let mut client = StdioClient::start(&bus);
+    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+    let id = client.next().await["result"]["taskId"].take();
+    let mut other = StdioClient::start(&bus);
+    other.send(&knowing(1, "tasks/get", json!({"taskId": id}))).await;
+    let got = other.next().await["result"].take();
+    assert_eq!(got["status"], "working");
+    assert!(got["statusMessage"].as_str().unwrap().ends_with("position 1"), "{got}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_to_wait_is_no_task_either() {
+    let bus = absent();
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    for (id, method, params) in
+        [(1, "tools/call", json!({"name": "read"})), (2, "tasks/get", json!({"taskId": "toolbus:attic:t"}))]
+    {
+        client.send(&knowing(id, method, params)).await;
+        assert_eq!(client.next().await["error"]["data"]["code"], "TB0427", "{method}");
+    }
+}

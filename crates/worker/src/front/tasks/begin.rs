@@ -9,15 +9,14 @@ use crate::error;
 use crate::front::away::when;
 use crate::front::call::Work;
 use crate::front::route::Asked;
+use crate::front::upstream_call::Purpose;
 use crate::front::{Front, Target, body};
 use crate::view::Upstream;
 use crate::worker::lock;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{
-    Era, HostReply, HostRequest, Members, Outcome, Raw, Rpc, RpcError, TaskName, TaskStatus, TaskView, TaskWish,
-};
+use toolbus_mcp::{Era, HostReply, HostRequest, Members, Outcome, Raw, Rpc, RpcError, TaskName, TaskView, TaskWish};
 use toolbus_protocol::Body;
 
 /// How long a host that is there may take to accept a task. Past it the task is in its mailbox, which is as good.
@@ -32,6 +31,11 @@ pub enum Wish {
 
 pub fn wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
     if asked.method != "tools/call" || upstream.has_own_tasks(asked.era) {
+        return Wish::No;
+    }
+    // What is not to wait for its host is refused as a call, not kept as a task.
+    let request = (asked.method, asked.params.as_ref());
+    if upstream.away_since_ms.is_some() && asked.front.is_hasty(upstream, Purpose::Plain, request) {
         return Wish::No;
     }
     match asked.era {
@@ -143,24 +147,16 @@ impl Beginning {
 
     /// What can be said of a task that only the broker has.
     fn left(&self, name: &TaskName) -> TaskView {
-        let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
         let message = match self.front.worker.away_since(&name.host) {
             Some(since) => format!("queued: host {} is away since {}", name.host, when(since)),
             None => format!("queued: host {} has not answered yet", name.host),
         };
         TaskView {
-            id: name.id.clone(),
-            agent: String::new(),
             server: self.upstream.server().to_owned(),
             tool: self.tool.clone(),
-            status: TaskStatus::Working,
             message: Some(message),
-            created_ms: now,
-            updated_ms: now,
             ttl_ms: self.wish.granted_ttl_ms(),
-            tool_failed: false,
-            result: None,
-            error: None,
+            ..desk::unseen(&name.id)
         }
     }
 

@@ -4,6 +4,7 @@
 use super::wire;
 use crate::bus::BusItem;
 use crate::error;
+use crate::front::away::when;
 use crate::front::{Front, body};
 use crate::worker::{Worker, lock};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{
-    DeskRequest, Era, HostReply, HostRequest, Members, Outcome, Raw, TaskName, TaskStatus, TaskView, codes, raw,
+    DeskRequest, Era, HostReply, HostRequest, Members, Outcome, Raw, TaskName, TaskStatus, TaskView, TaskWish, codes,
+    raw,
 };
 use toolbus_protocol::ErrorCode;
 
@@ -21,7 +23,7 @@ const WAIT_SLICE: Duration = Duration::from_secs(30);
 const MAX_LEFT: usize = 4096;
 
 pub async fn get(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
-    if let Some(view) = front.worker.left_task(&name) {
+    if let Some(view) = waiting(&front, &name).await {
         return Outcome::Result(shown(era, &name, &view, true));
     }
     // Only the modern era shows the answer together with the task.
@@ -32,6 +34,36 @@ pub async fn get(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
     match view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await) {
         Ok(view) => Outcome::Result(shown(era, &name, &view, false)),
         Err(outcome) => outcome,
+    }
+}
+
+/// A task that its host has not seen yet: as this worker remembers it, or as far as the broker can tell.
+async fn waiting(front: &Front, name: &TaskName) -> Option<TaskView> {
+    let since = front.worker.away_since(&name.host)?;
+    if let Some(view) = front.worker.left_task(name) {
+        return Some(view);
+    }
+    let ahead = front.worker.bus.ahead(&name.host, &name.id).await?;
+    let message = format!("queued: host {} is away since {}, position {}", name.host, when(since), ahead + 1);
+    Some(TaskView { message: Some(message), ..unseen(&name.id) })
+}
+
+/// What can be said of a task that only the broker has.
+pub fn unseen(id: &str) -> TaskView {
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+    TaskView {
+        id: id.to_owned(),
+        agent: String::new(),
+        server: String::new(),
+        tool: String::new(),
+        status: TaskStatus::Working,
+        message: None,
+        created_ms: now,
+        updated_ms: now,
+        ttl_ms: TaskWish::DEFAULT_TTL_MS,
+        tool_failed: false,
+        result: None,
+        error: None,
     }
 }
 
@@ -61,7 +93,7 @@ pub async fn result(front: Arc<Front>, name: TaskName) -> Outcome {
 
 pub async fn cancel(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
     let request = DeskRequest::TaskCancel { id: name.id.clone() };
-    let view = match front.worker.left_task(&name) {
+    let view = match waiting(&front, &name).await {
         Some(view) => cancel_later(&front, &name, view).await,
         None => view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await),
     };
@@ -79,7 +111,7 @@ pub async fn cancel(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
 /// A task of the bus asks nothing, so there is nothing to be answered; but the task has to be there.
 pub async fn update(front: Arc<Front>, name: TaskName) -> Outcome {
     let request = DeskRequest::TaskGet { id: name.id.clone() };
-    if front.worker.left_task(&name).is_some() {
+    if waiting(&front, &name).await.is_some() {
         return Outcome::Result(acknowledged());
     }
     match view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await) {
@@ -95,6 +127,11 @@ pub async fn wait(front: &Front, name: &TaskName, time: Duration) -> Result<Task
 }
 
 pub async fn ask(front: &Front, host: &str, request: DeskRequest, limit: Duration) -> Result<Raw, Outcome> {
+    if front.worker.options.fail_fast
+        && let Some(since) = front.worker.away_since(host)
+    {
+        return Err(error::host_offline(host, &when(since)).into());
+    }
     let call = front.worker.bus.start_call(host, body(HostRequest::Desk(request)), limit).await;
     let mut call = call.map_err(|error| error::from_bus(&error))?;
     let reply = loop {
