@@ -14,3 +14,4 @@ mod original;
 mod pins;
 mod policy;
 mod support;
+mod tasks;
