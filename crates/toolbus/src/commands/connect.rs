@@ -33,6 +33,9 @@ pub struct ConnectArgs {
     /// How long a call may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// Refuse calls while their host is away (TB0427), instead of letting them wait for it.
+    #[arg(long)]
+    fail_fast: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -58,7 +61,8 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
         bus = front_bus::open(client) => bus?,
         () = stop.cancelled() => return Ok(()),
     };
-    let options = WorkerOptions { host: args.host, call_deadline: args.deadline, ..WorkerOptions::default() };
+    let ConnectArgs { host, deadline: call_deadline, fail_fast, .. } = args;
+    let options = WorkerOptions { host, call_deadline, fail_fast, ..WorkerOptions::default() };
     let worker = Worker::new(bus, options);
     let options = StdioOptions { stop, ..StdioOptions::default() };
     Ok(serve_streams(worker, Cursor::new(before).chain(input), output, options).await?)
