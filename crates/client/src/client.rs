@@ -145,6 +145,17 @@ impl BrokerClient {
         self.await_receipt(receipt).await
     }
 
+    /// Like [`BrokerClient::reply_message`], without waiting until it is safe: it is sent again after a reconnect if need
+    /// be.
+    pub async fn reply_message_nowait(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
+        self.send_reply(request, reply, None).await
+    }
+
+    /// Whether the broker takes such a message, as far as that is known before it is sent.
+    pub fn check_message(&self, message: &InboxMessage) -> BrokerResult<()> {
+        self.shared.lock().terms.check(message)
+    }
+
     async fn start_reply(
         &self,
         request: &InboxMessage,

@@ -6,11 +6,12 @@ mod listed;
 mod store;
 mod unique_keys;
 
+pub use desk::is_operator;
 pub use store::Approvals;
 
+use crate::caller::until;
 use crate::calls::{Authorised, Job, Stop};
 use crate::failure;
-use crate::running::until;
 use crate::translate::modern_on_legacy::Repetition;
 use serde_json::value::RawValue;
 use std::sync::Arc;

@@ -27,11 +27,11 @@ impl Host {
             DeskRequest::CallsCancel { id } => answer(self.cancel_call(viewer, &id).await),
             DeskRequest::DeadList => Outcome::Result(raw(&self.list_letters(viewer))),
             DeskRequest::DeadShow { id } => answer(self.show_letter(viewer, &id)),
-            DeskRequest::DeadRetry { id } => answer(self.retry_letter(viewer, &id).await),
             DeskRequest::DeadDrop { id } => answer(self.drop_letter(viewer, &id).await),
-            DeskRequest::TaskGet { id } | DeskRequest::TaskWait { id, .. } | DeskRequest::TaskCancel { id } => {
-                failure::bus(ErrorCode::UnknownTask, format!("no task {id:?}")).into()
-            }
+            DeskRequest::TaskGet { id }
+            | DeskRequest::TaskWait { id, .. }
+            | DeskRequest::TaskCancel { id }
+            | DeskRequest::DeadRetry { id } => failure::bus(ErrorCode::UnknownTask, format!("no task {id:?}")).into(),
             DeskRequest::TaskList { .. } => Outcome::Result(raw(&toolbus_mcp::TaskList::default())),
         }
     }

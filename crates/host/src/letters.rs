@@ -6,7 +6,7 @@ use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
 use toolbus_journal::{Journal, LetterRow};
-use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskView};
+use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError};
 use toolbus_protocol::ErrorCode;
 
 impl Host {

@@ -102,6 +102,8 @@ pub enum Failure {
     Audit(#[from] toolbus_audit::AuditError),
     #[error("can't use what the host keeps in {}: {source}", folder.display())]
     State { folder: PathBuf, source: io::Error },
+    #[error("the host's call journal in {} can't be used: {source}", folder.display())]
+    Journal { folder: PathBuf, source: toolbus_journal::JournalError },
     #[error("no call, or more than one, waits for approval under {id:?}")]
     NoApproval { id: String },
     #[error("no call or dead letter, or more than one, has the id {id:?}")]
@@ -211,6 +213,9 @@ impl Failure {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
             Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show what there is"),
+            Self::Journal { .. } => Some(
+                "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
+            ),
             Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
             Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
             Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
