@@ -8,6 +8,7 @@ use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
 use crate::live_policy::LivePolicy;
+use crate::orphans::Sightings;
 use crate::outbox::Outbox;
 use crate::pins::Pins;
 use crate::running::RunningCalls;
@@ -140,6 +141,7 @@ pub struct Host {
     by_name: HashMap<String, usize>,
     pub catalog: Catalog,
     pub running: RunningCalls,
+    pub sightings: Sightings,
     pub held: HeldCalls,
     pub task_board: TaskBoard,
     /// What runs in this host; not only tasks in the sense of MCP.
@@ -181,6 +183,7 @@ impl Host {
             by_name,
             catalog,
             running: RunningCalls::default(),
+            sightings: Sightings::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
             task_board: TaskBoard::default(),
             tasks: TaskTracker::new(),

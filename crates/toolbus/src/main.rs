@@ -12,9 +12,11 @@ mod folders;
 mod front_bus;
 mod host_state;
 mod hosting;
+mod hosts_desk;
 mod nearest;
 mod no_broker;
 mod progress;
+mod queue;
 mod reach;
 mod reload;
 mod roles;
@@ -63,6 +65,10 @@ enum Command {
     Policy(commands::policy::PolicyCommand),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
+    /// Show the calls under way, or end one.
+    Calls(commands::calls::CallsArgs),
+    /// Look at calls that are not run any more, and retry or drop them.
+    Dead(commands::dead::DeadArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
     Send(commands::send::SendArgs),
     /// Read an agent's mailbox.
@@ -149,6 +155,8 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Broker(args) => commands::broker::run(args).await,
         Command::Agent(args) => commands::agent::run(args),
         Command::Ps(args) => commands::ps::run(args).await,
+        Command::Calls(args) => commands::calls::run(args).await,
+        Command::Dead(args) => commands::dead::run(args).await,
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,
         Command::Ask(args) => commands::ask::run(args).await,

@@ -258,7 +258,9 @@ async fn attack_with_signals(
                 .await;
             let answers = peer.drain().await;
             let free = name == "free";
-            let may_cancel = free || (correlation != "done" && OPEN.contains(&(correlation, mailbox, to)));
+            let is_open = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && correlation != "done");
+            let own = OPEN.contains(&(correlation, mailbox, to));
+            let may_cancel = free || (is_open && (own || name == "op"));
             let may_tell = oracle(Attacker { name, mailbox }, "mcp_event", to, correlation).is_none();
             let codes: Vec<&str> = answers.iter().filter_map(|frame| frame["code"].as_str()).collect();
             assert_eq!(codes, if may_tell { vec![] } else { vec!["TB0216"] }, "{name} to {to}: {answers:?}");

@@ -14,7 +14,7 @@ pub use audited::subject_of;
 pub use authorise::Authorised;
 pub use legacy_client::keep_listening;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Cause};
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
@@ -31,6 +31,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use toolbus_audit::Subject;
+use toolbus_journal::End;
 use toolbus_mcp::{
     Era, HostReply, ListKind, Members, MembersError, NameError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw,
     required_name,
@@ -126,12 +127,15 @@ impl Job {
     }
 
     pub async fn run(mut self) {
-        let reply = match self.outcome().await {
-            Ok(outcome) | Err(Stop::With(outcome)) => HostReply::Rpc(outcome),
-            Err(Stop::Cancelled) => self.called_off(),
+        let answer = match self.outcome().await {
+            Ok(outcome) | Err(Stop::With(outcome)) => Answer::of(&HostReply::Rpc(outcome)),
+            Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Desk) => {
+                Answer { end: End::Cancelled, ..Answer::of(&self.called_off()) }
+            }
+            Err(Stop::Cancelled) => Answer::of(&self.called_off()),
             Err(Stop::HandedOver) => return,
         };
-        self.host.finish(&self.caller, self.record.as_ref(), Answer::of(&reply)).await;
+        self.host.finish(&self.caller, self.record.as_ref(), answer).await;
     }
 
     /// The outcome itself, and what is to be written about it before it is told.
@@ -182,6 +186,7 @@ impl Job {
     }
 
     async fn permitted_outcome(&mut self, key: Option<NameKey>, authorised: &Authorised) -> Result<Outcome, Stop> {
+        self.host.wait_for_caller(&self.caller).await;
         self.enter(authorised, key.as_ref()).await?;
         self.entered = Some(Instant::now());
         let tool = match &key {
@@ -312,6 +317,11 @@ impl Job {
             None if cancel.caller_is_gone() => {
                 let message = format!("the caller of {} was gone for too long", self.rpc.method);
                 HostReply::Rpc(failure::bus(ErrorCode::CallerGone, message).into())
+            }
+            None if cancel.is_fired_for(Cause::Desk) => {
+                let why = cancel.reason().unwrap_or("cancelled");
+                let message = format!("{} of server {:?} was {why}", self.rpc.method, self.server.name());
+                HostReply::Rpc(failure::bus(ErrorCode::Cancelled, message).into())
             }
             None if cancel.passed_deadline() => {
                 let message = format!("the caller's deadline passed before {} was answered", self.rpc.method);

@@ -10,6 +10,7 @@ use crate::around::{Around, SENTENCES};
 use crate::catalog::{Catalog, ToolSeen};
 use crate::failure::Failure;
 use crate::progress::{Progress, one_line};
+use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::stop::StopWishes;
 use crate::table::age;
@@ -24,7 +25,7 @@ use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions
 use toolbus_mcp::{
     ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, TaskWish, meta, raw,
 };
-use toolbus_protocol::{Body, InboxMessage};
+use toolbus_protocol::{Body, ErrorCode, InboxMessage};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -53,6 +54,9 @@ pub struct CallArgs {
     /// How long the call may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// Give up at once if the host is away (TB0427), instead of waiting for it.
+    #[arg(long)]
+    fail_fast: bool,
     /// Folder for images and other files in the result; made if it is not there.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
@@ -142,9 +146,9 @@ async fn exchange(
     arguments: Raw,
 ) -> Result<Ended, Failure> {
     let mut progress = Progress::new(args.reach.json);
-    if !tool.host.online {
-        let (host, since) = (&tool.host.name, age(tool.host.since_ms));
-        progress.say(&format!("{host} is away (for {since}); waiting until it is back, Ctrl-C gives up"));
+    let hasty = args.fail_fast || tool.server.fail_fast.applies_to(Some(&args.tool));
+    if hasty && !tool.host.online {
+        return Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() });
     }
     let request = HostRequest::Rpc(Rpc {
         server: tool.server.name.clone(),
@@ -156,15 +160,27 @@ async fn exchange(
     });
     let message = message(client, &request)?;
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
-    let around = Around::new(tool.host.online);
+    if !tool.host.online {
+        let (host, since) = (&tool.host.name, age(tool.host.since_ms));
+        let position = queue::ahead(client, host, &call.id())
+            .await
+            .map_or(String::new(), |ahead| format!(" at position {}", ahead + 1));
+        progress.say(&format!("{host} is away (for {since}); waiting{position} until it is back, Ctrl-C gives up"));
+    }
+    let around = Around::new(tool.host.online, !hasty);
     let (say, mut sentences) = mpsc::channel(SENTENCES);
-    let following = follow(&mut call, &mut progress, &mut sentences);
+    let haste = hasty.then_some(Haste { client, host: &tool.host.name, around: &around });
+    let following = follow(&mut call, &mut progress, &mut sentences, haste);
     let ended = tokio::select! {
         ended = following => ended,
         never = around.watch(client, &tool.host.name, &say) => match never {},
     };
     progress.finish();
     match ended {
+        // Taken back, as it was not to wait.
+        Err(Failure::Client(error)) if hasty && error.code() == Some(ErrorCode::Cancelled) => {
+            Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() })
+        }
         Err(Failure::Client(BrokerError::Timeout(_))) => Err(missed(args, &tool.host.name, &around)),
         ended => ended,
     }
@@ -187,6 +203,7 @@ async fn follow(
     call: &mut Call,
     progress: &mut Progress,
     sentences: &mut mpsc::Receiver<String>,
+    haste: Option<Haste<'_>>,
 ) -> Result<Ended, Failure> {
     let mut stop = StopWishes::listen()?;
     let mut give_up = None;
@@ -203,7 +220,12 @@ async fn follow(
                 Some(CallItem::Reply(reply)) => return read_reply(reply),
                 None => return Err(Failure::Client(BrokerError::Closed)),
             },
-            Some(sentence) = sentences.recv() => progress.say(&sentence),
+            Some(sentence) = sentences.recv() => {
+                progress.say(&sentence);
+                if let Some(haste) = &haste {
+                    haste.take_back(call).await;
+                }
+            }
             () = stop.next() => {
                 if give_up.is_some() {
                     return Ok(Ended::Cancelled);
@@ -214,6 +236,22 @@ async fn follow(
                 give_up = Some(tokio::time::Instant::now() + CANCEL_PATIENCE);
             }
             () = patience => return Ok(Ended::Cancelled),
+        }
+    }
+}
+
+/// For a call that is not to wait for its host.
+struct Haste<'a> {
+    client: &'a MultiplexedClient,
+    host: &'a str,
+    around: &'a Around,
+}
+
+impl Haste<'_> {
+    /// What the host never had is taken back once it has left. What it had may have begun, and is waited for.
+    async fn take_back(&self, call: &Call) {
+        if self.around.host_away() && queue::is_untouched(self.client, self.host, &call.id()).await {
+            call.cancel();
         }
     }
 }

@@ -167,8 +167,6 @@ impl UpstreamCall {
                 let since = self.away.away_since().unwrap_or_default();
                 error::host_offline(&self.upstream.host, &when(since)).into()
             }
-            // It was taken back before the host had it.
-            Err(error) if error.code() == Some(ErrorCode::Cancelled) => return Step::Nothing,
             Err(error) => self.failure(id, &error),
         };
         if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
