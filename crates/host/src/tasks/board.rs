@@ -144,7 +144,7 @@ mod tests {
     fn progress_is_told_in_the_servers_words_or_in_numbers() {
         let board = TaskBoard::default();
         let id = MsgId::from("t");
-        let mut check = |params: serde_json::Value, expected: &str| {
+        let check = |params: serde_json::Value, expected: &str| {
             board.hear(&id, "notifications/progress", Some(&raw(&params)));
             assert_eq!(board.said(&id).expect("something").message, expected);
         };

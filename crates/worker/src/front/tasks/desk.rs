@@ -19,6 +19,8 @@ use toolbus_protocol::ErrorCode;
 
 /// How long a host waits for the end of a task before it says that there is none yet. Then it is asked again.
 const WAIT_SLICE: Duration = Duration::from_secs(30);
+/// The host is not asked more often.
+const SHORTEST_SLICE: Duration = Duration::from_millis(500);
 /// Tasks that are remembered because their hosts are away.
 const MAX_LEFT: usize = 4096;
 
@@ -76,6 +78,7 @@ pub async fn result(front: Arc<Front>, name: TaskName) -> Outcome {
         if left.is_zero() {
             return error::call_timeout(limit).into();
         }
+        let asked = Instant::now();
         match wait(&front, &name, left.min(WAIT_SLICE)).await {
             Ok(view) if view.status == TaskStatus::Cancelled => return error::task_cancelled().into(),
             Ok(view) if view.status.has_ended() => {
@@ -85,7 +88,8 @@ pub async fn result(front: Arc<Front>, name: TaskName) -> Outcome {
                     None => error::bad_reply("an ended task without its answer").into(),
                 };
             }
-            Ok(_) => {}
+            // A host with too many who wait answers at once.
+            Ok(_) => tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await,
             Err(outcome) => return outcome,
         }
     }
