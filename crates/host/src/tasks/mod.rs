@@ -35,9 +35,8 @@ impl Host {
     pub async fn begin_task(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
         let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
             Ok(caller) => caller,
-            // Its answer is on its way.
-            Err(Refused::Running) => return,
-            Err(Refused::Finished) => return self.repeat_task(&message).await,
+            // An earlier host may have ended after it wrote the task down and before it said so.
+            Err(Refused::Running | Refused::Finished) => return self.repeat_task(&message).await,
             Err(Refused::TooMany) => {
                 let most = self.options.limits.max_calls;
                 let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
@@ -158,10 +157,9 @@ impl Host {
     async fn repeat_task(&self, message: &InboxMessage) {
         let agent = toolbus_protocol::principal_of(&message.from.session_id);
         let row = self.options.journal.as_ref().and_then(|journal| journal.task(message.id.as_str(), Some(agent)));
-        match row {
-            Some(row) => self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row))).await,
-            // It was refused, and the reply is on its way.
-            None => self.outbox.ack(message).await,
+        // Otherwise it is being accepted, or was refused: the answer is on its way.
+        if let Some(row) = row {
+            self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row))).await;
         }
     }
 
