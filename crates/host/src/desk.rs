@@ -22,17 +22,17 @@ impl Host {
     /// Answers one question. Whoever asks is who the broker says it is.
     pub async fn at_desk(self: &Arc<Self>, message: &InboxMessage, request: DeskRequest) -> Outcome {
         let viewer = Viewer(&message.from);
+        if let Some(outcome) = self.at_task_desk(&message.from, &request).await {
+            return outcome;
+        }
         match request {
             DeskRequest::CallsList { ended } => Outcome::Result(raw(&self.list_calls(viewer, ended))),
             DeskRequest::CallsCancel { id } => answer(self.cancel_call(viewer, &id).await),
             DeskRequest::DeadList => Outcome::Result(raw(&self.list_letters(viewer))),
             DeskRequest::DeadShow { id } => answer(self.show_letter(viewer, &id)),
             DeskRequest::DeadDrop { id } => answer(self.drop_letter(viewer, &id).await),
-            DeskRequest::TaskGet { id }
-            | DeskRequest::TaskWait { id, .. }
-            | DeskRequest::TaskCancel { id }
-            | DeskRequest::DeadRetry { id } => failure::bus(ErrorCode::UnknownTask, format!("no task {id:?}")).into(),
-            DeskRequest::TaskList { .. } => Outcome::Result(raw(&toolbus_mcp::TaskList::default())),
+            DeskRequest::DeadRetry { id } => answer(self.retry_letter(viewer, &id).await),
+            other => failure::bus(ErrorCode::UnknownCall, format!("this host can't tell: {other:?}")).into(),
         }
     }
 
@@ -87,7 +87,10 @@ impl Host {
             return Err(ended());
         };
         tracing::info!(%id, by = viewer.name(), "a call is called off");
-        caller.cancel.fire_for(Cause::Desk, Some(format!("cancelled by {}", viewer.name())));
+        // Nobody waits for a task, so nobody has to be told.
+        let is_task = caller.progress.about().is_some_and(|about| about.is_task);
+        let cause = if is_task { Cause::Caller } else { Cause::Desk };
+        caller.cancel.fire_for(cause, Some(format!("cancelled by {}", viewer.name())));
         let mut row = self.row(&caller);
         if tokio::time::timeout(END_PATIENCE, caller.progress.ended.cancelled()).await.is_ok() {
             // It may have ended in another way at this very moment.

@@ -6,8 +6,8 @@ use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
 use toolbus_journal::{Journal, LetterRow};
-use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError};
-use toolbus_protocol::ErrorCode;
+use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskView, TaskWish};
+use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage};
 
 impl Host {
     pub(crate) fn list_letters(&self, viewer: Viewer<'_>) -> DeadList {
@@ -27,6 +27,20 @@ impl Host {
         journal.drop_letter(&letter.key).await.map_err(|error| not_written(&error))?;
         tracing::info!(%id, by = viewer.name(), "a dead letter was dropped");
         Ok(view(&letter, None))
+    }
+
+    /// Runs it once more as a task of its caller's agent. From then on its story is the task's.
+    pub(crate) async fn retry_letter(self: &Arc<Self>, viewer: Viewer<'_>, id: &str) -> Result<TaskView, RpcError> {
+        let (journal, letter) = self.letter(viewer, id)?;
+        let rpc = Rpc { task: Some(TaskWish::default()), ..request(journal, &letter)? };
+        let body = Body::from_trusted(HostRequest::Rpc(rpc.clone()).into_json().into());
+        let from = AgentRef { session_id: letter.key.caller.clone(), role: letter.role.clone() };
+        let task = self.begin_task_for(InboxMessage::new(from, InboxKind::McpRequest, body), rpc).await?;
+        tracing::info!(%id, task = task.id, by = viewer.name(), "a dead letter runs once more");
+        if let Err(error) = journal.drop_letter(&letter.key).await {
+            self.journal_failed(&error);
+        }
+        Ok(task)
     }
 
     fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<LetterRow>), RpcError> {

@@ -33,6 +33,7 @@ mod server;
 mod service;
 mod session;
 mod task_owners;
+mod tasks;
 mod translate;
 mod turns;
 mod unmatched;

@@ -43,6 +43,7 @@ pub async fn run_host(
     host.tasks.spawn(pins::watch(Arc::clone(&host)));
     host.tasks.spawn(write_down_new_rules(Arc::clone(&host)));
     host.tasks.spawn(orphans::watch(Arc::clone(&host)));
+    host.resume_tasks();
     let outcome = receive(&host).await;
     stop.cancel();
     host.tasks.close();

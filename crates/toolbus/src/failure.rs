@@ -88,6 +88,14 @@ pub enum Failure {
     HostOffline { tool: String, host: String },
     #[error("{tool} did not answer within {limit:?}; it was told to stop")]
     CallTimeout { tool: String, limit: Duration },
+    #[error("no task, or more than one, has an id that begins with {id:?}")]
+    NoTask { id: String },
+    #[error("the task {id} has no result yet")]
+    TaskWorks { id: String },
+    #[error("host {host} is away, and only it can tell about its tasks")]
+    TaskHostAway { host: String },
+    #[error("the task was cancelled")]
+    TaskCancelled,
     #[error("there is no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
@@ -143,6 +151,9 @@ impl Failure {
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::HostOffline { .. } => Some(ErrorCode::HostOffline),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
+            Self::NoTask { .. } => Some(ErrorCode::UnknownTask),
+            Self::TaskHostAway { .. } => Some(ErrorCode::HostAway),
+            Self::TaskCancelled => Some(ErrorCode::Cancelled),
             Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
@@ -213,6 +224,9 @@ impl Failure {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
             Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show what there is"),
+            Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
+            Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
+            Self::TaskCancelled => Some("begin it again if it still matters"),
             Self::Journal { .. } => Some(
                 "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
             ),

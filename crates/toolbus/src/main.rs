@@ -50,6 +50,8 @@ enum Command {
     Tools(commands::tools::ToolsArgs),
     /// Call a tool.
     Call(commands::call::CallArgs),
+    /// Show tasks: calls that go on by themselves, begun with `call --detach` or by MCP clients.
+    Task(commands::task::TaskArgs),
     /// Be an MCP server on stdin and stdout, with the tools of all hosts.
     Connect(commands::connect::ConnectArgs),
     /// Run MCP servers on this machine for workers anywhere.
@@ -124,7 +126,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
     let failed = match command {
-        Command::Call(_) => Some(NO_ANSWER),
+        Command::Call(_) | Command::Task(_) => Some(NO_ANSWER),
         Command::Policy(_) => Some(NO_DECISION),
         _ => None,
     };
@@ -143,6 +145,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
     let done = match command {
         Command::Call(args) => return commands::call::run(args).await,
+        Command::Task(args) => return commands::task::run(args).await,
         Command::Policy(command) => return commands::policy::run(command),
         Command::Up(args) => commands::up::run(args).await,
         Command::Init(args) => commands::init::run(args).await,

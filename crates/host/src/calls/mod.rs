@@ -61,6 +61,12 @@ pub struct Job {
     subject: Subject,
 }
 
+/// A request that was decided about.
+pub struct Permission {
+    key: Option<NameKey>,
+    authorised: Authorised,
+}
+
 /// How a request ends when it doesn't end with the server's answer.
 pub enum Stop {
     /// With this outcome.
@@ -130,8 +136,17 @@ impl Job {
     }
 
     /// The outcome itself, and what is to be written about it before it is told.
-    pub async fn answer(mut self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
-        let answer = match self.outcome().await {
+    pub async fn answer(self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
+        self.answer_to(None).await
+    }
+
+    /// The same of a request that may have been decided about already.
+    pub async fn answer_to(mut self, decided: Option<Permission>) -> (Result<Outcome, NoAnswer>, Option<Record>) {
+        let outcome = match decided {
+            Some(permission) => self.outcome_with(permission).await,
+            None => self.outcome().await,
+        };
+        let answer = match outcome {
             Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
             Err(Stop::Cancelled) => match self.called_off() {
                 HostReply::Rpc(outcome) => Ok(outcome),
@@ -143,12 +158,22 @@ impl Job {
     }
 
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
+        let permission = self.permission().await?;
+        self.outcome_with(permission).await
+    }
+
+    /// Decides whether the request may be made, and writes that down.
+    pub async fn permission(&mut self) -> Result<Permission, Stop> {
         let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
         let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
         self.subject = self.audit_subject();
         let decided = self.authorise(key.as_ref());
         self.write_decision(&decided).await?;
-        let outcome = self.permitted_outcome(key, &decided?).await;
+        Ok(Permission { key, authorised: decided? })
+    }
+
+    async fn outcome_with(&mut self, Permission { key, authorised }: Permission) -> Result<Outcome, Stop> {
+        let outcome = self.permitted_outcome(key, &authorised).await;
         self.write_end(&outcome).await;
         outcome
     }

@@ -7,6 +7,7 @@ use crate::translate::{client_can, listen};
 use crate::upstream_call::{Step, UpstreamCall};
 use std::sync::Arc;
 use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object};
+use toolbus_protocol::ErrorCode;
 use toolbus_upstream::ServerError;
 
 /// How the server's part of a call ended.
@@ -49,6 +50,9 @@ impl Job {
 
     /// A notification that belongs to this call.
     pub async fn tell(&self, method: String, params: Option<Raw>) {
+        if self.rpc.task.is_some() {
+            return self.host.task_board.hear(self.caller.id(), &method, params.as_ref());
+        }
         let event = HostEvent::Notification { server: self.server.name().to_owned(), method, params };
         self.host.outbox.live(self.caller.mailbox(), self.caller.id(), &event).await;
     }
@@ -81,6 +85,10 @@ impl Job {
         method: String,
         params: Option<Raw>,
     ) -> Result<(), toolbus_client::BrokerError> {
+        if self.rpc.task.is_some() {
+            let reason = format!("{method}: a task has nobody to ask");
+            return Err(toolbus_client::BrokerError::Rejected { code: Some(ErrorCode::NobodyToAsk), reason, id: None });
+        }
         let event = HostEvent::Request { server: self.server.name().to_owned(), id, method, params };
         self.host.outbox.durable(self.caller.mailbox(), self.caller.id(), &event).await
     }

@@ -10,14 +10,17 @@ pub mod calls;
 pub mod connect;
 pub mod dead;
 pub mod demo_server;
+mod detach;
 pub mod guard;
 pub mod host;
 pub mod init;
+mod outcome;
 pub mod pin;
 pub mod policy;
 pub mod ps;
 pub mod recv;
 pub mod send;
+pub mod task;
 pub mod tools;
 pub mod up;
 
