@@ -59,6 +59,8 @@ pub struct Job {
     entered: Option<Instant>,
     /// What is written down about it, as the caller named it.
     subject: Subject,
+    /// It was answered with an earlier call's answer.
+    pub is_joined: bool,
 }
 
 /// A request that was decided about.
@@ -120,6 +122,7 @@ impl Job {
             begun: Instant::now(),
             entered: None,
             subject: Subject::default(),
+            is_joined: false,
         })
     }
 
@@ -173,7 +176,11 @@ impl Job {
     }
 
     async fn outcome_with(&mut self, Permission { key, authorised }: Permission) -> Result<Outcome, Stop> {
-        let outcome = self.permitted_outcome(key, &authorised).await;
+        let outcome = match self.join_earlier().await {
+            Ok(Some(joined)) => Ok(joined),
+            Ok(None) => self.permitted_outcome(key, &authorised).await,
+            Err(stop) => Err(stop),
+        };
         self.write_end(&outcome).await;
         outcome
     }

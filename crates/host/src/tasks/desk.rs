@@ -2,6 +2,7 @@
 //! the same words whether it is there or not.
 
 use super::view::refused;
+use crate::approvals::is_operator;
 use crate::caller::Caller;
 use crate::failure;
 use crate::host::Host;
@@ -11,8 +12,6 @@ use toolbus_journal::TaskRow;
 use toolbus_mcp::{DeskRequest, Outcome, RpcError, TaskList, TaskView, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, MsgId, principal_of};
 
-/// Who sees the tasks of all.
-const OPERATOR: &str = "operator";
 /// Tasks on one page of a list.
 const PAGE: usize = 100;
 /// How long somebody waits at most before it has to ask again.
@@ -142,7 +141,7 @@ impl std::fmt::Display for Mark {
 
 /// None for whoever sees all.
 fn seen_agent(from: &AgentRef) -> Option<&str> {
-    (from.role.as_deref() != Some(OPERATOR)).then(|| principal_of(&from.session_id))
+    (!is_operator(from)).then(|| principal_of(&from.session_id))
 }
 
 fn without_answer(view: TaskView) -> TaskView {
