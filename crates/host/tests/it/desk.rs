@@ -8,6 +8,7 @@ use std::time::Duration;
 use toolbus_client::{AgentRef, InboxKind, InboxMessage};
 use toolbus_mcp::{
     CallList, CallRow, CallState, ClientHello, DeadLetter, DeadList, DeskRequest, HostReply, HostRequest, Outcome,
+    TaskStatus, TaskView,
 };
 use toolbus_protocol::Body;
 
@@ -127,10 +128,32 @@ async fn dead_letters_are_listed_shown_and_dropped() {
     let params: Value = serde_json::from_str(letter.params.expect("with params").get()).expect("JSON");
     assert_eq!(params["arguments"], place.deadly());
     let drop = || DeskRequest::DeadDrop { id: id.clone() };
+    let retry = || DeskRequest::DeadRetry { id: id.clone() };
+    assert_eq!(ask::<TaskView>(&other, retry()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadLetter>(&other, show()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadLetter>(&other, drop()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadLetter>(&operator, drop()).await.expect("the letter").id, id);
     assert_eq!(ask::<DeadLetter>(&operator, drop()).await.err().as_deref(), Some("TB0429"));
+    assert_eq!(ask::<DeadList>(&operator, DeskRequest::DeadList).await.expect("a list").letters.len(), 0);
+}
+
+#[tokio::test]
+async fn a_dead_letter_runs_once_more_as_a_task_of_its_callers_agent() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let _host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    let (worker, operator) = (rig.modern("w#1").await, operator(&rig).await);
+    let mut arguments = place.deadly();
+    arguments["spare"] = json!(place.path("spare"));
+    let call = begin(&worker, "effect", &arguments).await;
+    let id = call.id().to_string();
+    assert_eq!(finish(call).await.error()["data"]["code"], "TB0421");
+    std::fs::write(place.path("spare"), "").expect("a file");
+    let task: TaskView = ask(&operator, DeskRequest::DeadRetry { id: id.clone() }).await.expect("a task");
+    assert_eq!((task.agent.as_str(), task.tool.as_str()), ("w", "effect"));
+    assert_ne!(task.id, id);
+    let wait = DeskRequest::TaskWait { id: task.id, limit_ms: 20_000 };
+    let ended: TaskView = ask(&worker, wait).await.expect("it is its own");
+    assert_eq!(ended.status, TaskStatus::Completed, "{ended:?}");
     assert_eq!(ask::<DeadList>(&operator, DeskRequest::DeadList).await.expect("a list").letters.len(), 0);
 }
 

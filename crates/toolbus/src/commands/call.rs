@@ -99,9 +99,12 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     }
     let session = uuid::Uuid::new_v4().to_string();
     let ended = exchange(&client, &args, &tool, &session, arguments).await;
-    let close = HostRequest::Close { session };
-    // Without a wait for the receipt: a host that is away has nothing to close.
-    tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
+    // What never reached the host leaves nothing to close there.
+    if !matches!(ended, Err(Failure::HostOffline { .. })) {
+        let close = HostRequest::Close { session };
+        // Without a wait for the receipt: a host that is away has nothing to close.
+        tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
+    }
     client.close().await;
     match ended? {
         Ended::Outcome(outcome) => report(&reader, outcome),
