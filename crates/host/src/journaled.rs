@@ -201,8 +201,10 @@ impl Host {
 
     /// Says it where somebody looks. No further call is begun.
     pub fn journal_failed(&self, error: &JournalError) {
-        tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
-        self.catalog.set_trouble(format!("calls are refused: the call journal can't be written ({error})"));
+        let trouble = format!("calls are refused: the call journal can't be written ({error})");
+        if self.catalog.set_trouble(trouble) {
+            tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
+        }
     }
 }
 
