@@ -182,11 +182,8 @@ impl Host {
     }
 
     async fn write_end(&self, request: &InboxMessage, record: Option<&Record>, answer: Answer) -> InboxMessage {
-        let (form, end) = (answer.form, answer.end);
-        let (reply, end) = self
-            .outbox
-            .fitting(request, answer)
-            .map_or_else(|too_large| (too_large, End::Failed), |reply| (reply, end));
+        let form = answer.form;
+        let (reply, end) = self.outbox.fitting(request, answer);
         let Some(record) = record else { return reply };
         match record.finish(&reply, end).await {
             Ok(()) => reply,

@@ -5,6 +5,7 @@ mod away;
 mod call;
 mod fanout;
 mod greeting;
+pub mod joined;
 mod listen;
 mod merge;
 mod news;
@@ -66,6 +67,7 @@ struct InFlight {
 }
 
 /// Where a call went, and under which id the host knows it.
+#[derive(Clone)]
 struct Target {
     upstream: Arc<Upstream>,
     bus_id: String,
