@@ -139,7 +139,7 @@ impl Host {
     /// The dead letter counts before the caller hears of it.
     pub async fn bury(&self, record: &Record, start: &Start) -> RpcError {
         // It may have been buried by a process that ended before it could say so.
-        if !record.journal().letter(&record.key.id).is_some_and(|letter| letter.key == record.key) {
+        if record.journal().letter(&record.key.id).is_none_or(|letter| letter.key != record.key) {
             for attempt in 1..start.attempt {
                 record.note(format!("attempt {attempt}: the server or the host ended before the call did")).await;
             }
