@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backlog;
+mod chaos;
 mod cli;
 mod contenders;
 mod goals;
@@ -64,7 +65,12 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mcp(options) => {
             return one_thread()?.block_on(mcp::run(options));
         }
+        Command::Chaos(options) => {
+            return one_thread()?.block_on(chaos::run(options));
+        }
         Command::McpServer => mcp::server::serve()?,
+        Command::EffectServer(options) => chaos::effect::serve(&options)?,
+        Command::ChaosWarden { folder } => chaos::watch_over(&folder),
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;
