@@ -24,7 +24,9 @@ use super::{
 
 /// Handshakes are about this long: some cuts are to fall into them.
 const GREETING: u64 = 2 << 10;
-const LONGEST: u64 = 96 << 10;
+const WORKER_BYTES: (u64, u64) = (GREETING, 256 << 10);
+/// The host's link carries the traffic of all workers.
+const HOST_BYTES: (u64, u64) = (32 << 10, 4 << 20);
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How many cuts there are and may be.
@@ -53,9 +55,9 @@ impl Cuts {
     }
 
     /// After how many bytes to cut.
-    fn budget(&self) -> u64 {
+    fn budget(&self, (least, most): (u64, u64)) -> u64 {
         let dice = &mut self.state.lock().expect("no panic").dice;
-        if dice.one_in(8) { 1 + dice.below(GREETING) } else { dice.of_any_size(GREETING, LONGEST) }
+        if dice.one_in(12) { 1 + dice.below(GREETING) } else { dice.of_any_size(least, most) }
     }
 
     /// Whether to cut now; if so, whether with a reset.
@@ -96,8 +98,9 @@ impl Cutter {
                         links.spawn(async move {
                             // A broker that is down makes for a connection that ends at once.
                             let far = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(target)).await;
+                            let left = Left::new(&cuts, worker.map_or(HOST_BYTES, |_| WORKER_BYTES));
                             if let Ok(Ok(far)) = far
-                                && relay(near, far, &cuts).await
+                                && relay(near, far, &left).await
                             {
                                 recoveries.hit(worker.map_or(Blow::CutHost, |_| Blow::CutWorker), worker);
                             }
@@ -115,16 +118,45 @@ impl Cutter {
     }
 }
 
+/// How many bytes still pass before the connection is cut.
+struct Left<'a> {
+    cuts: &'a Cuts,
+    range: (u64, u64),
+    bytes: Mutex<u64>,
+}
+
+impl<'a> Left<'a> {
+    fn new(cuts: &'a Cuts, range: (u64, u64)) -> Self {
+        Self { cuts, range, bytes: Mutex::new(cuts.budget(range)) }
+    }
+
+    /// How many of so many bytes pass, and whether the cut comes after them (true: with a reset). Where there may be no
+    /// cut now, the count begins anew.
+    fn spend(&self, count: u64) -> (usize, Option<bool>) {
+        let mut bytes = self.bytes.lock().expect("no panic");
+        if *bytes > count {
+            *bytes -= count;
+            return (count as usize, None);
+        }
+        match self.cuts.take() {
+            Some(reset) => (*bytes as usize, Some(reset)),
+            None => {
+                *bytes = self.cuts.budget(self.range);
+                (count as usize, None)
+            }
+        }
+    }
+}
+
 /// Passes bytes on in both directions until an end hangs up or the link is cut, and says whether it was cut.
-async fn relay(near: TcpStream, far: TcpStream, cuts: &Cuts) -> bool {
+async fn relay(near: TcpStream, far: TcpStream, left: &Left<'_>) -> bool {
     near.set_nodelay(true).ok();
     far.set_nodelay(true).ok();
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = far.into_split();
-    let left = Mutex::new(cuts.budget());
     let cut = tokio::select! {
-        cut = pass(&mut near_read, &mut far_write, &left, cuts) => cut,
-        cut = pass(&mut far_read, &mut near_write, &left, cuts) => cut,
+        cut = pass(&mut near_read, &mut far_write, left) => cut,
+        cut = pass(&mut far_read, &mut near_write, left) => cut,
     };
     if cut == Some(true) {
         near_write.as_ref().set_zero_linger().ok();
@@ -134,35 +166,14 @@ async fn relay(near: TcpStream, far: TcpStream, cuts: &Cuts) -> bool {
 }
 
 /// Returns when the link is to be cut (with a reset if true), or with nothing when an end hung up.
-async fn pass(
-    from: &mut OwnedReadHalf,
-    to: &mut OwnedWriteHalf,
-    left: &Mutex<u64>,
-    cuts: &Cuts,
-) -> Option<bool> {
+async fn pass(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, left: &Left<'_>) -> Option<bool> {
     let mut buffer = vec![0; 16 << 10];
     loop {
         let count = from.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
-        let (passed, cut) = spend(left, count as u64, cuts);
+        let (passed, cut) = left.spend(count as u64);
         to.write_all(&buffer[..passed]).await.ok()?;
         if cut.is_some() {
             return cut;
-        }
-    }
-}
-
-/// How many of the bytes still pass, and whether the cut comes after them.
-fn spend(left: &Mutex<u64>, count: u64, cuts: &Cuts) -> (usize, Option<bool>) {
-    let mut left = left.lock().expect("no panic");
-    if *left > count {
-        *left -= count;
-        return (count as usize, None);
-    }
-    match cuts.take() {
-        Some(reset) => (*left as usize, Some(reset)),
-        None => {
-            *left = cuts.budget();
-            (count as usize, None)
         }
     }
 }

@@ -29,6 +29,8 @@ use super::{
 const START_LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 const PROGRESS: Duration = Duration::from_secs(5);
+/// How long a kill waits for the cuts that should have come before it.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(3);
 /// What the end may take: the longest patience of a client and a little more.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
@@ -151,6 +153,7 @@ impl<'a> Run<'a> {
         while killed < kills {
             self.cuts.allow(cuts * (killed + 1) / (kills + 1));
             tokio::time::sleep(dice.millis(self.options.pace / 4, self.options.pace * 7 / 4)).await;
+            self.let_cuts_catch_up(cuts * killed / (kills + 1)).await;
             if targets.kill_one(&mut dice, &self.recoveries).await {
                 killed += 1;
             }
@@ -161,9 +164,17 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Both are to happen over the whole run. A system that is down for long is not cut, so this waits only so long.
+    async fn let_cuts_catch_up(&self, due: u64) {
+        let until = Instant::now() + CATCH_UP_LIMIT;
+        while self.cuts.made() < due && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     fn storm_limit(&self) -> Duration {
-        let kills = Duration::from_millis(self.options.kills * self.options.pace * 3);
-        kills + Duration::from_millis(self.options.cuts * 250) + Duration::from_secs(60)
+        let kills = Duration::from_millis(self.options.kills * (self.options.pace * 2 + 3_000));
+        kills + Duration::from_millis(self.options.cuts * 300) + Duration::from_secs(60)
     }
 
     async fn say_how_it_goes(&self) -> bool {
