@@ -206,7 +206,7 @@ impl Session {
         let input = child.stdin.take().context("stdin is piped")?;
         let lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
         // Both eras of MCP, side by side.
-        let modern = number % 2 == 0;
+        let modern = number.is_multiple_of(2);
         let began = Instant::now();
         Ok(Self { child, input, lines, modern, open: modern, began, next_id: 1, ids: HashMap::new() })
     }

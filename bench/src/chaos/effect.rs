@@ -63,7 +63,8 @@ fn have_effect(id: &Value, mut effects: &File, wait_ms: u64) -> Option<Value> {
 
 /// The id says how long, so a run is the same for the same seed.
 fn waits(id: &str, longest_ms: u64) -> (Duration, Duration) {
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash =
+        id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let wait = |part: u64| Duration::from_millis(part % (longest_ms + 1));
     (wait(hash >> 40), wait(hash >> 20 & 0xf_ffff))
 }

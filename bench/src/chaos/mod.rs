@@ -137,19 +137,25 @@ async fn under_guard(options: &ChaosOptions, system: System, bench: &Path) -> an
     let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
     let outcome = tokio::select! {
         outcome = Run::execute(options, system, bench.to_owned(), folder.path()) => outcome,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        _ = terminated.recv() => Err(anyhow::anyhow!("interrupted")),
+        _ = tokio::signal::ctrl_c() => return interrupted(folder.path()),
+        _ = terminated.recv() => return interrupted(folder.path()),
     };
-    warden::sweep(folder.path());
     drop(warden);
-    let place = folder.path().to_owned();
     let mut verdict = match outcome {
         Ok(verdict) => verdict,
-        Err(error) => bail!("{error:#} (the run's folder: {})", folder.keep().display()),
+        Err(error) => {
+            warden::end_all(folder.path());
+            bail!("{error:#} (the run's folder: {})", folder.keep().display())
+        }
     };
     if is_ours && !verdict.is_kept() {
-        verdict.complaints.push(format!("logs and effects are in {}", place.display()));
-        let _ = folder.keep();
+        verdict.complaints.push(format!("logs and effects are in {}", folder.keep().display()));
     }
     Ok(verdict)
+}
+
+/// Nothing is awaited from here on, so nothing is started again either.
+fn interrupted(folder: &Path) -> anyhow::Result<Verdict> {
+    warden::end_all(folder);
+    bail!("interrupted")
 }

@@ -19,8 +19,7 @@ pub enum Blow {
 }
 
 impl Blow {
-    pub const ALL: [Blow; 5] =
-        [Blow::KillBroker, Blow::KillHost, Blow::KillWorker, Blow::CutHost, Blow::CutWorker];
+    pub const ALL: [Blow; 5] = [Blow::KillBroker, Blow::KillHost, Blow::KillWorker, Blow::CutHost, Blow::CutWorker];
 
     pub fn name(self) -> &'static str {
         match self {

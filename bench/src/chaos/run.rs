@@ -66,7 +66,9 @@ impl<'a> Run<'a> {
         site.link(host, workers);
         let began = Instant::now();
         let (site, tally) = (Arc::new(site), Arc::default());
-        Run { options, folder: folder.to_owned(), site, dice, cuts, recoveries, tally, began, _cutters: cutters }.play().await
+        Run { options, folder: folder.to_owned(), site, dice, cuts, recoveries, tally, began, _cutters: cutters }
+            .play()
+            .await
     }
 
     async fn play(mut self) -> anyhow::Result<Verdict> {
@@ -180,8 +182,10 @@ impl<'a> Run<'a> {
     async fn say_how_it_goes(&self) -> bool {
         loop {
             tokio::time::sleep(PROGRESS).await;
-            let kills: u64 =
-                [Blow::KillBroker, Blow::KillHost, Blow::KillWorker].map(|blow| self.recoveries.blows(blow)).iter().sum();
+            let kills: u64 = [Blow::KillBroker, Blow::KillHost, Blow::KillWorker]
+                .map(|blow| self.recoveries.blows(blow))
+                .iter()
+                .sum();
             let counts = self.tally.counts();
             eprintln!(
                 "{:8} {:4.0} s: {kills} of {} kills, {} of {} cuts; {} results, {} errors, {} unknown",

@@ -71,8 +71,7 @@ impl Site {
             fs::create_dir_all(folder.join(part)).context("make a folder")?;
         }
         let port = free_port(dice)?;
-        let site =
-            Self { system, bench, folder: folder.to_owned(), port, host_link: 0, worker_links: Vec::new() };
+        let site = Self { system, bench, folder: folder.to_owned(), port, host_link: 0, worker_links: Vec::new() };
         fs::write(site.folder.join("toolbus.toml"), site.config()).context("write the configuration")?;
         Ok(site)
     }

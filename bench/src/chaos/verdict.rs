@@ -57,7 +57,8 @@ impl Verdict {
         complaints: Vec<String>,
         took: Duration,
     ) -> anyhow::Result<Self> {
-        let mut verdict = Self { system: site.system.name(), seconds: took.as_secs_f64(), complaints, ..Self::default() };
+        let mut verdict =
+            Self { system: site.system.name(), seconds: took.as_secs_f64(), complaints, ..Self::default() };
         let (never, safe) = (effect::count(&site.effects(Tool::Never))?, effect::count(&site.effects(Tool::Safe))?);
         let mut bad = Bad::default();
         for (worker, records) in &records {
@@ -148,5 +149,41 @@ struct Bad {
 impl Bad {
     fn add(&mut self, what: &'static str, id: &str) {
         self.ids.entry(what).or_default().push(id.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::answer::Answer, *};
+
+    fn check(tool: Tool, outcome: Option<Outcome>, effects: u32, expected: Option<&str>) {
+        let answer = outcome.map(|outcome| Answer { outcome, code: None, joined: false });
+        let record = Record { tool, made: 1, answers: u32::from(answer.is_some()), answer };
+        let (mut verdict, mut bad) = (Verdict::default(), Bad::default());
+        verdict.count(&record, effects, "w0-0", &mut bad);
+        verdict.blame(bad);
+        assert_eq!(verdict.complaints.first().map(String::as_str), expected, "{outcome:?} with {effects} effects");
+    }
+
+    #[test]
+    fn what_was_told_has_to_fit_what_was_done() {
+        check(Tool::Never, Some(Outcome::Result), 1, None);
+        check(Tool::Never, Some(Outcome::Unknown), 0, None);
+        check(Tool::Never, Some(Outcome::Unknown), 1, None);
+        check(Tool::Never, Some(Outcome::Error), 0, None);
+        check(Tool::Never, Some(Outcome::OpenError), 1, None);
+        check(Tool::Never, None, 0, Some("1 calls without an answer: w0-0"));
+        check(Tool::Never, Some(Outcome::Result), 2, Some("1 calls with more than one effect: w0-0"));
+        check(Tool::Never, Some(Outcome::Unknown), 2, Some("1 calls with more than one effect: w0-0"));
+        check(Tool::Never, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
+        check(Tool::Never, Some(Outcome::Wrong), 1, Some("1 calls with somebody else's answer: w0-0"));
+        let denied = "1 calls that were told of a failure but had their effect: w0-0";
+        check(Tool::Never, Some(Outcome::Error), 1, Some(denied));
+    }
+
+    #[test]
+    fn a_tool_that_may_run_twice_may() {
+        check(Tool::Safe, Some(Outcome::Result), 3, None);
+        check(Tool::Safe, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
     }
 }

@@ -45,7 +45,8 @@ pub fn sweep(folder: &Path) -> Vec<String> {
     left
 }
 
-fn end_all(folder: &Path) {
+/// Kills every process of the folder until there is none.
+pub fn end_all(folder: &Path) {
     for _ in 0..100 {
         let left = processes_of(folder);
         if left.is_empty() {
