@@ -3,10 +3,12 @@
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_engine::{Command, Delivery, Message, Outgoing, Purpose, Refusal, Sender, StatusView};
+use toolbus_engine::{
+    Command, Delivery, LetterAt, LetterView, Look, LookView, Message, Outgoing, Purpose, Refusal, Sender, StatusView,
+};
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
-    MailboxStatus, Push, Refusal as RefusalFrame, Status, compact,
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Letter,
+    LetterRow, Looked, MailboxStatus, Push, Refusal as RefusalFrame, Status, compact,
 };
 
 /// A client's frame as a command. `None` for what is ignored after the handshake; the handshake itself is not a
@@ -33,6 +35,12 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
         }
         ClientFrame::Status { request_id } => Command::Status { request_id },
+        ClientFrame::Look(look) => {
+            let letter = |letter: Letter| LetterAt { to: letter.to, id: letter.id };
+            let letters = look.letters.into_iter().map(letter).collect();
+            let (request_id, peers, rows_of) = (look.request_id, look.peers, look.rows_of);
+            Command::Look { request_id, look: Box::new(Look { peers, letters, rows_of }) }
+        }
         ClientFrame::Hello(_) | ClientFrame::Announce(_) | ClientFrame::Hosts(_) | ClientFrame::Unknown { .. } => {
             return None;
         }
@@ -114,6 +122,7 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             body: Body::from_trusted(body.clone()),
         }),
         Outgoing::Status { request_id, view } => BrokerFrame::Status(status(request_id, view)),
+        Outgoing::Looked { request_id, view } => BrokerFrame::Looked(looked(request_id, view)),
     }
 }
 
@@ -170,6 +179,24 @@ fn status(request_id: &ByteString, view: &StatusView) -> Status {
             .collect(),
         more_mailboxes: view.more_mailboxes,
         set_aside: view.set_aside,
+    }
+}
+
+fn looked(request_id: &ByteString, view: &LookView) -> Looked {
+    let row = |row: &LetterView| LetterRow {
+        id: row.id.clone(),
+        from: ByteString::from(&*row.from),
+        age_ms: row.age_ms,
+        attempt: row.attempt,
+        in_flight: row.in_flight,
+        deadline_ms: row.deadline_ms,
+    };
+    Looked {
+        request_id: request_id.clone(),
+        peers: view.peers.clone(),
+        letters: view.letters.clone(),
+        rows: view.rows.iter().map(row).collect(),
+        more: view.more,
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, MsgId, Status, check_name};
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, MsgId, check_name};
 
 /// How a message is to be sent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -117,8 +117,8 @@ impl BrokerClient {
         Ok(message.id)
     }
 
-    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither. The reply expires with
-    /// the deadline of its request, a minute from now at the earliest.
+    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither. The reply expires an
+    /// hour after the deadline of its request.
     pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
         let (sender, receipt) = oneshot::channel();
         let id = self.start_reply(request, kind, body, Some(sender)).await?;
@@ -143,6 +143,17 @@ impl BrokerClient {
         let (sender, receipt) = oneshot::channel();
         self.send_reply(request, reply, Some(sender)).await?;
         self.await_receipt(receipt).await
+    }
+
+    /// Like [`BrokerClient::reply_message`], without waiting until it is safe: it is sent again after a reconnect if need
+    /// be.
+    pub async fn reply_message_nowait(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
+        self.send_reply(request, reply, None).await
+    }
+
+    /// Whether the broker takes such a message, as far as that is known before it is sent.
+    pub fn check_message(&self, message: &InboxMessage) -> BrokerResult<()> {
+        self.shared.lock().terms.check(message)
     }
 
     async fn start_reply(
@@ -342,22 +353,6 @@ impl BrokerClient {
         });
         let ids = self.await_answer(answer).await?;
         Ok(ids.into_iter().map(|id| id.to_string()).collect())
-    }
-
-    /// Who is connected and what waits where.
-    pub async fn status(&self) -> BrokerResult<Status> {
-        if self.shared.lock().terms.version < 2 {
-            return Err(BrokerError::Protocol("this broker does not tell its status".into()));
-        }
-        let request_id = MsgId::new().into_inner();
-        let (sender, answer) = oneshot::channel();
-        self.shared.change(|session| {
-            if session.is_connected() {
-                session.statuses.insert(request_id.clone(), sender);
-                session.send(ClientFrame::Status { request_id });
-            }
-        });
-        self.await_answer(answer).await?
     }
 
     pub(crate) async fn await_answer<T>(&self, answer: oneshot::Receiver<T>) -> BrokerResult<T> {

@@ -5,11 +5,13 @@
 //! which reply. `link` makes connections, `tls` secures them, `turn` moves frames, `supervisor` reconnects.
 
 mod ask;
+mod asked;
 mod call;
 mod client;
 mod error;
 mod hosts;
 mod link;
+mod look;
 mod mux;
 mod options;
 mod outstanding;
@@ -31,5 +33,6 @@ pub use mux::MultiplexedClient;
 pub use options::{ClientOptions, TlsOptions};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, MsgId, Status,
+    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Letter, LetterRow, Look, Looked,
+    MAX_LOOKED_AT, MsgId, Status,
 };

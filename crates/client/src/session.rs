@@ -1,5 +1,6 @@
 //! The part of a client that outlives its connection, without I/O: frames in, frames out, and who waits for what.
 
+use crate::asked::Asked;
 use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsView;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, give_up};
@@ -14,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{
     AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push,
-    Refusal, Status,
+    Refusal,
 };
 
 /// Cancels and live events that nobody took; older ones give way to newer ones.
@@ -22,9 +23,9 @@ const MAX_SIGNALS: usize = 1024;
 /// So many acknowledgements go out without waiting for a frame to ride on.
 const ACKS_PER_FRAME: usize = 128;
 
-/// A reply is worth delivering for as long as its request was, and for this long at least: a caller that comes back a
-/// little late still finds it, and one that is gone for good leaves nothing behind.
-const MIN_REPLY_DEADLINE: Duration = Duration::from_secs(60);
+/// A reply is worth delivering for as long as its request was, and for so long after that: a caller that comes back late
+/// still finds it, and that it was not collected can be seen. One that is gone for good leaves nothing behind.
+const REPLY_KEPT: Duration = Duration::from_secs(3600);
 
 /// A live event of a call: progress, a log line.
 #[derive(Debug, Clone)]
@@ -56,7 +57,7 @@ pub struct Session {
     pub ack_results: HashMap<ByteString, oneshot::Sender<BrokerResult<()>>>,
     /// `connected` answers carry no id: they come in the order of the questions.
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
-    pub statuses: HashMap<ByteString, oneshot::Sender<BrokerResult<Status>>>,
+    pub asked: Asked,
     pub hosts: HostsView,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages handed out and not acknowledged.
@@ -88,7 +89,7 @@ impl Session {
             requests: HashMap::new(),
             ack_results: HashMap::new(),
             presence: VecDeque::new(),
-            statuses: HashMap::new(),
+            asked: Asked::default(),
             hosts: HostsView::default(),
             inbox: VecDeque::new(),
             received: HashMap::new(),
@@ -134,7 +135,7 @@ impl Session {
         self.requests.values_mut().filter_map(|request| request.events.as_mut()).for_each(CallEvents::forget_stored);
         self.ack_results.clear();
         self.presence.clear();
-        self.statuses.clear();
+        self.asked.clear();
         self.hosts.disconnected();
     }
 
@@ -142,7 +143,7 @@ impl Session {
     pub fn close(&mut self, error: BrokerError) {
         self.ack_results.clear();
         self.presence.clear();
-        self.statuses.clear();
+        self.asked.clear();
         self.hosts.close(&error);
         self.outstanding.fail_all(&error);
         self.end_requests(&error);
@@ -232,7 +233,7 @@ impl Session {
     /// How long a reply to that message is worth delivering; for ever if the message itself is.
     pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
         let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
-        Some(left.max(MIN_REPLY_DEADLINE))
+        Some(left + REPLY_KEPT)
     }
 
     /// Whether acknowledgements wait for something to ride on.
@@ -281,11 +282,8 @@ impl Session {
                     }
                 }
             }
-            BrokerFrame::Status(status) => {
-                if let Some(asked) = self.statuses.remove(&status.request_id) {
-                    asked.send(Ok(status)).ok();
-                }
-            }
+            BrokerFrame::Status(status) => self.asked.status(status),
+            BrokerFrame::Looked(looked) => self.asked.looked(looked),
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
             BrokerFrame::HostsChanged => self.hosts.ring(),
@@ -373,9 +371,7 @@ impl Session {
         if let Some(request) = self.requests.remove(&id) {
             request.end(Err(error.clone()));
         }
-        if let Some(asked) = self.statuses.remove(&id) {
-            asked.send(Err(error.clone())).ok();
-        }
+        self.asked.refused(&id, &error);
         if let Some(delivery) = self.outstanding.take(&id) {
             if code == Some(ErrorCode::NotYourRequest) {
                 self.unplaced.keep(&delivery);

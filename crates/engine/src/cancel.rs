@@ -30,7 +30,7 @@ impl Engine {
             return;
         }
         let mailbox = Arc::clone(&self.boxes[index].name);
-        let entry = DeadlineEntry { mailbox, fingerprint, id, from: Arc::clone(canceller) };
+        let entry = DeadlineEntry { mailbox, fingerprint, id, from: Arc::clone(canceller), accepted_at: now };
         self.strike(now, seq, entry, Why::Cancelled, effects);
         self.sweep_deadlines();
         self.pump(now, index, effects);
@@ -50,7 +50,7 @@ impl Engine {
             .filter_map(|(seq, lease)| {
                 let TakenBack { id, from } = *lease.cancelled.take()?;
                 let (mailbox, fingerprint) = (Arc::clone(&name), lease.fingerprint);
-                Some((*seq, DeadlineEntry { mailbox, fingerprint, id, from }))
+                Some((*seq, DeadlineEntry { mailbox, fingerprint, id, from, accepted_at: lease.accepted_at }))
             })
             .collect();
         for (seq, entry) in taken_back {

@@ -143,8 +143,10 @@ impl Engine {
         for seq in writing.messages {
             // Those acknowledged in the meantime are gone already.
             let Some(safe) = self.unsettled.remove(seq) else { continue };
-            if let Some(&index) = self.names.get(&safe.message.mailbox) {
-                self.boxes[index].waiting.remove(&seq);
+            if let Some(&index) = self.names.get(&safe.message.mailbox)
+                && self.boxes[index].waiting.remove(&seq)
+            {
+                self.boxes[index].shelve(seq, safe.message.expires_at);
             }
             safe.waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
         }
@@ -238,9 +240,11 @@ impl Engine {
         self.ledger.revive(settled.fingerprint, pending);
         self.total_messages += 1;
         self.total_bytes += settled.size;
+        let expires_at = deadline.as_ref().map(|((at, _), _)| *at);
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);
         let mailbox = &mut self.boxes[index];
+        mailbox.shelve(seq, expires_at);
         mailbox.pending += 1;
         mailbox.pending_bytes += settled.size;
         mailbox.rewind(seq);

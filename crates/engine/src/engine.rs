@@ -5,7 +5,9 @@ use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{ConnId, EngineOptions, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView};
+use crate::{
+    ConnId, EngineOptions, Look, LookView, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView,
+};
 use bytes::Bytes;
 use bytestring::ByteString;
 use hashbrown::HashMap;
@@ -54,6 +56,10 @@ pub enum Command {
     Status {
         request_id: ByteString,
     },
+    Look {
+        request_id: ByteString,
+        look: Box<Look>,
+    },
     /// The peer has announced itself as a host, and may hold more messages from now on.
     ActAsHost,
     /// The pushed message can't be shown to this peer: it goes to the dead letters.
@@ -87,6 +93,7 @@ pub enum Outgoing {
     Connected { ids: Vec<Arc<str>> },
     Event { from: Arc<str>, correlation_id: ByteString, body: Bytes },
     Status { request_id: ByteString, view: Box<StatusView> },
+    Looked { request_id: ByteString, view: Box<LookView> },
 }
 
 /// What the shell has to do.
@@ -135,6 +142,7 @@ pub(crate) struct DeadlineEntry {
     pub fingerprint: crate::Fingerprint,
     pub id: ByteString,
     pub from: Arc<str>,
+    pub accepted_at: Millis,
 }
 
 impl DeadlineEntry {
@@ -144,6 +152,7 @@ impl DeadlineEntry {
             fingerprint: message.fingerprint,
             id: message.id.clone(),
             from: Arc::clone(&message.from.name),
+            accepted_at: message.accepted_at,
         }
     }
 }
@@ -153,6 +162,8 @@ pub struct Engine {
     pub(crate) options: EngineOptions,
     pub(crate) known_names: Arc<dyn Names>,
     pub(crate) conns: HashMap<ConnId, Conn>,
+    /// How many connections each name has.
+    pub(crate) present: HashMap<Arc<str>, u32>,
     next_conn: u64,
     pub(crate) names: HashMap<Arc<str>, usize>,
     pub(crate) boxes: Slab<Mailbox>,
@@ -176,6 +187,7 @@ impl Engine {
             options,
             known_names: Arc::new(NoNames),
             conns: HashMap::new(),
+            present: HashMap::new(),
             next_conn: 1,
             names: HashMap::new(),
             boxes: Slab::new(),
@@ -211,12 +223,14 @@ impl Engine {
             deliveries: 0,
             connected_at: now,
         };
+        *self.present.entry(Arc::clone(&state.sender.name)).or_default() += 1;
         self.conns.insert(conn, state);
         conn
     }
 
     pub fn disconnect(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
         let Some(gone) = self.conns.remove(&conn) else { return };
+        self.note_absence(&gone.sender.name);
         if gone.subscribed
             && let Some(&index) = self.names.get(&gone.sender.name)
         {
@@ -225,11 +239,23 @@ impl Engine {
         }
     }
 
+    fn note_absence(&mut self, name: &Arc<str>) {
+        if let Some(connections) = self.present.get_mut(name) {
+            *connections -= 1;
+            if *connections == 0 {
+                self.present.remove(name);
+            }
+        }
+    }
+
     pub fn handle(&mut self, now: Millis, conn: ConnId, command: Command, effects: &mut Effects) {
         let Some(peer) = self.conns.get(&conn) else { return };
         let name = Arc::clone(&peer.sender.name);
         if let Err(refusal) = self.may(peer, &command) {
-            let id = if let Command::Status { request_id } = command { Some(request_id) } else { None };
+            let id = match command {
+                Command::Status { request_id } | Command::Look { request_id, .. } => Some(request_id),
+                _ => None,
+            };
             refusal.into_iter().for_each(|refusal| effects.send(conn, Outgoing::Refused { refusal, id: id.clone() }));
             return;
         }
@@ -253,6 +279,10 @@ impl Engine {
             Command::Status { request_id } => {
                 let view = Box::new(self.status(now));
                 effects.send(conn, Outgoing::Status { request_id, view });
+            }
+            Command::Look { request_id, look } => {
+                let view = Box::new(self.look(now, conn, &look));
+                effects.send(conn, Outgoing::Looked { request_id, view });
             }
             Command::ActAsHost => self.act_as_host(now, conn, effects),
             Command::Unreadable { message } => self.unreadable(now, conn, &message, effects),

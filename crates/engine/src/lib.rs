@@ -8,6 +8,7 @@
 //! - `accept`, `settle`, `push` and `durability` are what can happen to a message, in the order of its life.
 //! - `rights` says who may send what to whom.
 //! - `cancel` is how a sender takes one back.
+//! - `look` and `status` show what is there.
 //! - `ledger` remembers ids, `mailbox` the state of one recipient, `unsettled` what is not yet safe.
 
 mod accept;
@@ -15,6 +16,7 @@ mod cancel;
 mod durability;
 mod engine;
 mod ledger;
+mod look;
 mod mailbox;
 mod mailboxes;
 mod message;
@@ -31,6 +33,7 @@ mod unsettled;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Command, Delivery, Effect, Effects, Engine, Outgoing, Peer};
 pub use ledger::{Fingerprint, fingerprint};
+pub use look::{LetterAt, LetterView, Look, LookView};
 pub use mailboxes::{Mailboxes, Outbox};
 pub use message::{ConnId, Message, Millis, Sender, Seq};
 pub use options::{EngineOptions, Window};

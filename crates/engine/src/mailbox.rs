@@ -6,6 +6,9 @@ use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The deadline of a message that has none.
+pub const NEVER: Millis = Millis::MAX;
+
 /// A message that was pushed to the subscriber and is not acknowledged yet.
 #[derive(Debug, Clone)]
 pub struct Lease {
@@ -38,6 +41,8 @@ pub struct Mailbox {
     pub leased_bytes: u64,
     /// Pushed to the subscriber, which could not be shown them. They wait for another one.
     pub skipped: BTreeSet<Seq>,
+    /// Durable, not pushed, and to be read from the store before the waiting ones: when each expires, or [`NEVER`].
+    pub stored: BTreeMap<Seq, Millis>,
     /// Not pushed and still in memory, because not durable yet. Everything durable is older than these.
     pub waiting: BTreeSet<Seq>,
     /// Stored messages before this place are leased or off the books.
@@ -65,6 +70,7 @@ impl Mailbox {
             leases: BTreeMap::new(),
             leased_bytes: 0,
             skipped: BTreeSet::new(),
+            stored: BTreeMap::new(),
             waiting: BTreeSet::new(),
             cursor: 0,
             fetching: false,
@@ -77,7 +83,14 @@ impl Mailbox {
 
     /// Durable messages that were not pushed yet: they have to be read from the store, before the waiting ones.
     pub fn stored_unpushed(&self) -> u64 {
-        self.pending - (self.leases.len() + self.skipped.len() + self.waiting.len()) as u64
+        let elsewhere = (self.leases.len() + self.skipped.len() + self.waiting.len()) as u64;
+        debug_assert_eq!(self.stored.len() as u64 + elsewhere, self.pending, "each message stands in one place");
+        self.stored.len() as u64
+    }
+
+    /// A message that nobody was pushed is on disk, and only there.
+    pub fn shelve(&mut self, seq: Seq, expires_at: Option<Millis>) {
+        self.stored.insert(seq, expires_at.unwrap_or(NEVER));
     }
 
     /// Whether the next message can go straight to the subscriber, with nothing before it.
@@ -115,6 +128,7 @@ impl Mailbox {
 
     pub fn lease(&mut self, seq: Seq, lease: Lease) {
         self.waiting.remove(&seq);
+        self.stored.remove(&seq);
         self.pass(seq);
         self.leased_bytes += lease.size;
         self.leases.insert(seq, lease);
@@ -138,7 +152,7 @@ impl Mailbox {
         if let Some(lease) = self.leases.remove(&seq) {
             self.leased_bytes -= lease.size;
             self.oldest_hint = lease.accepted_at;
-        } else if !self.waiting.remove(&seq) {
+        } else if !self.waiting.remove(&seq) && self.stored.remove(&seq).is_none() {
             self.skipped.remove(&seq);
         }
         if !self.attempts.is_empty() {

@@ -57,13 +57,18 @@ impl Engine {
         let mailbox = &mut self.boxes[index];
         mailbox.rewind(0);
         mailbox.leased_bytes = 0;
-        let skipped = std::mem::take(&mut mailbox.skipped).into_iter();
-        mailbox.waiting.extend(skipped.filter(|seq| self.unsettled.get(*seq).is_some()));
+        for seq in std::mem::take(&mut mailbox.skipped) {
+            match self.unsettled.get(seq) {
+                Some(_) => drop(mailbox.waiting.insert(seq)),
+                None => mailbox.shelve(seq, None),
+            }
+        }
         for (seq, lease) in std::mem::take(&mut mailbox.leases) {
             mailbox.attempts.insert(seq, lease.attempt);
             self.open.note_attempts(&mailbox.name, seq, lease.attempt);
-            if self.unsettled.get(seq).is_some() {
-                mailbox.waiting.insert(seq);
+            match self.unsettled.get(seq) {
+                Some(_) => drop(mailbox.waiting.insert(seq)),
+                None => mailbox.shelve(seq, lease.expires_at),
             }
             self.open.due_by(now + self.options.lazy);
         }

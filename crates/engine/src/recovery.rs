@@ -40,12 +40,14 @@ impl Engine {
         }
         mailbox.pending += 1;
         mailbox.pending_bytes += message.size;
+        mailbox.shelve(message.seq, message.expires_at);
         if let Some(at) = message.expires_at {
             let entry = DeadlineEntry {
                 mailbox: Arc::clone(&self.boxes[index].name),
                 fingerprint: message.fingerprint,
                 id: ByteString::from(message.id),
                 from: Arc::from(message.from),
+                accepted_at: message.accepted_at,
             };
             self.deadlines.insert((at, message.seq), entry);
         }

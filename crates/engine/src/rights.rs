@@ -81,6 +81,7 @@ impl Engine {
                 _ => Err(None),
             },
             Command::Status { .. } if !conn.rights.operator => Err(Some(Refusal::OperatorOnly)),
+            Command::Look { look, .. } if !self.may_look(conn, &look.peers) => Err(Some(Refusal::OperatorOnly)),
             Command::ActAsHost if !conn.rights.host => Err(Some(Refusal::NotAHost)),
             _ => Ok(()),
         }
@@ -106,8 +107,8 @@ impl Engine {
 
     /// A host's mailbox, or one beside it that is there already: requests must not make mailboxes without end.
     fn is_host_mailbox(&self, mailbox: &str) -> bool {
-        let agent = mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent);
-        self.known_names.is_host(mailbox) || (self.names.contains_key(mailbox) && self.known_names.is_host(agent))
+        let known = self.names.contains_key(mailbox);
+        self.known_names.is_host(mailbox) || (known && self.known_names.is_host(agent_of(mailbox)))
     }
 
     /// Only whoever has the request in its mailbox may answer it, and only to whoever sent it. What was taken back, has
@@ -145,6 +146,23 @@ impl Engine {
             || self.known_names.may_message(sender, name)
     }
 
+    /// Whether this connection may know if those mailboxes have somebody connected.
+    fn may_look(&self, conn: &Conn, peers: &[ByteString]) -> bool {
+        let Conn { rights, sender, .. } = conn;
+        let all = rights.unrestricted || rights.operator || rights.host;
+        let is_own = |peer: &str| agent_of(peer) == agent_of(&sender.name);
+        let is_host = |peer: &str| self.known_names.is_host(peer) || self.known_names.is_host(agent_of(peer));
+        all || peers.iter().all(|peer| is_own(peer) || is_host(peer))
+    }
+
+    /// Whether this connection may know of a message in that mailbox. The sender is `None` for those that are not known.
+    pub(crate) fn may_see_letter(&self, conn: &Conn, mailbox: &str, from: Option<&str>) -> bool {
+        let Conn { rights, sender, .. } = conn;
+        let agent = agent_of(&sender.name);
+        let all = rights.unrestricted || rights.operator || agent_of(mailbox) == agent;
+        all || from.is_some_and(|from| agent_of(from) == agent)
+    }
+
     /// What is known of the message of that id in that mailbox, if it is from this sender.
     pub(crate) fn find_from(&self, sender: &str, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
         let fingerprint = fingerprint(self.options.fingerprint_seed, mailbox, id);
@@ -157,6 +175,11 @@ impl Engine {
     pub(crate) fn sender_hash(&self, name: &str) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.options.fingerprint_seed)
     }
+}
+
+/// NAME#suffix is a mailbox of NAME.
+fn agent_of(mailbox: &str) -> &str {
+    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 
 fn may_not_send(to: &ByteString) -> Refusal {

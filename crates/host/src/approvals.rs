@@ -8,9 +8,9 @@ mod unique_keys;
 
 pub use store::Approvals;
 
+use crate::caller::until;
 use crate::calls::{Authorised, Job, Stop};
 use crate::failure;
-use crate::running::until;
 use crate::translate::modern_on_legacy::Repetition;
 use serde_json::value::RawValue;
 use std::sync::Arc;

@@ -1,11 +1,14 @@
 //! What arrives from the bus, sorted: requests get a task each, in the order of their session; answers, cancels and the
 //! ends of sessions are dealt with at once, because somebody waits for them.
 
+use crate::arrival::Arrival;
+use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
 use crate::original;
-use crate::running::{Caller, Refused};
+use crate::outbox::Form;
+use crate::running::Refused;
 use crate::session::{Session, SessionId};
 use crate::translate::legacy_on_modern::Introduction;
 use std::sync::Arc;
@@ -89,7 +92,7 @@ impl Host {
                 self.expire(&caller);
                 drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation)));
             }
-            Err(Refused::Repeated) => {}
+            Err(Refused::Running | Refused::Finished) => {}
             Err(Refused::TooMany) => {
                 let reply = original::error(ErrorCode::TooManyCalls.meaning());
                 self.outbox.reply_text(&message, &reply).await;
@@ -98,9 +101,16 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
+        let server = self.server(&rpc.server).map(Arc::clone);
         let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
             Ok(caller) => caller,
-            Err(Refused::Repeated) => return,
+            Err(Refused::Running) => return,
+            Err(Refused::Finished) => {
+                if let Some(server) = server {
+                    self.repeat(message, server, rpc);
+                }
+                return;
+            }
             Err(Refused::TooMany) => {
                 let most = self.options.limits.max_calls;
                 let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
@@ -108,11 +118,15 @@ impl Host {
             }
         };
         self.expire(&caller);
-        let begun = match self.server(&rpc.server) {
-            Some(server) => Job::begin(self, caller.clone(), Arc::clone(server), rpc),
-            None => Err(failure::unknown_server(&rpc.server)),
+        let Some(server) = server else { return self.refuse(&caller, failure::unknown_server(&rpc.server)).await };
+        let record = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
+            Arrival::Run(record) => record,
+            Arrival::Known(record, decision) => {
+                let settled = Arc::clone(self).settle(caller, server, rpc, Form::Mcp, (record, decision));
+                return drop(self.tasks.spawn(settled));
+            }
         };
-        match begun {
+        match Job::begin(self, caller.clone(), server, rpc, record) {
             Ok(job) => drop(self.tasks.spawn(job.run())),
             Err(error) => self.refuse(&caller, error).await,
         }

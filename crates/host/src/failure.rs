@@ -1,7 +1,10 @@
 //! The errors that the host itself reports to MCP clients, each with its stable code and hint.
 
 use crate::gates::TooOften;
+use crate::journaled::written_time;
 use serde_json::json;
+use std::time::Duration;
+use toolbus_journal::{JournalError, Start};
 use toolbus_mcp::{RpcError, codes};
 use toolbus_policy::Item;
 use toolbus_protocol::ErrorCode;
@@ -44,6 +47,33 @@ pub fn unknown_state() -> RpcError {
     let code = ErrorCode::SessionUnknown;
     RpcError::new(codes::INVALID_PARAMS, "the requestState is not known here any more")
         .with_data(json!({"code": code.code(), "hint": code.hint()}))
+}
+
+/// With all that is known, so that whoever reads it can find out the rest.
+pub fn outcome_unknown(start: &Start) -> RpcError {
+    let code = ErrorCode::OutcomeUnknown;
+    let Start { server, tool, attempt, .. } = start;
+    let began = written_time(start.at);
+    let message = format!(
+        "the host ended while tool {tool:?} of server {server:?} ran (begun {began}); whether it had its effect is not known"
+    );
+    bus(code, message).with_data(json!({"code": code.code(), "hint": code.hint(), "outcome": "unknown",
+        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": began}))
+}
+
+pub fn poison(tool: &str, attempts: u32) -> RpcError {
+    let message = format!("the call of {tool:?} was begun {attempts} times and ended its server or its host each time");
+    bus(ErrorCode::PoisonCall, message)
+}
+
+pub fn not_journaled(error: &JournalError) -> RpcError {
+    bus(ErrorCode::JournalFailed, format!("{} ({error})", ErrorCode::JournalFailed.meaning()))
+}
+
+pub fn tripped(server: &str, wait: Duration) -> RpcError {
+    let seconds = wait.as_secs_f64();
+    let message = format!("server {server:?} failed several times in a row; try again in {seconds:.1} s");
+    bus(ErrorCode::ServerTripped, message)
 }
 
 pub fn unsupported_version(requested: &str) -> RpcError {

@@ -1,6 +1,7 @@
 //! Calls to legacy servers that wait until their modern client repeats its request with what the server asked for.
 
-use crate::running::Caller;
+use crate::caller::Caller;
+use crate::journaled::Record;
 use crate::session::SessionId;
 use crate::translate::modern_on_legacy::{Envelope, Repetition};
 use std::collections::HashMap;
@@ -10,6 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 /// A repeated request, on its way to the call that it continues.
 pub struct Continuation {
     pub caller: Caller,
+    /// What is written about the repetition: it is the one that the call's end answers.
+    pub record: Option<Record>,
     pub envelope: Envelope,
     pub repetition: Repetition,
     /// The continued call goes on in the places of its repetition.

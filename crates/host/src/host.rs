@@ -1,6 +1,7 @@
 //! What all parts of a host share: its servers, its catalog, its connection to the bus, and its limits.
 
 use crate::approvals::Approvals;
+use crate::caller::Caller;
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
@@ -8,7 +9,7 @@ use crate::held::HeldCalls;
 use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
 use crate::pins::Pins;
-use crate::running::{Caller, RunningCalls};
+use crate::running::RunningCalls;
 use crate::server::Server;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_client::BrokerError;
+use toolbus_journal::Journal;
 use toolbus_mcp::HostReply;
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
@@ -34,6 +36,9 @@ pub struct HostOptions {
     pub audit: Option<AuditLog>,
     /// Calls that wait for somebody to approve them, and what was decided. The same over all connections too.
     pub approvals: Arc<Approvals>,
+    /// What makes a call's effect happen at most once, also over restarts. Without one, a call that comes again is known
+    /// only while the host remembers it.
+    pub journal: Option<Arc<Journal>>,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +77,8 @@ pub struct HostLimits {
     pub approval_time: Duration,
     /// How often its caller is told that it waits.
     pub approval_progress: Duration,
+    /// How long a call goes on whose caller is not connected any more; none means until its deadline.
+    pub caller_grace: Option<Duration>,
 }
 
 impl Default for HostLimits {
@@ -95,6 +102,7 @@ impl Default for HostLimits {
             max_parked_bytes_per_agent: 8 << 20,
             approval_time: Duration::from_secs(24 * 3600),
             approval_progress: Duration::from_secs(15),
+            caller_grace: Some(Duration::from_secs(120)),
         }
     }
 }
@@ -110,6 +118,7 @@ impl HostOptions {
             pins: Arc::new(Pins::in_memory()),
             audit: None,
             approvals: Arc::default(),
+            journal: None,
         }
     }
 }
@@ -198,7 +207,7 @@ impl Host {
         }
     }
 
-    /// The end of a call.
+    /// The end of a request that is not journaled.
     pub async fn reply(&self, caller: &Caller, reply: &HostReply) {
         self.outbox.reply(&caller.request, reply).await;
         self.running.finish(caller.id());

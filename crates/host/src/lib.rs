@@ -7,6 +7,9 @@
 
 mod announce;
 mod approvals;
+mod arrival;
+mod breaker;
+mod caller;
 mod calls;
 mod catalog;
 mod desk;
@@ -15,11 +18,13 @@ mod failure;
 mod gates;
 mod held;
 mod host;
+mod journaled;
 mod link;
 mod live_policy;
 mod original;
 mod outbox;
 pub mod pins;
+mod replay;
 mod running;
 mod server;
 mod service;
@@ -28,6 +33,7 @@ mod task_owners;
 mod translate;
 mod turns;
 mod unmatched;
+mod upstream_call;
 
 pub use approvals::Approvals;
 pub use catalog::names::Owners;

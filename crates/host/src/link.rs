@@ -1,9 +1,9 @@
 //! A live connection to a server together with the sessions that use it. What the server says outside of any call goes
 //! from here to whom it concerns.
 
+use crate::caller::Caller;
 use crate::failure;
 use crate::host::Host;
-use crate::running::Caller;
 use crate::session::{Session, Stray};
 use crate::translate::{legacy_on_modern::Introduction, listen};
 use serde_json::json;

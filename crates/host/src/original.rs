@@ -1,15 +1,21 @@
 //! The original's two operations, `manifest` and `call`, on the tools of the catalog, for workers that know no others.
 
+use crate::arrival::Arrival;
+use crate::caller::Caller;
 use crate::calls::{Job, NoAnswer};
 use crate::host::Host;
+use crate::journaled::Record;
 use crate::link::{Use, host_initialize};
-use crate::running::Caller;
+use crate::outbox::{Answer, Form};
 use crate::server::Server;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use toolbus_journal::End;
 use toolbus_mcp::{Card, ClientHello, Members, Outcome, Raw, Rpc, empty_object, raw};
+use toolbus_protocol::Body;
 
 /// Who asks a server on behalf of a worker that speaks no MCP.
 const SESSION: &str = "original";
@@ -33,20 +39,22 @@ pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
 }
 
 pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
-    let reply = match operation {
+    let (reply, end, record) = match operation {
         Operation::Manifest => {
             let card = host.catalog.card(caller.role(), &host.options.policy.current());
-            raw(&json!({"manifest": manifest(&card)}))
+            (raw(&json!({"manifest": manifest(&card)})), End::Done, None)
         }
-        Operation::Call { tool, arguments } => match call(&host, &caller, tool, &arguments).await {
-            Ok(Some(result)) => one_member("result", proxied(&result)),
-            Err(reason) => error(&reason),
-            // It stays in the mailbox.
-            Ok(None) => return,
-        },
+        Operation::Call { tool, arguments } => {
+            let Some(called) = call(&host, &caller, tool, &arguments).await else { return };
+            match called.outcome {
+                Ok(result) => (one_member("result", proxied(&result)), End::Done, called.record),
+                Err(NotCalled::Failed(reason)) => (error(&reason), End::Failed, called.record),
+                Err(NotCalled::Cancelled) => (error("the call was cancelled"), End::Cancelled, called.record),
+            }
+        }
     };
-    host.outbox.reply_text(&caller.request, &reply).await;
-    host.running.finish(caller.id());
+    let body = Body::from_trusted(Bytes::from(reply.get().to_owned()));
+    host.finish(&caller, record.as_ref(), Answer { body, end, form: Form::Original }).await;
 }
 
 /// Tools as function schemas.
@@ -72,16 +80,35 @@ fn one_member(name: &'static str, value: Raw) -> Raw {
     members.to_raw()
 }
 
-/// The result of the tool, or a sentence. None where the call is somebody else's by now.
-async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Result<Option<Raw>, String> {
+/// What came of a call, and what is to be written about it.
+struct Called {
+    outcome: Result<Raw, NotCalled>,
+    record: Option<Record>,
+}
+
+enum NotCalled {
+    /// A sentence.
+    Failed(String),
+    Cancelled,
+}
+
+impl Called {
+    fn refused(reason: impl Into<String>) -> Option<Self> {
+        Some(Self { outcome: Err(NotCalled::Failed(reason.into())), record: None })
+    }
+}
+
+/// None where the call is somebody else's by now, or stays in the mailbox.
+async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Option<Called> {
     let server = server_of(host, caller, &tool).await;
     if server.is_none() && host.shutdown.is_cancelled() {
-        return Ok(None);
+        return None;
     }
-    let server = server.ok_or_else(|| format!("tool '{tool}' is not known here"))?;
+    let Some(server) = server else { return Called::refused(format!("tool '{tool}' is not known here")) };
     let text = if arguments.trim().is_empty() { "{}" } else { arguments };
-    let arguments: &RawValue =
-        serde_json::from_str(text).map_err(|_| format!("the arguments of tool '{tool}' are not JSON"))?;
+    let Ok(arguments) = serde_json::from_str::<&RawValue>(text) else {
+        return Called::refused(format!("the arguments of tool '{tool}' are not JSON"));
+    };
     let mut params = Members::default();
     params.set("name", raw(&tool));
     params.set("arguments", arguments.to_owned());
@@ -93,13 +120,26 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
         params: Some(params.to_raw()),
         task: None,
     };
-    let job = Job::begin(host, caller.clone(), server, rpc).map_err(|error| error.message)?;
-    match job.answer().await {
-        Ok(Outcome::Result(result)) => Ok(Some(result)),
-        Ok(Outcome::Error(error)) => Err(message(&error)),
-        Err(NoAnswer::Cancelled) => Err("the call was cancelled".to_owned()),
-        Err(NoAnswer::HandedOver) => Ok(None),
-    }
+    let record = match host.arrive(caller, &server, &rpc, Form::Original) {
+        Arrival::Run(record) => record,
+        Arrival::Known(record, decision) => {
+            let host = Arc::clone(host);
+            host.settle(caller.clone(), server, rpc, Form::Original, (record, decision)).await;
+            return None;
+        }
+    };
+    let job = match Job::begin(host, caller.clone(), server, rpc, record) {
+        Ok(job) => job,
+        Err(error) => return Called::refused(error.message),
+    };
+    let (answer, record) = job.answer().await;
+    let outcome = match answer {
+        Ok(Outcome::Result(result)) => Ok(result),
+        Ok(Outcome::Error(error)) => Err(NotCalled::Failed(message(&error))),
+        Err(NoAnswer::Cancelled) => Err(NotCalled::Cancelled),
+        Err(NoAnswer::HandedOver) => return None,
+    };
+    Some(Called { outcome, record })
 }
 
 /// A call that waited in the mailbox comes before the servers have been read, and waits for them.

@@ -1,17 +1,53 @@
 //! What the host sends to workers: events on the way, questions of servers, and replies, all on one connection and
 //! therefore in the order in which they are sent.
 
-use crate::failure;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use std::time::Duration;
 use toolbus_client::{BrokerClient, BrokerError, SendOptions};
-use toolbus_mcp::{HostEvent, HostReply, Outcome};
+use toolbus_journal::End;
+use toolbus_mcp::{HostEvent, HostReply, Outcome, RpcError};
 use toolbus_protocol::{Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
 /// How long a server's question is worth delivering.
 pub const QUESTION_DEADLINE: Duration = Duration::from_secs(600);
 const EVENT: &str = "mcp_event";
+
+/// How a call ended, as it is sent.
+#[derive(Debug)]
+pub struct Answer {
+    pub body: Body,
+    pub end: End,
+    pub form: Form,
+}
+
+/// Who reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Mcp,
+    /// A worker that knows nothing of MCP.
+    Original,
+}
+
+impl Answer {
+    pub fn of(reply: &HostReply) -> Self {
+        let end = match reply {
+            HostReply::Rpc(Outcome::Result(_)) | HostReply::Task(_) => End::Done,
+            HostReply::Rpc(Outcome::Error(_)) => End::Failed,
+            HostReply::Cancelled => End::Cancelled,
+        };
+        Self { body: reply_body(reply), end, form: Form::Mcp }
+    }
+}
+
+impl Form {
+    pub fn error(self, error: &RpcError) -> Body {
+        match self {
+            Self::Mcp => reply_body(&HostReply::Rpc(error.clone().into())),
+            Self::Original => Body::from_trusted(Bytes::from(crate::original::error(&error.message).get().to_owned())),
+        }
+    }
+}
 
 pub struct Outbox {
     client: BrokerClient,
@@ -50,26 +86,48 @@ impl Outbox {
 
     /// Replies and acknowledges as one step. A reply that doesn't fit becomes an error that says so.
     pub async fn reply(&self, request: &InboxMessage, reply: &HostReply) {
-        let size = match self.send_reply(request, reply_body(reply)).await {
-            Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) => reason,
-            outcome => return self.settle(request, outcome).await,
-        };
-        let error = failure::bus(ErrorCode::ResultTooLarge, format!("the result can't be sent: {size}"));
-        let outcome = self.send_reply(request, reply_body(&HostReply::Rpc(error.into()))).await;
-        self.settle(request, outcome).await;
+        self.answer(request, Answer::of(reply)).await;
     }
 
     /// A reply of the original's kind.
     pub async fn reply_text(&self, request: &InboxMessage, reply: &RawValue) {
         let body = Body::from_trusted(Bytes::copy_from_slice(reply.get().as_bytes()));
-        let outcome = match self.send_reply(request, body).await {
+        self.answer(request, Answer { body, end: End::Done, form: Form::Original }).await;
+    }
+
+    async fn answer(&self, request: &InboxMessage, answer: Answer) {
+        let reply = self.fitting(request, answer).unwrap_or_else(|too_large| too_large);
+        let sent = self.send(request, &reply).await;
+        self.settle(request, sent).await;
+    }
+
+    /// The message of an answer; in its place, if it is too large for the broker, one that says so.
+    pub fn fitting(&self, request: &InboxMessage, answer: Answer) -> Result<InboxMessage, InboxMessage> {
+        let form = answer.form;
+        let reply = self.reply_to(request, answer.body);
+        match self.client.check_message(&reply) {
             Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) => {
-                let reply = crate::original::error(&format!("the result can't be sent: {reason}"));
-                self.send_reply(request, Body::from_trusted(Bytes::from(reply.get().to_owned()))).await
+                Err(self.reply_to(request, form.too_large(&reason).body))
             }
-            outcome => outcome,
-        };
-        self.settle(request, outcome).await;
+            _ => Ok(reply),
+        }
+    }
+
+    pub fn reply_to(&self, request: &InboxMessage, body: Body) -> InboxMessage {
+        InboxMessage::new(self.client.me(), InboxKind::McpReply, body).correlated_to(request.id.clone())
+    }
+
+    /// The same reply once more, under its own id: however often it is sent, it counts once.
+    pub async fn repeat(&self, request: &InboxMessage, reply_id: &str, body: Bytes) {
+        let mut reply = self.reply_to(request, Body::from_trusted(body));
+        reply.id = MsgId::from(reply_id.to_owned());
+        let sent = self.send(request, &reply).await;
+        self.settle(request, sent).await;
+    }
+
+    /// Sends a reply, and acknowledges its request with it.
+    pub async fn send(&self, request: &InboxMessage, reply: &InboxMessage) -> Result<(), BrokerError> {
+        self.client.reply_message_nowait(request, reply).await
     }
 
     pub async fn ack(&self, request: &InboxMessage) {
@@ -78,12 +136,8 @@ impl Outbox {
         }
     }
 
-    async fn send_reply(&self, request: &InboxMessage, body: Body) -> Result<(), BrokerError> {
-        self.client.reply_nowait(request, InboxKind::McpReply, body).await
-    }
-
     /// A request whose reply can't even be sent must not come again for ever.
-    async fn settle(&self, request: &InboxMessage, outcome: Result<(), BrokerError>) {
+    pub async fn settle(&self, request: &InboxMessage, outcome: Result<(), BrokerError>) {
         if let Err(error) = outcome {
             tracing::warn!(%error, id = %request.id, "a reply could not be sent");
             self.ack(request).await;
@@ -109,7 +163,7 @@ mod tests {
 
     #[test]
     fn replies_are_written_as_everybody_reads_them() {
-        let error = toolbus_mcp::RpcError::new(-1, "no");
+        let error = RpcError::new(-1, "no");
         let replies = [
             HostReply::Rpc(Outcome::Result(toolbus_mcp::raw(&serde_json::json!({"a": [1, 2.0]})))),
             HostReply::Rpc(error.into()),

@@ -1,106 +1,23 @@
-//! Calls under way: who waits for each, how it is called off, and when its time is up.
+//! Calls under way, found by their ids, by those who have them, and by what they are.
 
+use crate::caller::{About, Caller};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use toolbus_mcp::{Id, Outcome, Raw};
+use std::sync::{Arc, Mutex, MutexGuard};
 use toolbus_protocol::{InboxMessage, MsgId, principal_of};
-use toolbus_upstream::{CallEvent, ServerCall, ServerError};
 
-/// How long a server may take to answer a call that was called off. Most never do.
-pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// Ids that are remembered although no call has them: finished ones, and cancels that came before their call.
 const REMEMBERED: usize = 32 << 10;
 
 /// No single agent takes more than its share of a host's calls, open listens included.
 const MOST_AGENTS_TO_FILL_A_HOST: usize = 4;
 
-/// The wish to call a call off.
-#[derive(Debug, Default)]
-pub struct Cancel {
-    token: CancellationToken,
-    reason: OnceLock<String>,
-    /// When the caller's patience ends: nobody waits for the call any more, and nobody may be there to say so.
-    deadline: OnceLock<Instant>,
-    /// When the policy's patience ends, and which limit it is: the caller waits on and is to be told.
-    limit: OnceLock<(Instant, String)>,
-}
-
-impl Cancel {
-    pub fn fire(&self, reason: Option<String>) {
-        if let Some(reason) = reason {
-            // Only the first reason counts.
-            self.reason.set(reason).ok();
-        }
-        self.token.cancel();
-    }
-
-    pub fn expire_at(&self, deadline: Instant) {
-        // A call has one deadline; a second push of it brings the same.
-        self.deadline.set(deadline).ok();
-    }
-
-    pub fn limit(&self, deadline: Instant, which: String) {
-        // A call is held to its limits once.
-        self.limit.set((deadline, which)).ok();
-    }
-
-    pub async fn fired(&self) {
-        tokio::select! {
-            () = self.token.cancelled() => {}
-            () = until(self.end()) => {}
-        }
-    }
-
-    pub fn is_fired(&self) -> bool {
-        self.token.is_cancelled() || self.end().is_some_and(|end| end <= Instant::now())
-    }
-
-    /// When the call ends by itself.
-    pub fn end(&self) -> Option<Instant> {
-        let limit = self.limit.get().map(|(deadline, _)| *deadline);
-        self.deadline.get().copied().into_iter().chain(limit).min()
-    }
-
-    /// The limit, if it is what ended the call.
-    pub fn passed_limit(&self) -> Option<&str> {
-        let (deadline, which) = self.limit.get()?;
-        (!self.token.is_cancelled() && *deadline <= Instant::now()).then_some(which)
-    }
-
-    fn reason(&self) -> Option<&str> {
-        self.reason.get().map(String::as_str)
-    }
-}
-
-/// A worker's request that waits for its reply.
-#[derive(Clone)]
-pub struct Caller {
-    pub request: Arc<InboxMessage>,
-    pub cancel: Arc<Cancel>,
-}
-
-impl Caller {
-    pub fn mailbox(&self) -> &str {
-        &self.request.from.session_id
-    }
-
-    pub fn role(&self) -> Option<&str> {
-        self.request.from.role.as_deref()
-    }
-
-    pub fn id(&self) -> &MsgId {
-        &self.request.id
-    }
-}
-
 /// Why a request is not begun.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It runs, or its reply is on its way: the broker pushed it once more after a reconnect.
-    Repeated,
+    /// It runs: the broker pushed it once more after a reconnect, and the one reply will answer both.
+    Running,
+    /// It ran, and its reply is on its way.
+    Finished,
     TooMany,
 }
 
@@ -112,8 +29,20 @@ struct Table {
     calls: HashMap<MsgId, Caller>,
     /// How many of them each agent has.
     by_agent: HashMap<String, usize>,
+    /// Those that others may be joined to, by content, in the order in which they came.
+    by_content: HashMap<[u8; 32], Vec<MsgId>>,
     finished: Remembered,
     early_cancels: Remembered,
+}
+
+impl Table {
+    fn forget_content(&mut self, content: &[u8; 32], id: &MsgId) {
+        let Some(alike) = self.by_content.get_mut(content) else { return };
+        alike.retain(|other| other != id);
+        if alike.is_empty() {
+            self.by_content.remove(content);
+        }
+    }
 }
 
 /// The last ids, the oldest forgotten first.
@@ -142,8 +71,11 @@ impl Remembered {
 impl RunningCalls {
     pub fn begin(&self, request: Arc<InboxMessage>, limit: usize) -> Result<Caller, Refused> {
         let mut table = self.lock();
-        if table.calls.contains_key(&request.id) || table.finished.contains(&request.id) {
-            return Err(Refused::Repeated);
+        if table.calls.contains_key(&request.id) {
+            return Err(Refused::Running);
+        }
+        if table.finished.contains(&request.id) {
+            return Err(Refused::Finished);
         }
         let agent = principal_of(&request.from.session_id).to_owned();
         let share = (limit / MOST_AGENTS_TO_FILL_A_HOST).max(1);
@@ -151,7 +83,7 @@ impl RunningCalls {
             return Err(Refused::TooMany);
         }
         *table.by_agent.entry(agent).or_insert(0) += 1;
-        let caller = Caller { request, cancel: Arc::default() };
+        let caller = Caller::new(request);
         if table.early_cancels.contains(caller.id()) {
             caller.cancel.fire(None);
         }
@@ -159,10 +91,42 @@ impl RunningCalls {
         Ok(caller)
     }
 
+    /// Says what a call is, once.
+    pub fn describe(&self, caller: &Caller, about: About) {
+        let content = about.content;
+        if caller.progress.about.set(about).is_ok()
+            && let Some(content) = content
+        {
+            self.lock().by_content.entry(content).or_default().push(caller.id().clone());
+        }
+    }
+
+    /// The latest other call of the same agent with that content.
+    pub fn latest_like(&self, caller: &Caller, content: &[u8; 32]) -> Option<Caller> {
+        let table = self.lock();
+        let alike = table.by_content.get(content)?;
+        let others = alike.iter().rev().take_while(|id| *id != caller.id()).count();
+        let earlier = alike.iter().rev().skip(others).filter(|id| *id != caller.id());
+        earlier.filter_map(|id| table.calls.get(id)).find(|other| other.agent() == caller.agent()).cloned()
+    }
+
+    pub fn get(&self, id: &MsgId) -> Option<Caller> {
+        self.lock().calls.get(id).cloned()
+    }
+
+    /// All calls that are here.
+    pub fn all(&self) -> Vec<Caller> {
+        self.lock().calls.values().cloned().collect()
+    }
+
     pub fn finish(&self, id: &MsgId) {
         let mut table = self.lock();
         let Some(ended) = table.calls.remove(id) else { return };
+        ended.progress.ended.cancel();
         table.finished.add(id.clone());
+        if let Some(content) = ended.progress.about().and_then(|about| about.content) {
+            table.forget_content(&content, id);
+        }
         let agent = principal_of(ended.mailbox());
         if let Some(calls) = table.by_agent.get_mut(agent) {
             *calls -= 1;
@@ -189,77 +153,6 @@ impl RunningCalls {
     }
 }
 
-/// What a call to a server brings next.
-#[derive(Debug)]
-pub enum Step {
-    Notification {
-        method: String,
-        params: Option<Raw>,
-    },
-    Request {
-        id: Id,
-        method: String,
-        params: Option<Raw>,
-    },
-    Done(Result<Outcome, ServerError>),
-    /// It was called off and the server has kept silent since.
-    Cancelled,
-    TimedOut,
-}
-
-/// A call to a server that can be called off and whose time may run out.
-pub struct UpstreamCall {
-    call: ServerCall,
-    deadline: Option<Instant>,
-    cancelled: bool,
-}
-
-impl UpstreamCall {
-    pub fn new(call: ServerCall, timeout: Option<Duration>) -> Self {
-        Self { call, deadline: timeout.map(|timeout| Instant::now() + timeout), cancelled: false }
-    }
-
-    /// Giving up the wait loses nothing.
-    pub async fn next(&mut self, cancel: &Cancel) -> Step {
-        loop {
-            tokio::select! {
-                // A server that never stops talking must not talk its way past its limits.
-                biased;
-                () = cancel.fired(), if !self.cancelled => {
-                    self.call.cancel(cancel.reason()).await;
-                    self.cancelled = true;
-                    self.deadline = Some(Instant::now() + CANCEL_GRACE);
-                }
-                () = until(self.deadline) => {
-                    if self.cancelled {
-                        return Step::Cancelled;
-                    }
-                    self.call.cancel(Some("the call took longer than its time limit")).await;
-                    return Step::TimedOut;
-                }
-                event = self.call.next() => return self.step(event),
-            }
-        }
-    }
-
-    fn step(&self, event: CallEvent) -> Step {
-        match event {
-            CallEvent::Notification { method, params } => Step::Notification { method, params },
-            CallEvent::Request { id, method, params } => Step::Request { id, method, params },
-            // What a cancelled call ends with is an answer or nothing, but no failure that anybody waits for.
-            CallEvent::Done(Err(_)) if self.cancelled => Step::Cancelled,
-            CallEvent::Done(outcome) => Step::Done(outcome),
-        }
-    }
-}
-
-pub async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,9 +168,9 @@ mod tests {
         let running = RunningCalls::default();
         let request = request("w");
         assert!(running.begin(Arc::clone(&request), 8).is_ok());
-        assert_eq!(running.begin(Arc::clone(&request), 8).err(), Some(Refused::Repeated));
+        assert_eq!(running.begin(Arc::clone(&request), 8).err(), Some(Refused::Running));
         running.finish(&request.id);
-        assert_eq!(running.begin(request, 8).err(), Some(Refused::Repeated));
+        assert_eq!(running.begin(request, 8).err(), Some(Refused::Finished));
     }
 
     #[test]
@@ -309,15 +202,6 @@ mod tests {
         assert_eq!(caller.cancel.reason(), Some("enough"));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_ends_with_its_callers_patience() {
-        let caller = RunningCalls::default().begin(request("w"), 8).expect("room");
-        caller.cancel.expire_at(Instant::now() + Duration::from_secs(60));
-        assert!(!caller.cancel.is_fired());
-        caller.cancel.fired().await;
-        assert!(caller.cancel.is_fired());
-    }
-
     #[test]
     fn a_cancel_that_overtakes_its_call_counts() {
         let running = RunningCalls::default();
@@ -325,5 +209,25 @@ mod tests {
         running.cancel(&request.id, None, None);
         let caller = running.begin(request, 8).expect("room");
         assert!(caller.cancel.is_fired());
+    }
+
+    #[test]
+    fn a_call_finds_the_latest_before_it_that_is_the_same() {
+        let running = RunningCalls::default();
+        let begin = |from: &str, content: u8| {
+            let caller = running.begin(request(from), 100).expect("room");
+            let (server, tool) = (String::new(), String::new());
+            running.describe(&caller, About { server, tool, content: Some([content; 32]), is_task: false });
+            caller
+        };
+        let (first, second, _other) = (begin("w#1", 1), begin("w#2", 1), begin("v#1", 1));
+        let third = begin("w#3", 1);
+        let like = |caller: &Caller| running.latest_like(caller, &[1; 32]).map(|found| found.id().clone());
+        assert_eq!(like(&third).as_ref(), Some(second.id()));
+        assert_eq!(like(&second).as_ref(), Some(first.id()));
+        assert_eq!(like(&first), None);
+        running.finish(second.id());
+        assert_eq!(like(&third).as_ref(), Some(first.id()));
+        assert!(running.latest_like(&third, &[2; 32]).is_none());
     }
 }

@@ -1,5 +1,6 @@
 //! One configured server: in which eras it can be spoken to, its connections, and the sessions of its clients.
 
+use crate::breaker::Breaker;
 use crate::failure;
 use crate::host::Host;
 use crate::link::{Link, OpenError, Use, host_initialize, server_down};
@@ -7,7 +8,7 @@ use crate::session::{Session, SessionId};
 use crate::translate::log_level::LogLevel;
 use serde_json::json;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use toolbus_mcp::{Era, Outcome, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
@@ -35,6 +36,7 @@ pub struct Server {
     /// The host's own, to look at a legacy server.
     catalog: tokio::sync::Mutex<Option<Arc<Link>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    breaker: Mutex<Breaker>,
 }
 
 impl Server {
@@ -48,12 +50,17 @@ impl Server {
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
+            breaker: Mutex::new(Breaker::new(config.calls.trip)),
             config,
         })
     }
 
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    pub fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().expect("nothing panics while it holds this lock")
     }
 
     pub fn is_shared(&self) -> bool {
@@ -313,7 +320,7 @@ pub async fn tell(link: &Link, method: &str, params: serde_json::Value) {
             }
         }
     };
-    if tokio::time::timeout(crate::running::CANCEL_GRACE, end).await.is_err() {
+    if tokio::time::timeout(crate::upstream_call::CANCEL_GRACE, end).await.is_err() {
         tracing::debug!(method, "a server has not answered");
     }
 }

@@ -1,9 +1,20 @@
 //! What is known of each call. No I/O: places in the log are numbers here.
+//!
+//! A call is kept as the facts that were written of it, and what it *is* follows from them, so that the order in which they
+//! are read after entries were moved does not matter. An answer is for ever: no fact takes it back.
 
-use crate::entry::{CallKey, Entry, Start};
+mod limits;
+mod lists;
+
+pub use limits::Limits;
+pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Stage, TaskRow};
+
+use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, detached};
 use crate::log::Place;
+use bytestring::ByteString;
 use hashbrown::HashMap;
-use std::collections::VecDeque;
+use limits::Ended;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What became of a call that comes (perhaps again).
@@ -11,12 +22,16 @@ use std::sync::Arc;
 pub enum Known {
     /// Never begun here.
     New,
+    /// A task that was taken and not begun.
+    Waiting(Arc<TaskCard>),
     /// This process runs it.
     Running(Arc<Start>),
-    /// It was answered; the answer is there in the log.
-    Answered { start: Arc<Start>, reply: Place },
+    /// It was answered; the answer is there in the log. It may have been answered without having been begun.
+    Answered { start: Option<Arc<Start>>, end: End, reply_id: ByteString, reply: Place },
     /// It was begun by a process that is gone. Whether it had its effect is not known.
     Interrupted(Arc<Start>),
+    /// It is not tried any more, and was not answered yet.
+    Buried(Arc<Start>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,109 +40,228 @@ pub enum Refused {
     OtherContent { tool: String },
 }
 
-#[derive(Debug)]
-enum State {
-    Running,
-    Interrupted,
-    Answered(Place),
+/// A task without its request, which stays in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskCard {
+    pub key: CallKey,
+    pub server: ByteString,
+    pub tool: ByteString,
+    pub content: [u8; 32],
+    pub role: Option<ByteString>,
+    pub ttl_ms: u64,
+    pub at: u64,
+    pub request: Place,
 }
 
-#[derive(Debug)]
+impl TaskCard {
+    /// Nobody is shown it any more from then on.
+    pub fn expires_at(&self) -> u64 {
+        self.at.saturating_add(self.ttl_ms)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answer {
+    end: End,
+    reply_id: ByteString,
+    reply: Place,
+    at: u64,
+}
+
+#[derive(Debug, Default)]
 struct Call {
-    start: Arc<Start>,
-    state: State,
-    collected: bool,
+    /// Absent where only the answer could be read: then any will do.
+    content: Option<[u8; 32]>,
+    start: Option<Arc<Start>>,
+    /// This process began it.
+    live: bool,
+    task: Option<Arc<TaskCard>>,
+    answer: Option<Answer>,
+    /// As what it was buried.
+    buried: Option<Arc<Start>>,
+    joined: Option<Arc<Joined>>,
+    /// Forgotten together with this one.
+    joiners: Vec<CallKey>,
+    latest_join: u64,
+    /// Under which time it is among those that have ended.
+    listed: Option<u64>,
 }
 
 /// All calls of a host that are remembered, each once.
 #[derive(Debug, Default)]
 pub struct Book {
+    limits: Limits,
+    /// When this process began to read the journal.
+    opened_at: u64,
     calls: HashMap<CallKey, Call>,
-    /// Of calls that need not be remembered for ever, in the order in which they ended.
-    ended: VecDeque<(u64, CallKey)>,
+    /// The latest call of an agent with that content, and when it began.
+    latest: HashMap<(ByteString, [u8; 32]), (u64, CallKey)>,
+    /// Tasks and dead letters by id.
+    tasks: BTreeMap<(ByteString, ByteString), Arc<TaskCard>>,
+    letters: BTreeMap<(ByteString, ByteString), Arc<LetterRow>>,
+    ended: Ended,
 }
 
 impl Book {
+    /// `now`: what ended in an earlier process counts as ended now, for its caller could not ask meanwhile.
+    pub fn new(limits: Limits, now: u64) -> Self {
+        Self { limits, opened_at: now, ..Self::default() }
+    }
+
     /// Looks a call up by its id; the same id has to mean the same call.
     pub fn look_up(&self, key: &CallKey, content: &[u8; 32]) -> Result<Known, Refused> {
         let Some(call) = self.calls.get(key) else { return Ok(Known::New) };
-        if call.start.content != *content {
-            return Err(Refused::OtherContent { tool: call.start.tool.to_string() });
+        if call.content.is_some_and(|kept| kept != *content) {
+            return Err(Refused::OtherContent { tool: self.tool_of(key).to_string() });
         }
-        let start = Arc::clone(&call.start);
-        Ok(match call.state {
-            State::Running => Known::Running(start),
-            State::Interrupted => Known::Interrupted(start),
-            State::Answered(reply) => Known::Answered { start, reply },
-        })
+        Ok(self.known(key, call))
     }
 
-    /// Enters what this process does. `place` is where a reply is in the log.
-    pub fn enter(&mut self, entry: &Entry, place: Place) {
-        self.apply(entry, place, State::Running);
+    fn known(&self, key: &CallKey, call: &Call) -> Known {
+        let (answer, root) = self.resolve(call);
+        if let Some(answer) = answer.cloned() {
+            let Answer { end, reply_id, reply, .. } = answer;
+            return Known::Answered { start: root.start.clone(), end, reply_id, reply };
+        }
+        if let Some(buried) = &root.buried {
+            return Known::Buried(Arc::clone(buried));
+        }
+        match (&root.start, &root.task, &call.joined) {
+            (Some(start), ..) if root.live => Known::Running(Arc::clone(start)),
+            (Some(start), ..) => Known::Interrupted(Arc::clone(start)),
+            (None, Some(task), _) => Known::Waiting(Arc::clone(task)),
+            // The entries of the call that it was joined to are lost.
+            (None, None, Some(joined)) => Known::Interrupted(Arc::new(nameless(key, joined.content, joined.at))),
+            (None, None, None) => Known::New,
+        }
     }
 
-    /// Enters what an earlier process did.
-    pub fn restore(&mut self, entry: &Entry, place: Place) {
-        self.apply(entry, place, State::Interrupted);
+    /// The answer to a call, its own or that of the call it was joined to, and the call that was really run.
+    fn resolve<'a>(&'a self, mut call: &'a Call) -> (Option<&'a Answer>, &'a Call) {
+        let mut answer = call.answer.as_ref();
+        // A chain is as long as an agent crashed often; one that goes round was damaged.
+        for _ in 0..MAX_CHAIN {
+            let Some(next) = call.joined.as_ref().and_then(|joined| self.calls.get(&joined.to)) else { break };
+            call = next;
+            answer = answer.or(call.answer.as_ref());
+        }
+        (answer, call)
     }
 
-    fn apply(&mut self, entry: &Entry, place: Place, begun: State) {
+    fn tool_of(&self, key: &CallKey) -> ByteString {
+        let root = self.calls.get(key).map(|call| self.resolve(call).1);
+        let of_task = || root?.task.as_ref().map(|task| task.tool.clone());
+        root.and_then(|root| root.start.as_ref()).map(|start| start.tool.clone()).or_else(of_task).unwrap_or_default()
+    }
+
+    /// What is known from the moment it is decided, before it is on disk: that a call begins, and that a task was taken.
+    pub fn announce(&mut self, entry: &Entry) {
         match entry {
-            Entry::Start(start) => {
-                let call = Call { start: Arc::clone(start), state: begun, collected: false };
-                self.calls.insert(start.key.clone(), call);
-            }
-            Entry::Finish(finish) => {
-                if let Some(call) = self.calls.get_mut(&finish.key) {
-                    call.state = State::Answered(place);
-                    self.ended.push_back((finish.at, finish.key.clone()));
-                }
-            }
-            Entry::Collected(key) => {
-                if let Some(call) = self.calls.get_mut(key) {
-                    call.collected = true;
-                }
-            }
+            Entry::Start(start) => self.enter_start(start, true),
+            Entry::Task(task) => self.enter_task(task, Place::Held(task.request.clone())),
+            Entry::Finish(_) | Entry::Joined(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
-    /// Forgets calls that ended before that time, and the oldest past that number.
-    pub fn forget(&mut self, ended_before: u64, most: usize) {
-        while let Some((at, _)) = self.ended.front() {
-            if *at >= ended_before && self.ended.len() <= most {
-                return;
+    /// Enters what this process has written. `place` is where it is in the log.
+    pub fn enter(&mut self, entry: &Entry, place: Place) {
+        self.apply(entry, place, true);
+    }
+
+    /// Enters what an earlier process wrote, or what was moved to another place.
+    pub fn restore(&mut self, entry: &Entry, place: Place) {
+        self.apply(entry, place, false);
+    }
+
+    fn apply(&mut self, entry: &Entry, place: Place, live: bool) {
+        match entry {
+            Entry::Start(start) => self.enter_start(start, live),
+            Entry::Finish(finish) => self.enter_finish(finish, place),
+            Entry::Joined(joined) => self.enter_joined(joined),
+            Entry::Task(task) => {
+                self.enter_task(task, place);
+                let card = self.calls.get(&task.key).and_then(|call| call.task.clone());
+                self.tasks.extend(card.map(|card| (by_id(&card.key), card)));
             }
-            let Some((at, key)) = self.ended.pop_front() else { return };
-            // It may have been run again since.
-            if self
-                .calls
-                .get(&key)
-                .is_some_and(|call| matches!(call.state, State::Answered(_)) && at == self.ended_at(&key, at))
-            {
-                self.calls.remove(&key);
-            }
+            Entry::Dead(dead) => self.enter_dead(dead, place),
+            Entry::Dropped(key) => self.drop_letter(key),
         }
     }
 
-    fn ended_at(&self, key: &CallKey, default: u64) -> u64 {
-        self.ended.iter().rev().find(|(_, other)| other == key).map_or(default, |(at, _)| *at)
+    fn enter_start(&mut self, start: &Arc<Start>, live: bool) {
+        let key = start.key.detached();
+        let call = self.calls.entry(key.clone()).or_default();
+        call.live |= live;
+        if call.start.as_ref().is_some_and(|known| known.attempt >= start.attempt) {
+            return;
+        }
+        let (server, tool) = (detached(&start.server), detached(&start.tool));
+        call.content = Some(start.content);
+        call.start = Some(Arc::new(Start { key: key.clone(), server, tool, ..**start }));
+        if call.task.is_none() {
+            self.note_latest(key, start.content, start.at);
+        }
     }
 
-    /// Calls of that agent that are running or whose answer nobody has collected: what a repeated call joins.
-    pub fn open_calls_of<'a>(
-        &'a self,
-        principal: &'a str,
-        content: &'a [u8; 32],
-    ) -> impl Iterator<Item = (&'a Arc<Start>, bool)> {
-        self.calls.values().filter_map(move |call| {
-            let caller = &call.start.key.caller;
-            let own = caller.split_once('#').map_or(&**caller, |(name, _)| name) == principal;
-            let open =
-                matches!(call.state, State::Running) || (matches!(call.state, State::Answered(_)) && !call.collected);
-            (own && open && call.start.content == *content)
-                .then_some((&call.start, matches!(call.state, State::Answered(_))))
-        })
+    fn enter_finish(&mut self, finish: &Finish, reply: Place) {
+        let key = finish.key.detached();
+        let call = self.calls.entry(key.clone()).or_default();
+        let Finish { end, at, .. } = *finish;
+        call.answer = Some(Answer { end, reply_id: detached(&finish.reply_id), reply, at });
+        self.list_ended(&key);
+    }
+
+    fn enter_joined(&mut self, joined: &Joined) {
+        let (key, to) = (joined.key.detached(), joined.to.detached());
+        let kept = Arc::new(Joined { key: key.clone(), to: to.clone(), ..*joined });
+        let call = self.calls.entry(key.clone()).or_default();
+        call.content = Some(joined.content);
+        if call.joined.replace(kept).is_none() {
+            let earlier = self.calls.entry(to).or_default();
+            earlier.joiners.push(key.clone());
+        }
+        self.note_join(&key, joined.at);
+        self.note_latest(key, joined.content, joined.at);
+    }
+
+    fn enter_task(&mut self, task: &Task, request: Place) {
+        let (key, server, tool) = (task.key.detached(), detached(&task.server), detached(&task.tool));
+        let Task { content, ttl_ms, at, .. } = *task;
+        let role = task.role.as_ref().map(detached);
+        let card = Arc::new(TaskCard { key: key.clone(), server, tool, content, role, ttl_ms, at, request });
+        let call = self.calls.entry(key.clone()).or_default();
+        call.content = Some(content);
+        call.task = Some(Arc::clone(&card));
+        // Its START may have been read before it.
+        if self.latest.get(&by_content(&key, content)).is_some_and(|(_, latest)| *latest == key) {
+            self.latest.remove(&by_content(&key, content));
+        }
+        self.list_ended(&key);
+    }
+
+    fn enter_dead(&mut self, dead: &Dead, request: Place) {
+        let letter = Arc::new(LetterRow::new(dead, request));
+        let (server, tool) = (letter.server.clone(), letter.tool.clone());
+        let call = self.calls.entry(letter.key.clone()).or_default();
+        let made = || Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
+        call.buried = Some(call.start.clone().unwrap_or_else(|| Arc::new(made())));
+        self.letters.insert(by_id(&letter.key), letter);
+    }
+
+    fn drop_letter(&mut self, key: &CallKey) {
+        self.letters.remove(&by_id(key));
+        // Nothing but the letter may have been left of it.
+        let is_left = |call: &Call| call.start.is_some() || call.answer.is_some() || call.task.is_some();
+        if self.calls.get(key).is_some_and(|call| !is_left(call)) {
+            self.remove(key);
+        }
+    }
+
+    fn note_latest(&mut self, key: CallKey, content: [u8; 32], at: u64) {
+        let latest = self.latest.entry(by_content(&key, content)).or_insert_with(|| (at, key.clone()));
+        if at >= latest.0 {
+            *latest = (at, key);
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -137,4 +271,20 @@ impl Book {
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
+}
+
+const MAX_CHAIN: usize = 256;
+
+fn by_id(key: &CallKey) -> (ByteString, ByteString) {
+    (key.id.clone(), key.caller.clone())
+}
+
+fn by_content(key: &CallKey, content: [u8; 32]) -> (ByteString, [u8; 32]) {
+    (key.caller.slice_ref(key.agent()), content)
+}
+
+/// A beginning of which only the id is known.
+fn nameless(key: &CallKey, content: [u8; 32], at: u64) -> Start {
+    let (server, tool) = (ByteString::new(), ByteString::new());
+    Start { key: key.clone(), server, tool, content, attempt: 1, at, safe: false }
 }

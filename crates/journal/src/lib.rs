@@ -5,18 +5,28 @@
 //! answered (with the answer), or begun by a process that is gone, so that nobody knows.
 //!
 //! - [`Book`] is what is known of each call; it has no I/O, so that a simulation can hold it against a model.
+//! - [`decide`] says what to do with a call that comes, by what is known of it.
 //! - [`JournalLog`] keeps the book's entries on a [`toolbus_store::Disk`].
-//! - [`Journal`] ties the two together for a host: one thread writes, and one sync serves all who wait.
+//! - [`Journal`] ties them together for a host: one thread writes, and one sync serves all who wait.
 
 mod book;
+mod decide;
 mod entry;
 mod journal;
 mod log;
+mod memory;
+mod options;
+mod payload;
 mod record;
 mod replay;
+mod writer;
 
-pub use book::{Book, Known, Refused};
-pub use entry::{CallKey, Entry, Finish, Start};
-pub use journal::{Journal, JournalError, JournalOptions};
-pub use log::{JournalLog, LogOptions, Place};
+pub use book::{
+    Book, CallSummary, Candidate, CandidateState, Known, LetterRow, Limits, Refused, Stage, TaskCard, TaskRow,
+};
+pub use decide::{Decision, Replay, decide};
+pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
+pub use journal::{Journal, Wait};
+pub use log::{JournalLog, LogOptions, Place, Reader};
+pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;

@@ -6,7 +6,7 @@ use crate::replay::{self, Recovery};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use toolbus_store::{Disk, DiskFile};
 
 #[derive(Debug, Clone)]
@@ -25,12 +25,11 @@ impl Default for LogOptions {
     }
 }
 
-/// Where a record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
-    pub segment: u32,
-    pub offset: u64,
-    pub length: u32,
+/// Where an entry is, or what it carries while it is on its way there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Log { segment: u32, offset: u64, length: u32 },
+    Held(Bytes),
 }
 
 pub struct Segment {
@@ -46,6 +45,7 @@ pub struct JournalLog {
     options: LogOptions,
     segments: BTreeMap<u32, Segment>,
     buffer: Vec<u8>,
+    reader: Reader,
 }
 
 impl JournalLog {
@@ -57,34 +57,43 @@ impl JournalLog {
     ) -> io::Result<(Self, Recovery)> {
         let key = ChecksumKey(options.checksum_seed);
         let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
-        let mut log = Self { disk, options, segments, buffer: Vec::new() };
+        let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
+        let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
+        let mut log = Self { disk, options, segments, buffer: Vec::new(), reader };
         if log.segments.is_empty() {
             log.begin_segment(1)?;
         }
         Ok((log, recovery))
     }
 
-    /// Writes an entry. It is durable only after [`JournalLog::sync`].
-    pub fn append(&mut self, entry: &Entry, now: u64) -> io::Result<Place> {
+    /// Writes entries with one call. They are durable only after [`JournalLog::sync`].
+    pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Place>> {
         let (mut number, bytes) = self.end();
         if bytes >= self.options.segment_bytes {
             self.sync()?;
             number += 1;
             self.begin_segment(number)?;
         }
-        self.buffer.clear();
-        record::encode(ChecksumKey(self.options.checksum_seed), entry, &mut self.buffer);
         let segment = self.segments.get_mut(&number).ok_or(io::ErrorKind::NotFound)?;
+        let key = ChecksumKey(self.options.checksum_seed);
+        self.buffer.clear();
+        let mut places = Vec::new();
+        for entry in entries {
+            let from = self.buffer.len();
+            record::encode(key, entry, &mut self.buffer);
+            let (offset, length) = (segment.bytes + from as u64, (self.buffer.len() - from) as u32);
+            places.push(Place::Log { segment: number, offset, length });
+        }
         if let Err(error) = segment.file.append(&self.buffer) {
             // Whatever part arrived must not stay in the way.
             segment.file.truncate(segment.bytes)?;
             return Err(error);
         }
-        let place = Place { segment: number, offset: segment.bytes, length: self.buffer.len() as u32 };
         segment.bytes += self.buffer.len() as u64;
         segment.newest = segment.newest.max(now);
+        self.buffer.clear();
         self.buffer.shrink_to(1 << 20);
-        Ok(place)
+        Ok(places)
     }
 
     pub fn sync(&self) -> io::Result<()> {
@@ -95,13 +104,9 @@ impl JournalLog {
         self.segments.get(&number).map_or(Ok(()), |segment| segment.file.sync())
     }
 
-    /// The entry at that place.
-    pub fn read(&self, place: Place) -> io::Result<Entry> {
-        let segment = self.segments.get(&place.segment).ok_or(io::ErrorKind::NotFound)?;
-        let mut bytes = vec![0; place.length as usize];
-        segment.file.read_at(place.offset, &mut bytes)?;
-        let entry = record::decode(ChecksumKey(self.options.checksum_seed), &Bytes::from(bytes));
-        entry.map(|(entry, _)| entry).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    /// Reads while others write.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
     }
 
     /// The oldest segment, if it is not the one that is written to and all in it is older than that, or there is too much
@@ -117,6 +122,7 @@ impl JournalLog {
         self.disk.remove(&replay::segment_name(number))?;
         self.disk.sync_folder()?;
         self.segments.remove(&number);
+        self.reader.retire(number);
         Ok(())
     }
 
@@ -131,7 +137,55 @@ impl JournalLog {
             self.disk.remove(&name).ok();
             return Err(error);
         }
+        self.reader.add(number, Arc::clone(&file));
         self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
         Ok(())
+    }
+}
+
+/// Reads entries back without waiting for whoever writes.
+#[derive(Clone)]
+pub struct Reader {
+    key: ChecksumKey,
+    files: Arc<RwLock<BTreeMap<u32, Arc<dyn DiskFile>>>>,
+}
+
+/// Segments that can still be read after they were removed, by those who looked something up just before.
+const RETIRED: u32 = 2;
+
+impl Reader {
+    /// The entry at that place; none if nothing was written down yet.
+    pub fn read(&self, place: &Place) -> io::Result<Entry> {
+        let Place::Log { segment, offset, length } = *place else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let files = self.files.read().expect("no code panics while it holds the list of files");
+        let file = Arc::clone(files.get(&segment).ok_or(io::ErrorKind::NotFound)?);
+        drop(files);
+        let mut bytes = vec![0; length as usize];
+        file.read_at(offset, &mut bytes)?;
+        let entry = record::decode(self.key, &Bytes::from(bytes));
+        entry.map(|(entry, _)| entry).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// What the entry at that place carries: a reply or a request.
+    pub fn carried(&self, place: &Place) -> io::Result<Bytes> {
+        if let Place::Held(bytes) = place {
+            return Ok(bytes.clone());
+        }
+        match self.read(place)? {
+            Entry::Finish(finish) => Ok(finish.reply),
+            Entry::Task(task) => Ok(task.request),
+            Entry::Dead(dead) => Ok(dead.request),
+            Entry::Start(_) | Entry::Joined(_) | Entry::Dropped(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn add(&self, number: u32, file: Arc<dyn DiskFile>) {
+        let mut files = self.files.write().expect("no code panics while it holds the list of files");
+        files.insert(number, file);
+    }
+
+    fn retire(&self, removed: u32) {
+        let mut files = self.files.write().expect("no code panics while it holds the list of files");
+        files.retain(|number, _| number.saturating_add(RETIRED) > removed);
     }
 }

@@ -7,20 +7,15 @@
 //!
 //! Checksums are keyed with a secret of the folder: a reply comes from outside and must not be able to contain a record.
 
-use crate::entry::{CallKey, Entry, Finish, Start};
+use crate::entry::Entry;
+use crate::payload;
 use bytes::{Buf, BufMut, Bytes};
-use bytestring::ByteString;
-use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 pub const HEADER_BYTES: usize = 15;
 pub const MAGIC: u16 = 0x4a54;
 /// No entry is larger: what the bus can't carry is no reply.
 pub const MAX_PAYLOAD: usize = 64 << 20;
-
-const START: u8 = 1;
-const FINISH: u8 = 2;
-const COLLECTED: u8 = 3;
 
 /// The secret in the checksums.
 #[derive(Debug, Clone, Copy)]
@@ -38,27 +33,7 @@ impl ChecksumKey {
 pub fn encode(key: ChecksumKey, entry: &Entry, out: &mut Vec<u8>) {
     let at = out.len();
     out.resize(at + HEADER_BYTES, 0);
-    let kind = match entry {
-        Entry::Start(start) => {
-            put_key(out, &start.key);
-            put(out, start.server.as_bytes());
-            put(out, start.tool.as_bytes());
-            out.put_slice(&start.content);
-            out.put_u32_le(start.attempt);
-            out.put_u64_le(start.at);
-            START
-        }
-        Entry::Finish(finish) => {
-            put_key(out, &finish.key);
-            out.put_u64_le(finish.at);
-            put(out, &finish.reply);
-            FINISH
-        }
-        Entry::Collected(key) => {
-            put_key(out, key);
-            COLLECTED
-        }
-    };
+    let kind = payload::put_entry(entry, out);
     let length = out.len() - at - HEADER_BYTES;
     let checksum = key.of(kind, &out[at + HEADER_BYTES..]);
     let mut header = &mut out[at..at + HEADER_BYTES];
@@ -74,75 +49,40 @@ pub fn decode(key: ChecksumKey, bytes: &Bytes) -> Option<(Entry, usize)> {
     (header.get_u16_le() == MAGIC).then_some(())?;
     let (kind, length, checksum) = (header.get_u8(), header.get_u32_le() as usize, header.get_u64_le());
     let end = HEADER_BYTES.checked_add(length).filter(|end| length <= MAX_PAYLOAD && *end <= bytes.len())?;
-    let mut payload = bytes.slice(HEADER_BYTES..end);
+    let payload = bytes.slice(HEADER_BYTES..end);
     (key.of(kind, &payload) == checksum).then_some(())?;
-    let entry = match kind {
-        START => Entry::Start(Arc::new(Start {
-            key: take_key(&mut payload)?,
-            server: take_text(&mut payload)?,
-            tool: take_text(&mut payload)?,
-            content: take_array(&mut payload)?,
-            attempt: u32::from_le_bytes(take_array(&mut payload)?),
-            at: u64::from_le_bytes(take_array(&mut payload)?),
-        })),
-        FINISH => Entry::Finish(Finish {
-            key: take_key(&mut payload)?,
-            at: u64::from_le_bytes(take_array(&mut payload)?),
-            reply: take(&mut payload)?,
-        }),
-        COLLECTED => Entry::Collected(take_key(&mut payload)?),
-        _ => return None,
-    };
-    payload.is_empty().then_some((entry, end))
-}
-
-fn put(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.put_u32_le(bytes.len() as u32);
-    out.put_slice(bytes);
-}
-
-fn put_key(out: &mut Vec<u8>, key: &CallKey) {
-    put(out, key.caller.as_bytes());
-    put(out, key.id.as_bytes());
-}
-
-fn take(payload: &mut Bytes) -> Option<Bytes> {
-    let length = u32::from_le_bytes(take_array(payload)?) as usize;
-    (length <= payload.len()).then(|| payload.split_to(length))
-}
-
-fn take_text(payload: &mut Bytes) -> Option<ByteString> {
-    ByteString::try_from(take(payload)?).ok()
-}
-
-fn take_key(payload: &mut Bytes) -> Option<CallKey> {
-    Some(CallKey { caller: take_text(payload)?, id: take_text(payload)? })
-}
-
-fn take_array<const N: usize>(payload: &mut Bytes) -> Option<[u8; N]> {
-    let array = payload.get(..N)?.try_into().ok()?;
-    payload.advance(N);
-    Some(array)
+    Some((payload::take_entry(kind, payload)?, end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::{CallKey, Dead, End, Finish, Joined, Start, Task};
+    use std::sync::Arc;
 
     const KEY: ChecksumKey = ChecksumKey(7);
 
     fn entries() -> Vec<Entry> {
         let key = CallKey { caller: "w#mcp".into(), id: "7c0e".into() };
-        let start = Start {
-            key: key.clone(),
-            server: "files".into(),
-            tool: "write".into(),
-            content: [3; 32],
-            attempt: 2,
-            at: 1_763_000_000_000,
-        };
-        let finish = Finish { key: key.clone(), reply: Bytes::from_static(b"{\"rpc\":{}}"), at: 5 };
-        vec![Entry::Start(Arc::new(start)), Entry::Finish(finish), Entry::Collected(key)]
+        let to = CallKey { caller: "w#old".into(), id: "7c0d".into() };
+        let (server, tool, content) = ("files".into(), "write".into(), [3; 32]);
+        let start = Start { key: key.clone(), server, tool, content, attempt: 2, at: 1_763_000_000_000, safe: true };
+        let (server, tool, request) = ("files".into(), "write".into(), Bytes::from_static(b"{\"rpc\":{}}"));
+        let (reply_id, reply) = ("r".into(), request.clone());
+        let finish = Finish { key: key.clone(), reply_id, reply, end: End::Unknown, at: 5 };
+        let joined = Joined { key: key.clone(), to, content, at: 6 };
+        let role = Some("operator".into());
+        let task = Task { key: key.clone(), server, tool, content, request: request.clone(), role, ttl_ms: 9, at: 7 };
+        let (server, tool, story) = ("files".into(), "write".into(), vec!["it died".to_owned(), "again".to_owned()]);
+        let dead = Dead { key: key.clone(), server, tool, request, role: None, attempts: 3, story, at: 8 };
+        vec![
+            Entry::Start(Arc::new(start)),
+            Entry::Finish(finish),
+            Entry::Joined(joined),
+            Entry::Task(task),
+            Entry::Dead(dead),
+            Entry::Dropped(key),
+        ]
     }
 
     #[test]

@@ -62,8 +62,8 @@ fn read_segment(
             continue;
         };
         recovery.damaged_bytes += (at - readable_to) as u64;
-        newest = newest.max(time_of(&entry));
-        each(entry, Place { segment: number, offset: at as u64, length: length as u32 });
+        newest = newest.max(entry.at());
+        each(entry, Place::Log { segment: number, offset: at as u64, length: length as u32 });
         recovery.entries += 1;
         at += length;
         readable_to = at;
@@ -90,12 +90,4 @@ fn next_magic(whole: &Bytes, from: usize) -> usize {
     let magic = MAGIC.to_le_bytes();
     let end = whole.len().saturating_sub(HEADER_BYTES);
     (from..end).find(|at| whole[*at..*at + 2] == magic).unwrap_or(whole.len())
-}
-
-fn time_of(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Start(start) => start.at,
-        Entry::Finish(finish) => finish.at,
-        Entry::Collected(_) => 0,
-    }
 }

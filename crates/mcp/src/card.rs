@@ -37,6 +37,35 @@ pub struct ServerCard {
     pub resource_templates: Vec<Raw>,
     #[serde(default)]
     pub prompts: Vec<Raw>,
+    /// What is not to wait for the host while it is away.
+    #[serde(default, skip_serializing_if = "FailFast::is_empty")]
+    pub fail_fast: FailFast,
+}
+
+/// Calls that fail at once while their host is away, because the host's configuration says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailFast {
+    /// Every call, but of `waiting` tools.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// Calls of these tools, under the names that workers see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Tools whose calls wait although others don't.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<String>,
+}
+
+impl FailFast {
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.tools.is_empty()
+    }
+
+    /// Whether a call of that tool, or one that names none, fails at once.
+    pub fn applies_to(&self, tool: Option<&str>) -> bool {
+        let named = |tools: &[String]| tool.is_some_and(|tool| tools.iter().any(|name| name == tool));
+        if self.all { !named(&self.waiting) } else { named(&self.tools) }
+    }
 }
 
 impl ServerCard {

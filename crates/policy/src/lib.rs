@@ -25,7 +25,7 @@ mod shapes;
 mod unmatched;
 
 pub use condition::Condition;
-pub use limits::{Limit, LimitKind, Rate};
+pub use limits::{Limit, LimitKind, Rate, parse_size};
 pub use pointer::ArgumentsProblem;
 pub use question::{Arguments, Decision, Effect, Item, Question, Reason};
 pub use rate::Bucket;

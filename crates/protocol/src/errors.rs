@@ -181,6 +181,8 @@ pub enum DecodeError {
     Missing(&'static str, &'static str),
     #[error("the frame is cut short")]
     Truncated,
+    #[error("the `{0}` frame asks about more than {limit} at a time", limit = crate::MAX_LOOKED_AT)]
+    TooMany(&'static str),
     #[error("a number is out of range")]
     BadNumber,
     #[error("a flag is set that this version does not know")]

@@ -1,6 +1,6 @@
 //! The frames, independent of how they are written down.
 
-use crate::{AgentRef, Body, Envelope, ErrorCode};
+use crate::{AgentRef, Body, Envelope, ErrorCode, Look, Looked};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -59,6 +59,8 @@ pub enum ClientFrame {
     Status {
         request_id: ByteString,
     },
+    /// Asks about single peers, messages or one mailbox (version 2).
+    Look(Look),
     /// What I offer as a host; replaces what I announced before (version 2).
     Announce(Announce),
     /// Asks which hosts there are (version 2).
@@ -132,6 +134,7 @@ pub enum BrokerFrame {
     },
     Event(Event),
     Status(Status),
+    Looked(Looked),
     Announced(Announced),
     Hosts(Hosts),
     /// Something about the hosts changed since the last answer to a client that watches them (version 2).
@@ -162,7 +165,7 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
-    /// The message that is refused, if it answers a `deliver`; the request's id, if it answers a `status`.
+    /// The message that is refused, if it answers a `deliver`; the request's id, if it answers a `status` or `look`.
     pub id: Option<ByteString>,
     pub code: Option<ErrorCode>,
 }
@@ -296,6 +299,7 @@ kinds!(ClientFrame {
     Self::ListConnected { .. } => "list_connected",
     Self::Event(_) => "live_event",
     Self::Status { .. } => "status",
+    Self::Look(_) => "look",
     Self::Announce(_) => "announce",
     Self::Hosts(_) => "hosts",
 });
@@ -312,6 +316,7 @@ kinds!(BrokerFrame {
     Self::Connected { .. } => "connected",
     Self::Event(_) => "live_event",
     Self::Status(_) => "status",
+    Self::Looked(_) => "looked",
     Self::Announced(_) => "announced",
     Self::Hosts(_) => "hosts",
     Self::HostsChanged => "hosts_changed",

@@ -10,6 +10,7 @@ mod errors;
 mod frames;
 pub mod json;
 mod kind;
+mod look;
 mod names;
 mod varint;
 
@@ -20,6 +21,7 @@ pub use frames::{
     Hello, HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, Status, Welcome,
 };
 pub use kind::InboxKind;
+pub use look::{Letter, LetterRow, Look, Looked, MAX_LOOKED_AT};
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
 
 /// The version of the protocol that `hello` and `welcome` name. Peers that name none speak version 1, the

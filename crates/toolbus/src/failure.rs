@@ -100,6 +100,8 @@ pub enum Failure {
     Audit(#[from] toolbus_audit::AuditError),
     #[error("can't use what the host keeps in {}: {source}", folder.display())]
     State { folder: PathBuf, source: io::Error },
+    #[error("the host's call journal in {} can't be used: {source}", folder.display())]
+    Journal { folder: PathBuf, source: toolbus_journal::JournalError },
     #[error("no call, or more than one, waits for approval under {id:?}")]
     NoApproval { id: String },
     #[error("host {host}: {message}")]
@@ -205,6 +207,9 @@ impl Failure {
             Self::State { .. } => {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
+            Self::Journal { .. } => Some(
+                "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
+            ),
             Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
             Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
             Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),

@@ -1,5 +1,6 @@
-//! What a host keeps on disk between its runs: pins, approvals and the audit log, in a folder of its own.
+//! What a host keeps on disk between its runs: pins, approvals, the audit log and the call journal, in a folder of its own.
 
+use crate::config::JournalSettings;
 use crate::failure::Failure;
 use crate::folders::data_folder;
 use clap::Args;
@@ -8,9 +9,11 @@ use std::sync::Arc;
 use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_host::pins::LOCK_FILE;
 use toolbus_host::{Approvals, HostOptions, PinOptions, Pins};
+use toolbus_journal::{Journal, JournalOptions};
 use toolbus_upstream::PinMode;
 
 pub const AUDIT_FOLDER: &str = "audit";
+const JOURNAL_FOLDER: &str = "journal";
 const HOSTS_FOLDER: &str = "hosts";
 
 /// Where a host keeps things, as far as it is known before its name is.
@@ -20,6 +23,7 @@ pub struct StatePlace {
     /// The toolbus.toml that counts.
     pub config: Option<PathBuf>,
     pub pin: PinMode,
+    pub journal: JournalSettings,
 }
 
 impl StatePlace {
@@ -39,10 +43,24 @@ impl StatePlace {
             audit: Some(audit.clone()),
         };
         options.pins = Arc::new(Pins::open(pins)?);
+        options.journal = Some(self.open_journal(&folder.join(JOURNAL_FOLDER))?);
         let approvals = Approvals::open(&folder);
         options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);
         options.audit = Some(audit);
         Ok(())
+    }
+
+    fn open_journal(&self, folder: &Path) -> Result<Arc<Journal>, Failure> {
+        let options = JournalOptions::keeping(self.journal.keep, self.journal.max_size);
+        let journal = Journal::open(folder, options);
+        let journal = journal.map_err(|source| Failure::Journal { folder: folder.to_owned(), source })?;
+        if journal.recovery().damaged_bytes > 0 {
+            tracing::error!(
+                folder = %folder.display(),
+                "the call journal is damaged: calls that come again and are missing in it are answered as unknown"
+            );
+        }
+        Ok(Arc::new(journal))
     }
 }
 

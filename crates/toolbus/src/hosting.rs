@@ -7,7 +7,7 @@ use crate::host_state::StatePlace;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use toolbus_host::{HostOptions, LivePolicy};
+use toolbus_host::{HostLimits, HostOptions, LivePolicy};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
 
@@ -22,7 +22,7 @@ pub struct HostingArgs {
     /// The host's name on the bus. Default: `name` in toolbus.toml, or that of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
-    /// Folder for what the host keeps: pins, approvals, its audit log. Default: hosts/NAME in the data folder.
+    /// Folder for what the host keeps: pins, approvals, its audit log and call journal. Default: hosts/NAME in the data folder.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// How long a server may take to start.
@@ -78,7 +78,8 @@ impl HostingArgs {
 
     /// Where the host keeps what has to outlive it.
     pub fn state_place(&self, config: &Config) -> StatePlace {
-        StatePlace { state: self.state.clone(), config: config.file.clone(), pin: config.pin }
+        let (state, file, journal) = (self.state.clone(), config.file.clone(), config.journal.clone());
+        StatePlace { state, config: file, pin: config.pin, journal }
     }
 
     /// The file that was read at the start, and no other: where it is gone, another must not take its place.
@@ -104,7 +105,8 @@ impl HostingArgs {
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let options = HostOptions { policy, connection, ..HostOptions::new(HostConfig { servers }) };
+        let limits = HostLimits { caller_grace: config.caller_grace, ..HostLimits::default() };
+        let options = HostOptions { policy, connection, limits, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
     }
 }

@@ -21,8 +21,8 @@ mod stdio;
 
 pub use call::{CallEvent, ServerCall};
 pub use config::{
-    ConfigError, Environment, HostConfig, PinMode, Position, ServerConfig, ServersRead, SessionMode, TransportConfig,
-    read_mcp_servers_json, read_toml_servers,
+    CallSettings, ConfigError, Environment, HostConfig, Join, Offline, PinMode, Position, Replay, ServerConfig,
+    ServersRead, SessionMode, TransportConfig, TripSettings, read_mcp_servers_json, read_toml_servers,
 };
 pub use connection::{ServerConnection, ServerEvent};
 pub use error::{ExitReason, ServerError};

@@ -41,6 +41,16 @@ pub trait Bus: Send + Sync + 'static {
         self.send(host, body, limit)
     }
 
+    /// How many messages are before that call in its host's mailbox. `None` if it does not wait there, or nobody can tell.
+    fn ahead<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        Box::pin(async { None })
+    }
+
+    /// Whether it is certain that the call waits for its host and was never brought to it.
+    fn is_untouched<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async { false })
+    }
+
     fn hosts(&self) -> watch::Receiver<Hosts>;
 
     /// False when the bus is gone for good, so that a new one is needed.
@@ -63,6 +73,10 @@ pub struct SessionEvent {
 pub trait BusCall: Send {
     /// The call's id on the bus, by which the host knows it.
     fn id(&self) -> &str;
+
+    /// Takes the call back if it still waits for its host: then its reply is that it was cancelled. Otherwise the host is
+    /// asked to give it up, and its reply comes as ever.
+    fn take_back(&mut self);
 
     /// The next event, in the end the reply, once. Giving up the wait loses nothing.
     fn next(&mut self) -> BoxFuture<'_, BusItem>;

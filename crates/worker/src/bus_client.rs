@@ -9,13 +9,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use toolbus_client::{
-    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, MultiplexedClient, SendOptions,
+    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, Letter, Look, Looked,
+    MultiplexedClient, SendOptions,
 };
 use toolbus_mcp::{Card, HostEvent};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
 /// What waits for one session; a client that does not read loses the rest.
 const SESSION_QUEUE: usize = 256;
+/// How long the broker may take to say where a call stands.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after the broker did not say which hosts there are.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,6 +47,11 @@ impl BusClient {
 
     pub fn client(&self) -> &MultiplexedClient {
         &self.client
+    }
+
+    async fn look(&self, look: Look) -> Option<Looked> {
+        let looked = tokio::time::timeout(LOOK_PATIENCE, self.client.client().look(look)).await;
+        looked.ok()?.inspect_err(|error| tracing::debug!(%error, "the broker does not let us look")).ok()
     }
 
     fn message(&self, body: Body) -> InboxMessage {
@@ -84,6 +92,20 @@ impl Bus for BusClient {
         Box::pin(async move { self.client.client().deliver_with(host, message, send).await.map(drop) })
     }
 
+    fn ahead<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        let letters = vec![Letter { to: host.into(), id: call.into() }];
+        let look = self.look(Look { letters, ..Look::default() });
+        Box::pin(async { look.await?.letters.first().copied().flatten() })
+    }
+
+    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
+        Box::pin(async move {
+            let rows = look.await.map(|looked| looked.rows).unwrap_or_default();
+            rows.iter().any(|row| &*row.id == call && row.attempt == 0)
+        })
+    }
+
     fn hosts(&self) -> watch::Receiver<Hosts> {
         self.hosts.clone()
     }
@@ -105,6 +127,10 @@ struct ClientCall {
 impl BusCall for ClientCall {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn take_back(&mut self) {
+        self.call.cancel();
     }
 
     fn next(&mut self) -> BoxFuture<'_, BusItem> {

@@ -38,6 +38,21 @@ pub fn host_away(host: &str, since: &str) -> RpcError {
     RpcError::bus(ErrorCode::HostAway.code(), message, "start the host again, or give the worker a longer --deadline")
 }
 
+/// For a call that was not to wait.
+pub fn host_offline(host: &str, since: &str) -> RpcError {
+    let code = ErrorCode::HostOffline;
+    let message = format!("host {host} is away since {since}, and the call was not to wait for it; it was not run");
+    RpcError::bus(code.code(), message, code.hint())
+}
+
+/// For one that was taken back too late.
+pub fn gone_and_back(host: &str) -> RpcError {
+    let code = ErrorCode::OutcomeUnknown;
+    let message =
+        format!("host {host} left and came back while the call was taken back; whether it was begun is unknown");
+    RpcError::bus(code.code(), message, code.hint())
+}
+
 pub fn call_timeout(limit: Duration) -> RpcError {
     let message = format!("no answer within {limit:?}; the call was cancelled");
     RpcError::bus(ErrorCode::CallTimeout.code(), message, "give the worker a longer --deadline")

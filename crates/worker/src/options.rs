@@ -12,6 +12,8 @@ pub struct WorkerOptions {
     pub listen_deadline: Duration,
     /// How long a merged list waits for one server before it is answered from the card.
     pub list_patience: Duration,
+    /// Calls to a host that is away are refused at once instead of waiting for it.
+    pub fail_fast: bool,
     /// How often a waiting client is told that the host is away.
     pub away_progress: Duration,
     /// Calls of one client under way.
@@ -27,6 +29,7 @@ impl Default for WorkerOptions {
             call_deadline: Duration::from_secs(3600),
             listen_deadline: Duration::from_secs(24 * 3600),
             list_patience: Duration::from_secs(10),
+            fail_fast: false,
             away_progress: Duration::from_secs(15),
             max_calls: 1024,
             max_questions: 256,

@@ -4,7 +4,7 @@
 //! - `arriving`: delivers, receipts, repeated ids.
 //! - `pushing`: order, windows, subscribers that come and go.
 //! - `settling`: acknowledgements, replies, deadlines, dead letters, restarts.
-//! - `signals`: cancels, live events, presence, status.
+//! - `signals`: cancels, live events, presence, status, looks.
 
 mod arriving;
 mod client;
@@ -123,6 +123,8 @@ macro_rules! mailboxes_contract {
                 an_event_does_not_arrive_after_a_message_that_was_sent_later,
                 presence_lists_the_subscribers_of_a_role,
                 the_status_counts_what_waits_and_what_is_on_its_way,
+                a_look_shows_who_is_there_and_where_messages_stand,
+                a_look_shows_what_outlived_the_mailboxes,
                 mailboxes_with_nothing_to_do_are_not_congested,
             };
         });

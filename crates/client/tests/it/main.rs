@@ -4,6 +4,7 @@
 
 mod cancels;
 mod endings;
+mod look;
 mod pki;
 mod replies;
 mod support;

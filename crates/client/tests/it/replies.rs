@@ -26,17 +26,17 @@ async fn deadline_of_reply(deadline: Option<Duration>, with_message: bool) -> Op
 }
 
 #[tokio::test]
-async fn a_reply_expires_with_its_request() {
+async fn a_reply_expires_an_hour_after_its_request() {
     for with_message in [false, true] {
         let left = deadline_of_reply(Some(Duration::from_secs(600)), with_message).await.expect("it has a deadline");
-        assert!((Duration::from_secs(500)..=Duration::from_secs(600)).contains(&left), "{left:?}");
+        assert!((Duration::from_secs(4100)..=Duration::from_secs(4200)).contains(&left), "{left:?}");
     }
 }
 
 #[tokio::test]
-async fn a_reply_in_the_last_moment_is_kept_for_a_minute() {
+async fn a_reply_in_the_last_moment_is_kept_for_an_hour() {
     let left = deadline_of_reply(Some(Duration::from_secs(25)), false).await.expect("it has a deadline");
-    assert!((Duration::from_secs(35)..=Duration::from_secs(60)).contains(&left), "{left:?}");
+    assert!((Duration::from_secs(3590)..=Duration::from_secs(3625)).contains(&left), "{left:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod dedup;
 mod disk_full;
 mod entanglements;
 mod limits;
+mod look;
 mod order;
 mod presence;
 mod reading_back;

@@ -2,9 +2,10 @@
 //! down is not run.
 
 use super::{Authorised, Job, Stop};
+use crate::caller::Caller;
 use crate::failure;
 use toolbus_audit::{CallEnd, Caller as AuditCaller, Record, Subject, argument_hash};
-use toolbus_mcp::{Members, NameKey, Outcome, RpcError, meta, required_name};
+use toolbus_mcp::{Members, NameKey, Outcome, Rpc, RpcError, meta, required_name};
 use toolbus_policy::Effect;
 
 const TRACE_PARENT: &str = "traceparent";
@@ -67,34 +68,32 @@ impl Job {
     }
 
     pub fn audit_subject(&self) -> Subject {
-        let params = self.rpc.params.as_deref();
-        let key = required_name(&self.rpc.method, params).ok().flatten();
-        let (kind, name) = match key {
-            Some(NameKey::Tool(name)) => ("tool", Some(name)),
-            Some(NameKey::Prompt(name)) => ("prompt", Some(name)),
-            Some(NameKey::Uri(uri)) => ("resource", Some(uri)),
-            Some(NameKey::Task(task)) => ("task", Some(task)),
-            None => (self.rpc.method.as_str(), None),
-        };
-        let members = Members::of(params).unwrap_or_default();
-        let takes_arguments = matches!(kind, "tool" | "prompt");
-        Subject {
-            server: self.server.name().to_owned(),
-            kind: kind.to_owned(),
-            name,
-            args: takes_arguments.then(|| argument_hash(members.get("arguments"))),
-            request: self.caller.id().to_string(),
-            trace: self.trace(),
-        }
+        subject_of(&self.caller, &self.rpc)
     }
 }
 
-impl Job {
-    /// Of the message on the bus, or of the request in it.
-    fn trace(&self) -> Option<String> {
-        let in_request = || meta::get(self.rpc.params.as_deref(), TRACE_PARENT);
-        let of_message = self.caller.request.trace.as_deref().and_then(trace_id);
-        of_message.or_else(|| trace_id(in_request()?.get()))
+/// What a request is about, as the caller says it.
+pub fn subject_of(caller: &Caller, rpc: &Rpc) -> Subject {
+    let params = rpc.params.as_deref();
+    let key = required_name(&rpc.method, params).ok().flatten();
+    let (kind, name) = match key {
+        Some(NameKey::Tool(name)) => ("tool", Some(name)),
+        Some(NameKey::Prompt(name)) => ("prompt", Some(name)),
+        Some(NameKey::Uri(uri)) => ("resource", Some(uri)),
+        Some(NameKey::Task(task)) => ("task", Some(task)),
+        None => (rpc.method.as_str(), None),
+    };
+    let members = Members::of(params).unwrap_or_default();
+    let takes_arguments = matches!(kind, "tool" | "prompt");
+    // Of the message on the bus, or of the request in it.
+    let of_message = caller.request.trace.as_deref().and_then(trace_id);
+    Subject {
+        server: rpc.server.clone(),
+        kind: kind.to_owned(),
+        name,
+        args: takes_arguments.then(|| argument_hash(members.get("arguments"))),
+        request: caller.id().to_string(),
+        trace: of_message.or_else(|| trace_id(meta::get(params, TRACE_PARENT)?.get())),
     }
 }
 

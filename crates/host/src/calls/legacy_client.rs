@@ -1,19 +1,20 @@
 //! A legacy client on a modern server. What the modern era has no request for is answered here; `input_required` becomes
 //! requests to the client, and news come from a listen that the host keeps open for the session.
 
-use super::pass_through::{no_connection, without_session};
+use super::attempts::NotTaken;
+use super::pass_through::without_session;
 use super::relay::Ended;
 use super::{Job, Stop, bad_params};
 use crate::failure;
 use crate::host::Host;
 use crate::link::Use;
 use crate::outbox::QUESTION_DEADLINE;
-use crate::running::UpstreamCall;
 use crate::server::Server;
 use crate::session::Session;
 use crate::translate::legacy_on_modern::{self as translate, Introduction, Step};
 use crate::translate::log_level::LogLevel;
 use crate::translate::{InputRequest, listen, server_flag, server_has};
+use crate::upstream_call::UpstreamCall;
 use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -73,22 +74,23 @@ pub async fn run(job: &mut Job, eras: &Arc<Eras>, timeout: Option<Duration>) -> 
 }
 
 async fn ask_server(job: &Job, eras: &Eras, params: Raw, timeout: Option<Duration>) -> Result<Outcome, Stop> {
-    let mut last = None;
-    for _ in 0..2 {
+    let mut not_taken = NotTaken::default();
+    loop {
         let link = job.server.modern_link(&job.host, eras).await.map_err(Outcome::from)?;
+        job.write_start().await?;
         let call = match link.connection.start(&job.rpc.method, Some(params.clone())).await {
             Ok(call) => call,
             Err(error) => {
-                last = Some(error);
+                not_taken.count(job, error)?;
                 continue;
             }
         };
         match job.relay(&link, UpstreamCall::new(call, timeout), None).await? {
             Ended::Outcome(outcome) => return Ok(outcome),
-            Ended::NotRun(error) => last = Some(error),
+            Ended::NotRun(error) => not_taken.count(job, error)?,
+            Ended::Again => {}
         }
     }
-    Err(no_connection(job, last))
 }
 
 /// Puts the server's questions to the client, all at once, and gathers the answers.

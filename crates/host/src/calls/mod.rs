@@ -1,6 +1,7 @@
 //! One request of a client on its way through the host: may it, what is it called at the server, which era does the
 //! server speak, and then the way that fits.
 
+mod attempts;
 mod audited;
 mod authorise;
 mod legacy_client;
@@ -9,15 +10,18 @@ mod modern_client;
 mod pass_through;
 mod relay;
 
+pub use audited::subject_of;
 pub use authorise::Authorised;
 pub use legacy_client::keep_listening;
 
+use crate::caller::Caller;
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
 use crate::held::CallIdentity;
 use crate::host::Host;
-use crate::running::Caller;
+use crate::journaled::Record;
+use crate::outbox::Answer;
 use crate::server::Server;
 use crate::session::{Session, SessionId};
 use crate::translate::listen::LISTEN;
@@ -39,6 +43,8 @@ pub struct Job {
     pub caller: Caller,
     pub server: Arc<Server>,
     pub rpc: Rpc,
+    /// What is written to the journal about it.
+    pub record: Option<Record>,
     /// A legacy client's session, and its place in the row of that session's messages.
     pub session: Option<(Arc<Session>, Turn)>,
     /// Under the policy's limits on concurrency.
@@ -78,7 +84,13 @@ impl<T: Into<Outcome>> From<T> for Stop {
 
 impl Job {
     /// Gives the request its place in its session. Called in the order in which requests arrive.
-    pub fn begin(host: &Arc<Host>, caller: Caller, server: Arc<Server>, rpc: Rpc) -> Result<Self, RpcError> {
+    pub fn begin(
+        host: &Arc<Host>,
+        caller: Caller,
+        server: Arc<Server>,
+        rpc: Rpc,
+        record: Option<Record>,
+    ) -> Result<Self, RpcError> {
         let session = match rpc.client.era {
             Era::Modern => None,
             Era::Legacy => {
@@ -93,6 +105,7 @@ impl Job {
             caller,
             server,
             rpc,
+            record,
             session,
             places: Vec::new(),
             continues: false,
@@ -106,22 +119,23 @@ impl Job {
     pub async fn run(mut self) {
         let reply = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => HostReply::Rpc(outcome),
-            Err(Stop::Cancelled) => match self.past_limit() {
-                Some(outcome) => HostReply::Rpc(outcome),
-                None => HostReply::Cancelled,
-            },
+            Err(Stop::Cancelled) => self.called_off(),
             Err(Stop::HandedOver) => return,
         };
-        self.host.reply(&self.caller, &reply).await;
+        self.host.finish(&self.caller, self.record.as_ref(), Answer::of(&reply)).await;
     }
 
-    /// The outcome itself.
-    pub async fn answer(mut self) -> Result<Outcome, NoAnswer> {
-        match self.outcome().await {
+    /// The outcome itself, and what is to be written about it before it is told.
+    pub async fn answer(mut self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
+        let answer = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
-            Err(Stop::Cancelled) => self.past_limit().ok_or(NoAnswer::Cancelled),
+            Err(Stop::Cancelled) => match self.called_off() {
+                HostReply::Rpc(outcome) => Ok(outcome),
+                _ => Err(NoAnswer::Cancelled),
+            },
             Err(Stop::HandedOver) => Err(NoAnswer::HandedOver),
-        }
+        };
+        (answer, self.record)
     }
 
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
@@ -142,7 +156,7 @@ impl Job {
             Some(NameKey::Tool(tool)) => Some(tool.clone()),
             _ => None,
         };
-        let outcome = match self.at_server(key).await {
+        let outcome = match self.at_healthy_server(key).await {
             Ok(outcome) | Err(Stop::With(outcome)) => outcome,
             Err(stop) => return Err(stop),
         };
@@ -256,6 +270,23 @@ impl Job {
     fn bad_result(&self, error: &MembersError) -> Stop {
         let message = format!("server {:?} answered {} with {error}", self.server.name(), self.rpc.method);
         failure::bus(ErrorCode::BadServerMessage, message).into()
+    }
+
+    /// The reply to a call that ended before the server had answered it.
+    fn called_off(&self) -> HostReply {
+        let cancel = &self.caller.cancel;
+        match self.past_limit() {
+            Some(outcome) => HostReply::Rpc(outcome),
+            None if cancel.caller_is_gone() => {
+                let message = format!("the caller of {} was gone for too long", self.rpc.method);
+                HostReply::Rpc(failure::bus(ErrorCode::CallerGone, message).into())
+            }
+            None if cancel.passed_deadline() => {
+                let message = format!("the caller's deadline passed before {} was answered", self.rpc.method);
+                HostReply::Rpc(failure::bus(ErrorCode::Expired, message).into())
+            }
+            None => HostReply::Cancelled,
+        }
     }
 
     /// What to say where the call was ended by a limit and not by its caller.

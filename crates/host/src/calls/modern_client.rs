@@ -1,16 +1,19 @@
 //! A modern client on a legacy server. The call to the server may outlive the client's request: when the server asks
 //! something, the request ends with `input_required` and the call is held until the client repeats its request.
 
-use super::pass_through::{forget, no_connection};
+use super::attempts::NotTaken;
+use super::pass_through::forget;
 use super::{Job, Stop, bad_params};
+use crate::caller::Cancel;
 use crate::failure;
 use crate::held::Continuation;
 use crate::link::Link;
-use crate::running::{Cancel, Step, UpstreamCall};
+use crate::outbox::Answer;
 use crate::server::set_level;
 use crate::session::{Session, Stray, Strays};
 use crate::translate::modern_on_legacy::{self as translate, Envelope, Note, Repetition};
 use crate::translate::{InputRequest, client_can, listen, server_has};
+use crate::upstream_call::{Step, UpstreamCall};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,26 +43,28 @@ pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Resul
         return job.listen_on_legacy(&session, &envelope).await;
     }
     if let Some(repetition) = Repetition::of(job.rpc.params.as_deref())? {
-        let continuation =
-            Continuation { caller: job.caller.clone(), envelope, repetition, places: std::mem::take(&mut job.places) };
-        let resumed = job.host.held.resume(&job.identity(), continuation);
-        return Err(resumed.map_or_else(|_| failure::unknown_state().into(), |()| Stop::HandedOver));
+        return Err(resume(job, envelope, repetition).await);
     }
-    let permit = job.permit().await?;
-    let (link, call) = start(job, &session, &envelope).await?;
-    let mut call = HeldCall {
-        job,
-        session: &session,
-        link,
-        call: UpstreamCall::new(call, timeout),
-        envelope,
-        questions: Vec::new(),
-        strays: session.take_strays(),
-        asked: 0,
-        kept: VecDeque::new(),
-        permit: Some(permit),
+    let outcome = loop {
+        let permit = job.permit().await?;
+        let (link, call) = start(job, &session, &envelope).await?;
+        let mut call = HeldCall {
+            job,
+            session: &session,
+            link,
+            call: UpstreamCall::new(call, timeout),
+            envelope: envelope.clone(),
+            questions: Vec::new(),
+            strays: session.take_strays(),
+            asked: 0,
+            kept: VecDeque::new(),
+            permit: Some(permit),
+        };
+        match call.run().await? {
+            Followed::Outcome(outcome) => break outcome,
+            Followed::Again => forget(&session, &Arc::clone(&call.link)).await,
+        }
     };
-    let outcome = call.run().await?;
     match outcome {
         Outcome::Result(result) => {
             let result = translate::result(&job.rpc.method, &result).map_err(|error| job.bad_result(&error))?;
@@ -69,14 +74,33 @@ pub async fn run(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Resul
     }
 }
 
+/// Gives a repetition to the call that it continues. Its answers may let the server go on, so it counts as begun before.
+async fn resume(job: &mut Job, envelope: Envelope, repetition: Repetition) -> Stop {
+    if !job.host.held.knows(&job.identity(), &repetition.state) {
+        return failure::unknown_state().into();
+    }
+    if let Err(stop) = job.write_start().await {
+        return stop;
+    }
+    let (caller, record, places) = (job.caller.clone(), job.record.take(), std::mem::take(&mut job.places));
+    let continuation = Continuation { caller, record, envelope, repetition, places };
+    match job.host.held.resume(&job.identity(), continuation) {
+        Ok(()) => Stop::HandedOver,
+        Err(continuation) => {
+            job.record = continuation.record;
+            failure::unknown_state().into()
+        }
+    }
+}
+
 async fn start(
     job: &Job,
     session: &Arc<Session>,
     envelope: &Envelope,
 ) -> Result<(Arc<Link>, toolbus_upstream::ServerCall), Stop> {
     let params = translate::params(job.rpc.params.as_deref()).map_err(bad_params)?;
-    let mut last = None;
-    for _ in 0..2 {
+    let mut not_taken = NotTaken::default();
+    loop {
         let opening = job.server.session_link(&job.host, session, || envelope.initialize());
         let link = opening.await.map_err(Stop::With)?;
         if let Some(level) = envelope.log_level
@@ -86,15 +110,22 @@ async fn start(
             session.set_level(level);
             set_level(&link, level).await;
         }
+        job.write_start().await?;
         match link.connection.start(&job.rpc.method, params.clone()).await {
             Ok(call) => return Ok((link, call)),
             Err(error) => {
                 forget(session, &link).await;
-                last = Some(error);
+                not_taken.count(job, error)?;
             }
         }
     }
-    Err(no_connection(job, last))
+}
+
+/// How the server's part of a call ended.
+enum Followed {
+    Outcome(Outcome),
+    /// The server died over it, and it may run twice.
+    Again,
 }
 
 /// A call to a legacy server whose caller may change.
@@ -114,7 +145,7 @@ struct HeldCall<'a> {
 }
 
 impl HeldCall<'_> {
-    async fn run(&mut self) -> Result<Outcome, Stop> {
+    async fn run(&mut self) -> Result<Followed, Stop> {
         let outcome = self.follow().await;
         self.strays.receiver.close();
         while let Ok(stray) = self.strays.receiver.try_recv() {
@@ -125,7 +156,7 @@ impl HeldCall<'_> {
         outcome
     }
 
-    async fn follow(&mut self) -> Result<Outcome, Stop> {
+    async fn follow(&mut self) -> Result<Followed, Stop> {
         loop {
             let step = tokio::select! {
                 biased;
@@ -142,8 +173,10 @@ impl HeldCall<'_> {
                         self.hold().await?;
                     }
                 }
-                Step::Done(Ok(outcome)) => return Ok(outcome),
-                Step::Done(Err(error)) => return Err(error.to_rpc_error().into()),
+                Step::Done(Ok(outcome)) => return Ok(Followed::Outcome(outcome)),
+                // What a client has answered since would have to be asked again.
+                Step::Done(Err(error)) if self.asked > 0 => return Err(error.to_rpc_error().into()),
+                Step::Done(Err(error)) => return self.job.run_again(&error).await.map(|()| Followed::Again),
                 Step::Cancelled => return Err(Stop::Cancelled),
                 Step::TimedOut => return Err(self.job.timed_out()),
             }
@@ -182,13 +215,16 @@ impl HeldCall<'_> {
             };
             let requests: Vec<_> = self.questions.iter().map(|(request, _)| request.clone()).collect();
             let asking = HostReply::Rpc(Outcome::Result(translate::input_required(&requests, &state)));
-            job.host.reply(&job.caller, &asking).await;
+            job.host.finish(&job.caller, job.record.as_ref(), Answer::of(&asking)).await;
+            // What follows is owed to the repetition.
+            job.record = None;
             self.permit = None;
             job.places.clear();
             self.strays.set_held(true);
             let continuation = self.wait_for(continuation).await?;
             self.strays.set_held(false);
             self.job.caller = continuation.caller;
+            self.job.record = continuation.record;
             self.job.places = continuation.places;
             self.envelope = continuation.envelope;
             self.answer(continuation.repetition).await;
@@ -224,7 +260,11 @@ impl HeldCall<'_> {
                     Step::Done(outcome) => return self.wait_with(outcome, continuation, patience).await,
                     Step::Cancelled | Step::TimedOut => return Err(Stop::HandedOver),
                 },
-                () = tokio::time::sleep_until(patience) => return Err(Stop::HandedOver),
+                () = tokio::time::sleep_until(patience) => {
+                    // One that came in this very moment is taken.
+                    continuation.close();
+                    return continuation.try_recv().map_err(|_| Stop::HandedOver);
+                }
             }
         }
     }
@@ -242,6 +282,7 @@ impl HeldCall<'_> {
         };
         let Ok(Ok(continuation)) = arrived else { return Err(Stop::HandedOver) };
         self.job.caller = continuation.caller;
+        self.job.record = continuation.record;
         Err(match outcome {
             Ok(Outcome::Result(result)) => {
                 let method = &self.job.rpc.method;

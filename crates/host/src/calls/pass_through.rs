@@ -1,35 +1,34 @@
 //! Client and server speak the same era: the request goes to the server as it is, and so does everything that comes back.
 
+use super::attempts::NotTaken;
 use super::relay::Ended;
 use super::{Job, Stop, bad_params};
 use crate::failure;
 use crate::link::{Link, Use};
-use crate::running::UpstreamCall;
 use crate::session::Session;
 use crate::translate::listen::LISTEN;
 use crate::translate::log_level::LogLevel;
+use crate::upstream_call::UpstreamCall;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_mcp::{Members, Outcome, Raw, RpcError, codes, empty_object, meta};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerError};
 
-/// A connection that turns out to be dead is opened again once for a request that it has not taken.
-const ATTEMPTS: usize = 2;
-
 pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Result<Outcome, Stop> {
     // A listen lasts as long as its client; it must not take a place from calls.
     let is_listen = job.rpc.method == LISTEN;
     let _permit = if is_listen { None } else { Some(job.permit().await?) };
-    let mut last = None;
-    for _ in 0..ATTEMPTS {
+    let mut not_taken = NotTaken::default();
+    loop {
         let link = job.server.modern_link(&job.host, eras).await.map_err(Outcome::from)?;
         let wants_log = job.rpc.params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
         let _logger = wants_log.then(|| link.add_logger(&job.caller));
+        job.write_start().await?;
         let call = match link.connection.start(&job.rpc.method, job.rpc.params.clone()).await {
             Ok(call) => call,
             Err(error) => {
-                last = Some(error);
+                not_taken.count(job, error)?;
                 continue;
             }
         };
@@ -40,10 +39,10 @@ pub async fn modern(job: &mut Job, eras: &Eras, timeout: Option<Duration>) -> Re
         };
         match ended {
             Ended::Outcome(outcome) => return Ok(job.seen(outcome)),
-            Ended::NotRun(error) => last = Some(error),
+            Ended::NotRun(error) => not_taken.count(job, error)?,
+            Ended::Again => {}
         }
     }
-    Err(no_connection(job, last))
 }
 
 pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome, Stop> {
@@ -58,8 +57,8 @@ pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome,
     let Some(initialize) = &job.rpc.client.initialize else { return Err(without_session().into()) };
     let _permit = job.permit().await?;
     let mut turn = Some(turn);
-    let mut last = None;
-    for _ in 0..ATTEMPTS {
+    let mut not_taken = NotTaken::default();
+    loop {
         let opening = job.server.session_link(&job.host, &session, || initialize.clone());
         let link = tokio::select! {
             biased;
@@ -69,11 +68,12 @@ pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome,
         if let Some(outcome) = settled_here(job, &session, &link)? {
             return Ok(outcome);
         }
+        job.write_start().await?;
         let call = match link.connection.start(&job.rpc.method, job.rpc.params.clone()).await {
             Ok(call) => call,
             Err(error) => {
                 forget(&session, &link).await;
-                last = Some(error);
+                not_taken.count(job, error)?;
                 continue;
             }
         };
@@ -85,11 +85,11 @@ pub async fn legacy(job: &mut Job, timeout: Option<Duration>) -> Result<Outcome,
             }
             Ended::NotRun(error) => {
                 forget(&session, &link).await;
-                last = Some(error);
+                not_taken.count(job, error)?;
             }
+            Ended::Again => forget(&session, &link).await,
         }
     }
-    Err(no_connection(job, last))
 }
 
 /// On a shared connection the server is told of the first subscription and of the end of the last.

@@ -2,9 +2,9 @@
 
 use super::{Job, Stop};
 use crate::link::{Link, Use};
-use crate::running::{Step, UpstreamCall};
 use crate::session::Session;
 use crate::translate::{client_can, listen};
+use crate::upstream_call::{Step, UpstreamCall};
 use std::sync::Arc;
 use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object};
 use toolbus_upstream::ServerError;
@@ -14,6 +14,8 @@ pub enum Ended {
     Outcome(Outcome),
     /// The server had not begun; it can be asked again.
     NotRun(ServerError),
+    /// The server died over it, and it may run twice.
+    Again,
 }
 
 impl Job {
@@ -29,7 +31,7 @@ impl Job {
                 Step::Request { id, method, params } => self.pass_request(link, session, id, method, params).await,
                 Step::Done(Ok(outcome)) => return Ok(Ended::Outcome(outcome)),
                 Step::Done(Err(error)) if error.was_not_run() => return Ok(Ended::NotRun(error)),
-                Step::Done(Err(error)) => return Err(error.to_rpc_error().into()),
+                Step::Done(Err(error)) => return self.run_again(&error).await.map(|()| Ended::Again),
                 Step::Cancelled => return Err(Stop::Cancelled),
                 Step::TimedOut => return Err(self.timed_out()),
             }

@@ -12,9 +12,9 @@ use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
-use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState};
+use toolbus_mcp::{Card, Down, Era, FailFast, ListKind, Members, Raw, ServerCard, ServerState, member_text};
 use toolbus_policy::{Item, PolicySet};
-use toolbus_upstream::{Eras, PinMode, ServerConfig};
+use toolbus_upstream::{Eras, Offline, PinMode, ServerConfig};
 
 /// Problems are for reading; a server with five thousand of them has one.
 const MOST_PROBLEMS: usize = 20;
@@ -62,12 +62,18 @@ struct Entry {
     pin: Option<PinMode>,
     /// Tools whose definitions are not the approved ones.
     held_back: Vec<String>,
+    /// Under the names that workers see.
+    fail_fast: FailFast,
+    /// Why the server gets no calls for a while.
+    tripped: Option<String>,
 }
 
 struct State {
     entries: Vec<Entry>,
     owners: Arc<Owners>,
     problems: Vec<String>,
+    /// What is wrong with the host as a whole.
+    trouble: Option<String>,
 }
 
 pub struct Catalog {
@@ -79,7 +85,7 @@ pub struct Catalog {
 impl Catalog {
     pub fn new<'a>(servers: impl IntoIterator<Item = &'a ServerConfig>) -> Self {
         let entries = servers.into_iter().map(Entry::starting).collect();
-        let state = State { entries, owners: Arc::default(), problems: Vec::new() };
+        let state = State { entries, owners: Arc::default(), problems: Vec::new(), trouble: None };
         Self { state: Mutex::new(state), changed: Notify::new(), pins: Arc::new(Pins::in_memory()) }
     }
 
@@ -149,7 +155,8 @@ impl Catalog {
         });
         let servers: Vec<_> = servers.flatten().collect();
         // Problems name servers and tools, and speak of all of them.
-        let problems = if sees_all { state.problems.clone() } else { Vec::new() };
+        let problems = || state.trouble.iter().chain(&state.problems).cloned().collect();
+        let problems = if sees_all { problems() } else { Vec::new() };
         Card { servers, problems }
     }
 
@@ -167,6 +174,29 @@ impl Catalog {
             names.extend(own.map(|own| (entry.name.clone(), visible_name(prefix, &own))));
         }
         Some(names)
+    }
+
+    /// What the server says of a tool, under the server's own name for it. None while its tools are not known.
+    pub fn annotations(&self, server: usize, own: &str) -> Option<Option<Raw>> {
+        let state = self.lock();
+        let entry = &state.entries[server];
+        entry.eras.as_ref()?;
+        let mut tools = entry.lists.of(ListKind::Tools).iter();
+        let named = tools.find(|tool| member_text(tool, "name").is_some_and(|name| name == own));
+        Some(named.and_then(|tool| Members::of(Some(tool)).ok()?.remove("annotations")))
+    }
+
+    /// Says why the server gets no calls for a while, or that it gets them again.
+    pub fn set_tripped(&self, server: usize, why: Option<String>) {
+        self.change(server, |entry| entry.tripped = why);
+    }
+
+    /// Something about the whole host that its operator should know.
+    pub fn set_trouble(&self, trouble: String) {
+        let mut state = self.lock();
+        state.trouble = Some(trouble);
+        drop(state);
+        self.changed.notify_one();
     }
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {
@@ -214,6 +244,8 @@ impl Entry {
             remarks: Vec::new(),
             pin: config.pin,
             held_back: Vec::new(),
+            fail_fast: fail_fast(config),
+            tripped: None,
         }
     }
 
@@ -259,12 +291,25 @@ impl Entry {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             prompts: Vec::new(),
+            fail_fast: self.fail_fast.clone(),
         };
         for kind in ListKind::ALL {
             let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));
             *card.items_mut(kind) = shown.map(|item| item.into_owned()).collect();
         }
         card
+    }
+}
+
+/// Which calls are not to wait for the host, as workers name them.
+fn fail_fast(config: &ServerConfig) -> FailFast {
+    let named = |wanted: Offline| {
+        let tools = config.calls.tool_offline.iter().filter(|(_, offline)| **offline == wanted);
+        tools.map(|(own, _)| visible_name(config.prefix.as_deref(), own)).collect()
+    };
+    match config.calls.offline {
+        Offline::Fail => FailFast { all: true, tools: Vec::new(), waiting: named(Offline::Wait) },
+        Offline::Wait => FailFast { all: false, tools: named(Offline::Fail), waiting: Vec::new() },
     }
 }
 
@@ -275,6 +320,7 @@ fn sort_out(entries: &[Entry]) -> (Owners, Vec<String>) {
     for (index, entry) in entries.iter().enumerate() {
         problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
         problems.extend(entry.told_of_held_back());
+        problems.extend(entry.tripped.clone());
         for kind in ListKind::ALL {
             let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
             for item in entry.lists.of(kind) {

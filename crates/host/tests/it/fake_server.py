@@ -2,13 +2,16 @@
 
 Tools: echo (its arguments and _meta), add, whoami (what the client said of itself), slow (reports progress until it is
 cancelled), ask (asks the client for a name), die, fail, big, change (adds a tool), log, update (tells of a resource).
-Not listed: task (begins one with the id that it is given), rewrite (changes the description of a tool).
+Not listed: task (begins one with the id that it is given), rewrite (changes the description of a tool), effect (writes a
+line to a file, reports progress, waits until another file is there, dies if it is told to). Listed if the third argument
+names it: idem_effect, the same, which says of itself that it may run twice.
 """
 import json, os, sys, threading, time
 
 ERA = sys.argv[1]
 NAME = sys.argv[2] if len(sys.argv) > 2 else "fake"
 TOOLS = ["echo", "add", "whoami", "slow", "ask", "die", "fail", "big", "change", "log", "update"]
+TOOLS += sys.argv[3:]
 P = "io.modelcontextprotocol/"
 DESCRIPTIONS = {}
 lock = threading.Lock()
@@ -111,6 +114,20 @@ def call(id, params):
         DESCRIPTIONS[args["name"]] = args["description"]
         news("notifications/tools/list_changed")
         return text("rewritten")
+    if name in ("effect", "idem_effect"):
+        with open(args["file"], "a") as file:
+            file.write(args.get("mark", "x") + "\n")
+        progress = 0
+        while "until" in args and not os.path.exists(args["until"]):
+            if id in cancelled:
+                return None
+            if "progressToken" in meta:
+                progress += 1
+                note("notifications/progress", {"progressToken": meta["progressToken"], "progress": progress})
+            time.sleep(0.01)
+        if args.get("die"):
+            os._exit(3)
+        return text("effected")
     if name == "task":
         return {"task": {"taskId": args["id"], "status": "working"}}
     raise KeyError(name)
@@ -146,6 +163,9 @@ def respond(id, method, params):
     if method == "tools/list":
         start = int(params.get("cursor", 0))
         page = [{"name": n, "description": DESCRIPTIONS.get(n, "tool " + n), "inputSchema": {"type": "object"}} for n in TOOLS[start:start + 6]]
+        for tool in page:
+            if tool["name"].startswith("idem_"):
+                tool["annotations"] = {"idempotentHint": True}
         more = {"nextCursor": str(start + 6)} if start + 6 < len(TOOLS) else {}
         return {"result": dict(cache, tools=page, **more)}
     if method == "resources/list":

@@ -3,7 +3,11 @@
 mod approvals;
 mod audit;
 mod catalog;
+mod crashing;
 mod eras;
+mod gated_disk;
+mod journal;
+mod journal_failures;
 mod legacy;
 mod limits;
 mod original;

@@ -47,13 +47,29 @@ impl Rig {
         Self::on(options, ServerOptions::default()).await
     }
 
+    /// A bus without a host.
+    pub async fn bus() -> Self {
+        Self::bus_on(ServerOptions::default()).await
+    }
+
+    pub async fn bus_on(broker: ServerOptions) -> Self {
+        let (address, folder) = serve_bus(broker).await;
+        let options = HostOptions::new(HostConfig::default());
+        Self {
+            address,
+            _folder: folder,
+            options,
+            shutdown: CancellationToken::new(),
+            host: tokio::spawn(async { Ok(()) }),
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub async fn on(options: HostOptions, broker: ServerOptions) -> Self {
-        let folder = TempDir::new().expect("a folder");
-        let core = BrokerCore::open(folder.path(), CoreOptions::default()).expect("the folder opens");
-        let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), broker);
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("a bound address");
-        tokio::spawn(Arc::clone(&server).serve(listener));
+        let (address, folder) = serve_bus(broker).await;
         let shutdown = CancellationToken::new();
         let host = Self::run(address, &options, &shutdown).await;
         Self { address, _folder: folder, options, shutdown, host }
@@ -134,7 +150,17 @@ impl Rig {
     }
 }
 
-async fn connect(address: SocketAddr, agent: AgentRef) -> BrokerClient {
+async fn serve_bus(broker: ServerOptions) -> (SocketAddr, TempDir) {
+    let folder = TempDir::new().expect("a folder");
+    let core = BrokerCore::open(folder.path(), CoreOptions::default()).expect("the folder opens");
+    let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), broker);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("a bound address");
+    tokio::spawn(Arc::clone(&server).serve(listener));
+    (address, folder)
+}
+
+pub async fn connect(address: SocketAddr, agent: AgentRef) -> BrokerClient {
     let endpoint = format!("ws://{address}/bus");
     let client = BrokerClient::connect(&endpoint, agent, TOKEN);
     within("a connection", client).await.expect("the broker lets us in")

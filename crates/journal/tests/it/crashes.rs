@@ -22,14 +22,14 @@ fn run_until_the_end(disk: &SimDisk, calls: u64) -> Promised {
     let mut promised = Promised::default();
     let Ok((mut log, _)) = JournalLog::open(Arc::new(disk.clone()), options(), |_, _| {}) else { return promised };
     for id in 0..calls {
-        if log.append(&started(id), start(id).at).and_then(|_| log.sync()).is_err() {
+        if log.append([&started(id)], start(id).at).and_then(|_| log.sync()).is_err() {
             return promised;
         }
         promised.begun.push(id);
         if id % 3 == 2 {
             continue;
         }
-        if log.append(&Entry::Finish(finish(id)), finish(id).at).and_then(|_| log.sync()).is_err() {
+        if log.append([&Entry::Finish(finish(id))], finish(id).at).and_then(|_| log.sync()).is_err() {
             return promised;
         }
         promised.answered.push(id);
@@ -51,7 +51,9 @@ fn check(disk: &SimDisk, promised: &Promised, what: &str) {
         let Ok(Known::Answered { reply: place, .. }) = book.look_up(&key(*id), &CONTENT) else {
             panic!("{what}: call {id} was answered");
         };
-        let Ok(Entry::Finish(kept)) = log.read(place) else { panic!("{what}: the answer of {id} can be read") };
+        let Ok(Entry::Finish(kept)) = log.reader().read(&place) else {
+            panic!("{what}: the answer of {id} can be read")
+        };
         assert_eq!(kept.reply, reply(*id));
     }
 }
@@ -78,7 +80,7 @@ fn without_syncs_promises_are_broken_and_the_test_sees_it() {
         let disk = SimDisk::default();
         let planted = LogOptions { planted_no_sync: true, ..options() };
         let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), planted, |_, _| {}).expect("it opens");
-        log.append(&started(1), 1).and_then(|_| log.sync()).expect("the disk works");
+        log.append([&started(1)], 1).and_then(|_| log.sync()).expect("the disk works");
         disk.crash(&mut Rng::new(seed));
         let mut book = Book::default();
         JournalLog::open(Arc::new(disk), options(), |entry, place| book.restore(&entry, place)).expect("it opens");
@@ -92,13 +94,14 @@ fn damage_in_the_middle_is_told_and_costs_one_entry() {
     let disk = SimDisk::default();
     let large = LogOptions { segment_bytes: 1 << 20, ..options() };
     let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), large.clone(), |_, _| {}).expect("it opens");
-    let places: Vec<Place> = (0..3).map(|id| log.append(&started(id), 1).expect("the disk works")).collect();
+    let places = log.append(&[0, 1, 2].map(started), 1).expect("the disk works");
+    let Place::Log { offset, length, .. } = places[1] else { panic!("it is written") };
     log.sync().expect("the disk works");
-    disk.flip("journal-0000000001.log", places[1].offset as usize + 20, 3);
+    disk.flip("journal-0000000001.log", offset as usize + 20, 3);
     let mut book = Book::default();
     let (_, recovery) =
         JournalLog::open(Arc::new(disk), large, |entry, place| book.restore(&entry, place)).expect("it opens");
-    assert_eq!(recovery.damaged_bytes, u64::from(places[1].length));
+    assert_eq!(recovery.damaged_bytes, u64::from(length));
     let known = [0, 1, 2].map(|id| book.look_up(&key(id), &CONTENT) != Ok(Known::New));
     assert_eq!(known, [true, false, true]);
 }

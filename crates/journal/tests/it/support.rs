@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
-use toolbus_journal::{CallKey, Entry, Finish, Start};
+use toolbus_journal::{CallKey, End, Entry, Finish, Start};
 
 pub const CONTENT: [u8; 32] = [1; 32];
 
@@ -11,11 +11,19 @@ pub fn key(id: u64) -> CallKey {
 }
 
 pub fn start(id: u64) -> Start {
-    Start { key: key(id), server: "files".into(), tool: "write".into(), content: CONTENT, attempt: 1, at: 1000 + id }
+    Start {
+        key: key(id),
+        server: "files".into(),
+        tool: "write".into(),
+        content: CONTENT,
+        attempt: 1,
+        at: 1000 + id,
+        safe: false,
+    }
 }
 
 pub fn finish(id: u64) -> Finish {
-    Finish { key: key(id), reply: reply(id), at: 2000 + id }
+    Finish { key: key(id), reply_id: format!("r{id}").into(), reply: reply(id), end: End::Done, at: 2000 + id }
 }
 
 pub fn reply(id: u64) -> Bytes {

@@ -1,6 +1,7 @@
 //! Text to frames. Each direction is read into one flat struct of optional fields: serde can't keep raw bodies inside
 //! an internally tagged enum, and unknown fields fall away by themselves.
 
+use super::look::{self, Answered, Asked, FlatLetter, FlatRow};
 use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
@@ -35,6 +36,9 @@ struct FlatClient<'a> {
     cards: Option<Vec<Object<FlatCard<'a>>>>,
     watch: Option<bool>,
     known: Option<BTreeMap<String, u64>>,
+    peers: Option<Vec<String>>,
+    letters: Option<Vec<Object<FlatLetter>>>,
+    rows_of: Option<String>,
     #[serde(borrow, default, deserialize_with = "present")]
     body: Option<&'a RawValue>,
 }
@@ -105,6 +109,12 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
+        "look" => look::look(Asked {
+            request_id: flat.request_id,
+            peers: flat.peers,
+            letters: flat.letters,
+            rows_of: flat.rows_of,
+        })?,
         "announce" => ClientFrame::Announce(Announce {
             request_id: required(flat.request_id, "announce", "request_id")?,
             cards: cards(flat.cards.ok_or(DecodeError::Missing("announce", "cards"))?)?,
@@ -147,6 +157,10 @@ struct FlatBroker<'a> {
     mailboxes: Option<Vec<Object<FlatMailbox>>>,
     more_mailboxes: Option<u64>,
     set_aside: Option<u64>,
+    peers: Option<Vec<bool>>,
+    letters: Option<Vec<Option<u64>>>,
+    rows: Option<Vec<Object<FlatRow>>>,
+    more: Option<bool>,
     #[serde(borrow)]
     hosts: Option<Vec<Object<FlatHost<'a>>>>,
 }
@@ -227,6 +241,13 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => status(flat)?,
+        "looked" => look::looked(Answered {
+            request_id: flat.request_id,
+            peers: flat.peers,
+            letters: flat.letters,
+            rows: flat.rows,
+            more: flat.more,
+        })?,
         "announced" => BrokerFrame::Announced(Announced {
             request_id: required(flat.request_id, "announced", "request_id")?,
             reason: flat.reason,
@@ -334,13 +355,17 @@ fn ranges(field: Option<Vec<(u64, u64)>>) -> Result<Vec<(u64, u64)>, DecodeError
     Ok(ranges)
 }
 
-fn required(field: Option<String>, frame: &'static str, name: &'static str) -> Result<ByteString, DecodeError> {
+pub(super) fn required(
+    field: Option<String>,
+    frame: &'static str,
+    name: &'static str,
+) -> Result<ByteString, DecodeError> {
     let text = field.ok_or(DecodeError::Missing(frame, name))?;
     check_name(&text).map_err(DecodeError::BadName)?;
     Ok(text.into())
 }
 
-fn name(text: Cow<'_, str>) -> Result<ByteString, DecodeError> {
+pub(super) fn name(text: Cow<'_, str>) -> Result<ByteString, DecodeError> {
     check_name(&text).map_err(DecodeError::BadName)?;
     Ok(ByteString::from(text.into_owned()))
 }

@@ -1,5 +1,6 @@
 //! Frames to text. The small frames go through serde; a message's body is spliced in as it is.
 
+use super::look::{look_text, looked_text};
 use crate::frames::*;
 use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
 use serde::Serialize;
@@ -38,6 +39,7 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
         ClientFrame::Event(event) => event_text(event, "to"),
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
+        ClientFrame::Look(look) => look_text(look),
         ClientFrame::Announce(announce) => announce_text(announce),
         ClientFrame::Hosts(ask) => {
             let known: serde_json::Map<_, _> =
@@ -83,6 +85,7 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
             event_text(event, "from")
         }
         BrokerFrame::Status(status) => status_text(status),
+        BrokerFrame::Looked(looked) => looked_text(looked),
         BrokerFrame::Announced(announced) => announced_text(announced),
         BrokerFrame::Hosts(hosts) => hosts_text(hosts),
         BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),

@@ -3,8 +3,8 @@
 use bytestring::ByteString;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
-    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Limits, MailboxStatus,
-    MsgId, Push, Refusal, Status, Timestamp, Welcome,
+    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Letter, LetterRow, Limits,
+    Look, Looked, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -67,11 +67,23 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("live_event", event(body(r#"{ "progress": 0.50, "total": 1.0 }"#))),
         ("live_event_null", event(Body::null())),
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
+        ("look", look()),
+        ("look_nothing", ClientFrame::Look(Look { request_id: "l-1".into(), ..Look::default() })),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),
         ("hosts_watch", ask_hosts(true, vec![("desktop".into(), 7), ("näme ☃".into(), u64::MAX)])),
     ]
+}
+
+fn look() -> ClientFrame {
+    let letter = |to: &'static str, id: &'static str| Letter { to: to.into(), id: id.into() };
+    ClientFrame::Look(Look {
+        request_id: "l-1".into(),
+        peers: vec!["worker-7#mcp".into(), "näme ☃".into()],
+        letters: vec![letter("desktop", CALL), letter("worker-7#mcp", REPLY)],
+        rows_of: Some("desktop".into()),
+    })
 }
 
 fn announce(cards: Vec<(Option<&'static str>, &str)>) -> ClientFrame {
@@ -194,6 +206,8 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("live_event", BrokerFrame::Event(event)),
         ("status", BrokerFrame::Status(busy_status())),
         ("status_empty", BrokerFrame::Status(idle)),
+        ("looked", BrokerFrame::Looked(looked())),
+        ("looked_nothing", BrokerFrame::Looked(Looked { request_id: "l-1".into(), ..Looked::default() })),
         ("announced", announced(None, None)),
         ("announced_refused", announced(Some("a card of 9000000 bytes"), Some(ErrorCode::CardRefused))),
         ("hosts", BrokerFrame::Hosts(hosts())),
@@ -204,6 +218,24 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
 
 fn announced(reason: Option<&str>, code: Option<ErrorCode>) -> BrokerFrame {
     BrokerFrame::Announced(Announced { request_id: "a-1".into(), reason: reason.map(str::to_owned), code })
+}
+
+fn looked() -> Looked {
+    let row = |id: &'static str, age_ms, attempt, in_flight, deadline_ms| LetterRow {
+        id: id.into(),
+        from: "worker-7#mcp".into(),
+        age_ms,
+        attempt,
+        in_flight,
+        deadline_ms,
+    };
+    Looked {
+        request_id: "l-1".into(),
+        peers: vec![true, false],
+        letters: vec![Some(2), None],
+        rows: vec![row(CALL, 1500, 3, true, Some(28_500)), row("q-2", 0, 0, false, None)],
+        more: true,
+    }
 }
 
 fn hosts() -> Hosts {

@@ -6,8 +6,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
-    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Limits, MailboxStatus,
-    MsgId, Push, Refusal, Status, Timestamp, Welcome, check_name,
+    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Letter, LetterRow, Limits,
+    Look, Looked, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -28,6 +28,7 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => name().prop_map(|role| ClientFrame::ListConnected { role }),
         2 => event().prop_map(ClientFrame::Event),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
+        1 => look().prop_map(ClientFrame::Look),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),
         1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
@@ -55,6 +56,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
+        1 => looked().prop_map(BrokerFrame::Looked),
         1 => announced().prop_map(BrokerFrame::Announced),
         1 => hosts().prop_map(BrokerFrame::Hosts),
         1 => Just(BrokerFrame::HostsChanged),
@@ -102,6 +104,26 @@ fn status() -> impl Strategy<Value = Status> {
         more_mailboxes,
         set_aside,
     })
+}
+
+fn look() -> impl Strategy<Value = Look> {
+    let letter = (name(), name()).prop_map(|(to, id)| Letter { to, id });
+    let parts = (name(), vec(name(), 0..4), vec(letter, 0..4), of(name()));
+    parts.prop_map(|(request_id, peers, letters, rows_of)| Look { request_id, peers, letters, rows_of })
+}
+
+fn looked() -> impl Strategy<Value = Looked> {
+    let row = (name(), name(), any::<(u64, u32, bool)>(), of(any::<u64>()));
+    let row = row.prop_map(|(id, from, (age_ms, attempt, in_flight), deadline_ms)| LetterRow {
+        id,
+        from,
+        age_ms,
+        attempt,
+        in_flight,
+        deadline_ms,
+    });
+    let parts = (name(), vec(any::<bool>(), 0..4), vec(of(any::<u64>()), 0..4), vec(row, 0..4), any::<bool>());
+    parts.prop_map(|(request_id, peers, letters, rows, more)| Looked { request_id, peers, letters, rows, more })
 }
 
 fn announce() -> impl Strategy<Value = Announce> {

@@ -11,6 +11,7 @@ pub use error::{ConfigFailure, ConfigProblem};
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toolbus_identity::{AuthConfig, read_auth};
 use toolbus_policy::{PolicySet, Warning};
 use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
@@ -20,7 +21,7 @@ pub const FILE_NAME: &str = "toolbus.toml";
 /// What `toolbus init` writes.
 pub const TEMPLATE: &str = include_str!("template.toml");
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Config {
     /// The toolbus.toml that was read.
     pub file: Option<PathBuf>,
@@ -38,8 +39,43 @@ pub struct Config {
     pub policy: PolicySet,
     /// Which definitions of tools count as approved.
     pub pin: PinMode,
+    /// How long a call goes on whose caller is not connected any more; none means until its deadline.
+    pub caller_grace: Option<Duration>,
+    pub journal: JournalSettings,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
+}
+
+/// How much a host remembers of the calls that it answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalSettings {
+    pub keep: Duration,
+    pub max_size: u64,
+}
+
+impl Default for JournalSettings {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(24 * 3600), max_size: 1 << 30 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            file: None,
+            listen: None,
+            data: None,
+            shared_token_file: None,
+            auth: AuthConfig::default(),
+            name: None,
+            servers: Vec::new(),
+            policy: PolicySet::default(),
+            pin: PinMode::default(),
+            caller_grace: Some(Duration::from_secs(120)),
+            journal: JournalSettings::default(),
+            warnings: Vec::new(),
+        }
+    }
 }
 
 impl Config {

@@ -1,14 +1,34 @@
 //! toolbus.toml from its text. Every key is known or refused, with its place in the file.
 
 use super::error::{ConfigProblem, Position};
-use super::{Config, LocalBroker};
+use super::{Config, JournalSettings, LocalBroker};
+use crate::commands::parse_duration;
 use crate::nearest::nearest;
+use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use toolbus_policy::PolicySet;
+use toolbus_policy::{PolicySet, parse_size};
 use toolbus_upstream::{PinMode, read_toml_servers};
 
-const KEYS: [&str; 9] = ["listen", "data", "shared_token_file", "name", "servers", "roles", "limits", "auth", "pin"];
+const KEYS: [&str; 11] = [
+    "listen",
+    "data",
+    "shared_token_file",
+    "name",
+    "servers",
+    "roles",
+    "limits",
+    "auth",
+    "pin",
+    "caller_grace",
+    "journal",
+];
+const JOURNAL_KEYS: [&str; 2] = ["keep", "max_size"];
+const TIME: &str = "a time such as \"30s\", \"5m\" or \"24h\"";
+const GRACE: &str = "a time such as \"30s\" or \"2m\", or \"off\"";
+const SIZE: &str = "a size of at least 16MiB, such as \"256MiB\" or \"1GiB\"";
+/// Less would be a few large answers.
+const SMALLEST_JOURNAL: u64 = 16 << 20;
 const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -24,6 +44,8 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
             "shared_token_file" => config.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "pin" => config.pin = reader.pin(value)?,
+            "caller_grace" => config.caller_grace = reader.grace(value)?,
+            "journal" => config.journal = reader.journal(value)?,
             // Below and elsewhere, by those who know what a server is, and what a rule.
             "servers" | "roles" | "limits" | "auth" => {}
             _ => return Err(reader.unknown(key, &KEYS)),
@@ -97,6 +119,34 @@ impl Reader<'_> {
     fn pin(&self, value: &Value<'_>) -> Result<PinMode, ConfigProblem> {
         let mode = value.get_ref().as_str().and_then(PinMode::parse);
         mode.ok_or_else(|| self.wrong("pin", value, PinMode::EXPECTED))
+    }
+
+    fn grace(&self, value: &Value<'_>) -> Result<Option<Duration>, ConfigProblem> {
+        match value.get_ref().as_str() {
+            Some("off") => Ok(None),
+            _ => self.time("caller_grace", value, GRACE).map(Some),
+        }
+    }
+
+    fn journal(&self, value: &Value<'_>) -> Result<JournalSettings, ConfigProblem> {
+        let table = value.get_ref().as_table().ok_or_else(|| self.wrong("journal", value, "a table"))?;
+        let mut journal = JournalSettings::default();
+        for (key, value) in table {
+            match &**key.get_ref() {
+                "keep" => journal.keep = self.time("journal.keep", value, TIME)?,
+                "max_size" => {
+                    let size = value.get_ref().as_str().and_then(parse_size).filter(|size| *size >= SMALLEST_JOURNAL);
+                    journal.max_size = size.ok_or_else(|| self.wrong("journal.max_size", value, SIZE))?;
+                }
+                _ => return Err(self.unknown(key, &JOURNAL_KEYS)),
+            }
+        }
+        Ok(journal)
+    }
+
+    fn time(&self, key: &str, value: &Value<'_>, expected: &'static str) -> Result<Duration, ConfigProblem> {
+        let time = value.get_ref().as_str().and_then(|text| parse_duration(text).ok());
+        time.filter(|time| !time.is_zero()).ok_or_else(|| self.wrong(key, value, expected))
     }
 
     fn text<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<&'v str, ConfigProblem> {
@@ -173,7 +223,32 @@ mod tests {
         check(
             "zzz = 1",
             "line 1, column 1: unknown key \"zzz\" / known keys: listen, data, shared_token_file, name, servers, roles, limits, auth, \
-             pin",
+             pin, caller_grace, journal",
         );
+        check(
+            "caller_grace = 'soon'",
+            "line 1, column 16: caller_grace has to be a time such as \"30s\" or \"2m\", or \"off\" / correct the value",
+        );
+        check("[journal]\nkep = '1h'", "line 2, column 1: unknown key \"kep\" / did you mean keep?");
+        check(
+            "[journal]\nkeep = 5",
+            "line 2, column 8: journal.keep has to be a time such as \"30s\", \"5m\" or \"24h\" / correct the value",
+        );
+        check(
+            "[journal]\nmax_size = '1KiB'",
+            "line 2, column 12: journal.max_size has to be a size of at least 16MiB, such as \"256MiB\" or \"1GiB\" / correct \
+             the value",
+        );
+    }
+
+    #[test]
+    fn what_a_host_keeps_of_calls_is_said_beside_its_servers() {
+        let usual = read("", &|_| None).expect("nothing is fine");
+        assert_eq!(usual.caller_grace, Some(Duration::from_secs(120)));
+        assert_eq!(usual.journal, JournalSettings { keep: Duration::from_secs(24 * 3600), max_size: 1 << 30 });
+        let text = "caller_grace = 'off'\n[journal]\nkeep = '2h'\nmax_size = '64MiB'";
+        let config = read(text, &|_| None).expect("a configuration");
+        assert_eq!(config.caller_grace, None);
+        assert_eq!(config.journal, JournalSettings { keep: Duration::from_secs(7200), max_size: 64 << 20 });
     }
 }

@@ -1,12 +1,14 @@
 //! Which servers a host runs, and how: read from the ecosystem's `mcpServers` JSON or from `[servers.NAME]` in
 //! toolbus.toml. Both end in the same [`ServerConfig`].
 
+mod call_settings;
 mod error;
 mod expand;
 mod json;
 mod settings;
 mod toml;
 
+pub use call_settings::{CallSettings, Join, Offline, Replay, TripSettings};
 pub use error::{ConfigError, Position};
 pub use expand::Environment;
 pub use json::read_mcp_servers_json;
@@ -45,6 +47,7 @@ pub struct ServerConfig {
     pub secrets: SecretSettings,
     /// Overrides what the host does about changed tools.
     pub pin: Option<PinMode>,
+    pub calls: CallSettings,
 }
 
 #[derive(Clone, PartialEq)]
@@ -114,6 +117,7 @@ impl ServerConfig {
             era: None,
             secrets: SecretSettings::default(),
             pin: None,
+            calls: CallSettings::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! From a tree of values, which both file formats can be read into, to a [`ServerConfig`].
 
+use super::call_settings::CallSettings;
 use super::error::{ConfigError, Position};
 use super::expand::{Environment, ExpandError, Met, expand};
 use super::{PinMode, ServerConfig, SessionMode, TransportConfig};
@@ -32,6 +33,17 @@ pub(super) const KEYS: &[&str] = &[
     "secret_ttl",
     "redact_results",
     "pin",
+    "replay",
+    "tool_replay",
+    "trust_hints",
+    "join",
+    "tool_join",
+    "join_window",
+    "offline",
+    "tool_offline",
+    "trip_after",
+    "trip_window",
+    "trip_pause",
 ];
 
 /// Where a value may be one that is fetched.
@@ -135,6 +147,7 @@ impl<'a> Settings<'a> {
             let key = format!("tool_timeouts.{tool}");
             config.tool_timeouts.insert(tool, self.to_duration(&key, &node)?);
         }
+        config.calls = CallSettings::read(&mut self)?;
         config.secrets = self.secrets()?;
         let left = self.table.into_iter().map(|(key, node)| (key, node.position)).collect();
         Ok((config, left))
@@ -238,7 +251,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn flag(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
+    pub fn flag(&mut self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.take(key) {
             None => Ok(None),
             Some(Node { value: Value::Flag(flag), .. }) => Ok(Some(flag)),
@@ -246,7 +259,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn count(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
+    pub fn count(&mut self, key: &str) -> Result<Option<usize>, ConfigError> {
         match self.take(key) {
             None => Ok(None),
             Some(Node { value: Value::Number(number), .. }) if number >= 1.0 && number.fract() == 0.0 => {
@@ -256,7 +269,25 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn choice<T: Default>(
+    /// A word for each of a table's names.
+    pub fn choices<T>(
+        &mut self,
+        key: &str,
+        expected: &'static str,
+        pick: impl Fn(&str) -> Option<T>,
+    ) -> Result<BTreeMap<String, T>, ConfigError> {
+        let table = self.table_of(key)?;
+        let picked = |(name, node): (String, Node)| {
+            let word = if let Value::Text(word) = &node.value { pick(word) } else { None };
+            match word {
+                Some(word) => Ok((name, word)),
+                None => Err(self.wrong(&format!("{key}.{name}"), expected, node.position)),
+            }
+        };
+        table.into_iter().map(picked).collect()
+    }
+
+    pub fn choice<T: Default>(
         &mut self,
         key: &str,
         expected: &'static str,
@@ -271,7 +302,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn duration(&mut self, key: &str) -> Result<Option<Duration>, ConfigError> {
+    pub fn duration(&mut self, key: &str) -> Result<Option<Duration>, ConfigError> {
         self.take(key).map(|node| self.to_duration(key, &node)).transpose()
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 use toolbus_mcp::Era;
 use toolbus_upstream::{
-    ConfigError, ServersRead, SessionMode, TransportConfig, read_mcp_servers_json, read_toml_servers,
+    CallSettings, ConfigError, Join, Offline, Replay, ServersRead, SessionMode, TransportConfig, TripSettings,
+    read_mcp_servers_json, read_toml_servers,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -75,6 +76,71 @@ fn our_own_settings_are_read_from_both_formats() {
     assert_eq!(server.timeout_of("slow"), Some(Duration::from_secs(300)));
     assert_eq!(server.timeout_of("quick.one"), Some(Duration::from_millis(500)));
     assert_eq!(server.timeout_of("other"), Some(Duration::from_secs(90)));
+}
+
+#[test]
+fn what_may_happen_to_calls_is_read_from_both_formats() {
+    let from_toml = toml(
+        r#"
+        [servers.a]
+        command = "x"
+        replay = "safe"
+        tool_replay = { pay = "never" }
+        trust_hints = true
+        join = "always"
+        tool_join = { pay = "gone", "read.one" = "never" }
+        join_window = "1m"
+        offline = "fail"
+        tool_offline = { read = "wait" }
+        trip_after = 3
+        trip_window = "10s"
+        trip_pause = 5
+        "#,
+    );
+    let from_json = json(
+        r#"{"mcpServers": {"a": {"command": "x", "replay": "safe", "tool_replay": {"pay": "never"}, "trust_hints": true,
+            "join": "always", "tool_join": {"pay": "gone", "read.one": "never"}, "join_window": 60, "offline": "fail",
+            "tool_offline": {"read": "wait"}, "trip_after": 3, "trip_window": 10, "trip_pause": "5s"}}}"#,
+    );
+    let server = from_toml.expect("TOML").servers.remove(0);
+    assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
+    let calls = &server.calls;
+    assert_eq!(
+        (calls.replay, calls.replay_of("pay"), calls.replay_of("other")),
+        (Replay::Safe, Some(Replay::Never), None)
+    );
+    assert_eq!(
+        [calls.join_of("pay"), calls.join_of("read.one"), calls.join_of("x")],
+        [Join::Gone, Join::Never, Join::Always]
+    );
+    assert_eq!((calls.offline, calls.tool_offline["read"]), (Offline::Fail, Offline::Wait));
+    let (window, pause) = (Duration::from_secs(10), Duration::from_secs(5));
+    assert_eq!(calls.trip, TripSettings { after: 3, window, pause });
+    let usual = toml("[servers.a]\ncommand = 'x'").expect("TOML").servers.remove(0).calls;
+    assert_eq!(usual, CallSettings::default());
+    assert_eq!((usual.replay, usual.join, usual.trust_hints), (Replay::Never, Join::Gone, false));
+}
+
+#[test]
+fn a_word_that_no_call_setting_has_is_refused_with_its_place() {
+    let wrong = |line: &str, message: &str| {
+        check(
+            toml(&format!("[servers.a]\ncommand = 'x'\n{line}")),
+            &format!("server \"a\": {message}"),
+            "correct the value",
+        );
+    };
+    wrong("replay = 'yes'", "replay has to be \"never\" or \"safe\" (line 3, column 1)");
+    wrong("tool_replay = { pay = true }", "tool_replay.pay has to be \"never\" or \"safe\" (line 3, column 17)");
+    wrong("tool_replay = 'safe'", "tool_replay has to be an object (line 3, column 1)");
+    wrong("join = 'gon'", "join has to be \"gone\", \"always\" or \"never\" (line 3, column 1)");
+    wrong("offline = 1", "offline has to be \"wait\" or \"fail\" (line 3, column 1)");
+    wrong("trip_after = 0", "trip_after has to be a whole number from 1 on (line 3, column 1)");
+    check(
+        toml("[servers.a]\ncommand = 'x'\nreplays = 'safe'"),
+        "server \"a\": unknown key \"replays\" (line 3, column 1)",
+        "did you mean `replay`?",
+    );
 }
 
 #[test]
@@ -155,7 +221,9 @@ fn toml_that_can_not_be_meant_is_refused_with_its_place() {
         toml("[servers.a]\ncommand = \"x\"\n  comand_args = 1\nmax-sessions = 3\n"),
         "server \"a\": unknown key \"comand_args\" (line 3, column 3)",
         "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
-         max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin",
+         max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, \
+         replay, tool_replay, trust_hints, join, tool_join, join_window, offline, tool_offline, trip_after, trip_window, \
+         trip_pause",
     );
     check(
         toml("[servers.a]\ncommand = \"x\"\nmax-sessions = 3\n"),

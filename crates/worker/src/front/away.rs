@@ -1,16 +1,21 @@
-//! A call that waits for an absent host says so: at once and then every few seconds, as progress of the call.
+//! A call that waits for an absent host says so: at once and then every few seconds, as progress of the call. One that is
+//! not to wait finds out here that its host has left.
 
-use crate::bus::Hosts;
+use crate::bus::{Bus, Hosts};
 use crate::view::Upstream;
 use serde_json::value::RawValue;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_mcp::{Message, Notification, Raw, raw};
 
 pub struct AwayWatch {
+    bus: Arc<dyn Bus>,
     hosts: watch::Receiver<Hosts>,
     host: String,
+    /// The call's id on the bus.
+    call: String,
     /// Without a token nobody wants to hear of it.
     token: Option<Raw>,
     every: Duration,
@@ -19,17 +24,14 @@ pub struct AwayWatch {
 }
 
 impl AwayWatch {
-    pub fn new(hosts: watch::Receiver<Hosts>, upstream: &Upstream, token: Option<Raw>, every: Duration) -> Self {
-        Self { hosts, host: upstream.host.clone(), token, every, next: None, told: 0 }
+    pub fn new(bus: Arc<dyn Bus>, upstream: &Upstream, call: &str, token: Option<Raw>, every: Duration) -> Self {
+        let (host, call) = (upstream.host.clone(), call.to_owned());
+        Self { hosts: bus.hosts(), bus, host, call, token, every, next: None, told: 0 }
     }
 
     /// Since when the host is away, right now.
     pub fn away_since(&self) -> Option<u64> {
-        let hosts = self.hosts.borrow();
-        match hosts.iter().find(|host| host.name == self.host) {
-            Some(host) => host.away_since_ms,
-            None => Some(0),
-        }
+        away_since(&self.hosts, &self.host)
     }
 
     /// The next thing to tell. Ends only while the host is away and somebody wants to hear of it.
@@ -48,19 +50,21 @@ impl AwayWatch {
             let at = *self.next.get_or_insert_with(Instant::now);
             tokio::select! {
                 () = tokio::time::sleep_until(at) => {
+                    let ahead = self.bus.ahead(&self.host, &self.call).await;
                     self.next = Some(at + self.every);
-                    return self.progress(&token, since);
+                    return self.progress(&token, since, ahead);
                 }
                 Ok(()) = self.hosts.changed() => {}
             }
         }
     }
 
-    fn progress(&mut self, token: &RawValue, since: u64) -> Message {
+    fn progress(&mut self, token: &RawValue, since: u64, ahead: Option<u64>) -> Message {
         // Small steps, so that the server's own progress is not behind when it comes.
         let progress = f64::from(self.told) / 10_000.0;
         self.told += 1;
-        let message = format!("queued: host {} is away since {}", self.host, when(since));
+        let position = ahead.map_or(String::new(), |ahead| format!(", position {}", ahead + 1));
+        let message = format!("queued: host {} is away since {}{position}", self.host, when(since));
         let progress = if self.told == 1 { raw(&0) } else { raw(&progress) };
         let params = format!(
             r#"{{"progressToken":{},"progress":{},"message":{}}}"#,
@@ -71,6 +75,40 @@ impl AwayWatch {
         let params = RawValue::from_string(params).expect("three members make an object");
         Notification { method: "notifications/progress".into(), params: Some(params) }.into()
     }
+}
+
+/// Tells when the host of a call that is not to wait has left.
+pub struct Departures {
+    hosts: watch::Receiver<Hosts>,
+    host: String,
+    was_away: bool,
+}
+
+impl Departures {
+    pub fn new(hosts: watch::Receiver<Hosts>, upstream: &Upstream) -> Self {
+        Self { hosts, host: upstream.host.clone(), was_away: false }
+    }
+
+    /// Resolves once for each time that the host is away.
+    pub async fn next(&mut self) {
+        loop {
+            self.hosts.mark_unchanged();
+            let is_away = away_since(&self.hosts, &self.host).is_some();
+            if is_away && !std::mem::replace(&mut self.was_away, is_away) {
+                return;
+            }
+            self.was_away = is_away;
+            if self.hosts.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+/// Since when that host is away, if it is. One that is not known was never there.
+pub fn away_since(hosts: &watch::Receiver<Hosts>, host: &str) -> Option<u64> {
+    let hosts = hosts.borrow();
+    hosts.iter().find(|entry| entry.name == host).map_or(Some(0), |entry| entry.away_since_ms)
 }
 
 /// A time for people.

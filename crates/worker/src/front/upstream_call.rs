@@ -1,6 +1,6 @@
 //! A request that one server answers: what it says meanwhile goes to the client in order, then its answer.
 
-use super::away::{AwayWatch, when};
+use super::away::{AwayWatch, Departures, away_since, when};
 use super::call::Step;
 use super::{Front, Target, body};
 use crate::bus::{BusCall, BusItem};
@@ -23,6 +23,9 @@ pub struct UpstreamCall {
     era: Era,
     limit: Duration,
     purpose: Purpose,
+    /// For a call that is not to wait for an absent host.
+    departures: Option<Departures>,
+    taken_back: bool,
 }
 
 /// What the front itself has to see of the answer.
@@ -52,6 +55,12 @@ impl UpstreamCall {
             Purpose::Listen { .. } => options.listen_deadline,
             _ => options.call_deadline,
         };
+        let hosts = front.worker.hosts();
+        let departures = front.is_hasty(upstream, purpose, (method, params.as_ref()));
+        if departures && let Some(since) = away_since(&hosts, &upstream.host) {
+            return Err(error::host_offline(&upstream.host, &when(since)));
+        }
+        let departures = departures.then(|| Departures::new(hosts, upstream));
         let token = meta::get(params.as_deref(), meta::PROGRESS_TOKEN);
         let rpc = Rpc {
             server: upstream.server().to_owned(),
@@ -70,8 +79,8 @@ impl UpstreamCall {
             let bus_id = call.id().to_owned();
             flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id, era });
         }
-        let away = AwayWatch::new(front.worker.hosts(), upstream, token, options.away_progress);
-        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose })
+        let away = AwayWatch::new(Arc::clone(&front.worker.bus), upstream, call.id(), token, options.away_progress);
+        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose, departures, taken_back: false })
     }
 
     pub async fn step(&mut self, front: &Arc<Front>, id: &Id) -> Step {
@@ -79,7 +88,11 @@ impl UpstreamCall {
             let item = tokio::select! {
                 biased;
                 item = self.call.next() => item,
-                news = self.away.news() => return Step::Message(news),
+                news = self.away.news(), if self.departures.is_none() => return Step::Message(news),
+                () = departure(&mut self.departures) => {
+                    self.take_back(front).await;
+                    continue;
+                }
             };
             match item {
                 BusItem::Event(event) => {
@@ -89,6 +102,14 @@ impl UpstreamCall {
                 }
                 BusItem::Reply(reply) => return self.reply(front, id, reply),
             }
+        }
+    }
+
+    /// The host has left. What never reached it is taken back; what did may have begun, and its answer is waited for.
+    async fn take_back(&mut self, front: &Front) {
+        if front.worker.bus.is_untouched(&self.upstream.host, self.call.id()).await {
+            self.taken_back = true;
+            self.call.take_back();
         }
     }
 
@@ -131,11 +152,17 @@ impl UpstreamCall {
         let outcome = match reply {
             Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
+                // It reached its host after all, which came back at that moment.
+                Ok(Ok(HostReply::Cancelled)) if self.taken_back => error::gone_and_back(&self.upstream.host).into(),
                 Ok(Ok(HostReply::Cancelled)) => return Step::Nothing,
                 Ok(Ok(HostReply::Task(task))) => return Step::Done(Outcome::Result(raw(&task))),
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },
+            Err(error) if self.taken_back && error.code() == Some(ErrorCode::Cancelled) => {
+                let since = self.away.away_since().unwrap_or_default();
+                error::host_offline(&self.upstream.host, &when(since)).into()
+            }
             // It was taken back before the host had it.
             Err(error) if error.code() == Some(ErrorCode::Cancelled) => return Step::Nothing,
             Err(error) => self.failure(id, &error),
@@ -171,6 +198,13 @@ impl UpstreamCall {
     }
 }
 
+async fn departure(departures: &mut Option<Departures>) {
+    match departures {
+        Some(departures) => departures.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 /// Puts the client's own id of the listening into what comes of it.
@@ -198,6 +232,17 @@ fn task_of(result: &Raw) -> Option<String> {
 }
 
 impl Front {
+    /// Whether a request is refused while its host is away: by the worker's options, or because the tool's card says so.
+    fn is_hasty(&self, upstream: &Upstream, purpose: Purpose, (method, params): (&str, Option<&Raw>)) -> bool {
+        if matches!(purpose, Purpose::Initialize | Purpose::Listen { .. }) {
+            return false;
+        }
+        let fail_fast = &upstream.card().fail_fast;
+        let named = || Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("name"));
+        let by_card = || method == "tools/call" && fail_fast.applies_to(named().as_deref());
+        self.worker.options.fail_fast || (!fail_fast.is_empty() && by_card())
+    }
+
     /// What a host says, in the client's terms.
     pub(super) async fn translate(self: &Arc<Self>, host: &str, era: Era, event: HostEvent) -> Option<Message> {
         match event {

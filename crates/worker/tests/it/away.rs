@@ -2,7 +2,7 @@
 
 use crate::support::bus::{FakeBus, echo};
 use crate::support::stdio::StdioClient;
-use crate::support::{away, host, initialize, modern, request, server};
+use crate::support::{away, eventually, host, initialize, modern, request, server};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,7 @@ async fn a_call_waits_for_its_host_and_says_so() {
         last = progress;
         let message = told["params"]["message"].as_str().unwrap();
         assert!(message.starts_with("queued: host attic is away since 2026-"), "{message}");
+        assert!(message.ends_with(", position 1"), "{message}");
     }
     bus.set_hosts(vec![host("attic", vec![server("files", &["read", "write"])])]);
     let call = bus.next_call().await;
@@ -71,6 +72,87 @@ async fn a_call_waits_for_its_host_and_says_so() {
         }
     };
     assert_eq!(answer["result"], json!({"here": true}));
+}
+
+#[tokio::test]
+async fn a_waiting_call_is_told_its_position_anew_with_each_message() {
+    let bus = absent();
+    let options = WorkerOptions { away_progress: Duration::from_millis(20), ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    for id in [1, 2] {
+        client.send(&modern(id, "tools/call", json!({"name": "read", "_meta": {"progressToken": id}}))).await;
+    }
+    let position = async |client: &mut StdioClient, position: u32| loop {
+        let told = client.next().await;
+        let message = told["params"]["message"].as_str().unwrap();
+        if told["params"]["progressToken"] == 2 && message.ends_with(&format!(", position {position}")) {
+            return;
+        }
+    };
+    position(&mut client, 2).await;
+    bus.forget_first_waiting();
+    position(&mut client, 1).await;
+}
+
+fn code(answer: &serde_json::Value) -> &str {
+    answer["error"]["data"]["code"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_wait_refuses_calls_to_an_absent_host_without_sending_them() {
+    let bus = absent();
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
+    let answer = client.next().await;
+    assert_eq!((&answer["id"], code(&answer)), (&json!(1), "TB0427"));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("attic"), "{answer}");
+    assert_eq!(bus.waiting(), 0, "nothing was sent");
+    client.send(&modern(2, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read", "what is on the card is still shown");
+}
+
+#[tokio::test]
+async fn a_tool_whose_card_says_so_is_refused_while_others_wait() {
+    let mut files = server("files", &["read", "write"]);
+    files.fail_fast.tools = vec!["write".into()];
+    let bus = FakeBus::new(vec![away(host("attic", vec![files]))]);
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern(1, "tools/call", json!({"name": "write"}))).await;
+    assert_eq!(code(&client.next().await), "TB0427");
+    client.send(&modern(2, "tools/call", json!({"name": "read", "_meta": {"progressToken": 2}}))).await;
+    assert_eq!(client.next().await["method"], "notifications/progress");
+    assert_eq!(bus.waiting(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_to_wait_is_taken_back_when_its_host_leaves_before_it_had_it() {
+    let there = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![there()]);
+    bus.lose("attic");
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    eventually("the call waits", || bus.waiting() == 1).await;
+    bus.set_hosts(vec![away(there())]);
+    let answer = client.next().await;
+    assert_eq!((&answer["id"], code(&answer)), (&json!(1), "TB0427"));
+    assert_eq!(bus.taken_back().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_reached_its_host_is_waited_for_although_it_was_not_to_wait() {
+    let there = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![there()]);
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    let call = bus.next_call().await;
+    bus.set_hosts(vec![away(there())]);
+    bus.set_hosts(vec![there()]);
+    call.reply(json!({"here": true})).await;
+    assert_eq!(client.next().await["result"], json!({"here": true}));
+    assert!(bus.taken_back().is_empty());
 }
 
 #[tokio::test]

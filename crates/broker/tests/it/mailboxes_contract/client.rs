@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use toolbus_engine::{
-    Command, ConnId, Delivery, Mailboxes, Message, Outbox, Outgoing, Peer, Purpose, Refusal, Rights, StatusView,
+    Command, ConnId, Delivery, Look, LookView, Mailboxes, Message, Outbox, Outgoing, Peer, Purpose, Refusal, Rights,
+    StatusView,
 };
 use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
@@ -112,6 +113,14 @@ impl<M: Mailboxes> Client<M> {
     }
 
     /// The next that arrives, which has to be of some sort.
+    pub fn look(&self, look: Look) -> LookView {
+        self.submit(Command::Look { request_id: "look".into(), look: Box::new(look) });
+        self.find("what was looked at", |outgoing| match outgoing {
+            Outgoing::Looked { view, .. } => Some((**view).clone()),
+            _ => None,
+        })
+    }
+
     pub fn expect<T>(&self, what: &str, take: impl FnOnce(&Outgoing) -> Option<T>) -> T {
         let outgoing = self.next();
         take(&outgoing).unwrap_or_else(|| panic!("expected {what}, got {outgoing:?}"))

@@ -3,7 +3,7 @@
 use super::client::delivery;
 use super::{Client, Factory, Limits};
 use bytes::Bytes;
-use toolbus_engine::{Command, Mailboxes, Outgoing, Peer, Refusal, Rights};
+use toolbus_engine::{Command, LetterAt, Look, LookView, Mailboxes, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
     Command::Cancel { to: to.into(), correlation_id: "work".into() }
@@ -157,6 +157,57 @@ pub fn the_status_counts_what_waits_and_what_is_on_its_way(factory: &impl Factor
         view.connections.iter().map(|connection| (&*connection.agent.name, connection.subscribed)).collect();
     assert_eq!(names, [("observer", false), ("busy", true)]);
     assert_eq!((view.more_mailboxes, view.set_aside), (0, 0));
+}
+
+/// A look at two peers, two messages and a mailbox.
+fn all_around() -> Look {
+    let letter = |id: &str| LetterAt { to: "busy".into(), id: id.into() };
+    Look {
+        peers: vec!["busy".into(), "away".into()],
+        letters: vec![letter("m-2"), letter("other's")],
+        rows_of: Some("busy".into()),
+    }
+}
+
+fn rows(view: &LookView) -> Vec<(&str, u32, bool)> {
+    view.rows.iter().map(|row| (&*row.id, row.attempt, row.in_flight)).collect()
+}
+
+pub fn a_look_shows_who_is_there_and_where_messages_stand(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits { window_messages: 2, ..Limits::default() });
+    let (sender, other) = (Client::subscribed(&mailboxes, "sender"), Client::attach(&mailboxes, "other"));
+    for n in 0..3 {
+        let dated = delivery("busy", &format!("m-{n}"), n);
+        sender.deliver_safely(toolbus_engine::Delivery { deadline_ms: Some(600_000), ..dated });
+    }
+    let dated = delivery("busy", "other's", 1);
+    other.deliver_safely(toolbus_engine::Delivery { deadline_ms: Some(600_000), ..dated });
+    let view = sender.look(all_around());
+    assert_eq!((view.peers, view.letters), (vec![false, false], vec![Some(2), None]));
+    let busy = Client::subscribed(&mailboxes, "busy");
+    busy.expect_message("m-0", 1);
+    busy.expect_message("m-1", 1);
+    let view = sender.look(all_around());
+    assert_eq!((&view.peers[..], &view.letters[..]), (&[true, false][..], &[Some(2), None][..]));
+    assert_eq!(rows(&view), [("m-0", 1, true), ("m-1", 1, true), ("m-2", 0, false), ("other's", 0, false)]);
+    assert!(!view.more);
+    assert!(view.rows.iter().all(|row| row.deadline_ms.is_some_and(|left| left <= 600_000)));
+    busy.ack_safely("m-0");
+    assert_eq!(sender.look(all_around()).letters, [Some(1), None]);
+}
+
+pub fn a_look_shows_what_outlived_the_mailboxes(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let sender = Client::subscribed(&mailboxes, "sender");
+    for n in 0..3 {
+        let dated = delivery("busy", &format!("m-{n}"), n);
+        sender.deliver_safely(toolbus_engine::Delivery { deadline_ms: Some(600_000), ..dated });
+    }
+    drop((sender, mailboxes));
+    let mailboxes = factory.open(Limits::default());
+    let view = Client::attach(&mailboxes, "sender").look(all_around());
+    assert_eq!(view.letters, [Some(2), None]);
+    assert_eq!(rows(&view), [("m-0", 0, false), ("m-1", 0, false), ("m-2", 0, false)]);
 }
 
 pub fn mailboxes_with_nothing_to_do_are_not_congested(factory: &impl Factory) {

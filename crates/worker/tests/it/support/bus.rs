@@ -9,7 +9,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
-use toolbus_protocol::Body;
+use toolbus_protocol::{Body, ErrorCode};
 use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
 
 pub struct FakeBus {
@@ -19,6 +19,9 @@ pub struct FakeBus {
     sent: Mutex<Vec<(String, HostRequest)>>,
     sent_more: Notify,
     sessions: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
+    /// Ids of calls that were taken back.
+    taken_back: Arc<Mutex<Vec<String>>>,
+    lost: Mutex<Vec<String>>,
     last: Mutex<u64>,
 }
 
@@ -40,6 +43,8 @@ impl FakeBus {
             sent: Mutex::default(),
             sent_more: Notify::new(),
             sessions: Mutex::default(),
+            taken_back: Arc::default(),
+            lost: Mutex::default(),
             last: Mutex::default(),
         })
     }
@@ -84,6 +89,25 @@ impl FakeBus {
         .await
     }
 
+    /// How many calls wait for their host.
+    pub fn waiting(&self) -> usize {
+        self.waiting.lock().unwrap().len()
+    }
+
+    /// The first of the calls that wait makes room; its caller hears nothing of it.
+    pub fn forget_first_waiting(&self) {
+        self.waiting.lock().unwrap().remove(0);
+    }
+
+    pub fn taken_back(&self) -> Vec<String> {
+        self.taken_back.lock().unwrap().clone()
+    }
+
+    /// Keeps what comes for that host although it looks as if it were there: it has left at this moment.
+    pub fn lose(&self, host: &str) {
+        self.lost.lock().unwrap().push(host.into());
+    }
+
     pub fn all_sent(&self) -> Vec<(String, HostRequest)> {
         self.sent.lock().unwrap().clone()
     }
@@ -96,7 +120,8 @@ impl FakeBus {
 
     fn route(&self, call: HostCall) {
         let hosts = self.hosts.borrow().clone();
-        let is_there = hosts.iter().any(|host| host.name == call.host && host.away_since_ms.is_none());
+        let lost = self.lost.lock().unwrap().contains(&call.host);
+        let is_there = !lost && hosts.iter().any(|host| host.name == call.host && host.away_since_ms.is_none());
         match is_there {
             true => self.calls.0.try_send(call).unwrap_or_else(|_| panic!("too many calls")),
             false => self.waiting.lock().unwrap().push(call),
@@ -156,8 +181,17 @@ impl Bus for FakeBus {
             format!("bus-{last}")
         };
         let (items, arriving) = mpsc::channel(1000);
-        self.route(HostCall { id: id.clone(), host: host.into(), rpc, items });
-        let call = FakeCall { id, arriving, limit, until: Instant::now() + limit };
+        let taken_back = Arc::clone(&self.taken_back);
+        // The far end alone says whether the call is still wanted.
+        let call = FakeCall {
+            id: id.clone(),
+            items: items.downgrade(),
+            taken_back,
+            arriving,
+            limit,
+            until: Instant::now() + limit,
+        };
+        self.route(HostCall { id, host: host.into(), rpc, items });
         Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
     }
 
@@ -165,6 +199,17 @@ impl Bus for FakeBus {
         self.sent.lock().unwrap().push((host.into(), parse(&body)));
         self.sent_more.notify_waiters();
         Box::pin(async { Ok(()) })
+    }
+
+    fn ahead<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        let waiting = self.waiting.lock().unwrap();
+        let place = waiting.iter().filter(|waiting| waiting.host == host).position(|waiting| waiting.id == call);
+        Box::pin(async move { place.map(|place| place as u64) })
+    }
+
+    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        let ahead = self.ahead(host, call);
+        Box::pin(async { ahead.await.is_some() })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {
@@ -180,6 +225,8 @@ impl Bus for FakeBus {
 
 struct FakeCall {
     id: String,
+    items: mpsc::WeakSender<BusItem>,
+    taken_back: Arc<Mutex<Vec<String>>>,
     arriving: mpsc::Receiver<BusItem>,
     limit: Duration,
     until: Instant,
@@ -188,6 +235,13 @@ struct FakeCall {
 impl BusCall for FakeCall {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn take_back(&mut self) {
+        self.taken_back.lock().unwrap().push(self.id.clone());
+        let reason = "taken back".to_owned();
+        let cancelled = BrokerError::Rejected { code: Some(ErrorCode::Cancelled), reason, id: None };
+        self.items.upgrade().into_iter().for_each(|items| drop(items.try_send(BusItem::Reply(Err(cancelled.clone())))));
     }
 
     fn next(&mut self) -> BoxFuture<'_, BusItem> {

@@ -1,0 +1,50 @@
+//! What a client can ask the broker about this moment: everything at once, or single peers, messages and mailboxes.
+
+use crate::client::BrokerClient;
+use crate::error::{BrokerError, BrokerResult};
+use tokio::sync::oneshot;
+use toolbus_protocol::{ClientFrame, Look, Looked, MAX_LOOKED_AT, MsgId, Status};
+
+impl BrokerClient {
+    /// Who is connected and what waits where.
+    pub async fn status(&self) -> BrokerResult<Status> {
+        self.check_answers("tell its status")?;
+        let request_id = MsgId::new().into_inner();
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            if session.is_connected() {
+                session.asked.statuses.insert(request_id.clone(), sender);
+                session.send(ClientFrame::Status { request_id });
+            }
+        });
+        self.await_answer(answer).await?
+    }
+
+    /// Whether peers are connected, how far messages are from their turn, what waits in a mailbox. Of peers and of letters
+    /// at most [`MAX_LOOKED_AT`] at a time. The request's id is filled in here. A broker of version 2 that does not know
+    /// the question yet never answers it: the wait ends with [`crate::ClientOptions::receipt_timeout`].
+    pub async fn look(&self, look: Look) -> BrokerResult<Looked> {
+        self.check_answers("let its clients look")?;
+        if look.peers.len().max(look.letters.len()) > MAX_LOOKED_AT {
+            let reason = format!("a look at more than {MAX_LOOKED_AT} at a time");
+            return Err(BrokerError::Rejected { code: None, reason, id: None });
+        }
+        let request_id = MsgId::new().into_inner();
+        let (sender, answer) = oneshot::channel();
+        self.shared.change(|session| {
+            if session.is_connected() {
+                session.asked.looks.insert(request_id.clone(), sender);
+                session.send(ClientFrame::Look(Look { request_id, ..look }));
+            }
+        });
+        self.await_answer(answer).await?
+    }
+
+    /// A broker that does not know a question would leave it unanswered.
+    fn check_answers(&self, what: &str) -> BrokerResult<()> {
+        match self.shared.lock().terms.version < 2 {
+            true => Err(BrokerError::Protocol(format!("this broker does not {what}"))),
+            false => Ok(()),
+        }
+    }
+}

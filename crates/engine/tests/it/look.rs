@@ -1,0 +1,231 @@
+//! A look at peers, messages and mailboxes: what it shows, wherever a message stands, and to whom.
+
+use crate::support::{Bench, Told, delivery};
+use std::sync::Arc;
+use toolbus_engine::{Command, ConnId, Delivery, LetterAt, LetterView, Look, LookView, Names, Refusal, Rights, Sender};
+
+const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
+const HOST: Rights = Rights { host: true, ..WORKER };
+const OPERATOR: Rights = Rights { operator: true, ..WORKER };
+
+struct Rules;
+
+impl Names for Rules {
+    fn is_host(&self, mailbox: &str) -> bool {
+        mailbox == "host"
+    }
+
+    fn may_message(&self, _from: &Sender, _to: &str) -> bool {
+        true
+    }
+}
+
+fn dated(to: &str, id: &str) -> Delivery {
+    Delivery { deadline_ms: Some(60_000), ..delivery(to, id) }
+}
+
+fn at(to: &str, ids: &[&str]) -> Look {
+    let letters = ids.iter().map(|id| LetterAt { to: to.into(), id: (*id).into() }).collect();
+    Look { letters, ..Look::default() }
+}
+
+fn rows_of(mailbox: &str) -> Look {
+    Look { rows_of: Some(mailbox.into()), ..Look::default() }
+}
+
+fn look(bench: &Bench, conn: ConnId, look: &Look) -> LookView {
+    bench.engine.look(bench.now, conn, look)
+}
+
+fn ids(rows: &[LetterView]) -> Vec<&str> {
+    rows.iter().map(|row| &*row.id).collect()
+}
+
+#[test]
+fn a_peer_is_there_while_a_connection_of_its_name_stands() {
+    let mut bench = Bench::new();
+    let asking = bench.connect("asking");
+    let first = bench.connect("bob#1");
+    let second = bench.join("bob#1");
+    let peers = Look { peers: vec!["bob#1".into(), "bob".into(), "asking".into()], ..Look::default() };
+    assert_eq!(look(&bench, asking, &peers).peers, [true, false, true]);
+    bench.disconnect(second);
+    assert_eq!(look(&bench, asking, &peers).peers, [true, false, true], "one is left");
+    bench.disconnect(first);
+    assert_eq!(look(&bench, asking, &peers).peers, [false, false, true]);
+}
+
+#[test]
+fn a_letter_has_as_many_before_it_as_are_pending_wherever_they_stand() {
+    let mut bench = Bench::with(|options| options.window_messages = 1);
+    let (alice, other) = (bench.join("alice"), bench.join("other"));
+    let all = at("host", &["a", "b", "c", "d"]);
+    bench.deliver(alice, dated("host", "a"));
+    bench.deliver(other, dated("host", "between"));
+    bench.sync_all();
+    for id in ["b", "c"] {
+        bench.deliver(alice, dated("host", id));
+    }
+    // Two on disk, two in memory, one elsewhere.
+    bench.deliver(alice, dated("elsewhere", "d"));
+    assert_eq!(look(&bench, alice, &all).letters, [Some(0), Some(2), Some(3), None]);
+    let host = bench.join("host");
+    bench.serve_fetches();
+    assert_eq!(look(&bench, alice, &all).letters, [Some(0), Some(2), Some(3), None], "one is in flight");
+    bench.ack(host, "a");
+    bench.serve_fetches();
+    assert_eq!(look(&bench, alice, &all).letters, [None, Some(1), Some(2), None]);
+    bench.disconnect(host);
+    bench.sync_all();
+    assert_eq!(look(&bench, alice, &all).letters, [None, Some(1), Some(2), None], "back on disk");
+    bench.handle(alice, Command::Cancel { to: "host".into(), correlation_id: "b".into() });
+    assert_eq!(look(&bench, alice, &all).letters, [None, None, Some(1), None], "taken back");
+    bench.now += 60_001;
+    bench.tick();
+    assert_eq!(look(&bench, alice, &all).letters, [None; 4], "expired");
+}
+
+#[test]
+fn a_letter_of_somebody_else_is_not_there() {
+    let mut bench = Bench::new();
+    let (alice, other) = (bench.join("alice"), bench.join("other"));
+    bench.deliver(alice, dated("host", "a"));
+    assert_eq!(look(&bench, other, &at("host", &["a"])).letters, [None]);
+    assert_eq!(look(&bench, alice, &at("host", &["a"])).letters, [Some(0)]);
+}
+
+#[test]
+fn letters_before_one_are_counted_up_to_a_thousand() {
+    let mut bench = Bench::new();
+    let alice = bench.join("alice");
+    for number in 0..1_500 {
+        bench.deliver(alice, dated("host", &format!("m{number}")));
+        if number == 700 {
+            bench.sync_all();
+        }
+    }
+    let view = look(&bench, alice, &at("host", &["m0", "m999", "m1000", "m1001", "m1499"]));
+    assert_eq!(view.letters, [Some(0), Some(999), Some(1000), Some(1000), Some(1000)]);
+}
+
+#[test]
+fn rows_show_what_waits_in_order_with_age_attempts_and_what_is_left() {
+    let mut bench = Bench::with(|options| options.window_messages = 1);
+    let alice = bench.join("alice");
+    bench.deliver(alice, dated("host", "a"));
+    bench.sync_all();
+    let gone = bench.join("host");
+    bench.serve_fetches();
+    bench.disconnect(gone);
+    bench.now += 5_000;
+    bench.deliver(alice, dated("host", "b"));
+    let _host = bench.join("host");
+    bench.serve_fetches();
+    bench.now += 1_000;
+    let view = look(&bench, alice, &rows_of("host"));
+    let row = |id: &str, age_ms, attempt, in_flight| LetterView {
+        id: id.into(),
+        from: Arc::from("alice"),
+        age_ms,
+        attempt,
+        in_flight,
+        deadline_ms: Some(60_000 - age_ms),
+    };
+    assert_eq!(view.rows, [row("a", 6_000, 2, true), row("b", 1_000, 0, false)]);
+    assert!(!view.more);
+    bench.sync_all();
+    assert_eq!(look(&bench, alice, &rows_of("host")), view, "on disk as in memory");
+    assert_eq!(look(&bench, alice, &rows_of("nobody")), LookView::default());
+}
+
+#[test]
+fn rows_are_the_same_after_a_restart() {
+    let mut bench = Bench::new();
+    let alice = bench.join("alice");
+    ["a", "b", "c"].into_iter().for_each(|id| bench.deliver(alice, dated("host", id)));
+    bench.send(alice, "host", "without a deadline");
+    bench.sync_all();
+    let mut bench = bench.restart();
+    let alice = bench.join("alice");
+    let view = look(&bench, alice, &rows_of("host"));
+    assert_eq!(ids(&view.rows), ["a", "b", "c"]);
+    assert!(view.more, "one can't be shown");
+    assert_eq!(look(&bench, alice, &at("host", &["without a deadline", "a"])).letters, [Some(3), Some(0)]);
+}
+
+#[test]
+fn rows_end_after_a_thousand() {
+    let mut bench = Bench::new();
+    let alice = bench.join("alice");
+    (0..1_001).for_each(|number| bench.deliver(alice, dated("host", &format!("m{number}"))));
+    let view = look(&bench, alice, &rows_of("host"));
+    assert_eq!((view.rows.len(), view.more), (1_000, true));
+    assert_eq!(view.rows[999].id, "m999");
+}
+
+/// Two agents and an operator at a host's mailbox that holds one letter of each of three mailboxes.
+fn town() -> (Bench, [ConnId; 5]) {
+    let mut bench = Bench::new();
+    bench.engine.set_names(Arc::new(Rules));
+    let mut join = |name: &str, rights| {
+        let conn = bench.connect_with(name, None, false, rights);
+        bench.handle(conn, Command::Subscribe);
+        conn
+    };
+    let (ana, ana2, bo) = (join("ana#1", WORKER), join("ana#2", WORKER), join("bo", WORKER));
+    let (beside, operator) = (join("host#beside", HOST), join("op", OPERATOR));
+    for (conn, id) in [(ana, "a1"), (ana2, "a2"), (bo, "b")] {
+        bench.deliver(conn, dated("host", id));
+    }
+    bench.sync_all();
+    (bench, [ana, ana2, bo, beside, operator])
+}
+
+#[test]
+fn rows_of_a_mailbox_are_all_for_its_owner_and_operators_and_their_own_agents_for_others() {
+    let (bench, [ana, ana2, bo, beside, operator]) = town();
+    for (conn, expected) in [
+        (ana, &["a1", "a2"][..]),
+        (ana2, &["a1", "a2"]),
+        (bo, &["b"]),
+        (beside, &["a1", "a2", "b"]),
+        (operator, &["a1", "a2", "b"]),
+    ] {
+        let view = look(&bench, conn, &rows_of("host"));
+        assert_eq!((ids(&view.rows), view.more), (expected.to_vec(), false));
+    }
+}
+
+#[test]
+fn only_hosts_and_operators_ask_about_peers_of_other_agents() {
+    let (mut bench, [ana, _, bo, beside, operator]) = town();
+    let mut ask = |conn, peers: &[&str]| {
+        let look = Look { peers: peers.iter().map(|peer| (*peer).into()).collect(), ..Look::default() };
+        bench.outgoing(conn);
+        bench.handle(conn, Command::Look { request_id: "l".into(), look: Box::new(look) });
+        match bench.outgoing(conn).pop() {
+            Some(toolbus_engine::Outgoing::Looked { view, .. }) => Ok(view.peers),
+            Some(toolbus_engine::Outgoing::Refused { refusal, id }) => Err((refusal, id.map(|id| id.to_string()))),
+            other => panic!("{other:?}"),
+        }
+    };
+    let refused = Err((Refusal::OperatorOnly, Some("l".to_owned())));
+    assert_eq!(ask(ana, &["ana#2", "ana#9", "host", "host#beside"]), Ok(vec![true, false, false, true]));
+    assert_eq!(ask(ana, &["ana#2", "bo"]), refused);
+    assert_eq!(ask(bo, &["ana#1"]), refused);
+    assert_eq!(ask(bo, &["nobody"]), refused, "nothing is told of who is not there");
+    for conn in [beside, operator] {
+        assert_eq!(ask(conn, &["ana#1", "bo", "nobody"]), Ok(vec![true, true, false]));
+    }
+}
+
+#[test]
+fn a_look_changes_nothing() {
+    let (mut bench, [ana, ..]) = town();
+    let before = format!("{:?}", bench.engine.status(bench.now).mailboxes);
+    bench.told(ana);
+    look(&bench, ana, &rows_of("host"));
+    assert_eq!(bench.told(ana), Vec::<Told>::new());
+    assert_eq!(format!("{:?}", bench.engine.status(bench.now).mailboxes), before);
+    assert!(!bench.engine.anything_to_write());
+}

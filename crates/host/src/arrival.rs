@@ -1,0 +1,188 @@
+//! A request that arrives, perhaps not for the first time: what the journal knows of it decides whether it runs, and how it
+//! is answered if it doesn't.
+
+use crate::caller::{About, Caller, until};
+use crate::calls::subject_of;
+use crate::catalog::names::own_name;
+use crate::failure;
+use crate::host::Host;
+use crate::journaled::{MAX_ATTEMPTS, Record, is_journaled, written_time};
+use crate::outbox::{Answer, Form};
+use crate::server::Server;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use toolbus_audit::{CallEnd, Caller as AuditCaller, Record as AuditRecord};
+use toolbus_journal::{Decision, End, Known, Replay, Start, decide};
+use toolbus_mcp::{Rpc, RpcError};
+use toolbus_protocol::{ErrorCode, InboxMessage};
+
+/// How long a call is waited for that an earlier connection of this process still runs.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// What becomes of a request.
+pub enum Arrival {
+    /// It runs; with what is to be written about it, if anything is.
+    Run(Option<Record>),
+    /// The journal knows how it is answered.
+    Known(Box<Record>, Decision),
+}
+
+impl Host {
+    /// Looks a request up, and says what it is to those who look at the host's calls.
+    pub fn arrive(&self, caller: &Caller, server: &Server, rpc: &Rpc, form: Form) -> Arrival {
+        let Some(journal) = self.options.journal.as_ref().filter(|_| is_journaled(&rpc.method)) else {
+            self.describe(caller, rpc, None);
+            return Arrival::Run(None);
+        };
+        let record = Record::new(Arc::clone(journal), caller, rpc);
+        // The original's answers have another form, which nobody else could read.
+        let is_joinable = form == Form::Mcp && rpc.task.is_none();
+        self.describe(caller, rpc, is_joinable.then_some(record.content));
+        match self.decide_about(&record, caller, server) {
+            Decision::Run { attempt } => Arrival::Run(Some(record.in_attempt(attempt))),
+            decision => Arrival::Known(Box::new(record), decision),
+        }
+    }
+
+    fn describe(&self, caller: &Caller, rpc: &Rpc, content: Option<[u8; 32]>) {
+        let name = toolbus_mcp::routed_name(&rpc.method, rpc.params.as_deref());
+        let tool = match name {
+            Some(toolbus_mcp::NameKey::Tool(tool)) => tool,
+            _ => rpc.method.clone(),
+        };
+        let about = About { server: rpc.server.clone(), tool, content, is_task: rpc.task.is_some() };
+        self.running.describe(caller, about);
+    }
+
+    fn decide_about(&self, record: &Record, caller: &Caller, server: &Server) -> Decision {
+        let journal = record.journal();
+        let known = journal.look_up(&record.key, &record.content);
+        let was_safe = matches!(&known, Ok(Known::Interrupted(start)) if start.safe);
+        let replay = self.replay_of(server, own_name(server.config.prefix.as_deref(), &record.tool), was_safe);
+        // Where entries are lost, what comes again may have been begun.
+        let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
+        let is_new = matches!(known, Ok(Known::New));
+        if is_new && attempt > 1 && replay == Replay::Never && journal.recovery().damaged_bytes > 0 {
+            return Decision::Unknown(Arc::new(record.start(attempt - 1, replay)));
+        }
+        decide(known, replay, MAX_ATTEMPTS)
+    }
+
+    /// Answers a request that does not run.
+    pub async fn settle(
+        self: Arc<Self>,
+        caller: Caller,
+        server: Arc<Server>,
+        rpc: Rpc,
+        form: Form,
+        known: (Box<Record>, Decision),
+    ) {
+        let (mut record, mut decision) = known;
+        // Whatever it is answered with now stays its answer.
+        record.is_kept = true;
+        if decision == Decision::AlreadyRunning {
+            decision = self.wait_for_end(&record, &caller, &server).await;
+        }
+        let answered = match decision {
+            Decision::Reply { reply_id, reply, .. } => match record.journal().reply(&reply) {
+                Ok(body) => {
+                    self.outbox.repeat(&caller.request, &reply_id, body).await;
+                    self.running.finish(caller.id());
+                    "repeated".to_owned()
+                }
+                Err(error) => {
+                    let message =
+                        format!("the call of {:?} was answered, but the answer can't be read: {error}", record.tool);
+                    let error = failure::bus(ErrorCode::OutcomeUnknown, message);
+                    self.refuse_known(&caller, None, form, End::Unknown, &error).await
+                }
+            },
+            Decision::Unknown(start) => {
+                let error = failure::outcome_unknown(&start);
+                self.refuse_known(&caller, Some(&record), form, End::Unknown, &error).await
+            }
+            Decision::Poisoned(start) => {
+                let error = self.bury(&record, &start).await;
+                self.refuse_known(&caller, Some(&record), form, End::Failed, &error).await
+            }
+            Decision::OtherContent { tool } => {
+                let message = format!("the id {} was used for a call of {tool:?} with other arguments", caller.id());
+                let error = failure::bus(ErrorCode::IdConflict, message);
+                self.refuse_known(&caller, None, form, End::Failed, &error).await
+            }
+            Decision::AlreadyRunning | Decision::Run { .. } => {
+                unreachable!("it was waited for, and what runs is not settled")
+            }
+        };
+        self.write_down(&caller, &rpc, answered).await;
+    }
+
+    async fn refuse_known(
+        &self,
+        caller: &Caller,
+        record: Option<&Record>,
+        form: Form,
+        end: End,
+        error: &RpcError,
+    ) -> String {
+        self.finish(caller, record, Answer { body: form.error(error), end, form }).await;
+        error.data.as_ref().and_then(|data| data["code"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    /// The dead letter counts before the caller hears of it.
+    async fn bury(&self, record: &Record, start: &Start) -> RpcError {
+        // It may have been buried by a process that ended before it could say so.
+        if !record.journal().letter(&record.key.id).is_some_and(|letter| letter.key == record.key) {
+            for attempt in 1..start.attempt {
+                record.note(format!("attempt {attempt}: the server or the host ended before the call did")).await;
+            }
+            let began = written_time(start.at);
+            record.note(format!("attempt {}, begun {began}: the host ended before the call did", start.attempt)).await;
+            if let Err(error) = record.bury(start.attempt).await {
+                self.journal_failed(&error);
+            }
+        }
+        failure::poison(&record.tool, start.attempt)
+    }
+
+    /// A call that an earlier connection of this process still runs ends soon: its servers are gone.
+    async fn wait_for_end(&self, record: &Record, caller: &Caller, server: &Server) -> Decision {
+        let end = Instant::now() + LONGEST_WAIT;
+        loop {
+            let known = record.journal().look_up(&record.key, &record.content);
+            let running = match known {
+                Ok(Known::Running(start)) => start,
+                _ => return self.decide_about(record, caller, server),
+            };
+            if Instant::now() >= end || caller.cancel.is_fired() {
+                return Decision::Unknown(running);
+            }
+            until(Some(Instant::now() + LOOK_AGAIN_AFTER)).await;
+        }
+    }
+
+    async fn write_down(&self, caller: &Caller, rpc: &Rpc, outcome: String) {
+        let Some(audit) = &self.options.audit else { return };
+        let who = AuditCaller { who: caller.mailbox().to_owned(), role: caller.role().map(ToOwned::to_owned) };
+        let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
+        let end = CallEnd { outcome, attempt, ..CallEnd::default() };
+        let subject = subject_of(caller, rpc);
+        if let Err(error) = audit.post(AuditRecord::Call { caller: who, subject, end }).await {
+            tracing::error!(%error, "the end of a call could not be written down");
+        }
+    }
+
+    /// A request that was here before. Its reply is on its way, and goes out again from the journal in case it was lost.
+    pub fn repeat(self: &Arc<Self>, request: Arc<InboxMessage>, server: Arc<Server>, rpc: Rpc) {
+        let Some(journal) = self.options.journal.as_ref().filter(|_| is_journaled(&rpc.method)) else { return };
+        let caller = Caller::new(request);
+        let record = Record::new(Arc::clone(journal), &caller, &rpc);
+        let decision = self.decide_about(&record, &caller, &server);
+        if matches!(decision, Decision::Reply { .. } | Decision::OtherContent { .. }) {
+            let known = (Box::new(record), decision);
+            self.tasks.spawn(Arc::clone(self).settle(caller, server, rpc, Form::Mcp, known));
+        }
+    }
+}

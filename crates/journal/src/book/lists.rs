@@ -1,0 +1,201 @@
+//! What the book shows: to a call that may be joined to an earlier one, and to people.
+
+use super::{Answer, Book, Call, Known, TaskCard, by_id};
+use crate::entry::{CallKey, Dead, End, Start, detached};
+use crate::log::Place;
+use bytestring::ByteString;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// The latest call of an agent with the same tool and arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub key: CallKey,
+    /// Of the call that was really run, which may be an earlier one.
+    pub start: Option<Arc<Start>>,
+    pub state: CandidateState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CandidateState {
+    Running,
+    Answered {
+        reply_id: ByteString,
+        end: End,
+        reply: Place,
+    },
+    /// Begun by a process that is gone, and not asked for since: nobody has collected anything, and nobody knows more.
+    Interrupted,
+}
+
+/// What a call is doing, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Waiting,
+    Running,
+    Interrupted,
+    Ended(End),
+    Buried,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallSummary {
+    pub key: CallKey,
+    pub server: ByteString,
+    pub tool: ByteString,
+    pub stage: Stage,
+    pub attempts: u32,
+    pub began_at: u64,
+    pub ended_at: Option<u64>,
+    pub is_task: bool,
+    pub joined_to: Option<CallKey>,
+}
+
+/// A task and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    pub card: Arc<TaskCard>,
+    pub known: Known,
+    pub ended_at: Option<u64>,
+}
+
+/// A call that is not tried any more. Its request stays in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterRow {
+    pub key: CallKey,
+    pub server: ByteString,
+    pub tool: ByteString,
+    pub role: Option<ByteString>,
+    pub attempts: u32,
+    pub story: Vec<String>,
+    pub at: u64,
+    pub request: Place,
+}
+
+impl LetterRow {
+    pub(super) fn new(dead: &Dead, request: Place) -> Self {
+        Self {
+            key: dead.key.detached(),
+            server: detached(&dead.server),
+            tool: detached(&dead.tool),
+            role: dead.role.as_ref().map(detached),
+            attempts: dead.attempts,
+            story: dead.story.clone(),
+            at: dead.at,
+            request,
+        }
+    }
+}
+
+/// Ended calls that are listed at most: the latest.
+pub const MAX_LISTED: usize = 1000;
+
+impl Book {
+    /// The latest call of that agent with that content, unless it was answered before that time. Tasks are none.
+    pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
+        let (_, key) = self.latest.get(&(ByteString::from(agent), *content))?;
+        let call = self.calls.get(key)?;
+        let (answer, root) = self.resolve(call);
+        let state = match answer {
+            Some(answer) if answer.at < ended_after => return None,
+            Some(Answer { end, reply_id, reply, .. }) => {
+                CandidateState::Answered { reply_id: reply_id.clone(), end: *end, reply: reply.clone() }
+            }
+            None if root.buried.is_some() || root.start.is_none() => return None,
+            None if root.live => CandidateState::Running,
+            None => CandidateState::Interrupted,
+        };
+        Some(Candidate { key: key.clone(), start: root.start.clone(), state })
+    }
+
+    /// All that have not ended and the latest that have, the latest first.
+    pub fn calls(&self) -> Vec<CallSummary> {
+        let mut all: Vec<CallSummary> = self.calls.iter().filter_map(|(key, call)| self.summary(key, call)).collect();
+        all.sort_unstable_by_key(|call| (call.ended_at.is_some(), Reverse(call.ended_at), Reverse(call.began_at)));
+        let open = all.partition_point(|call| call.ended_at.is_none());
+        all.truncate(open + MAX_LISTED);
+        all
+    }
+
+    fn summary(&self, key: &CallKey, call: &Call) -> Option<CallSummary> {
+        let (answer, root) = self.resolve(call);
+        let stage = match self.known(key, call) {
+            Known::New => return None,
+            Known::Waiting(_) => Stage::Waiting,
+            Known::Running(_) => Stage::Running,
+            Known::Interrupted(_) => Stage::Interrupted,
+            Known::Answered { end, .. } => Stage::Ended(end),
+            Known::Buried(_) => Stage::Buried,
+        };
+        let start = root.start.as_ref().or(root.buried.as_ref());
+        let named = start.map(|start| (&start.server, &start.tool, start.at));
+        let named = named.or_else(|| root.task.as_ref().map(|task| (&task.server, &task.tool, task.at)));
+        let (server, tool, began_at) = named.map_or_else(Default::default, |(a, b, at)| (a.clone(), b.clone(), at));
+        Some(CallSummary {
+            key: key.clone(),
+            server,
+            tool,
+            stage,
+            attempts: start.map_or(0, |start| start.attempt),
+            began_at: call.joined.as_ref().map_or(began_at, |joined| joined.at),
+            ended_at: answer.map(|answer| answer.at),
+            is_task: call.task.is_some(),
+            joined_to: call.joined.as_ref().map(|joined| joined.to.clone()),
+        })
+    }
+
+    /// All tasks that are remembered, oldest first.
+    pub fn tasks(&self) -> Vec<TaskRow> {
+        let mut rows: Vec<TaskRow> = self.tasks.values().filter_map(|card| self.row(card)).collect();
+        rows.sort_by(|a, b| (a.card.at, &a.card.key).cmp(&(b.card.at, &b.card.key)));
+        rows
+    }
+
+    /// The task with that id: of that agent, or of anybody.
+    pub fn task(&self, id: &str, agent: Option<&str>) -> Option<TaskRow> {
+        let from = (ByteString::from(id), ByteString::new());
+        let same_id = self.tasks.range(from..).take_while(|((other, _), _)| *other == *id);
+        let own = |card: &TaskCard| agent.is_none_or(|agent| card.key.agent() == agent);
+        same_id.map(|(_, card)| card).find(|card| own(card)).and_then(|card| self.row(card))
+    }
+
+    /// Tasks without an answer, in the order in which they were taken.
+    pub fn unfinished_tasks(&self) -> Vec<TaskRow> {
+        self.tasks().into_iter().filter(|row| row.ended_at.is_none()).collect()
+    }
+
+    /// Whether there are so many tasks, expired or not.
+    pub fn has_tasks(&self, count: usize) -> bool {
+        self.tasks.len() >= count
+    }
+
+    /// How many tasks there are, of that agent or of all, that have not expired.
+    pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
+        let counts =
+            |card: &&Arc<TaskCard>| card.expires_at() > now && agent.is_none_or(|agent| card.key.agent() == agent);
+        self.tasks.values().filter(counts).count()
+    }
+
+    fn row(&self, card: &Arc<TaskCard>) -> Option<TaskRow> {
+        let call = self.calls.get(&card.key)?;
+        let ended_at = self.resolve(call).0.map(|answer| answer.at);
+        Some(TaskRow { card: Arc::clone(card), known: self.known(&card.key, call), ended_at })
+    }
+
+    /// All dead letters, oldest first.
+    pub fn letters(&self) -> Vec<Arc<LetterRow>> {
+        let mut letters: Vec<Arc<LetterRow>> = self.letters.values().cloned().collect();
+        letters.sort_by(|a, b| (a.at, &a.key).cmp(&(b.at, &b.key)));
+        letters
+    }
+
+    pub fn letter(&self, id: &str) -> Option<Arc<LetterRow>> {
+        let from = (ByteString::from(id), ByteString::new());
+        let (_, letter) = self.letters.range(from..).next().filter(|((other, _), _)| *other == *id)?;
+        Some(Arc::clone(letter))
+    }
+
+    pub(super) fn letter_at(&self, key: &CallKey) -> Option<&Arc<LetterRow>> {
+        self.letters.get(&by_id(key))
+    }
+}

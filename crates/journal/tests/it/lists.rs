@@ -1,0 +1,109 @@
+//! Tasks, joined calls and dead letters: what is shown of them, in this life and in the next.
+
+use crate::support::{CONTENT, finish, key, start};
+use bytes::Bytes;
+use toolbus_journal::{
+    CallKey, CandidateState, Dead, Decision, End, Finish, Joined, Journal, JournalOptions, Known, Replay, Stage, Start,
+    Task, Wait, decide,
+};
+
+fn of(caller: &str, id: &str) -> CallKey {
+    CallKey { caller: caller.into(), id: id.into() }
+}
+
+fn begin(caller: &str, id: &str, at: u64) -> Start {
+    Start { key: of(caller, id), at, ..start(0) }
+}
+
+fn task(id: &str, at: u64) -> Task {
+    let (server, tool, request) = ("files".into(), "write".into(), Bytes::from(format!("request {id}")));
+    Task { key: of("w#mcp", id), server, tool, content: CONTENT, request, role: None, ttl_ms: 1000, at }
+}
+
+fn dead(id: u64) -> Dead {
+    let (server, tool, request) = ("files".into(), "write".into(), Bytes::from_static(b"the request"));
+    let story = vec!["the server died".to_owned()];
+    Dead { key: key(id), server, tool, request, role: Some("worker".into()), attempts: 3, story, at: 7 }
+}
+
+#[tokio::test]
+async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
+    let journal = open();
+    journal.accept(task("b", 2)).await.expect("written");
+    journal.accept(task("a", 3)).await.expect("written");
+    journal.start(begin("w#mcp", "b", 4), Wait::Synced).await.expect("written");
+    drop(journal);
+
+    let journal = open();
+    let rows = journal.unfinished_tasks();
+    assert_eq!(rows.iter().map(|row| &*row.card.key.id).collect::<Vec<_>>(), ["b", "a"], "in the order they came");
+    assert!(matches!(rows[0].known, Known::Interrupted(_)));
+    assert!(matches!(rows[1].known, Known::Waiting(_)));
+    assert_eq!(journal.request(&rows[1].card.request).expect("readable"), "request a");
+    assert_eq!(journal.candidate("w", &CONTENT, 0), None, "nothing is joined to a task");
+    journal.finish(Finish { key: of("w#mcp", "b"), ..finish(0) }, Wait::Synced).await.expect("written");
+    assert_eq!(journal.unfinished_tasks().len(), 1);
+    assert!(matches!(journal.task("b", Some("w")).expect("known").known, Known::Answered { .. }));
+    assert_eq!(journal.task("b", Some("v")), None, "it is not theirs");
+    assert_eq!((journal.count_tasks(Some("w"), 10), journal.count_tasks(Some("w"), 5000)), (2, 0));
+}
+
+#[tokio::test]
+async fn a_joined_call_is_what_it_was_joined_to_and_the_latest_is_the_next_candidate() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
+    let journal = open();
+    journal.start(begin("w#1", "a", 1), Wait::Synced).await.expect("written");
+    let candidate = journal.candidate("w", &CONTENT, 0).expect("it runs");
+    assert_eq!((&*candidate.key.id, candidate.state), ("a", CandidateState::Running));
+    assert_eq!(journal.candidate("v", &CONTENT, 0), None, "another agent");
+    assert_eq!(journal.candidate("w", &[7; 32], 0), None, "other arguments");
+
+    let joined = Joined { key: of("w#2", "b"), to: of("w#1", "a"), content: CONTENT, at: 5 };
+    journal.join(joined).await.expect("written");
+    assert!(matches!(journal.look_up(&of("w#2", "b"), &CONTENT), Ok(Known::Running(start)) if start.key.id == "a"));
+    assert!(journal.look_up(&of("w#2", "b"), &[9; 32]).is_err());
+    journal.finish(Finish { key: of("w#1", "a"), ..finish(0) }, Wait::Synced).await.expect("written");
+    drop(journal);
+
+    let journal = open();
+    let Ok(Known::Answered { reply_id, .. }) = journal.look_up(&of("w#2", "b"), &CONTENT) else { panic!("answered") };
+    assert_eq!(reply_id, "r0");
+    let candidate = journal.candidate("w", &CONTENT, 0).expect("answered");
+    assert_eq!((&*candidate.key.id, &*candidate.start.expect("begun").key.id), ("b", "a"));
+    assert_eq!(journal.candidate("w", &CONTENT, finish(0).at + 1), None, "it ended too long ago");
+    let summary = journal.calls().into_iter().find(|call| call.key.id == "b").expect("listed");
+    assert_eq!((summary.stage, summary.joined_to), (Stage::Ended(End::Done), Some(of("w#1", "a"))));
+}
+
+#[tokio::test]
+async fn a_dead_letter_stays_until_it_is_dropped() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
+    let journal = open();
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    journal.bury(dead(1)).await.expect("written");
+    drop(journal);
+
+    let journal = open();
+    let known = journal.look_up(&key(1), &CONTENT);
+    assert!(matches!(decide(known, Replay::Safe, 9), Decision::Poisoned(_)), "it is not tried again");
+    let letter = journal.letter("1").expect("kept");
+    assert_eq!((letter.attempts, letter.story.len()), (3, 1));
+    assert_eq!(journal.request(&letter.request).expect("readable"), "the request");
+    journal.drop_letter(&letter.key).await.expect("written");
+    assert!(journal.letters().is_empty());
+    drop(journal);
+    assert!(open().letters().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_only_noted_counts_at_once() {
+    let journal = Journal::in_memory().expect("memory is there");
+    journal.start(Start { safe: true, ..start(1) }, Wait::Noted).await.expect("noted");
+    journal.finish(finish(1), Wait::Noted).await.expect("noted");
+    let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
+    assert_eq!(journal.reply(&reply).expect("readable"), finish(1).reply);
+}
