@@ -14,7 +14,7 @@ use crate::log::Place;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use limits::Ended;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What became of a call that comes (perhaps again).
@@ -100,6 +100,8 @@ pub struct Book {
     tasks: BTreeMap<(ByteString, ByteString), Arc<TaskCard>>,
     letters: BTreeMap<(ByteString, ByteString), Arc<LetterRow>>,
     ended: Ended,
+    /// All the others.
+    open: BTreeSet<CallKey>,
 }
 
 impl Book {
@@ -199,8 +201,9 @@ impl Book {
         call.content = Some(start.content);
         call.start = Some(Arc::new(Start { key: key.clone(), server, tool, ..**start }));
         if call.task.is_none() {
-            self.note_latest(key, start.content, start.at);
+            self.note_latest(key.clone(), start.content, start.at);
         }
+        self.list_ended(&key);
     }
 
     fn enter_finish(&mut self, finish: &Finish, reply: Place) {
@@ -245,6 +248,7 @@ impl Book {
         let call = self.calls.entry(letter.key.clone()).or_default();
         let made = || Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
         call.buried = Some(call.start.clone().unwrap_or_else(|| Arc::new(made())));
+        self.list_ended(&letter.key);
         self.letters.insert(by_id(&letter.key), letter);
     }
 

@@ -5,6 +5,7 @@ use crate::entry::{CallKey, Dead, End, Start, detached};
 use crate::log::Place;
 use bytestring::ByteString;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The latest call of an agent with the same tool and arguments.
@@ -110,8 +111,15 @@ impl Book {
 
     /// All that have not ended and the latest that have, the latest first.
     pub fn calls(&self) -> Vec<CallSummary> {
-        let mut all: Vec<CallSummary> = self.calls.iter().filter_map(|(key, call)| self.summary(key, call)).collect();
-        all.sort_unstable_by_key(|call| (call.ended_at.is_some(), Reverse(call.ended_at), Reverse(call.began_at)));
+        let latest = |list: &BTreeSet<(u64, CallKey)>| -> Vec<CallKey> {
+            list.iter().rev().take(MAX_LISTED).map(|(_, key)| key.clone()).collect()
+        };
+        let ended = [latest(&self.ended.calls), latest(&self.ended.tasks)].concat();
+        let named = self.open.iter().chain(&ended).filter_map(|key| self.calls.get_key_value(key));
+        let mut all: Vec<CallSummary> = named.filter_map(|(key, call)| self.summary(key, call)).collect();
+        all.sort_by_cached_key(|call| {
+            (call.ended_at.is_some(), Reverse(call.ended_at), Reverse(call.began_at), call.key.clone())
+        });
         let open = all.partition_point(|call| call.ended_at.is_none());
         all.truncate(open + MAX_LISTED);
         all

@@ -1,6 +1,8 @@
 //! The call journal on disks that crash and on a real one.
 
 mod crashes;
+mod life;
 mod lists;
 mod support;
+mod tidying;
 mod waiting;
