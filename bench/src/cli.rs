@@ -28,6 +28,11 @@ pub enum Command {
     Mcp(crate::mcp::McpOptions),
     /// Kills and cuts under load: no call lost, none with two effects.
     Chaos(crate::chaos::ChaosOptions),
+    /// What a host's journal costs a call.
+    Journal(crate::journal::JournalOptions),
+    /// The host process of that measurement.
+    #[command(hide = true)]
+    JournalHost(crate::journal::host::JournalHostOptions),
     /// The MCP server whose effects are counted.
     #[command(hide = true)]
     EffectServer(crate::chaos::effect::EffectOptions),

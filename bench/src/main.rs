@@ -9,6 +9,7 @@ mod cli;
 mod contenders;
 mod goals;
 mod idle;
+mod journal;
 mod load;
 mod mcp;
 mod own_broker;
@@ -67,6 +68,13 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Chaos(options) => {
             return one_thread()?.block_on(chaos::run(options));
+        }
+        Command::Journal(options) => {
+            return one_thread()?.block_on(journal::run(options));
+        }
+        Command::JournalHost(options) => {
+            process::exit_with_parent();
+            one_thread()?.block_on(limited(journal::host::run(options)))?;
         }
         Command::McpServer => mcp::server::serve()?,
         Command::EffectServer(options) => chaos::effect::serve(&options)?,

@@ -24,9 +24,9 @@ use super::{
 
 /// Handshakes are about this long: some cuts are to fall into them.
 const GREETING: u64 = 2 << 10;
-const WORKER_BYTES: (u64, u64) = (GREETING, 256 << 10);
+const WORKER_BYTES: (u64, u64) = (GREETING, 96 << 10);
 /// The host's link carries the traffic of all workers.
-const HOST_BYTES: (u64, u64) = (32 << 10, 4 << 20);
+const HOST_BYTES: (u64, u64) = (32 << 10, 1 << 20);
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How many cuts there are and may be.

@@ -43,7 +43,7 @@ pub struct ChaosOptions {
     #[arg(long)]
     seed: Option<u64>,
     /// Clients, each with a worker process.
-    #[arg(long, default_value_t = 8, value_parser = in_range)]
+    #[arg(long, default_value_t = 10, value_parser = in_range)]
     pub workers: usize,
     /// Calls of each client at a time.
     #[arg(long, default_value_t = 4, value_parser = in_range)]

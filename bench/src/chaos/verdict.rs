@@ -15,6 +15,8 @@ use super::{
 
 /// Ids that are named in a complaint.
 const NAMED: usize = 5;
+const TWICE: &str = "with more than one effect";
+const TWICE_REPEATED: &str = "with more than one effect, which their client had made again";
 
 #[derive(Default, Serialize)]
 pub struct Verdict {
@@ -94,7 +96,7 @@ impl Verdict {
         } else if effects > 1 {
             self.ids_with_two_effects += 1;
             self.most_effects = self.most_effects.max(effects);
-            bad.add("with more than one effect", id);
+            bad.add(if record.made > 1 { TWICE_REPEATED } else { TWICE }, id);
         } else if !is_safe {
             self.most_effects = self.most_effects.max(effects);
         }
