@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -24,10 +24,22 @@ use super::{
 
 /// Handshakes are about this long: some cuts are to fall into them.
 const GREETING: u64 = 2 << 10;
-const WORKER_BYTES: (u64, u64) = (GREETING, 96 << 10);
-/// The host's link carries the traffic of all workers.
-const HOST_BYTES: (u64, u64) = (32 << 10, 1 << 20);
+/// What passes before a cut on a worker's link, and on the host's, which carries the traffic of all workers.
+const WORKER: Span = Span { bytes: (GREETING, 96 << 10), millis: (50, 1500) };
+const HOST: Span = Span { bytes: (32 << 10, 1 << 20), millis: (200, 4000) };
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a connection lives: so many bytes, or, where there is little to say, so long and then a part of what is said
+/// next.
+struct Span {
+    bytes: (u64, u64),
+    millis: (u64, u64),
+}
+
+struct Budget {
+    bytes: u64,
+    until: Instant,
+}
 
 /// How many cuts there are and may be.
 pub struct Cuts {
@@ -54,20 +66,21 @@ impl Cuts {
         self.state.lock().expect("no panic").made
     }
 
-    /// After how many bytes to cut.
-    fn budget(&self, (least, most): (u64, u64)) -> u64 {
+    fn budget(&self, span: &Span) -> Budget {
         let dice = &mut self.state.lock().expect("no panic").dice;
-        if dice.one_in(12) { 1 + dice.below(GREETING) } else { dice.of_any_size(least, most) }
+        let bytes =
+            if dice.one_in(12) { 1 + dice.below(GREETING) } else { dice.of_any_size(span.bytes.0, span.bytes.1) };
+        Budget { bytes, until: Instant::now() + dice.millis(span.millis.0, span.millis.1) }
     }
 
-    /// Whether to cut now; if so, whether with a reset.
-    fn take(&self) -> Option<bool> {
+    /// Whether to cut now; if so, after how many of at most so many bytes, and whether with a reset.
+    fn take(&self, most: u64) -> Option<(u64, bool)> {
         let mut state = self.state.lock().expect("no panic");
         if state.made >= state.allowed {
             return None;
         }
         state.made += 1;
-        Some(state.dice.one_in(2))
+        Some((state.dice.below(most + 1), state.dice.one_in(2)))
     }
 }
 
@@ -98,7 +111,7 @@ impl Cutter {
                         links.spawn(async move {
                             // A broker that is down makes for a connection that ends at once.
                             let far = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(target)).await;
-                            let left = Left::new(&cuts, worker.map_or(HOST_BYTES, |_| WORKER_BYTES));
+                            let left = Left::new(&cuts, worker.map_or(&HOST, |_| &WORKER));
                             if let Ok(Ok(far)) = far
                                 && relay(near, far, &left).await
                             {
@@ -118,30 +131,32 @@ impl Cutter {
     }
 }
 
-/// How many bytes still pass before the connection is cut.
+/// What still passes before the connection is cut.
 struct Left<'a> {
     cuts: &'a Cuts,
-    range: (u64, u64),
-    bytes: Mutex<u64>,
+    span: &'a Span,
+    budget: Mutex<Budget>,
 }
 
 impl<'a> Left<'a> {
-    fn new(cuts: &'a Cuts, range: (u64, u64)) -> Self {
-        Self { cuts, range, bytes: Mutex::new(cuts.budget(range)) }
+    fn new(cuts: &'a Cuts, span: &'a Span) -> Self {
+        Self { cuts, span, budget: Mutex::new(cuts.budget(span)) }
     }
 
     /// How many of so many bytes pass, and whether the cut comes after them (true: with a reset). Where there may be no
     /// cut now, the count begins anew.
     fn spend(&self, count: u64) -> (usize, Option<bool>) {
-        let mut bytes = self.bytes.lock().expect("no panic");
-        if *bytes > count {
-            *bytes -= count;
+        let mut budget = self.budget.lock().expect("no panic");
+        let late = Instant::now() >= budget.until;
+        if budget.bytes > count && !late {
+            budget.bytes -= count;
             return (count as usize, None);
         }
-        match self.cuts.take() {
-            Some(reset) => (*bytes as usize, Some(reset)),
+        match self.cuts.take(count) {
+            Some((passed, reset)) if late => (passed as usize, Some(reset)),
+            Some((_, reset)) => (budget.bytes as usize, Some(reset)),
             None => {
-                *bytes = self.cuts.budget(self.range);
+                *budget = self.cuts.budget(self.span);
                 (count as usize, None)
             }
         }
