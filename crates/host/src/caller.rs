@@ -47,9 +47,14 @@ impl Cancel {
         *present = Some(present.map_or(deadline, |present| present.max(deadline)));
     }
 
-    /// Somebody waits for it without a deadline.
-    pub fn expire_never(&self) {
-        *self.deadline() = None;
+    /// Puts the end off until the other's, where that is later.
+    pub fn last_as_long_as(&self, other: &Self) {
+        let deadline = *other.deadline();
+        match deadline {
+            Some(deadline) if self.deadline().is_some() => self.expire_at(deadline),
+            Some(_) => {}
+            None => *self.deadline() = None,
+        }
     }
 
     pub fn limit(&self, deadline: Instant, which: String) {
@@ -102,7 +107,7 @@ impl Cancel {
 }
 
 /// A worker's request that waits for its reply.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     pub request: Arc<InboxMessage>,
     pub cancel: Arc<Cancel>,
@@ -117,6 +122,8 @@ pub struct CallProgress {
     stage: Mutex<Stage>,
     /// Those who are answered with what this call is answered with.
     joiners: Mutex<Vec<Joiner>>,
+    /// The call whose answer this one waits for.
+    joined_to: Mutex<Option<Caller>>,
     /// Fires when it has been answered, or is somebody else's by now.
     pub ended: CancellationToken,
 }
@@ -159,6 +166,7 @@ impl CallProgress {
             about: OnceLock::new(),
             stage: Mutex::new(Stage::Waiting),
             joiners: Mutex::default(),
+            joined_to: Mutex::default(),
             ended: CancellationToken::new(),
         }
     }
@@ -181,6 +189,14 @@ impl CallProgress {
 
     pub fn add_joiner(&self, joiner: Joiner) {
         self.lock_joiners().push(joiner);
+    }
+
+    pub fn joined_to(&self) -> Option<Caller> {
+        self.joined_to.lock().expect("nothing panics while it holds this lock").clone()
+    }
+
+    pub fn set_joined_to(&self, other: Option<Caller>) {
+        *self.joined_to.lock().expect("nothing panics while it holds this lock") = other;
     }
 
     pub fn remove_joiner(&self, id: &MsgId) {

@@ -51,14 +51,25 @@ pub fn unknown_state() -> RpcError {
 
 /// With all that is known, so that whoever reads it can find out the rest.
 pub fn outcome_unknown(start: &Start) -> RpcError {
-    let code = ErrorCode::OutcomeUnknown;
-    let Start { server, tool, attempt, .. } = start;
+    let Start { server, tool, .. } = start;
     let began = written_time(start.at);
     let message = format!(
         "the host ended while tool {tool:?} of server {server:?} ran (begun {began}); whether it had its effect is not known"
     );
+    unknown(start, message)
+}
+
+/// To one that was joined to a call which somebody else called off.
+pub fn called_off_elsewhere(start: &Start) -> RpcError {
+    let Start { server, tool, .. } = start;
+    unknown(start, format!("the same call of tool {tool:?} of server {server:?} was called off while it ran"))
+}
+
+fn unknown(start: &Start, message: String) -> RpcError {
+    let code = ErrorCode::OutcomeUnknown;
+    let Start { server, tool, attempt, .. } = start;
     bus(code, message).with_data(json!({"code": code.code(), "hint": code.hint(), "outcome": "unknown",
-        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": began}))
+        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": written_time(start.at)}))
 }
 
 pub fn poison(tool: &str, attempts: u32) -> RpcError {

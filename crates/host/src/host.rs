@@ -2,6 +2,7 @@
 
 use crate::approvals::Approvals;
 use crate::caller::Caller;
+use crate::callers::Callers;
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
@@ -39,6 +40,8 @@ pub struct HostOptions {
     /// What makes a call's effect happen at most once, also over restarts. Without one, a call that comes again is known
     /// only while the host remembers it.
     pub journal: Option<Arc<Journal>>,
+    /// Who tells whether callers are still there; the broker, unless somebody else is named.
+    pub callers: Option<Arc<dyn Callers>>,
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +122,7 @@ impl HostOptions {
             audit: None,
             approvals: Arc::default(),
             journal: None,
+            callers: None,
         }
     }
 }

@@ -207,9 +207,10 @@ impl Host {
 }
 
 /// The same for calls that ask for the same: which server, which method, and all params but what is about the request itself.
+/// Eras differ in how answers are written, so a call of one is never that of another.
 fn content_of(rpc: &Rpc) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
-    for part in [&rpc.server, &rpc.method] {
+    for part in [rpc.client.era.as_str(), &rpc.server, &rpc.method] {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }

@@ -8,6 +8,7 @@ use crate::caller::Stage;
 use crate::catalog::names::own_name;
 use crate::failure;
 use tokio::time::Instant;
+use toolbus_journal::Replay;
 use toolbus_mcp::{Members, NameKey, Outcome, is_plain_request};
 use toolbus_upstream::ServerError;
 
@@ -32,8 +33,7 @@ impl Job {
     pub(super) async fn write_start(&self) -> Result<(), Stop> {
         self.refuse_called_off()?;
         if let Some(record) = &self.record {
-            let replay = self.host.replay_of(&self.server, self.own_tool(), false);
-            if let Err(error) = record.begin(replay).await {
+            if let Err(error) = record.begin(self.replay()).await {
                 self.host.journal_failed(&error);
                 return Err(failure::not_journaled(&error).into());
             }
@@ -47,8 +47,12 @@ impl Job {
         if self.caller.cancel.is_fired() { Err(Stop::Cancelled) } else { Ok(()) }
     }
 
+    pub fn replay(&self) -> Replay {
+        self.host.replay_of(&self.server, self.own_tool(), false)
+    }
+
     /// The tool under the server's own name.
-    fn own_tool(&self) -> Option<&str> {
+    pub fn own_tool(&self) -> Option<&str> {
         let visible = self.subject.name.as_deref().filter(|_| self.subject.kind == "tool")?;
         own_name(self.server.config.prefix.as_deref(), visible)
     }

@@ -44,6 +44,7 @@ impl Job {
             return;
         }
         let (word, result_bytes) = match outcome {
+            Ok(outcome) if self.is_joined => ("joined".to_owned(), text_of(outcome).len()),
             Ok(outcome) | Err(Stop::With(outcome)) => (word_for(outcome), text_of(outcome).len()),
             Err(Stop::Cancelled | Stop::HandedOver) => {
                 (self.past_limit().map_or("cancelled".to_owned(), |outcome| word_for(&outcome)), 0)

@@ -58,6 +58,8 @@ pub struct Job {
     entered: Option<Instant>,
     /// What is written down about it, as the caller named it.
     subject: Subject,
+    /// It was answered with an earlier call's answer.
+    pub is_joined: bool,
 }
 
 /// How a request ends when it doesn't end with the server's answer.
@@ -113,6 +115,7 @@ impl Job {
             begun: Instant::now(),
             entered: None,
             subject: Subject::default(),
+            is_joined: false,
         })
     }
 
@@ -144,7 +147,12 @@ impl Job {
         self.subject = self.audit_subject();
         let decided = self.authorise(key.as_ref());
         self.write_decision(&decided).await?;
-        let outcome = self.permitted_outcome(key, &decided?).await;
+        let authorised = decided?;
+        let outcome = match self.join_earlier().await {
+            Ok(Some(joined)) => Ok(joined),
+            Ok(None) => self.permitted_outcome(key, &authorised).await,
+            Err(stop) => Err(stop),
+        };
         self.write_end(&outcome).await;
         outcome
     }

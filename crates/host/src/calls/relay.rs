@@ -1,12 +1,13 @@
 //! A call whose two ends speak the same era: what the server sends goes to the worker as it is.
 
 use super::{Job, Stop};
+use crate::caller::Joiner;
 use crate::link::{Link, Use};
 use crate::session::Session;
 use crate::translate::{client_can, listen};
 use crate::upstream_call::{Step, UpstreamCall};
 use std::sync::Arc;
-use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object};
+use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object, meta};
 use toolbus_upstream::ServerError;
 
 /// How the server's part of a call ended.
@@ -49,6 +50,13 @@ impl Job {
 
     /// A notification that belongs to this call.
     pub async fn tell(&self, method: String, params: Option<Raw>) {
+        for joiner in self.caller.progress.joiners() {
+            if let Some(params) = told_to(&joiner, &method, params.as_ref()) {
+                let event =
+                    HostEvent::Notification { server: self.server.name().to_owned(), method: method.clone(), params };
+                self.host.outbox.live(&joiner.mailbox, &joiner.id, &event).await;
+            }
+        }
         let event = HostEvent::Notification { server: self.server.name().to_owned(), method, params };
         self.host.outbox.live(self.caller.mailbox(), self.caller.id(), &event).await;
     }
@@ -90,4 +98,15 @@ impl Job {
         let capabilities = initialize.and_then(|mut members| members.remove("capabilities"));
         client_can(&capabilities.unwrap_or_else(empty_object), method)
     }
+}
+
+/// A call's notification for one that was joined to it; progress goes by the joiner's own token, if it has one.
+fn told_to(joiner: &Joiner, method: &str, params: Option<&Raw>) -> Option<Option<Raw>> {
+    if method != "notifications/progress" {
+        return Some(params.cloned());
+    }
+    let token = joiner.progress_token.clone()?;
+    let mut params = Members::of(params.map(|params| &**params)).ok()?;
+    params.set(meta::PROGRESS_TOKEN, token);
+    Some(Some(params.to_raw()))
 }

@@ -8,7 +8,7 @@ pub mod log_level;
 pub mod modern_on_legacy;
 
 use serde_json::value::RawValue;
-use toolbus_mcp::Members;
+use toolbus_mcp::{Members, member_text};
 
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -30,6 +30,11 @@ pub fn client_can(capabilities: &RawValue, method: &str) -> bool {
         _ => return false,
     };
     Members::of(Some(capabilities)).is_ok_and(|members| members.contains(name))
+}
+
+/// Whether a result asks its client for more.
+pub fn is_input_required(result: &RawValue) -> bool {
+    member_text(result, "resultType").is_some_and(|kind| kind == "input_required")
 }
 
 /// Whether `capabilities.NAME.FLAG` is true in the result of `initialize` or `server/discover`.

@@ -38,6 +38,10 @@ impl CrashingHost {
         Self { runtime: Some(runtime), journal }
     }
 
+    pub fn journal(&self) -> Arc<Journal> {
+        self.journal.upgrade().expect("it runs")
+    }
+
     /// Nothing of the host runs any more when this returns, and nothing was ended in order.
     pub async fn crash(mut self) {
         self.runtime.take().expect("it runs").shutdown_background();

@@ -6,6 +6,7 @@ mod catalog;
 mod crashing;
 mod eras;
 mod gated_disk;
+mod joins;
 mod journal;
 mod journal_failures;
 mod legacy;
