@@ -146,7 +146,11 @@ impl Client {
         for waiting in book.waiting.iter_mut().filter(|waiting| waiting.made.is_none()) {
             let id = session.call(waiting.tool, &call_id(self.number, waiting.record), waiting.record).await?;
             waiting.made = Some((Instant::now(), id));
-            book.records[waiting.record].made += 1;
+            let record = &mut book.records[waiting.record];
+            record.made += 1;
+            if record.made > 1 {
+                self.recoveries.tell(&format!("{} is made again", call_id(self.number, waiting.record)));
+            }
         }
         Ok(())
     }

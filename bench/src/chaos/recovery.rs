@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::Mutex,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde::Serialize;
@@ -42,6 +42,8 @@ struct State {
     open: Vec<(usize, Blow, Instant)>,
     took: BTreeMap<Blow, Vec<Duration>>,
     blows: BTreeMap<Blow, u64>,
+    /// What happened when, for whoever looks for a cause in the logs.
+    story: Vec<String>,
 }
 
 impl Recoveries {
@@ -53,8 +55,18 @@ impl Recoveries {
     pub fn hit(&self, blow: Blow, worker: Option<usize>) {
         let mut state = self.state.lock().expect("no panic");
         *state.blows.entry(blow).or_default() += 1;
+        let whose = worker.map_or(String::new(), |worker| format!(" {worker}"));
+        state.story.push(format!("{} {}{whose}", time_of_day(), blow.name()));
         let hit = worker.map_or(0..self.workers, |worker| worker..worker + 1);
         state.open.extend(hit.map(|worker| (worker, blow, Instant::now())));
+    }
+
+    pub fn tell(&self, what: &str) {
+        self.state.lock().expect("no panic").story.push(format!("{} {what}", time_of_day()));
+    }
+
+    pub fn story(&self) -> String {
+        self.state.lock().expect("no panic").story.join("\n")
     }
 
     /// A worker got a result.
@@ -85,6 +97,13 @@ impl Recoveries {
         };
         Some(Times { p50_ms: at(0.5)?, p99_ms: at(0.99)?, max_ms: at(1.0)? })
     }
+}
+
+/// In UTC, as the logs have it.
+fn time_of_day() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.as_secs() % 86_400;
+    format!("{:02}:{:02}:{:02}.{:03}", seconds / 3600, seconds / 60 % 60, seconds % 60, now.subsec_millis())
 }
 
 #[derive(Clone, Copy, Serialize)]

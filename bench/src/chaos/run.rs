@@ -110,6 +110,7 @@ impl<'a> Run<'a> {
         // Servers may outlive their host for a moment; their effects count.
         let folder = self.folder.clone();
         let left = tokio::task::spawn_blocking(move || warden::sweep(&folder)).await.context("sweep")?;
+        std::fs::write(self.folder.join("story.log"), self.recoveries.story()).context("write the story")?;
         complaints.extend(left.into_iter().map(|command| format!("left behind: {command}")));
         Verdict::of(&self.site, records, &self.recoveries, &self.tally, complaints, took)
     }
