@@ -6,6 +6,7 @@ mod listed;
 mod store;
 mod unique_keys;
 
+pub use desk::is_operator;
 pub use store::Approvals;
 
 use crate::caller::{Stage, until};

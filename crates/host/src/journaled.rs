@@ -138,7 +138,7 @@ impl Record {
     }
 
     /// Returns when the caller may be told.
-    async fn finish(&self, reply: &InboxMessage, end: End) -> Result<(), JournalError> {
+    pub async fn finish(&self, reply: &InboxMessage, end: End) -> Result<(), JournalError> {
         let begun = self.state.lock().await.begun;
         // Refusals are made anew as often as somebody asks. But what was called off must not run after all.
         if begun.is_none() && !self.is_kept && end != End::Cancelled {

@@ -6,9 +6,9 @@ use crate::log::{JournalLog, LogOptions, Place, Reader};
 use crate::memory::MemoryDisk;
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
-use crate::writer::{Shared, Waiting};
+use crate::writer::{Clock, Shared, Waiting};
 use bytes::Bytes;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -41,16 +41,16 @@ impl Journal {
         make_private(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
-        Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, now_ms())
+        Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))
     }
 
     /// A journal that is gone with its process.
     pub fn in_memory() -> Result<Self, JournalError> {
-        Self::on_disk(Arc::new(MemoryDisk::default()), JournalOptions::default(), now_ms())
+        Self::on_disk(Arc::new(MemoryDisk::default()), JournalOptions::default(), Arc::new(now_ms))
     }
 
-    pub fn on_disk(disk: Arc<dyn Disk>, options: JournalOptions, now: u64) -> Result<Self, JournalError> {
-        let mut book = Book::new(options.limits.clone(), now);
+    pub fn on_disk(disk: Arc<dyn Disk>, options: JournalOptions, clock: Clock) -> Result<Self, JournalError> {
+        let mut book = Book::new(options.limits.clone(), clock());
         let opened = JournalLog::open(disk, options.log.clone(), |entry, place| book.restore(&entry, place));
         let (log, recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
         let too_many = book.forget_interrupted();
@@ -61,7 +61,7 @@ impl Journal {
             );
         }
         let reader = log.reader();
-        let shared = Arc::new(Shared::new(book, options));
+        let shared = Arc::new(Shared::new(book, options, clock));
         let writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || writer.write_all(log));
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
@@ -74,7 +74,7 @@ impl Journal {
 
     /// Why nothing is taken any more.
     pub fn failure(&self) -> Option<Arc<io::Error>> {
-        self.shared.lock().failure.clone()
+        self.shared.failure()
     }
 
     /// What became of a call that comes, perhaps again.
@@ -181,7 +181,9 @@ impl Drop for Journal {
 
 fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    fs::set_permissions(folder, Permissions::from_mode(0o700))
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    // Else a power cut could take the folder with all that was synced in it.
+    folder.canonicalize()?.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 fn now_ms() -> u64 {

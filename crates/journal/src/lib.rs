@@ -7,6 +7,7 @@
 //! - [`Book`] is what is known of each call; it has no I/O, so that a simulation can hold it against a model.
 //! - [`decide`] says what to do with a call that comes, by what is known of it.
 //! - [`JournalLog`] keeps the book's entries on a [`toolbus_store::Disk`].
+//! - [`Tidy`] makes the log smaller without losing what is needed.
 //! - [`Journal`] ties them together for a host: one thread writes, and one sync serves all who wait.
 
 mod book;
@@ -19,10 +20,11 @@ mod options;
 mod payload;
 mod record;
 mod replay;
+mod tidy;
 mod writer;
 
 pub use book::{
-    Book, CallSummary, Candidate, CandidateState, Known, LetterRow, Limits, Refused, Stage, TaskCard, TaskRow,
+    Book, CallSummary, Candidate, CandidateState, Known, LetterRow, Limits, Refused, Sharer, Stage, TaskCard, TaskRow,
 };
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
@@ -30,3 +32,5 @@ pub use journal::{Journal, Wait};
 pub use log::{JournalLog, LogOptions, Place, Reader};
 pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;
+pub use tidy::{Tidy, TidyOptions};
+pub use writer::Clock;

@@ -44,6 +44,8 @@ pub struct JournalLog {
     disk: Arc<dyn Disk>,
     options: LogOptions,
     segments: BTreeMap<u32, Segment>,
+    /// How much of the last segment is certainly on disk.
+    safe: u64,
     buffer: Vec<u8>,
     reader: Reader,
 }
@@ -59,10 +61,12 @@ impl JournalLog {
         let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
         let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
         let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
-        let mut log = Self { disk, options, segments, buffer: Vec::new(), reader };
+        let mut log = Self { disk, options, segments, safe: 0, buffer: Vec::new(), reader };
         if log.segments.is_empty() {
             log.begin_segment(1)?;
         }
+        // What an earlier process wrote and did not sync counts from now on, so it has to stay.
+        log.sync()?;
         Ok((log, recovery))
     }
 
@@ -80,7 +84,7 @@ impl JournalLog {
         let mut places = Vec::new();
         for entry in entries {
             let from = self.buffer.len();
-            record::encode(key, entry, &mut self.buffer);
+            record::encode(key, entry, self.safe, &mut self.buffer);
             let (offset, length) = (segment.bytes + from as u64, (self.buffer.len() - from) as u32);
             places.push(Place::Log { segment: number, offset, length });
         }
@@ -96,12 +100,13 @@ impl JournalLog {
         Ok(places)
     }
 
-    pub fn sync(&self) -> io::Result<()> {
-        if self.options.planted_no_sync {
-            return Ok(());
+    pub fn sync(&mut self) -> io::Result<()> {
+        let Some((_, segment)) = self.segments.last_key_value() else { return Ok(()) };
+        if !self.options.planted_no_sync {
+            segment.file.sync()?;
         }
-        let (number, _) = self.end();
-        self.segments.get(&number).map_or(Ok(()), |segment| segment.file.sync())
+        self.safe = segment.bytes;
+        Ok(())
     }
 
     /// Reads while others write.
@@ -109,14 +114,26 @@ impl JournalLog {
         self.reader.clone()
     }
 
-    /// The oldest segment, if it is not the one that is written to and all in it is older than that, or there is too much
-    /// altogether. Whatever in it is still needed has to be written anew before it is removed.
-    pub fn removable(&self, older_than: u64, most_bytes: u64) -> Option<u32> {
-        let (number, segment) = self.segments.first_key_value()?;
-        let total: u64 = self.segments.values().map(|segment| segment.bytes).sum();
-        (self.segments.len() > 1 && (segment.newest < older_than || total > most_bytes)).then_some(*number)
+    /// The oldest segment, unless it is the one that is written to.
+    pub fn oldest(&self) -> Option<(u32, &Segment)> {
+        (self.segments.len() > 1).then(|| self.segments.first_key_value()).flatten().map(|(number, it)| (*number, it))
     }
 
+    /// What can be read of a segment.
+    pub fn entries(&self, number: u32) -> io::Result<Vec<(Place, Entry)>> {
+        let segment = self.segments.get(&number).ok_or(io::ErrorKind::NotFound)?;
+        replay::entries(self.reader.key, &*segment.file, number)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.segments.values().map(|segment| segment.bytes).sum()
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        self.options.segment_bytes
+    }
+
+    /// Removes a segment. Whatever in it is still needed has been written anew.
     pub fn remove(&mut self, number: u32) -> io::Result<()> {
         self.sync()?;
         self.disk.remove(&replay::segment_name(number))?;
@@ -139,6 +156,7 @@ impl JournalLog {
         }
         self.reader.add(number, Arc::clone(&file));
         self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
+        self.safe = 0;
         Ok(())
     }
 }
@@ -162,8 +180,8 @@ impl Reader {
         drop(files);
         let mut bytes = vec![0; length as usize];
         file.read_at(offset, &mut bytes)?;
-        let entry = record::decode(self.key, &Bytes::from(bytes));
-        entry.map(|(entry, _)| entry).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let record = record::decode(self.key, &Bytes::from(bytes));
+        record.map(|record| record.entry).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// What the entry at that place carries: a reply or a request.

@@ -1,9 +1,12 @@
 //! The bytes of an entry.
 //!
 //! ```text
-//! record: magic u16 · kind u8 · length u32 · checksum u64 (over all the rest) · payload
+//! record: magic u16 · kind u8 · length u32 · safe u64 · checksum u64 (over all the rest) · payload
 //! texts and bytes in a payload: length u32 · content
 //! ```
+//!
+//! `safe` is how many bytes of the segment had been synced when the record was written. Whatever can't be read before that is
+//! damage; after it, a crash may have torn it.
 //!
 //! Checksums are keyed with a secret of the folder: a reply comes from outside and must not be able to contain a record.
 
@@ -12,7 +15,7 @@ use crate::payload;
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::Xxh3;
 
-pub const HEADER_BYTES: usize = 15;
+pub const HEADER_BYTES: usize = 23;
 pub const MAGIC: u16 = 0x4a54;
 /// No entry is larger: what the bus can't carry is no reply.
 pub const MAX_PAYLOAD: usize = 64 << 20;
@@ -22,36 +25,47 @@ pub const MAX_PAYLOAD: usize = 64 << 20;
 pub struct ChecksumKey(pub u64);
 
 impl ChecksumKey {
-    fn of(self, kind: u8, payload: &[u8]) -> u64 {
+    fn of(self, kind: u8, safe: u64, payload: &[u8]) -> u64 {
         let mut hash = Xxh3::with_seed(self.0);
         hash.update(&[kind]);
+        hash.update(&safe.to_le_bytes());
         hash.update(payload);
         hash.digest()
     }
 }
 
-pub fn encode(key: ChecksumKey, entry: &Entry, out: &mut Vec<u8>) {
+pub fn encode(key: ChecksumKey, entry: &Entry, safe: u64, out: &mut Vec<u8>) {
     let at = out.len();
     out.resize(at + HEADER_BYTES, 0);
     let kind = payload::put_entry(entry, out);
     let length = out.len() - at - HEADER_BYTES;
-    let checksum = key.of(kind, &out[at + HEADER_BYTES..]);
+    let checksum = key.of(kind, safe, &out[at + HEADER_BYTES..]);
     let mut header = &mut out[at..at + HEADER_BYTES];
     header.put_u16_le(MAGIC);
     header.put_u8(kind);
     header.put_u32_le(length as u32);
+    header.put_u64_le(safe);
     header.put_u64_le(checksum);
 }
 
-/// The entry at the beginning of these bytes and how long its record is, if there is a whole one.
-pub fn decode(key: ChecksumKey, bytes: &Bytes) -> Option<(Entry, usize)> {
+/// A record that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record {
+    pub entry: Entry,
+    pub length: usize,
+    pub safe: u64,
+}
+
+/// The record at the beginning of these bytes, if there is a whole one.
+pub fn decode(key: ChecksumKey, bytes: &Bytes) -> Option<Record> {
     let mut header = bytes.get(..HEADER_BYTES)?;
     (header.get_u16_le() == MAGIC).then_some(())?;
-    let (kind, length, checksum) = (header.get_u8(), header.get_u32_le() as usize, header.get_u64_le());
+    let (kind, length) = (header.get_u8(), header.get_u32_le() as usize);
+    let (safe, checksum) = (header.get_u64_le(), header.get_u64_le());
     let end = HEADER_BYTES.checked_add(length).filter(|end| length <= MAX_PAYLOAD && *end <= bytes.len())?;
     let payload = bytes.slice(HEADER_BYTES..end);
-    (key.of(kind, &payload) == checksum).then_some(())?;
-    Some((payload::take_entry(kind, payload)?, end))
+    (key.of(kind, safe, &payload) == checksum).then_some(())?;
+    Some(Record { entry: payload::take_entry(kind, payload)?, length: end, safe })
 }
 
 #[cfg(test)]
@@ -89,10 +103,10 @@ mod tests {
     fn what_is_written_is_read_again() {
         for entry in entries() {
             let mut bytes = Vec::new();
-            encode(KEY, &entry, &mut bytes);
+            encode(KEY, &entry, 77, &mut bytes);
             let length = bytes.len();
             bytes.extend_from_slice(b"what follows");
-            assert_eq!(decode(KEY, &Bytes::from(bytes)), Some((entry, length)));
+            assert_eq!(decode(KEY, &Bytes::from(bytes)), Some(Record { entry, length, safe: 77 }));
         }
     }
 
@@ -100,7 +114,7 @@ mod tests {
     fn a_record_that_is_cut_changed_or_of_another_folder_is_none() {
         for entry in entries() {
             let mut bytes = Vec::new();
-            encode(KEY, &entry, &mut bytes);
+            encode(KEY, &entry, 77, &mut bytes);
             for end in 0..bytes.len() {
                 assert_eq!(decode(KEY, &Bytes::copy_from_slice(&bytes[..end])), None, "cut at {end}");
             }

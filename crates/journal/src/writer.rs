@@ -1,11 +1,13 @@
 //! The thread that writes the journal, and what it shares with those who wait for it.
 
-use crate::book::Book;
+use crate::book::{Book, Limits};
 use crate::entry::Entry;
 use crate::log::{JournalLog, Place};
 use crate::options::{JournalError, JournalOptions};
+use crate::tidy::{Tidy, TidyOptions};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 pub struct Shared {
@@ -15,13 +17,18 @@ pub struct Shared {
     /// In units of [`UNIT`] bytes of entries that wait.
     room: Arc<Semaphore>,
     options: JournalOptions,
+    clock: Clock,
 }
+
+/// Milliseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 pub struct State {
     pub book: Book,
     pub failure: Option<Arc<io::Error>>,
     waiting: Vec<Waiting>,
     stopping: bool,
+    told_full: bool,
 }
 
 pub struct Waiting {
@@ -33,12 +40,14 @@ pub struct Waiting {
 }
 
 const UNIT: usize = 1024;
+/// How often an idle journal looks for what is too old.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 impl Shared {
-    pub fn new(book: Book, options: JournalOptions) -> Self {
+    pub fn new(book: Book, options: JournalOptions, clock: Clock) -> Self {
         let room = Arc::new(Semaphore::new((options.max_waiting_bytes / UNIT).max(1)));
-        let state = State { book, failure: None, waiting: Vec::new(), stopping: false };
-        Self { state: Mutex::new(state), wake: Condvar::new(), room, options }
+        let state = State { book, failure: None, waiting: Vec::new(), stopping: false, told_full: false };
+        Self { state: Mutex::new(state), wake: Condvar::new(), room, options, clock }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -78,37 +87,47 @@ impl Shared {
         Ok(())
     }
 
+    /// The life of the thread: whatever waits is written; in between, the journal is made smaller.
     pub fn write_all(&self, mut log: JournalLog) {
-        loop {
-            let mut state = self.lock();
-            while state.waiting.is_empty() {
-                if state.stopping {
-                    return;
-                }
-                state = self.wake.wait(state).expect("no code panics while it holds the book");
+        let Limits { keep_ms, .. } = self.options.limits;
+        let mut tidy = Tidy::new(TidyOptions { keep_ms, max_bytes: self.options.max_bytes });
+        let mut more_to_tidy = true;
+        while let Some(group) = self.next_group(more_to_tidy) {
+            if !group.is_empty() {
+                self.write_group(&mut log, group);
             }
-            let group = std::mem::take(&mut state.waiting);
-            drop(state);
-            self.write_group(&mut log, group);
+            more_to_tidy = self.make_smaller(&mut log, &mut tidy);
         }
     }
 
-    /// Everything that came in while the last group was written, with one sync.
-    fn write_group(&self, log: &mut JournalLog, group: Vec<Waiting>) {
-        let now = group.iter().map(|waiting| waiting.entry.at()).max().unwrap_or_default();
-        let someone_waits = group.iter().any(|waiting| waiting.done.is_some());
-        let written = log.append(group.iter().map(|waiting| &waiting.entry), now);
-        let outcome = written.and_then(|places| if someone_waits { log.sync().map(|()| places) } else { Ok(places) });
+    /// Waits for something to write, or for the next look at what is too old. Ends when the journal does.
+    fn next_group(&self, at_once: bool) -> Option<Vec<Waiting>> {
         let mut state = self.lock();
-        let told = match outcome {
+        if state.waiting.is_empty() && !state.stopping && !at_once {
+            let idle = |state: &mut State| state.waiting.is_empty() && !state.stopping;
+            let waited = self.wake.wait_timeout_while(state, LOOK_EVERY, idle);
+            state = waited.expect("no code panics while it holds the book").0;
+        }
+        let group = std::mem::take(&mut state.waiting);
+        (!group.is_empty() || !state.stopping).then_some(group)
+    }
+
+    /// Everything that came in while the last group was written, with one write and one sync.
+    fn write_group(&self, log: &mut JournalLog, group: Vec<Waiting>) {
+        let someone_waits = group.iter().any(|waiting| waiting.done.is_some());
+        let written = match self.failure() {
+            Some(failure) => Err(failure),
+            None => write(log, &group, (self.clock)(), someone_waits).map_err(Arc::new),
+        };
+        let mut state = self.lock();
+        let told = match written {
             Ok(places) => {
                 group.iter().zip(places).for_each(|(waiting, place)| state.book.enter(&waiting.entry, place));
                 Ok(())
             }
-            // What is on disk is not known any more, so nothing may be begun.
-            Err(error) => Err(JournalError::Write(Arc::clone(state.failure.insert(Arc::new(error))))),
+            Err(error) => Err(state.fail(error)),
         };
-        state.book.forget(now);
+        state.forget((self.clock)());
         drop(state);
         for waiting in group {
             if let Some(done) = waiting.done {
@@ -116,4 +135,52 @@ impl Shared {
             }
         }
     }
+
+    /// Forgets what is too old, and does a turn of making the log smaller. Says whether there is more to do.
+    fn make_smaller(&self, log: &mut JournalLog, tidy: &mut Tidy) -> bool {
+        let now = (self.clock)();
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            return false;
+        }
+        state.forget(now);
+        drop(state);
+        match tidy.turn(log, now, |look| look(&mut self.lock().book)) {
+            Ok(more) => more,
+            Err(error) => {
+                self.lock().fail(Arc::new(error));
+                false
+            }
+        }
+    }
+
+    pub fn failure(&self) -> Option<Arc<io::Error>> {
+        self.lock().failure.clone()
+    }
+}
+
+impl State {
+    fn forget(&mut self, now: u64) {
+        let early = self.book.forget(now);
+        if early > 0 && !self.told_full {
+            self.told_full = true;
+            tracing::warn!("the call journal is full, from now on the oldest answers are forgotten before their time");
+        }
+    }
+
+    /// What is on disk is not known any more, so nothing may be begun from now on.
+    fn fail(&mut self, error: Arc<io::Error>) -> JournalError {
+        if self.failure.is_none() {
+            tracing::error!(%error, "the call journal can't be written, calls are refused until the host is started anew");
+        }
+        JournalError::Write(Arc::clone(self.failure.get_or_insert(error)))
+    }
+}
+
+fn write(log: &mut JournalLog, group: &[Waiting], now: u64, sync: bool) -> io::Result<Vec<Place>> {
+    let places = log.append(group.iter().map(|waiting| &waiting.entry), now)?;
+    if sync {
+        log.sync()?;
+    }
+    Ok(places)
 }

@@ -32,8 +32,8 @@ impl Default for Limits {
 /// Calls that have ended, by the time from which they are kept.
 #[derive(Debug, Default)]
 pub struct Ended {
-    calls: BTreeSet<(u64, CallKey)>,
-    tasks: BTreeSet<(u64, CallKey)>,
+    pub(super) calls: BTreeSet<(u64, CallKey)>,
+    pub(super) tasks: BTreeSet<(u64, CallKey)>,
 }
 
 impl Ended {
@@ -73,9 +73,10 @@ impl Book {
     /// After everything was read: forgets the oldest interrupted calls past their limit. Returns how many.
     pub fn forget_interrupted(&mut self) -> usize {
         let open = |call: &&Call| call.start.is_some() && !call.live && call.answer.is_none() && call.task.is_none();
-        let mut interrupted: Vec<(u64, CallKey)> = (self.calls.values().filter(open))
-            .filter_map(|call| call.start.as_ref().map(|start| (start.at, start.key.clone())))
-            .collect();
+        let mut interrupted: Vec<(u64, CallKey)> =
+            (self.open.iter().filter_map(|key| self.calls.get(key)).filter(open))
+                .filter_map(|call| call.start.as_ref().map(|start| (start.at, start.key.clone())))
+                .collect();
         let excess = interrupted.len().saturating_sub(self.limits.max_interrupted);
         interrupted.sort_unstable();
         interrupted.iter().take(excess).for_each(|(_, key)| self.remove(key));
@@ -84,6 +85,7 @@ impl Book {
 
     pub(super) fn remove(&mut self, key: &CallKey) {
         self.unlist(key);
+        self.open.remove(key);
         let Some(call) = self.calls.remove(key) else { return };
         if let Some(content) = call.content {
             let index = by_content(key, content);
@@ -101,17 +103,18 @@ impl Book {
     pub(super) fn list_ended(&mut self, key: &CallKey) {
         self.unlist(key);
         let Some(call) = self.calls.get_mut(key) else { return };
-        let Some(answer) = &call.answer else { return };
-        if call.joined.is_some() {
-            // It goes with the call that it was joined to.
+        // What was joined goes with the call that it was joined to.
+        let Some(answer) = call.answer.as_ref().filter(|_| call.joined.is_none()) else {
+            self.open.insert(key.clone());
             return;
-        }
+        };
         let ended = answer.at.max(self.opened_at).max(call.latest_join);
         let shown = call.task.as_ref().map(|task| task.expires_at().saturating_sub(self.limits.keep_ms));
         let at = ended.max(shown.unwrap_or_default());
         call.listed = Some(at);
         let list = if shown.is_some() { &mut self.ended.tasks } else { &mut self.ended.calls };
         list.insert((at, key.clone()));
+        self.open.remove(key);
     }
 
     fn unlist(&mut self, key: &CallKey) {
@@ -124,7 +127,7 @@ impl Book {
 
     /// The call that another was joined to is remembered as long as that one.
     pub(super) fn note_join(&mut self, key: &CallKey, at: u64) {
-        self.unlist(key);
+        self.list_ended(key);
         let mut next = key.clone();
         for _ in 0..MAX_CHAIN {
             let Some(to) = self.calls.get(&next).and_then(|call| call.joined.as_ref()).map(|joined| joined.to.clone())
@@ -137,6 +140,23 @@ impl Book {
             }
         }
         self.list_ended(&next);
+    }
+
+    /// Where there is too much: forgets the call if this is its answer. Its beginning needs not be kept either if both go
+    /// together. Tasks stay, their owners were told for how long.
+    pub fn give_up(&mut self, entry: &Entry, place: &Place) -> bool {
+        let Some(call) = self.calls.get(entry.key()).filter(|call| call.task.is_none()) else { return false };
+        let Some(answer) = &call.answer else { return false };
+        match (entry, place, &answer.reply) {
+            (Entry::Finish(finish), place, kept) if place == kept => {
+                self.remove(&finish.key);
+                true
+            }
+            (Entry::Start(_), Place::Log { segment, .. }, Place::Log { segment: of_answer, .. }) => {
+                segment == of_answer
+            }
+            _ => false,
+        }
     }
 
     /// Whether the book would miss this entry if it were removed from its place.

@@ -97,6 +97,8 @@ fn damage_in_the_middle_is_told_and_costs_one_entry() {
     let places = log.append(&[0, 1, 2].map(started), 1).expect("the disk works");
     let Place::Log { offset, length, .. } = places[1] else { panic!("it is written") };
     log.sync().expect("the disk works");
+    // Only what comes after it tells that it was safe.
+    log.append([&started(3)], 1).and_then(|_| log.sync()).expect("the disk works");
     disk.flip("journal-0000000001.log", offset as usize + 20, 3);
     let mut book = Book::default();
     let (_, recovery) =

@@ -1,8 +1,15 @@
 //! The journal as a host uses it, on a real folder.
 
 use crate::support::{CONTENT, finish, key, reply, start};
+use bytes::Bytes;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
-use toolbus_journal::{Journal, JournalOptions, Known, Limits, Wait};
+use std::time::Instant;
+use toolbus_journal::{Clock, Finish, Journal, JournalError, JournalOptions, Known, Limits, Wait};
+use toolbus_store::sim_disk::SimDisk;
 
 #[tokio::test]
 async fn a_call_that_comes_again_finds_its_answer_also_in_the_next_life() {
@@ -54,4 +61,96 @@ async fn what_ended_long_ago_is_forgotten_and_what_runs_is_not() {
     }
     let is_known = |id| journal.look_up(&key(id), &CONTENT) != Ok(Known::New);
     assert_eq!([0, 1, 2, 3, 100].map(is_known), [false, false, true, true, true]);
+}
+
+#[tokio::test]
+async fn once_the_disk_fails_nothing_is_taken_any_more_and_everybody_is_told() {
+    let disk = SimDisk::default();
+    let clock: Clock = Arc::new(|| 1);
+    let journal = Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), clock).expect("it opens");
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    assert!(journal.failure().is_none());
+    disk.fail_syncs(true);
+    assert!(matches!(journal.finish(finish(1), Wait::Synced).await, Err(JournalError::Write(_))));
+    disk.fail_syncs(false);
+    assert!(
+        matches!(journal.start(start(2), Wait::Synced).await, Err(JournalError::Write(_))),
+        "also when it works again"
+    );
+    assert!(matches!(journal.start(start(3), Wait::Noted).await, Err(JournalError::Write(_))));
+    assert!(journal.failure().is_some());
+    assert!(matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))), "an answer that is not safe is none");
+}
+
+#[tokio::test]
+async fn nobody_else_can_look_into_the_folder() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("state/journal");
+    let journal = Journal::open(&path, JournalOptions::default()).expect("it opens");
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for file in fs::read_dir(&path).expect("a folder") {
+        assert_eq!(mode(&file.expect("a file").path()), 0o600);
+    }
+}
+
+#[tokio::test]
+async fn what_waits_has_a_limit_and_all_of_it_is_written() {
+    let options = JournalOptions { max_waiting_bytes: 4096, ..JournalOptions::default() };
+    let clock: Clock = Arc::new(|| 1);
+    let journal = Journal::on_disk(Arc::new(SimDisk::default()), options, clock).expect("it opens");
+    for id in 0..200 {
+        journal.start(start(id), Wait::Noted).await.expect("noted");
+        let reply = Bytes::from(vec![1; 10_000]);
+        journal
+            .finish(Finish { reply, ..finish(id) }, Wait::Noted)
+            .await
+            .expect("noted, though it is larger than all the room");
+    }
+    journal.start(start(999), Wait::Synced).await.expect("written");
+    assert_eq!(journal.calls().len(), 201);
+}
+
+/// Not a test: prints what a call costs here, next to a bare sync of the same disk.
+#[tokio::test]
+#[ignore = "measures, and needs a quiet machine"]
+async fn cost_of_a_call() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary folder");
+    let mut file = fs::File::create(folder.path().join("bare")).expect("a file");
+    let rounds = 500u64;
+    let bare = Instant::now();
+    for _ in 0..rounds {
+        file.write_all(&[1; 200]).and_then(|()| file.sync_data()).expect("the disk works");
+    }
+    let bare = bare.elapsed() / rounds as u32;
+    let journal = Arc::new(Journal::open(&folder.path().join("journal"), JournalOptions::default()).expect("it opens"));
+    let alone = Instant::now();
+    for id in 0..rounds {
+        journal.start(start(id), Wait::Synced).await.expect("written");
+        journal.finish(finish(id), Wait::Synced).await.expect("written");
+    }
+    let alone = alone.elapsed() / rounds as u32;
+    let together = Instant::now();
+    let callers = (0..64).map(|caller| {
+        let journal = Arc::clone(&journal);
+        tokio::spawn(async move {
+            for id in 0..100 {
+                let id = 10_000 + caller * 1000 + id;
+                journal.start(start(id), Wait::Synced).await.expect("written");
+                journal.finish(finish(id), Wait::Synced).await.expect("written");
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.expect("no panic");
+    }
+    let together = together.elapsed() / 6400;
+    let noted = Instant::now();
+    for id in 100_000..102_000 {
+        journal.start(start(id), Wait::Noted).await.expect("noted");
+        journal.finish(finish(id), Wait::Noted).await.expect("noted");
+    }
+    let noted = noted.elapsed() / 2000;
+    println!("write + sync {bare:?}; start + finish: alone {alone:?}, 64 callers {together:?} a call, noted {noted:?}");
 }
