@@ -9,7 +9,7 @@ use crate::failure;
 use crate::journaled::{now, written_time};
 use crate::translate::is_input_required;
 use serde_json::json;
-use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Replay, Start};
+use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Replay, Sharer, Start};
 use toolbus_mcp::{HostReply, Members, Outcome, Raw, meta, raw};
 use toolbus_upstream::Join;
 
@@ -71,9 +71,19 @@ impl Job {
     }
 
     async fn join_ended(&self, candidate: &Candidate) -> Option<(CallKey, Option<Start>, Outcome)> {
-        let Candidate { key, start, state } = candidate;
+        let Candidate { key, start, state, sharers } = candidate;
         if !self.is_abandoned(&key.caller).await {
             return None;
+        }
+        for Sharer { key, reply_id } in sharers {
+            // Whoever shares the answer may be there, or have it already.
+            let waits = match reply_id {
+                Some(reply_id) => self.callers().waits(&key.caller, reply_id).await == Some(true),
+                None => true,
+            };
+            if !waits || !self.is_abandoned(&key.caller).await {
+                return None;
+            }
         }
         let started = start.as_deref().cloned();
         let outcome = match state {

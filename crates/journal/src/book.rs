@@ -7,7 +7,7 @@ mod limits;
 mod lists;
 
 pub use limits::Limits;
-pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Stage, TaskRow};
+pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Sharer, Stage, TaskRow};
 
 use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, detached};
 use crate::log::Place;
@@ -77,7 +77,7 @@ struct Call {
     live: bool,
     task: Option<Arc<TaskCard>>,
     answer: Option<Answer>,
-    /// As what it was buried.
+    /// As what it was buried, should nothing else be known of it.
     buried: Option<Arc<Start>>,
     joined: Option<Arc<Joined>>,
     /// Forgotten together with this one.
@@ -121,12 +121,12 @@ impl Book {
 
     fn known(&self, key: &CallKey, call: &Call) -> Known {
         let (answer, root) = self.resolve(call);
-        if let Some(answer) = answer.cloned() {
-            let Answer { end, reply_id, reply, .. } = answer;
+        if let Some(answer) = answer {
+            let (end, reply_id, reply) = (answer.end, reply_id(key, call, answer), answer.reply.clone());
             return Known::Answered { start: root.start.clone(), end, reply_id, reply };
         }
         if let Some(buried) = &root.buried {
-            return Known::Buried(Arc::clone(buried));
+            return Known::Buried(Arc::clone(root.start.as_ref().unwrap_or(buried)));
         }
         match (&root.start, &root.task, &call.joined) {
             (Some(start), ..) if root.live => Known::Running(Arc::clone(start)),
@@ -150,6 +150,15 @@ impl Book {
         (answer, call)
     }
 
+    /// The call that was really run for this one, as far as it is known.
+    fn run_for<'a>(&'a self, key: &'a CallKey) -> &'a CallKey {
+        let joined = |key: &CallKey| self.calls.get(key).and_then(|call| call.joined.as_ref());
+        std::iter::successors(Some(key), |key| joined(key).map(|joined| &joined.to))
+            .take(MAX_CHAIN)
+            .last()
+            .unwrap_or(key)
+    }
+
     fn tool_of(&self, key: &CallKey) -> ByteString {
         let root = self.calls.get(key).map(|call| self.resolve(call).1);
         let of_task = || root?.task.as_ref().map(|task| task.tool.clone());
@@ -161,7 +170,9 @@ impl Book {
         match entry {
             Entry::Start(start) => self.enter_start(start, true),
             Entry::Task(task) => self.enter_task(task, Place::Held(task.request.clone())),
-            Entry::Finish(_) | Entry::Joined(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+            // A second call must not be joined to the same one meanwhile.
+            Entry::Joined(joined) => self.note_latest(joined.key.detached(), joined.content, joined.at),
+            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
@@ -215,7 +226,7 @@ impl Book {
     }
 
     fn enter_joined(&mut self, joined: &Joined) {
-        let (key, to) = (joined.key.detached(), joined.to.detached());
+        let (key, to) = (joined.key.detached(), self.run_for(&joined.to).detached());
         let kept = Arc::new(Joined { key: key.clone(), to: to.clone(), ..*joined });
         let call = self.calls.entry(key.clone()).or_default();
         call.content = Some(joined.content);
@@ -246,8 +257,8 @@ impl Book {
         let letter = Arc::new(LetterRow::new(dead, request));
         let (server, tool) = (letter.server.clone(), letter.tool.clone());
         let call = self.calls.entry(letter.key.clone()).or_default();
-        let made = || Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
-        call.buried = Some(call.start.clone().unwrap_or_else(|| Arc::new(made())));
+        let start = Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };
+        call.buried = Some(Arc::new(start));
         self.list_ended(&letter.key);
         self.letters.insert(by_id(&letter.key), letter);
     }
@@ -285,6 +296,15 @@ fn by_id(key: &CallKey) -> (ByteString, ByteString) {
 
 fn by_content(key: &CallKey, content: [u8; 32]) -> (ByteString, [u8; 32]) {
     (key.caller.slice_ref(key.agent()), content)
+}
+
+/// The id of the message that carries the answer. Two calls that were joined to one can be of the same mailbox, where one id
+/// stands for one message.
+fn reply_id(key: &CallKey, call: &Call, answer: &Answer) -> ByteString {
+    match call.answer {
+        Some(_) => answer.reply_id.clone(),
+        None => ByteString::from(format!("{}.{}", answer.reply_id, key.id)),
+    }
 }
 
 /// A beginning of which only the id is known.

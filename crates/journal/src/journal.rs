@@ -8,7 +8,7 @@ use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
 use crate::writer::{Clock, Shared, Waiting};
 use bytes::Bytes;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -181,7 +181,9 @@ impl Drop for Journal {
 
 fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    fs::set_permissions(folder, Permissions::from_mode(0o700))
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    // Else a power cut could take the folder with all that was synced in it.
+    folder.canonicalize()?.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 fn now_ms() -> u64 {

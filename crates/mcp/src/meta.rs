@@ -1,7 +1,7 @@
 //! The names inside of `_meta` that mean something to a proxy, and the one token that it may have to change.
 
 use crate::members::{Members, MembersError};
-use crate::{Raw, raw};
+use crate::{Outcome, Raw, raw};
 use serde_json::value::RawValue;
 
 pub const META: &str = "_meta";
@@ -11,6 +11,13 @@ pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilitie
 pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+/// Legacy: which task a message is about.
+pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+/// Modern: the extension by which a call may become a task.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// In a result's `_meta`, or an error's `data`: the answer is that of an earlier call, and the tool did not run again.
+pub const JOINED: &str = "toolbus/joined";
 
 /// A member of the params' `_meta`.
 pub fn get(params: Option<&RawValue>, name: &str) -> Option<Raw> {
@@ -52,4 +59,22 @@ pub fn modern(version: &str, capabilities: Raw, client_info: Option<Raw>) -> Vec
     let mut members = vec![(PROTOCOL_VERSION, raw(version)), (CLIENT_CAPABILITIES, capabilities)];
     members.extend(client_info.map(|info| (CLIENT_INFO, info)));
     members
+}
+
+/// The outcome, marked as that of an earlier call, of which something is told. An outcome that can't be marked stays as it
+/// is.
+pub fn mark_joined(outcome: Outcome, earlier: Raw) -> Outcome {
+    match outcome {
+        Outcome::Result(result) => {
+            let marked = set(Some(&result), JOINED, earlier);
+            Outcome::Result(marked.unwrap_or(result))
+        }
+        Outcome::Error(error) => {
+            let marked = Members::of(Some(&error)).and_then(|mut members| {
+                members.edit("data", |data| data.set(JOINED, earlier))?;
+                Ok(members.to_raw())
+            });
+            Outcome::Error(marked.unwrap_or(error))
+        }
+    }
 }

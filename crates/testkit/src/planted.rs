@@ -1,4 +1,4 @@
-//! Known defects, by name, wherever they are planted: in the engine, the store or the simulated client.
+//! Known defects, by name, wherever they are planted: in the engine, the store, the simulated client or the simulated host.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +11,22 @@ pub enum Planted {
     NoSync,
     /// A client that reconnects sends what was not receipted under a new id.
     NewIdOnRetry,
+    /// A host tells the tool before it is safe that the call begins.
+    StartNotSynced,
+    /// A host tells the caller before the answer is safe.
+    ResultAfterReply,
+    /// A host runs what comes too late.
+    HostIgnoresDeadline,
+    /// A host joins calls of the same tool, whatever their arguments.
+    JoinWithoutArguments,
+    /// A host joins a call to one whose answer was collected.
+    JoinCollected,
+    /// A host says that it has a task before that is safe.
+    TaskNotSynced,
 }
 
 impl Planted {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 19] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
         Self::Engine(PlantedBug::DedupForgotten),
@@ -28,12 +40,18 @@ impl Planted {
         Self::Engine(PlantedBug::ReplyByAnyone),
         Self::NoSync,
         Self::NewIdOnRetry,
+        Self::StartNotSynced,
+        Self::ResultAfterReply,
+        Self::HostIgnoresDeadline,
+        Self::JoinWithoutArguments,
+        Self::JoinCollected,
+        Self::TaskNotSynced,
     ];
 
     pub(crate) fn in_engine(self) -> Option<PlantedBug> {
         match self {
             Self::Engine(bug) => Some(bug),
-            Self::NoSync | Self::NewIdOnRetry => None,
+            _ => None,
         }
     }
 }

@@ -7,10 +7,12 @@
 //! - `world`, `broker_side`, `effects`, `client_side` and `storage` carry events out.
 //! - `script` is one story without chance, for stopping it at every point.
 //! - `forger` sends what it may not, in the variant with credentials.
+//! - `calls` is a world of its own: workers, a broker and hosts with their journals.
 //! - `letters` and `model` say what must be true, `drain` is the good end that every run must have.
 
 mod behaviour;
 mod broker_side;
+mod calls;
 mod client;
 mod client_side;
 mod drain;
@@ -25,6 +27,7 @@ mod storage;
 mod trace;
 mod world;
 
+pub use calls::Tally;
 pub use script::{CrashPoint, Ending, run_to_crash_point};
 
 use crate::planted::Planted;
@@ -40,6 +43,8 @@ pub struct Options {
     pub planted: Option<Planted>,
     /// Credentials say who may send what, and somebody tries what it may not.
     pub restricted: bool,
+    /// Calls from end to end, with workers and hosts, instead of messages.
+    pub calls: bool,
     /// Print every event.
     pub trace: bool,
 }
@@ -52,6 +57,8 @@ pub struct Report {
     pub letters: u64,
     /// Messages that nobody may send; none was taken.
     pub forgeries: u64,
+    /// What became of calls.
+    pub calls: Tally,
     /// The same for every run of the same seed.
     pub trace_hash: u64,
 }
@@ -63,14 +70,18 @@ pub struct Failure {
     pub what: String,
     pub planted: Option<Planted>,
     pub restricted: bool,
+    pub calls: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, step, what, planted, restricted } = self;
+        let Self { seed, step, what, planted, restricted, calls } = self;
         write!(f, "seed {seed}, step {step}: {what}\nreplay it with: cargo xtask sim --seed {seed}")?;
         if *restricted {
             write!(f, " --restricted")?;
+        }
+        if *calls {
+            write!(f, " --calls")?;
         }
         planted.map_or(Ok(()), |planted| write!(f, " --planted {planted}"))
     }
@@ -82,13 +93,17 @@ impl std::error::Error for Failure {}
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let mut step = 0;
     // The engine's own assertions are promises too, and their failure needs the seed.
-    let outcome = catch_unwind(AssertUnwindSafe(|| simulate(seed, options, &mut step)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| match options.calls {
+        true => calls::simulate(seed, options, &mut step),
+        false => simulate(seed, options, &mut step),
+    }));
     let what = match outcome {
         Ok(Ok(report)) => return Ok(report),
         Ok(Err(violation)) => violation,
         Err(panic) => panic_text(&*panic),
     };
-    Err(Failure { seed, step, what, planted: options.planted, restricted: options.restricted })
+    let Options { planted, restricted, calls, .. } = options;
+    Err(Failure { seed, step, what, planted, restricted, calls })
 }
 
 fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, String> {
@@ -111,6 +126,7 @@ fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, Strin
             crashes: world.crashes,
             letters: world.model.letters.len() as u64,
             forgeries: world.forgeries,
+            calls: Tally::default(),
             trace_hash: world.trace.hash(),
         }),
     }

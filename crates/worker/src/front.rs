@@ -5,12 +5,14 @@ mod away;
 mod call;
 mod fanout;
 mod greeting;
+pub mod joined;
 mod listen;
 mod merge;
 mod news;
 mod notify;
 mod questions;
 mod route;
+mod tasks;
 mod upstream_call;
 
 pub use call::FrontCall;
@@ -66,6 +68,7 @@ struct InFlight {
 }
 
 /// Where a call went, and under which id the host knows it.
+#[derive(Clone)]
 struct Target {
     upstream: Arc<Upstream>,
     bus_id: String,

@@ -1,6 +1,7 @@
 //! MCP over streamable HTTP, both eras on one path. Host and Origin are checked by whoever owns the port; here is
 //! decided who asks, in which era, and what the answer looks like on the wire.
 
+mod abandoned;
 mod events;
 mod headers;
 mod legacy;
@@ -15,6 +16,7 @@ use crate::bus::{BoxFuture, Bus};
 use crate::error::AuthFailure;
 use crate::options::WorkerOptions;
 use crate::worker::{Worker, lock};
+use abandoned::AbandonedCalls;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -62,6 +64,8 @@ pub struct HttpOptions {
     /// What a session keeps for clients that come back for what they missed.
     pub max_replay_events: usize,
     pub max_replay_bytes: usize,
+    /// How long the answer of a legacy call whose connection broke waits for the same call to come again.
+    pub join_window: Duration,
 }
 
 impl Default for HttpOptions {
@@ -78,6 +82,7 @@ impl Default for HttpOptions {
             keepalive: Duration::from_secs(15),
             max_replay_events: 256,
             max_replay_bytes: 4 << 20,
+            join_window: Duration::from_secs(600),
         }
     }
 }
@@ -88,6 +93,7 @@ pub struct HttpService {
     pool: Arc<dyn BusPool>,
     workers: Mutex<HashMap<Principal, Arc<Worker>>>,
     sessions: Arc<Sessions>,
+    abandoned: Arc<AbandonedCalls>,
 }
 
 /// Workers that are kept for principals without a session; past it the unused ones go.
@@ -97,7 +103,8 @@ impl HttpService {
     /// Needs a runtime: idle sessions are looked for in the background as long as the service lives.
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
-        Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions })
+        let abandoned = Arc::new(AbandonedCalls::new(options.join_window));
+        Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions, abandoned })
     }
 
     pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<HttpBody>

@@ -1,6 +1,6 @@
 //! What the book shows: to a call that may be joined to an earlier one, and to people.
 
-use super::{Answer, Book, Call, Known, TaskCard, by_id};
+use super::{Book, Call, Known, TaskCard, by_id, reply_id};
 use crate::entry::{CallKey, Dead, End, Start, detached};
 use crate::log::Place;
 use bytestring::ByteString;
@@ -15,6 +15,16 @@ pub struct Candidate {
     /// Of the call that was really run, which may be an earlier one.
     pub start: Option<Arc<Start>>,
     pub state: CandidateState,
+    /// All other calls that are answered by the same run: the one that was run and those that were joined to it. Where one of
+    /// their callers is there, or has collected the answer, it is not to be given out once more.
+    pub sharers: Vec<Sharer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharer {
+    pub key: CallKey,
+    /// The message with its answer, if there is one.
+    pub reply_id: Option<ByteString>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +98,8 @@ impl LetterRow {
     }
 }
 
+/// Calls that share an answer and can still be joined: whoever crashes more often than that is helped no more.
+pub const MAX_SHARERS: usize = 100;
 /// Ended calls that are listed at most: the latest.
 pub const MAX_LISTED: usize = 1000;
 
@@ -99,14 +111,35 @@ impl Book {
         let (answer, root) = self.resolve(call);
         let state = match answer {
             Some(answer) if answer.at < ended_after => return None,
-            Some(Answer { end, reply_id, reply, .. }) => {
-                CandidateState::Answered { reply_id: reply_id.clone(), end: *end, reply: reply.clone() }
+            Some(answer) => {
+                let reply_id = reply_id(key, call, answer);
+                CandidateState::Answered { reply_id, end: answer.end, reply: answer.reply.clone() }
             }
             None if root.buried.is_some() || root.start.is_none() => return None,
             None if root.live => CandidateState::Running,
             None => CandidateState::Interrupted,
         };
-        Some(Candidate { key: key.clone(), start: root.start.clone(), state })
+        Some(Candidate { key: key.clone(), start: root.start.clone(), state, sharers: self.sharers(key)? })
+    }
+
+    /// None where there are more than anybody could be asked about.
+    fn sharers(&self, of: &CallKey) -> Option<Vec<Sharer>> {
+        let mut keys = vec![self.run_for(of)];
+        let mut next = 0;
+        while let Some(key) = keys.get(next) {
+            keys.extend(self.calls.get(*key).iter().flat_map(|call| &call.joiners));
+            next += 1;
+            if keys.len() > MAX_SHARERS {
+                return None;
+            }
+        }
+        keys.sort_unstable();
+        let sharer = |key: &CallKey| {
+            let call = self.calls.get(key)?;
+            let reply_id = self.resolve(call).0.map(|answer| reply_id(key, call, answer));
+            Some(Sharer { key: key.clone(), reply_id })
+        };
+        Some(keys.into_iter().filter(|key| *key != of).filter_map(sharer).collect())
     }
 
     /// All that have not ended and the latest that have, the latest first.

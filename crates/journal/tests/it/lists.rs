@@ -3,8 +3,8 @@
 use crate::support::{CONTENT, finish, key, start};
 use bytes::Bytes;
 use toolbus_journal::{
-    CallKey, CandidateState, Dead, Decision, End, Finish, Joined, Journal, JournalOptions, Known, Replay, Stage, Start,
-    Task, Wait, decide,
+    CallKey, CandidateState, Dead, Decision, End, Finish, Joined, Journal, JournalOptions, Known, Replay, Sharer,
+    Stage, Start, Task, Wait, decide,
 };
 
 fn of(caller: &str, id: &str) -> CallKey {
@@ -70,9 +70,11 @@ async fn a_joined_call_is_what_it_was_joined_to_and_the_latest_is_the_next_candi
 
     let journal = open();
     let Ok(Known::Answered { reply_id, .. }) = journal.look_up(&of("w#2", "b"), &CONTENT) else { panic!("answered") };
-    assert_eq!(reply_id, "r0");
+    assert_eq!(reply_id, "r0.b", "an id of its own, and always the same");
     let candidate = journal.candidate("w", &CONTENT, 0).expect("answered");
     assert_eq!((&*candidate.key.id, &*candidate.start.expect("begun").key.id), ("b", "a"));
+    let sharer = Sharer { key: of("w#1", "a"), reply_id: Some("r0".into()) };
+    assert_eq!(candidate.sharers, [sharer], "the caller of the first may have collected it");
     assert_eq!(journal.candidate("w", &CONTENT, finish(0).at + 1), None, "it ended too long ago");
     let summary = journal.calls().into_iter().find(|call| call.key.id == "b").expect("listed");
     assert_eq!((summary.stage, summary.joined_to), (Stage::Ended(End::Done), Some(of("w#1", "a"))));

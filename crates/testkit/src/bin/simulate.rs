@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
 use toolbus_testkit::planted::Planted;
-use toolbus_testkit::simulation::{self, Options};
+use toolbus_testkit::simulation::{self, Options, Tally};
 
 #[derive(Debug, Parser)]
-#[command(about = "Simulates broker, disk and clients from a seed")]
+#[command(about = "Simulates broker, disks, hosts and clients from a seed")]
 struct Args {
     /// One seed
     #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
@@ -22,6 +22,9 @@ struct Args {
     /// With credentials, and with somebody who sends what it may not
     #[arg(long)]
     restricted: bool,
+    /// Calls from end to end, with workers and hosts that have journals
+    #[arg(long, conflicts_with = "restricted")]
+    calls: bool,
     /// A known defect to plant
     #[arg(long)]
     planted: Option<Planted>,
@@ -33,15 +36,17 @@ fn main() -> ExitCode {
         (Some(seed), _) => seed..seed.saturating_add(1),
         (None, seeds) => seeds.unwrap_or_default(),
     };
-    let options = Options { planted: args.planted, restricted: args.restricted, trace: args.trace };
+    let options = Options { planted: args.planted, restricted: args.restricted, calls: args.calls, trace: args.trace };
     let started = Instant::now();
     let (mut steps, mut crashes, mut letters) = (0, 0, 0);
+    let mut calls = Tally::default();
     for seed in seeds.clone() {
         match simulation::run(seed, options) {
             Ok(report) => {
                 steps += report.steps;
                 crashes += report.crashes;
                 letters += report.letters;
+                calls += report.calls;
             }
             Err(failure) => {
                 eprintln!("{failure}");
@@ -51,6 +56,9 @@ fn main() -> ExitCode {
     }
     let count = seeds.end - seeds.start;
     println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes in {:.1?}", started.elapsed());
+    if args.calls {
+        println!("{calls:?}");
+    }
     ExitCode::SUCCESS
 }
 

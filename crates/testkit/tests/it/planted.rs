@@ -86,3 +86,53 @@ fn syncs_that_do_nothing_are_found() {
 fn a_new_id_on_a_retry_is_found() {
     check_found(Planted::NewIdOnRetry, "was taken in twice");
 }
+
+#[track_caller]
+fn check_found_among_calls(planted: Planted, symptom: &str) {
+    check_found_with(Options { planted: Some(planted), calls: true, ..Options::default() }, symptom);
+}
+
+#[test]
+fn a_tool_that_is_told_before_the_start_is_safe_is_found() {
+    check_found_among_calls(Planted::StartNotSynced, "had 2 effects");
+}
+
+#[test]
+fn a_caller_that_is_told_before_the_result_is_safe_is_found() {
+    check_found_among_calls(Planted::ResultAfterReply, "was told");
+}
+
+#[test]
+fn a_result_that_turns_into_something_else_for_another_caller_is_found() {
+    check_found_among_calls(Planted::ResultAfterReply, "turned from");
+}
+
+#[test]
+fn a_call_under_a_new_id_on_a_retry_is_found() {
+    check_found_among_calls(Planted::NewIdOnRetry, "had 2 effects");
+}
+
+#[test]
+fn a_run_after_the_deadline_is_found() {
+    check_found_among_calls(Planted::HostIgnoresDeadline, "was run after its deadline");
+}
+
+#[test]
+fn a_join_without_a_look_at_the_arguments_is_found() {
+    check_found_among_calls(Planted::JoinWithoutArguments, "which is not the same call");
+}
+
+#[test]
+fn a_join_to_what_was_collected_is_found() {
+    check_found_among_calls(Planted::JoinCollected, "whose answer had been collected");
+}
+
+#[test]
+fn syncs_of_the_journal_that_do_nothing_are_found() {
+    check_found_among_calls(Planted::NoSync, "had 2 effects");
+}
+
+#[test]
+fn a_task_that_is_accepted_before_it_is_safe_is_found() {
+    check_found_among_calls(Planted::TaskNotSynced, "was accepted and is gone");
+}

@@ -3,11 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
-use toolbus_testkit::simulation::{Options, Report, run};
+use toolbus_testkit::simulation::{Options, Report, Tally, run};
 
 const SEEDS: u64 = 20_000;
 /// With credentials, where somebody sends what it may not.
 const RESTRICTED_SEEDS: u64 = 5_000;
+
+/// Of calls from end to end.
+const CALL_SEEDS: u64 = 5_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
@@ -15,13 +18,24 @@ fn no_seed_breaks_a_promise() {
 }
 
 #[test]
+fn no_call_is_lost_or_has_two_effects_whatever_crashes() {
+    let reports = run_all(CALL_SEEDS, Options { calls: true, ..Options::default() });
+    let mut calls = Tally::default();
+    reports.iter().for_each(|report| calls += report.calls);
+    println!("{calls:?}");
+    // What never happens proves nothing.
+    let rare = [calls.unknown, calls.joined, calls.expired, calls.poisoned, calls.sent_again, calls.tasks];
+    assert!(rare.iter().all(|count| *count > 20), "{calls:?}");
+}
+
+#[test]
 fn nothing_forged_is_ever_taken_and_no_promise_is_broken_meanwhile() {
-    let forgeries = run_all(RESTRICTED_SEEDS, Options { restricted: true, ..Options::default() });
+    let reports = run_all(RESTRICTED_SEEDS, Options { restricted: true, ..Options::default() });
+    let forgeries: u64 = reports.iter().map(|report| report.forgeries).sum();
     assert!(forgeries > RESTRICTED_SEEDS, "{forgeries}");
 }
 
-/// Returns how often something was forged.
-fn run_all(count: u64, options: Options) -> u64 {
+fn run_all(count: u64, options: Options) -> Vec<Report> {
     let started = Instant::now();
     let next = AtomicU64::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -39,7 +53,7 @@ fn run_all(count: u64, options: Options) -> u64 {
     let took = started.elapsed();
     println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes, {forgeries} forgeries in {took:.1?}");
     assert!(crashes > count, "the simulation crashes too seldom to prove anything: {crashes}");
-    forgeries
+    reports
 }
 
 /// Runs seeds until there are no more.
@@ -50,7 +64,12 @@ fn run_some(next: &AtomicU64, count: u64, options: Options) -> Vec<Report> {
 
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_seed_another() {
-    let run = |seed| run(seed, Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    check_repeatable(Options::default());
+    check_repeatable(Options { calls: true, ..Options::default() });
+}
+
+fn check_repeatable(options: Options) {
+    let run = |seed| run(seed, options).unwrap_or_else(|failure| panic!("{failure}"));
     let mut hashes = Vec::new();
     for seed in 0..100 {
         let (first, second) = (run(seed), run(seed));

@@ -1,6 +1,7 @@
 //! One request of the client, from its arrival to its answer: a sequence of messages, the response last.
 
 use super::Front;
+use super::joined::Joined;
 use super::listen::Listen;
 use super::upstream_call::UpstreamCall;
 use crate::bus::BoxFuture;
@@ -11,11 +12,13 @@ use toolbus_mcp::{Id, Message, Outcome, Response};
 
 /// Dropping it before its end cancels what it started.
 pub struct FrontCall {
-    front: Arc<Front>,
-    number: Option<u64>,
-    id: Id,
+    pub(super) front: Arc<Front>,
+    pub(super) number: Option<u64>,
+    pub(super) id: Id,
     work: Work,
     abort: CancellationToken,
+    /// It was begun for another request.
+    pub(super) joined: Option<Joined>,
 }
 
 /// What has to be done for an answer.
@@ -38,7 +41,7 @@ pub(super) enum Step {
 
 impl FrontCall {
     pub(super) fn new(front: &Arc<Front>, number: Option<u64>, id: Id, work: Work, abort: CancellationToken) -> Self {
-        Self { front: Arc::clone(front), number, id, work, abort }
+        Self { front: Arc::clone(front), number, id, work, abort, joined: None }
     }
 
     pub(super) fn set_work(&mut self, work: Work) {
@@ -57,6 +60,16 @@ impl FrontCall {
     /// The next message for the client; the response is the last. `None` afterwards, or when the call was cancelled and
     /// nothing is owed. Giving up the wait loses nothing.
     pub async fn next(&mut self) -> Option<Message> {
+        loop {
+            let message = self.next_of_work().await?;
+            let Some(joined) = &self.joined else { return Some(message) };
+            if let Some(message) = joined.translate(message) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn next_of_work(&mut self) -> Option<Message> {
         let step = match &mut self.work {
             Work::Ready(outcome) => outcome.take().map_or(Step::Nothing, Step::Done),
             work => tokio::select! {

@@ -1,11 +1,12 @@
 //! The legacy era over HTTP: sessions, a stream per call that can be resumed, and one for what belongs to no call.
 //! Closing a stream is not a cancellation; the call goes on and what it brings is kept.
 
+use super::abandoned::{AbandonedCalls, Found as Earlier, SameCall};
 use super::events::{EventId, EventLog, Found, STANDALONE};
 use super::session::Session;
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
 use crate::error;
-use crate::front::FrontCall;
+use crate::front::{FrontCall, joined};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use hyper::header::HeaderValue;
@@ -13,7 +14,7 @@ use hyper::{HeaderMap, Response, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use toolbus_mcp::{Era, LEGACY_VERSIONS, Message, Request, RpcError, codes};
+use toolbus_mcp::{Era, LEGACY_VERSIONS, Message, Request, Response as RpcResponse, RpcError, codes};
 
 /// From this version on clients understand an event without data.
 const PRIMING_SINCE: &str = "2025-11-25";
@@ -38,7 +39,7 @@ pub async fn post(
         }
     };
     match message {
-        Message::Request(request) => call(service, session, request).await,
+        Message::Request(request) => call(service, &principal, session, request).await,
         Message::Notification(notification) => {
             session.front.notification(Era::Legacy, notification).await;
             reply::empty(StatusCode::ACCEPTED)
@@ -66,7 +67,10 @@ pub fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &
             let error = RpcError::new(codes::INVALID_REQUEST, "Bad Request: this Last-Event-ID is none of ours");
             return reply::error(StatusCode::BAD_REQUEST, None, error);
         }
-        Some(Some(last)) if last.stream != STANDALONE => (last, 0),
+        Some(Some(last)) if last.stream != STANDALONE => {
+            service.abandoned.came_back(&session.id, last.stream);
+            (last, 0)
+        }
         Some(Some(last)) => session.log.take_standalone(Some(last.number)),
         None => session.log.take_standalone(None),
     };
@@ -142,9 +146,30 @@ impl Drop for EndUnlessKept<'_> {
     }
 }
 
-async fn call(service: &Arc<HttpService>, session: Arc<Session>, request: Request) -> Response<HttpBody> {
-    let call = session.front.request(Era::Legacy, request).await;
-    let mut exchange = Exchange { session, call: Some(call), stream: None };
+async fn call(
+    service: &Arc<HttpService>,
+    principal: &Principal,
+    session: Arc<Session>,
+    request: Request,
+) -> Response<HttpBody> {
+    let same = SameCall::of(principal, &request);
+    let earlier = match &same {
+        Some(same) => service.abandoned.join(same).await,
+        None => None,
+    };
+    let call = match earlier {
+        Some(Earlier::Ended(outcome, call)) => {
+            let outcome = joined::mark(outcome, call.as_deref());
+            return reply::json(StatusCode::OK, &RpcResponse { id: Some(request.id), outcome }.into());
+        }
+        Some(Earlier::Running(mut call)) => {
+            call.join(&session.front, &request);
+            call
+        }
+        None => session.front.request(Era::Legacy, request).await,
+    };
+    let abandoned = Arc::clone(&service.abandoned);
+    let mut exchange = Exchange { session, call: Some(call), stream: None, same, abandoned };
     let first = match tokio::time::timeout(service.options.legacy_quiet, exchange.next()).await {
         Ok(Some(message @ Message::Response(_))) => return reply::json(StatusCode::OK, &message),
         Ok(Some(message)) => Some(message),
@@ -167,6 +192,8 @@ struct Exchange {
     session: Arc<Session>,
     call: Option<FrontCall>,
     stream: Option<u64>,
+    same: Option<SameCall>,
+    abandoned: Arc<AbandonedCalls>,
 }
 
 impl Exchange {
@@ -208,14 +235,21 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let Some(mut call) = self.call.take() else { return self.finish() };
         let (session, stream) = (Arc::clone(&self.session), self.stream.take());
+        let kept_in = stream.map(|stream| (session.id.clone(), stream));
+        let keep = move |message: Option<&Message>| match (stream, message) {
+            (Some(stream), Some(message)) => drop(session.log.append(stream, message)),
+            (Some(stream), None) => session.log.end_stream(stream),
+            (None, _) => {}
+        };
+        if let Some(same) = self.same.take() {
+            return self.abandoned.take_over(same, kept_in, call, keep);
+        }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             while let Some(message) = call.next().await {
-                if let Some(stream) = stream {
-                    session.log.append(stream, &message);
-                }
+                keep(Some(&message));
             }
-            stream.into_iter().for_each(|stream| session.log.end_stream(stream));
+            keep(None);
         });
     }
 }

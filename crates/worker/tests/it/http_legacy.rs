@@ -17,12 +17,17 @@ fn bus() -> Arc<FakeBus> {
 /// A session of an endpoint whose host is the test.
 async fn opened(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
     let endpoint = Endpoint::start(bus, options).await;
-    let (session, ()) = tokio::join!(endpoint.open(), async {
+    let session = open_anew(&endpoint, bus).await;
+    (endpoint, session)
+}
+
+async fn open_anew(endpoint: &Endpoint, bus: &FakeBus) -> String {
+    let greet = async {
         let call = bus.next_call().await;
         let greeting = echo(&call).unwrap();
         call.reply(greeting).await;
-    });
-    (endpoint, session)
+    };
+    tokio::join!(endpoint.open(), greet).0
 }
 
 fn tool_call(id: u64) -> Value {
@@ -217,4 +222,41 @@ async fn a_failed_initialize_makes_no_session() {
         assert_eq!((answer.status(), answer.header("mcp-session-id")), (StatusCode::OK, None));
         assert_eq!(answer.json().await["error"]["message"], "down");
     }
+}
+
+/// A client that was started again opens a session of its own and calls what it called before.
+#[tokio::test]
+async fn the_same_call_after_a_broken_connection_is_joined_to_the_first() {
+    let bus = bus();
+    let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
+    let (endpoint, session) = opened(&bus, options).await;
+    let body = tool_call(1);
+    let (answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    assert!(answer.is_stream());
+    drop(answer);
+    let anew = open_anew(&endpoint, &bus).await;
+    let mut repeated = tool_call(9);
+    repeated["params"]["_meta"] = json!({"progressToken": "mine"});
+    // The end of the first connection is noticed a little later than it happens.
+    let mut attempts = 0;
+    let mut joined = loop {
+        attempts += 1;
+        assert!(attempts < 20, "the call is run each time");
+        let mut answer = endpoint.in_session(&anew, &repeated).await;
+        assert!(answer.is_stream());
+        match tokio::time::timeout(Duration::from_millis(700), bus.next_call()).await {
+            Err(_) => break answer,
+            Ok(ran) => ran.reply(json!({})).await,
+        }
+        assert_eq!(answer.message().await["result"], json!({}));
+    };
+    call.notify("notifications/progress", json!({"progressToken": 1, "progress": 7})).await;
+    call.reply(json!({"content": []})).await;
+    assert_eq!(joined.message().await["params"], json!({"progressToken": "mine", "progress": 7}));
+    let result = joined.message().await;
+    assert_eq!(result["id"], 9);
+    assert!(result["result"]["_meta"]["toolbus/joined"]["call"].is_string(), "{result}");
+    // It was collected: the next one runs.
+    let (_, ran) = tokio::join!(endpoint.in_session(&anew, &repeated), bus.next_call());
+    assert_eq!(ran.params()["name"], body["params"]["name"]);
 }

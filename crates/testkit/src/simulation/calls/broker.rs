@@ -1,0 +1,169 @@
+//! The broker with its disk. What it promises about messages is checked elsewhere; here it only has to be itself, with all
+//! that a crash may take from it.
+
+use super::World;
+use super::plan::Plan;
+use std::sync::Arc;
+use toolbus_engine::{AttemptsNote, Batch, Effect, Effects, Engine, Page, RestoredMessage, Seq, Settled};
+use toolbus_store::sim_disk::SimDisk;
+use toolbus_store::{LogStore, Replay, Store, StoreError};
+
+pub struct Broker {
+    pub engine: Engine,
+    pub store: LogStore,
+    pub disk: SimDisk,
+    write: Option<(Batch, Stage)>,
+    fetches: Vec<Fetch>,
+    /// Batches that were handed to the disk, and up to which of them it is certain.
+    pub taken: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Taken,
+    Written,
+    Synced,
+}
+
+struct Fetch {
+    mailbox: Arc<str>,
+    from: Seq,
+    max_messages: usize,
+    max_bytes: u64,
+    page: Option<Page>,
+}
+
+struct Restoring<'a>(&'a mut Engine);
+
+impl Replay for Restoring<'_> {
+    fn message(&mut self, message: RestoredMessage<'_>) {
+        self.0.restore_message(message);
+    }
+
+    fn settled(&mut self, settled: &Settled) {
+        self.0.restore_settled(settled);
+    }
+
+    fn attempts(&mut self, note: &AttemptsNote) {
+        self.0.restore_attempts(note);
+    }
+}
+
+fn open(disk: &SimDisk, plan: &Plan) -> Result<(Engine, LogStore), StoreError> {
+    let mut engine = Engine::new(plan.engine.clone());
+    let (store, recovery) = LogStore::open(Arc::new(disk.clone()), plan.store.clone(), &mut Restoring(&mut engine))?;
+    engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
+    Ok((engine, store))
+}
+
+impl Broker {
+    pub fn new(plan: &Plan) -> Self {
+        let disk = SimDisk::default();
+        let (engine, store) = open(&disk, plan).expect("an empty disk without faults can be opened");
+        Self { engine, store, disk, write: None, fetches: Vec::new(), taken: 0 }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.write.is_none() && self.fetches.is_empty() && !self.engine.anything_to_write()
+    }
+}
+
+impl World {
+    /// The next single step of whatever the broker writes or reads.
+    pub fn broker_disk_step(&mut self) {
+        if !self.broker.fetches.is_empty() && self.rng.chance(50) {
+            return self.fetch_step();
+        }
+        let mut effects = Effects::default();
+        match self.broker.write.take() {
+            None => {
+                if let Some(batch) = self.broker.engine.take_batch(self.now) {
+                    self.note("batch", &[("puts", batch.puts.len() as u64), ("settled", batch.settled.len() as u64)]);
+                    self.broker.taken += 1;
+                    self.broker.write = Some((batch, Stage::Taken));
+                }
+            }
+            Some((batch, Stage::Taken)) => match self.broker.store.write(&batch) {
+                Ok(()) => self.broker.write = Some((batch, Stage::Written)),
+                Err(_) => self.broker_crashes(),
+            },
+            Some((batch, Stage::Written)) => match self.broker.store.sync() {
+                Ok(()) => {
+                    self.truth.acks_are_safe(self.broker.taken);
+                    self.broker.write = Some((batch, Stage::Synced));
+                }
+                Err(_) => self.broker_crashes(),
+            },
+            Some((batch, Stage::Synced)) => {
+                self.note("synced", &[("number", batch.number)]);
+                self.broker.engine.synced(batch.number, &mut effects);
+            }
+        }
+        self.carry_out(effects);
+    }
+
+    fn fetch_step(&mut self) {
+        let fetch = &mut self.broker.fetches[0];
+        if fetch.page.is_none() {
+            let page = self.broker.store.read(&fetch.mailbox, fetch.from, fetch.max_messages, fetch.max_bytes);
+            match page {
+                Ok(page) => fetch.page = Some(page),
+                Err(_) => self.broker_crashes(),
+            }
+            return;
+        }
+        let fetch = self.broker.fetches.remove(0);
+        let Some(page) = fetch.page else { return };
+        self.note("page", &[("messages", page.messages.len() as u64)]);
+        let mut effects = Effects::default();
+        self.broker.engine.fetched(self.now, &fetch.mailbox, page, &mut effects);
+        self.carry_out(effects);
+    }
+
+    pub fn broker_reclaims(&mut self) {
+        if self.broker.write.is_none() && self.broker.store.reclaim().is_err() {
+            self.broker_crashes();
+        }
+    }
+
+    pub fn tick(&mut self) {
+        let mut effects = Effects::default();
+        self.broker.engine.tick(self.now, &mut effects);
+        self.carry_out(effects);
+        self.workers_look_at_the_clock();
+    }
+
+    pub fn carry_out(&mut self, effects: Effects) {
+        for effect in effects.0 {
+            match effect {
+                Effect::Send { conn, outgoing } => {
+                    if let Some(link) = self.links.get_mut(&conn) {
+                        link.to_owner.push_back(outgoing);
+                    }
+                }
+                Effect::Fetch { mailbox, from, max_messages, max_bytes } => {
+                    self.broker.fetches.push(Fetch { mailbox, from, max_messages, max_bytes, page: None });
+                }
+            }
+        }
+    }
+
+    /// Its machine stops and starts again; all links break.
+    pub fn broker_crashes(&mut self) {
+        self.crashes += 1;
+        self.note("broker crashes", &[]);
+        let conns: Vec<_> = self.links.keys().copied().collect();
+        for conn in conns {
+            let link = self.links.remove(&conn).expect("it was just there");
+            self.owner_lost_its_link(link.owner);
+        }
+        self.broker.write = None;
+        self.broker.fetches.clear();
+        self.broker.disk.crash(&mut self.rng);
+        self.truth.broker_crashed();
+        match open(&self.broker.disk, &self.plan) {
+            Ok((engine, store)) => (self.broker.engine, self.broker.store) = (engine, store),
+            Err(error) => self.truth.violated(format!("the broker's log can't be opened after a crash: {error}")),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Links: frames arrive in order or, when the link breaks, not at all.
+
+use super::World;
+use std::collections::VecDeque;
+use toolbus_engine::{Command, ConnId, Effects, Outgoing, Peer, Rights};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Worker(usize),
+    Host(usize),
+}
+
+pub struct Link {
+    pub owner: Owner,
+    pub to_broker: VecDeque<Command>,
+    pub to_owner: VecDeque<Outgoing>,
+}
+
+impl World {
+    fn conn_of(&self, owner: Owner) -> Option<ConnId> {
+        match owner {
+            Owner::Worker(worker) => self.workers[worker].conn,
+            Owner::Host(host) => self.hosts[host].conn,
+        }
+    }
+
+    /// A new link, on which the owner subscribes and says again what it has no receipt for.
+    pub fn connect(&mut self, owner: Owner) {
+        if self.conn_of(owner).is_some() {
+            return;
+        }
+        let (name, host) = match owner {
+            Owner::Worker(worker) => (self.workers[worker].mailbox.clone(), false),
+            Owner::Host(host) => (self.hosts[host].name.clone(), true),
+        };
+        let numbered_receipts = self.rng.chance(50);
+        let peer = Peer { name, role: None, numbered_receipts, rights: Rights::UNRESTRICTED };
+        let conn = self.broker.engine.connect(self.now, peer);
+        self.note("connect", &[("conn", conn.0), ("host", u64::from(host))]);
+        let mut to_broker = VecDeque::from([Command::Subscribe]);
+        if host {
+            to_broker.push_front(Command::ActAsHost);
+        }
+        self.links.insert(conn, Link { owner, to_broker, to_owner: VecDeque::new() });
+        match owner {
+            Owner::Worker(worker) => self.worker_is_connected(worker, conn),
+            Owner::Host(host) => self.host_is_connected(host, conn),
+        }
+    }
+
+    pub fn disconnect(&mut self, owner: Owner) {
+        let Some(conn) = self.conn_of(owner) else { return };
+        self.links.remove(&conn);
+        self.note("disconnect", &[("conn", conn.0)]);
+        self.owner_lost_its_link(owner);
+        let mut effects = Effects::default();
+        self.broker.engine.disconnect(self.now, conn, &mut effects);
+        self.carry_out(effects);
+    }
+
+    pub fn owner_lost_its_link(&mut self, owner: Owner) {
+        match owner {
+            Owner::Worker(worker) => self.workers[worker].lost_its_link(),
+            Owner::Host(host) => self.host_lost_its_link(host),
+        }
+    }
+
+    pub fn send(&mut self, conn: Option<ConnId>, command: Command) {
+        if let Some(link) = conn.and_then(|conn| self.links.get_mut(&conn)) {
+            link.to_broker.push_back(command);
+        }
+    }
+
+    pub fn broker_reads(&mut self, conn: ConnId) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let Some(command) = link.to_broker.pop_front() else { return };
+        let owner = link.owner;
+        match (&command, owner) {
+            (Command::AckTags { tags }, Owner::Worker(worker)) => {
+                self.truth.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
+            }
+            (Command::Look { request_id, look }, _) => {
+                let collected: Vec<bool> =
+                    look.letters.iter().map(|at| self.truth.is_collected(&at.to, &at.id)).collect();
+                self.truth.looked(request_id, collected.contains(&true));
+            }
+            _ => {}
+        }
+        let mut effects = Effects::default();
+        self.broker.engine.handle(self.now, conn, command, &mut effects);
+        self.carry_out(effects);
+    }
+
+    pub fn owner_reads(&mut self, conn: ConnId) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let owner = link.owner;
+        let Some(outgoing) = link.to_owner.pop_front() else { return };
+        match owner {
+            Owner::Worker(worker) => self.worker_reads(worker, outgoing),
+            Owner::Host(host) => self.host_reads(host, outgoing),
+        }
+    }
+
+    pub fn random_link(&mut self) -> Option<ConnId> {
+        let links: Vec<ConnId> = self.links.keys().copied().collect();
+        (!links.is_empty()).then(|| *crate::simulation::scenario::pick(&mut self.rng, &links))
+    }
+}

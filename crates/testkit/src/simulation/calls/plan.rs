@@ -1,0 +1,74 @@
+//! What a seed decides before the first step.
+
+use crate::planted::Planted;
+use crate::simulation::scenario::pick;
+use toolbus_engine::EngineOptions;
+use toolbus_journal::LogOptions;
+use toolbus_store::StoreOptions;
+use toolbus_store::sim_disk::Rng;
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub engine: EngineOptions,
+    pub store: StoreOptions,
+    pub journal: LogOptions,
+    /// Segments of a journal that are older are written anew.
+    pub tidy_after: u64,
+    pub planted: Option<Planted>,
+    pub agents: usize,
+    pub hosts: usize,
+    pub steps: u64,
+    /// How different calls are: the fewer, the more of them look like an earlier one.
+    pub arguments: u64,
+    /// Of a hundred calls, so many have a deadline.
+    pub deadlines: u64,
+    /// Of a hundred calls, so many are tasks.
+    pub tasks: u64,
+    /// How much goes wrong: of a thousand steps so many are a crash of each kind.
+    pub trouble: u64,
+    /// A call that may be run again mostly kills its host.
+    pub deadly: bool,
+}
+
+impl Plan {
+    pub fn draw(rng: &mut Rng, planted: Option<Planted>) -> Self {
+        let engine = EngineOptions {
+            // A call that comes too often goes to the dead letters of the broker, which is another story.
+            max_attempts: 1_000_000,
+            linger: rng.below(5),
+            lazy: *pick(rng, &[0, 3, 20, 200]),
+            history_age: u64::MAX,
+            fingerprint_seed: rng.next_u64(),
+            host_window_messages: *pick(rng, &[2, 8, 1000]),
+            window_messages: *pick(rng, &[2, 8, 1000]),
+            ..EngineOptions::default()
+        };
+        let store = StoreOptions {
+            segment_bytes: *pick(rng, &[2 << 10, 16 << 10]),
+            history_age: u64::MAX,
+            checksum_seed: rng.next_u64(),
+            ..StoreOptions::default()
+        };
+        let segment_bytes = *pick(rng, &[300, 1000, 8000]);
+        let planted_no_sync = planted == Some(Planted::NoSync);
+        Self {
+            engine,
+            store,
+            journal: LogOptions { segment_bytes, checksum_seed: rng.next_u64(), planted_no_sync },
+            tidy_after: *pick(rng, &[50, 1000, u64::MAX]),
+            planted,
+            agents: 1 + rng.below(3) as usize,
+            hosts: 1 + rng.below(2) as usize,
+            steps: 200 + rng.below(700),
+            arguments: *pick(rng, &[1, 2, 4, 50]),
+            deadlines: *pick(rng, &[0, 10, 40]),
+            tasks: *pick(rng, &[0, 15]),
+            trouble: *pick(rng, &[0, 4, 10, 25]),
+            deadly: rng.chance(10),
+        }
+    }
+
+    pub fn is_planted(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
+}

@@ -1,0 +1,218 @@
+//! The life of a call at its host: begun on paper, at the tool, ended on paper, answered.
+
+use super::World;
+use super::host::Reply;
+use super::wire::{Answer, Outcome, Work, content_hash};
+use crate::planted::Planted;
+use crate::simulation::scenario::pick;
+use bytestring::ByteString;
+use std::sync::Arc;
+use toolbus_engine::{Command, Delivery, Millis, Purpose, Seq};
+use toolbus_journal::{CallKey, Dead, End, Entry, Finish, Start};
+
+/// A pushed message can be settled on the link that it came by. Links have numbers of their own: a broker that was started
+/// anew counts connections anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    pub link: u64,
+    pub seq: Seq,
+}
+
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub key: CallKey,
+    pub work: Work,
+    pub content: [u8; 32],
+    /// The message that asked for it, as it was pushed last.
+    pub tag: Option<Tag>,
+    pub deadline: Option<Millis>,
+    pub attempt: u32,
+    pub stage: Stage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    Arrived,
+    /// It is being written down that a task was taken.
+    Accepting,
+    /// The broker was asked about an earlier call, by a look of that id.
+    Looking {
+        look: ByteString,
+        earlier: toolbus_journal::Candidate,
+    },
+    /// It is being written down that it is joined.
+    Joining {
+        to: CallKey,
+    },
+    /// Answered when that one is.
+    Joined {
+        to: CallKey,
+    },
+    /// It is being written down that it begins.
+    Starting,
+    AtTool {
+        run: usize,
+        acted: bool,
+    },
+    /// The answer is being written down.
+    Finishing,
+}
+
+impl Run {
+    pub fn is_looking(&self) -> bool {
+        matches!(self.stage, Stage::Looking { .. })
+    }
+
+    pub fn is_over(&self, now: Millis) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+impl World {
+    fn set_stage(&mut self, host: usize, key: &CallKey, stage: Stage) {
+        if let Some(run) = self.hosts[host].runs.get_mut(key) {
+            run.stage = stage;
+        }
+    }
+
+    /// Just before the tool: is there time left? Then it is written down that it begins.
+    pub fn begin(&mut self, host: usize, key: &CallKey) {
+        let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
+        if run.is_over(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
+            return self.not_run(host, &run);
+        }
+        self.truth.begins(key);
+        self.set_stage(host, key, Stage::Starting);
+        let tool = ByteString::from(format!("tool{}", run.work.tool));
+        let safe = run.work.is_safe();
+        let (key, content, attempt) = (key.clone(), run.content, run.attempt);
+        let start = Start { key: key.clone(), server: "s".into(), tool, content, attempt, at: self.now, safe };
+        self.write_down(host, Entry::Start(Arc::new(start)), !safe);
+        if safe {
+            self.hand_over(host, &key);
+        }
+    }
+
+    /// Its time was over before it began: nothing has to be remembered of that.
+    pub fn not_run(&mut self, host: usize, run: &Run) {
+        let answer = Answer { outcome: Outcome::Expired, of: run.key.id.clone(), joined: false };
+        let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
+        self.hosts[host].runs.remove(&run.key);
+        self.reply(host, reply_id, Reply { key: run.key.clone(), answer }, run.tag);
+    }
+
+    /// An entry that a call waited for is safe.
+    pub fn is_safe(&mut self, host: usize, key: &CallKey, entry: &Entry) {
+        match entry {
+            Entry::Start(_) => self.hand_over(host, key),
+            Entry::Joined(joined) => self.is_joined(host, key, &joined.to),
+            Entry::Finish(finish) if !self.plan.is_planted(Planted::ResultAfterReply) => {
+                self.tell_everybody(host, finish);
+            }
+            Entry::Task(_) => self.is_accepted(host, key),
+            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+        }
+    }
+
+    /// The tool is told, unless the time ran out while the disk was slow.
+    fn hand_over(&mut self, host: usize, key: &CallKey) {
+        let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
+        if run.is_over(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
+            return self.finish(host, key, Outcome::Expired);
+        }
+        let number = self.truth.runs(key, self.now, run.deadline);
+        self.note("runs", &[("host", host as u64), ("run", number as u64), ("attempt", run.attempt.into())]);
+        self.set_stage(host, key, Stage::AtTool { run: number, acted: false });
+    }
+
+    /// One of the tools at work does what it was told, or ends.
+    pub fn tool_step(&mut self, host: usize) {
+        let at_tool = |run: &&Run| matches!(run.stage, Stage::AtTool { .. });
+        let keys: Vec<CallKey> = self.hosts[host].runs.values().filter(at_tool).map(|run| run.key.clone()).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let key = pick(&mut self.rng, &keys).clone();
+        let Stage::AtTool { run, acted } = self.hosts[host].runs[&key].stage else { return };
+        if !acted && self.rng.chance(85) {
+            self.note("effect", &[("run", run as u64)]);
+            self.truth.takes_effect(run);
+            self.set_stage(host, &key, Stage::AtTool { run, acted: true });
+            if self.plan.deadly && self.hosts[host].runs[&key].work.is_deadly() && self.rng.chance(80) {
+                self.host_crashes(host, false);
+            }
+            return;
+        }
+        let outcome = if acted { Outcome::Result(run) } else { Outcome::Failed(run) };
+        self.finish(host, &key, outcome);
+    }
+
+    /// The answer is written down, and then told.
+    pub fn finish(&mut self, host: usize, key: &CallKey, outcome: Outcome) {
+        let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
+        if outcome == Outcome::Poisoned {
+            let (server, tool) = ("s".into(), ByteString::from(format!("tool{}", run.work.tool)));
+            let (request, story) = (run.work.body(), vec!["it was begun too often".to_owned()]);
+            let attempts = run.attempt;
+            let dead = Dead { key: key.clone(), server, tool, request, role: None, attempts, story, at: self.now };
+            self.write_down(host, Entry::Dead(dead), true);
+        }
+        let end = match outcome {
+            Outcome::Result(_) => End::Done,
+            Outcome::Failed(_) | Outcome::Expired | Outcome::Poisoned | Outcome::Accepted => End::Failed,
+            Outcome::Unknown => End::Unknown,
+        };
+        let answer = Answer { outcome, of: key.id.clone(), joined: false };
+        let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
+        let finish = Finish { key: key.clone(), reply_id, reply: answer.body(), end, at: self.now };
+        self.set_stage(host, key, Stage::Finishing);
+        let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
+        self.note("finish", &[("host", host as u64), ("call", call)]);
+        let waits = !run.work.is_safe();
+        self.write_down(host, Entry::Finish(finish.clone()), waits);
+        if !waits || self.plan.is_planted(Planted::ResultAfterReply) {
+            self.tell_everybody(host, &finish);
+        }
+    }
+
+    /// The call and all that were joined to it have their answer.
+    fn tell_everybody(&mut self, host: usize, finish: &Finish) {
+        let Some(kept) = Answer::parse(&finish.reply) else { return };
+        let belongs = |run: &Run| run.key == finish.key || run.stage == Stage::Joined { to: finish.key.clone() };
+        let told: Vec<Run> = self.hosts[host].runs.values().filter(|run| belongs(run)).cloned().collect();
+        for run in told {
+            self.hosts[host].runs.remove(&run.key);
+            // Whoever is not there to be answered gets it when its message comes again.
+            if run.tag.is_some() {
+                let joined = run.key != finish.key;
+                let answer = Answer { joined, ..kept.clone() };
+                let reply_id = match joined {
+                    true => ByteString::from(format!("{}.{}", finish.reply_id, run.key.id)),
+                    false => finish.reply_id.clone(),
+                };
+                self.reply(host, reply_id, Reply { key: run.key, answer }, run.tag);
+            }
+        }
+    }
+
+    pub fn reply(&mut self, host: usize, reply_id: ByteString, reply: Reply, tag: Option<Tag>) {
+        self.hosts[host].outbox.insert(reply_id.clone(), reply.clone());
+        self.send_reply(host, reply_id, reply, tag);
+    }
+
+    pub fn send_reply(&mut self, host: usize, id: ByteString, reply: Reply, tag: Option<Tag>) {
+        let Some(conn) = self.hosts[host].conn else { return };
+        let sealed = reply.answer.body();
+        let delivery = Delivery {
+            to: reply.key.caller.clone(),
+            id,
+            correlation_id: Some(reply.key.id.clone()),
+            purpose: Purpose::HostReply,
+            content: content_hash(&sealed),
+            sealed,
+            deadline_ms: None,
+            ack: tag.filter(|tag| tag.link == self.hosts[host].link).map(|tag| tag.seq),
+        };
+        self.send(Some(conn), Command::Deliver(delivery));
+    }
+}

@@ -1,0 +1,87 @@
+//! A call that was joined to an earlier one of the same client: it goes on under the new request's id and progress token.
+
+use super::call::FrontCall;
+use super::{Front, InFlight};
+use crate::worker::lock;
+use std::sync::Arc;
+use toolbus_mcp::{Id, Members, Message, Notification, Outcome, Raw, Request, meta, raw};
+
+/// What has to be changed in the messages of the earlier call.
+pub(super) struct Joined {
+    /// The new request's, if it wants to hear of progress.
+    token: Option<Raw>,
+    /// Under which id the host knows the call.
+    bus_id: Option<String>,
+    /// The front that began the call keeps its session as long as the call lasts.
+    began: (Arc<Front>, Option<u64>),
+}
+
+impl Joined {
+    /// The message in the words of the new request; nothing if it does not concern it.
+    pub fn translate(&self, message: Message) -> Option<Message> {
+        match message {
+            Message::Response(mut response) => {
+                response.outcome = mark(response.outcome, self.bus_id.as_deref());
+                Some(response.into())
+            }
+            Message::Notification(note) if note.method == "notifications/progress" => {
+                let token = self.token.clone()?;
+                let mut params = Members::of(note.params.as_deref()).ok()?;
+                params.set("progressToken", token);
+                let params = Some(params.to_raw());
+                Some(Notification { method: note.method, params }.into())
+            }
+            message => Some(message),
+        }
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let (front, Some(number)) = &self.began {
+            lock(&front.state).calls.remove(number);
+        }
+    }
+}
+
+impl FrontCall {
+    /// From now on the call belongs to this front and this request.
+    pub fn join(&mut self, front: &Arc<Front>, request: &Request) {
+        let token = meta::get(request.params.as_deref(), meta::PROGRESS_TOKEN);
+        let bus_id = self.bus_id();
+        let number = self.number.and_then(|number| front.enter(number, &self.front, request.id.clone()));
+        let began =
+            (std::mem::replace(&mut self.front, Arc::clone(front)), std::mem::replace(&mut self.number, number));
+        self.id = request.id.clone();
+        self.joined = Some(Joined { token, bus_id, began });
+    }
+
+    /// Under which id the host knows it.
+    pub fn bus_id(&self) -> Option<String> {
+        let state = lock(&self.front.state);
+        Some(state.calls.get(&self.number?)?.target.as_ref()?.bus_id.clone())
+    }
+}
+
+impl Front {
+    /// Enters a call of another front among its own, so that its client can call it off.
+    fn enter(&self, number: u64, began: &Front, id: Id) -> Option<u64> {
+        let flight = lock(&began.state).calls.get(&number).map(|flight| InFlight {
+            id,
+            listens: flight.listens,
+            target: flight.target.clone(),
+            abort: flight.abort.clone(),
+        })?;
+        let mut state = lock(&self.state);
+        state.last_call += 1;
+        let number = state.last_call;
+        state.calls.insert(number, flight);
+        Some(number)
+    }
+}
+
+/// The outcome with a mark for whoever wants to know that it is an earlier call's.
+pub fn mark(outcome: Outcome, call: Option<&str>) -> Outcome {
+    let earlier = serde_json::Map::from_iter(call.map(|call| ("call".to_owned(), call.into())));
+    meta::mark_joined(outcome, raw(&earlier))
+}
