@@ -216,11 +216,7 @@ impl RunningTask {
 impl Host {
     /// Writes down what came of a task, and lets those know who wait for it.
     async fn end_task(&self, caller: &Caller, record: &Record, answer: Answer) {
-        let end = answer.end;
-        let (reply, end) = match self.outbox.fitting(&caller.request, answer) {
-            Ok(reply) => (reply, end),
-            Err(too_large) => (too_large, End::Failed),
-        };
+        let (reply, end) = self.outbox.fitting(&caller.request, answer);
         if let Err(error) = record.finish(&reply, end).await {
             self.journal_failed(&error);
         }
