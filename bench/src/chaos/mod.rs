@@ -60,6 +60,9 @@ pub struct ChaosOptions {
     /// Write the verdicts to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Keep the folder with logs, effects and the story of kills and cuts, also if every promise was kept.
+    #[arg(long)]
+    keep: bool,
     /// Leave out the tool that may run twice, for a toolbus without a journal.
     #[arg(long, hide = true)]
     without_safe: bool,
@@ -148,7 +151,9 @@ async fn under_guard(options: &ChaosOptions, system: System, bench: &Path) -> an
             bail!("{error:#} (the run's folder: {})", folder.keep().display())
         }
     };
-    if is_ours && !verdict.is_kept() {
+    if is_ours && verdict.is_kept() && options.keep {
+        println!("the run's folder: {}", folder.keep().display());
+    } else if is_ours && !verdict.is_kept() {
         verdict.complaints.push(format!("logs and effects are in {}", folder.keep().display()));
     }
     Ok(verdict)
