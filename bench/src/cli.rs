@@ -26,6 +26,19 @@ pub enum Command {
     Strangers(crate::strangers::StrangersOptions),
     /// A tool call through toolbus and other proxies, against the same call straight to the server.
     Mcp(crate::mcp::McpOptions),
+    /// Kills and cuts under load: no call lost, none with two effects.
+    Chaos(crate::chaos::ChaosOptions),
+    /// What a host's journal costs a call.
+    Journal(crate::journal::JournalOptions),
+    /// The host process of that measurement.
+    #[command(hide = true)]
+    JournalHost(crate::journal::host::JournalHostOptions),
+    /// The MCP server whose effects are counted.
+    #[command(hide = true)]
+    EffectServer(crate::chaos::effect::EffectOptions),
+    /// Ends what a killed run left behind.
+    #[command(hide = true)]
+    ChaosWarden { folder: PathBuf },
     /// The MCP server of a measurement.
     #[command(hide = true)]
     McpServer,

@@ -4,10 +4,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backlog;
+mod chaos;
 mod cli;
 mod contenders;
 mod goals;
 mod idle;
+mod journal;
 mod load;
 mod mcp;
 mod own_broker;
@@ -64,7 +66,19 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mcp(options) => {
             return one_thread()?.block_on(mcp::run(options));
         }
+        Command::Chaos(options) => {
+            return one_thread()?.block_on(chaos::run(options));
+        }
+        Command::Journal(options) => {
+            return one_thread()?.block_on(journal::run(options));
+        }
+        Command::JournalHost(options) => {
+            process::exit_with_parent();
+            one_thread()?.block_on(limited(journal::host::run(options)))?;
+        }
         Command::McpServer => mcp::server::serve()?,
+        Command::EffectServer(options) => chaos::effect::serve(&options)?,
+        Command::ChaosWarden { folder } => chaos::watch_over(&folder),
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;

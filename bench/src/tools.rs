@@ -85,6 +85,12 @@ impl Tools {
         existing(profile.join("toolbus"))
     }
 
+    /// The original's broker, host and worker, in one folder.
+    pub async fn original_programs(&self) -> anyhow::Result<PathBuf> {
+        let broker = self.build_original().await?;
+        Ok(broker.parent().context("a program has a folder")?.to_owned())
+    }
+
     async fn build_original(&self) -> anyhow::Result<PathBuf> {
         let target = self.out.join("interop");
         let mut command = cargo();

@@ -33,7 +33,14 @@ enum Task {
     Conformance(ConformanceArgs),
     /// Installs the real servers, clients and the suite, and says where.
     Parts,
-    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls, `bench policy` decisions.
+    /// Real processes under load, killed and cut off at random: no call lost, none with two effects. `--kills 1000 --cuts
+    /// 10000` is the long run, `--original` the same against the original, `--seed N` what was tried before.
+    Chaos {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls, `bench policy` decisions,
+    /// `bench journal` what a host's journal costs.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -67,8 +74,10 @@ fn main() -> ExitCode {
         Task::Interop => interop(),
         Task::Conformance(args) => conformance::run(&args),
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
+        Task::Chaos { options } => chaos(options),
         Task::Bench { options } => match options.split_first() {
             Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            Some((first, rest)) if first == "journal" => bench("journal", rest.to_vec()),
             Some((first, _)) if first == "policy" => bench_policy(),
             _ => bench("run", options),
         },
@@ -96,7 +105,14 @@ fn test() -> Result<(), StepError> {
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
     // The tests have just built it.
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
+    chaos(["--kills", "20", "--cuts", "200"].map(String::from).to_vec())?;
     interop()
+}
+
+/// With the features of the tests, so that what they have built is used.
+fn chaos(options: Vec<String>) -> Result<(), StepError> {
+    cargo("build what is put under stress", ["build", "--workspace", "--all-features", "--bins"]).run()?;
+    Step::new("chaos", target_folder().join("debug/toolbus-bench")).arg("chaos").args(options).run()
 }
 
 fn interop() -> Result<(), StepError> {
@@ -106,7 +122,7 @@ fn interop() -> Result<(), StepError> {
 fn bench(command: &str, options: Vec<String>) -> Result<(), StepError> {
     cargo("build the contenders", ["build", "--release", "--package", "toolbus", "--package", "toolbus-bench"])
         .run()?;
-    Step::new("bench", "target/release/toolbus-bench").arg(command).args(options).run()
+    Step::new("bench", target_folder().join("release/toolbus-bench")).arg(command).args(options).run()
 }
 
 fn bench_policy() -> Result<(), StepError> {

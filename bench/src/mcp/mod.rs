@@ -1,6 +1,6 @@
 //! `bench mcp`: a tool call on every path from a client to a server, against the same call straight to the server.
 
-mod link;
+pub mod link;
 mod parts;
 mod paths;
 mod report;
@@ -149,24 +149,29 @@ async fn measure(standing: &Standing, era: Era, options: &McpOptions) -> anyhow:
 }
 
 /// Calls without a pause, so many at a time, and how long each took in nanoseconds.
-async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
+pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
     let warm = Instant::now() + window / 4;
     let end = warm + window;
     let mut callers = tokio::task::JoinSet::new();
-    for _ in 0..in_flight {
+    for caller in 0..in_flight {
         let link = Arc::clone(link);
         callers.spawn(async move {
             let mut times = Histogram::<u64>::new(3).context("a histogram")?;
-            loop {
+            for call in 0_u64.. {
                 let start = Instant::now();
                 if start >= end {
                     return anyhow::Ok(times);
                 }
-                link.echo("a text of some length that is said back, as a tool's answer would be").await?;
+                // No two calls are the same, as a client's are not.
+                link.echo(&format!(
+                    "a text of some length that is said back, as a tool's answer would be {caller}.{call}"
+                ))
+                .await?;
                 if start >= warm {
                     times.record(start.elapsed().as_nanos() as u64).ok();
                 }
             }
+            Ok(times)
         });
     }
     let mut all = Histogram::<u64>::new(3).context("a histogram")?;

@@ -33,7 +33,8 @@ pub struct Subject {
 /// How a call went.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CallEnd {
-    /// `ok`, `tool_error`, `cancelled`, or the code of the error.
+    /// `ok`, `tool_error`, `cancelled`, or the code of the error; `repeated` where the same answer was sent once more, `joined`
+    /// where it was an earlier call's.
     pub outcome: String,
     /// How often the request was delivered so far.
     pub attempt: u32,

@@ -92,6 +92,16 @@ impl Call {
         self.open.shared.change(|session| session.cancel(to, id));
     }
 
+    /// Leaves the request to itself: nobody waits for its reply any more, and it is not called off.
+    pub fn detach(mut self) {
+        self.open.settled = true;
+        let id = self.open.id.clone();
+        self.open.shared.change(|session| {
+            let forgotten = session.requests.remove(&id);
+            session.acknowledge_events(forgotten.and_then(|request| request.events));
+        });
+    }
+
     /// The next event, and in the end the reply, once. Giving up the wait loses nothing.
     pub async fn next(&mut self) -> Option<CallItem> {
         let waiting = tokio::time::timeout_at(self.deadline, poll_fn(|cx| self.poll_next(cx)));

@@ -306,6 +306,12 @@ impl Session {
         }
         let message = push.envelope.open(push.from.clone());
         let is_reply = matches!(message.kind, InboxKind::Reply | InboxKind::McpReply);
+        if let Some(request) = message.correlation_id.as_ref().filter(|_| is_reply) {
+            // Whoever waits for the request's receipt has no other: the reply says that it arrived.
+            let mut to_ack = Vec::new();
+            self.outstanding.receipt_by_id(&request.clone().into_inner(), self.epoch, &mut to_ack);
+            to_ack.into_iter().for_each(|settles| self.ack_settles(settles));
+        }
         if self.multiplexed && is_reply && message.correlation_id.is_some() {
             // Too late, or from someone who was not asked.
             self.ack_push(&push);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A connection that held this long counts as good: the next loss starts with the shortest wait again.
-const GOOD_RUN: Duration = Duration::from_secs(10);
+const GOOD_RUN: Duration = Duration::from_secs(1);
 
 /// `first` is a connection that the session knows of already.
 pub async fn run(first: Link, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {

@@ -268,7 +268,8 @@ impl Engine {
                 self.ack_with_receipt(now, conn, &name, id, request_id, effects);
             }
             Command::Cancel { to, correlation_id } => {
-                self.cancel(now, &name, &to, correlation_id, effects);
+                let canceller = self.canceller(peer, &to, &correlation_id);
+                self.cancel(now, &canceller, &to, correlation_id, effects);
             }
             Command::Event { to, correlation_id, body } => {
                 self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body }, effects);

@@ -96,26 +96,32 @@ impl Engine {
         (rows, more)
     }
 
-    /// `None` for what has no deadline and is on disk only: its id and sender are there too.
     fn row(&self, now: Millis, mailbox: &Mailbox, seq: Seq) -> Option<LetterView> {
+        let (id, from, accepted_at, expires_at) = self.letter(mailbox, seq)?;
         let lease = mailbox.leases.get(&seq);
         let attempts = || mailbox.attempts.get(&seq).copied().unwrap_or_default();
-        let view = |id: &ByteString, from: &Arc<str>, accepted_at: Millis, expires_at: Option<Millis>| LetterView {
-            id: id.clone(),
-            from: Arc::clone(from),
+        Some(LetterView {
+            id,
+            from,
             age_ms: now.saturating_sub(accepted_at),
             attempt: lease.map_or_else(attempts, |lease| lease.attempt),
             in_flight: lease.is_some(),
             deadline_ms: expires_at.map(|at| at.saturating_sub(now)),
-        };
+        })
+    }
+
+    /// Id, sender, and when the message came and expires. `None` for what has no deadline and is on disk only: there the
+    /// rest is too.
+    pub(crate) fn letter(&self, mailbox: &Mailbox, seq: Seq) -> Option<(ByteString, Arc<str>, Millis, Option<Millis>)> {
         if let Some(unsettled) = self.unsettled.get(seq) {
             let message = &unsettled.message;
-            return Some(view(&message.id, &message.from.name, message.accepted_at, message.expires_at));
+            return Some((message.id.clone(), Arc::clone(&message.from.name), message.accepted_at, message.expires_at));
         }
         let on_disk = || mailbox.stored.get(&seq).copied().filter(|at| *at != NEVER);
-        let expires_at = lease.and_then(|lease| lease.expires_at).or_else(on_disk)?;
+        let leased = mailbox.leases.get(&seq).and_then(|lease| lease.expires_at);
+        let expires_at = leased.or_else(on_disk)?;
         let entry = self.deadlines.get(&(expires_at, seq))?;
-        Some(view(&entry.id, &entry.from, entry.accepted_at, Some(expires_at)))
+        Some((entry.id.clone(), Arc::clone(&entry.from), entry.accepted_at, Some(expires_at)))
     }
 }
 

@@ -76,10 +76,12 @@ impl Engine {
         match command {
             Command::Event { to, .. } => self.may_tell(&conn.sender, conn.rights, to).map_err(Some),
             // Often it only comes too late: the answer is under way.
-            Command::Cancel { to, correlation_id } => match self.find_from(&conn.sender.name, to, correlation_id) {
-                Some((_, known)) if known.pending => Ok(()),
-                _ => Err(None),
-            },
+            Command::Cancel { to, correlation_id } => {
+                let own = || self.find_from(&conn.sender.name, to, correlation_id);
+                let any = || self.find(to, correlation_id).filter(|_| conn.rights.operator);
+                let found = own().or_else(any);
+                if found.is_some_and(|(_, known)| known.pending) { Ok(()) } else { Err(None) }
+            }
             Command::Status { .. } if !conn.rights.operator => Err(Some(Refusal::OperatorOnly)),
             Command::Look { look, .. } if !self.may_look(conn, &look.peers) => Err(Some(Refusal::OperatorOnly)),
             Command::ActAsHost if !conn.rights.host => Err(Some(Refusal::NotAHost)),
@@ -165,10 +167,25 @@ impl Engine {
 
     /// What is known of the message of that id in that mailbox, if it is from this sender.
     pub(crate) fn find_from(&self, sender: &str, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
-        let fingerprint = fingerprint(self.options.fingerprint_seed, mailbox, id);
-        let known = self.ledger.get(&fingerprint)?;
+        let (fingerprint, known) = self.find(mailbox, id)?;
         let by_anyone = known.pending && self.options.planted(PlantedBug::CancelByAnyone);
         (known.sender == Some(self.sender_hash(sender)) || by_anyone).then_some((fingerprint, known))
+    }
+
+    fn find(&self, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
+        let fingerprint = fingerprint(self.options.fingerprint_seed, mailbox, id);
+        Some((fingerprint, self.ledger.get(&fingerprint)?))
+    }
+
+    /// In whose name a message is taken back: an operator does it for whoever sent it, as far as that is known.
+    pub(crate) fn canceller(&self, conn: &Conn, to: &str, id: &str) -> Arc<str> {
+        let Conn { rights, sender, .. } = conn;
+        let of_another = || {
+            let (_, known) = self.find(to, id).filter(|_| rights.operator && !rights.unrestricted)?;
+            let index = *self.names.get(to).filter(|_| known.pending)?;
+            Some(self.letter(&self.boxes[index], known.seq)?.1)
+        };
+        of_another().unwrap_or_else(|| Arc::clone(&sender.name))
     }
 
     /// A sender in 64 bits, keyed by the store's seed so that nobody can choose a name that passes for another.

@@ -6,9 +6,10 @@ mod listed;
 mod store;
 mod unique_keys;
 
+pub use desk::is_operator;
 pub use store::Approvals;
 
-use crate::caller::until;
+use crate::caller::{Stage, until};
 use crate::calls::{Authorised, Job, Stop};
 use crate::failure;
 use crate::translate::modern_on_legacy::Repetition;
@@ -70,6 +71,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
         Err(full) => return Err(failure::bus(ErrorCode::TooManyApprovals, full.to_string()).into()),
     };
     write_down(job, &pending, "parked", None).await?;
+    job.caller.progress.set_stage(Stage::Approval);
     // Others of the session must not wait until somebody has looked at this one.
     let session = job.session.take().map(|(session, _turn)| session);
     let verdict = tokio::select! {
@@ -95,6 +97,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
     });
     // Nobody decides once more about what is decided.
     drop(parking);
+    job.caller.progress.set_stage(Stage::Waiting);
     judged(job, &pending, &verdict).await
 }
 

@@ -60,7 +60,7 @@ impl Host {
         let journal = record.journal();
         let known = journal.look_up(&record.key, &record.content);
         let was_safe = matches!(&known, Ok(Known::Interrupted(start)) if start.safe);
-        let replay = self.replay_of(server, own_name(server.config.prefix.as_deref(), &record.tool), was_safe);
+        let replay = self.replay_of_call(server, &record.tool, was_safe);
         // Where entries are lost, what comes again may have been begun.
         let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
         let is_new = matches!(known, Ok(Known::New));
@@ -68,6 +68,11 @@ impl Host {
             return Decision::Unknown(Arc::new(record.start(attempt - 1, replay)));
         }
         decide(known, replay, MAX_ATTEMPTS)
+    }
+
+    /// Of a tool under the name that workers see.
+    pub fn replay_of_call(&self, server: &Server, visible: &str, was_safe: bool) -> Replay {
+        self.replay_of(server, own_name(server.config.prefix.as_deref(), visible), was_safe)
     }
 
     /// Answers a request that does not run.
@@ -132,9 +137,9 @@ impl Host {
     }
 
     /// The dead letter counts before the caller hears of it.
-    async fn bury(&self, record: &Record, start: &Start) -> RpcError {
+    pub async fn bury(&self, record: &Record, start: &Start) -> RpcError {
         // It may have been buried by a process that ended before it could say so.
-        if !record.journal().letter(&record.key.id).is_some_and(|letter| letter.key == record.key) {
+        if record.journal().letter(&record.key.id).is_none_or(|letter| letter.key != record.key) {
             for attempt in 1..start.attempt {
                 record.note(format!("attempt {attempt}: the server or the host ended before the call did")).await;
             }
@@ -163,7 +168,7 @@ impl Host {
         }
     }
 
-    async fn write_down(&self, caller: &Caller, rpc: &Rpc, outcome: String) {
+    pub async fn write_down(&self, caller: &Caller, rpc: &Rpc, outcome: String) {
         let Some(audit) = &self.options.audit else { return };
         let who = AuditCaller { who: caller.mailbox().to_owned(), role: caller.role().map(ToOwned::to_owned) };
         let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);

@@ -25,6 +25,8 @@ pub enum Cause {
     Caller,
     /// Nobody did, but nobody is there any more to wait for it.
     CallerGone,
+    /// Somebody who looks after calls: the caller waits on and is to be told.
+    Desk,
 }
 
 impl Cancel {
@@ -94,7 +96,11 @@ impl Cancel {
     }
 
     pub fn caller_is_gone(&self) -> bool {
-        self.token.is_cancelled() && self.cause.get() == Some(&Cause::CallerGone)
+        self.is_fired_for(Cause::CallerGone)
+    }
+
+    pub fn is_fired_for(&self, cause: Cause) -> bool {
+        self.token.is_cancelled() && self.cause.get() == Some(&cause)
     }
 
     pub fn reason(&self) -> Option<&str> {

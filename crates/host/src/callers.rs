@@ -1,11 +1,16 @@
 //! What the broker tells of callers: whether they are still there, and whether they have taken their replies. A broker that
-//! can't tell, or not in time, is not waited for.
+//! can't tell, or not in time, is not waited for. One that is away is: as long as there is no connection no answer can be
+//! given either, and a call that ran because of a lost link could have its effect twice.
 
 use std::time::Duration;
-use toolbus_client::{BrokerClient, Letter, Look, Looked};
+use tokio::time::Instant;
+use toolbus_client::{BrokerClient, BrokerError, Letter, Look, Looked};
 
 /// The broker answers from memory.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection may be lost, and how often it is tried again meanwhile.
+const LINK_PATIENCE: Duration = Duration::from_secs(600);
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// None where nobody can tell.
 #[async_trait::async_trait]
@@ -31,12 +36,17 @@ impl Callers for BrokerClient {
 }
 
 async fn look(client: &BrokerClient, look: Look) -> Option<Looked> {
-    match tokio::time::timeout(PATIENCE, client.look(look)).await {
-        Ok(Ok(looked)) => Some(looked),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "the broker does not let the host look");
-            None
+    let end = Instant::now() + LINK_PATIENCE;
+    while Instant::now() < end {
+        match tokio::time::timeout(PATIENCE, client.look(look.clone())).await {
+            Ok(Ok(looked)) => return Some(looked),
+            Ok(Err(BrokerError::Transport(_))) if !client.is_closed() => tokio::time::sleep(AGAIN).await,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the broker does not let the host look");
+                return None;
+            }
+            Err(_) => return None,
         }
-        Err(_) => None,
     }
+    None
 }

@@ -101,6 +101,9 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
+        if rpc.task.is_some() {
+            return self.begin_task(message, rpc).await;
+        }
         let server = self.server(&rpc.server).map(Arc::clone);
         let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
             Ok(caller) => caller,

@@ -8,10 +8,12 @@ use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
 use crate::held::HeldCalls;
 use crate::live_policy::LivePolicy;
+use crate::orphans::Sightings;
 use crate::outbox::Outbox;
 use crate::pins::Pins;
 use crate::running::RunningCalls;
 use crate::server::Server;
+use crate::tasks::TaskBoard;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -80,6 +82,9 @@ pub struct HostLimits {
     pub approval_time: Duration,
     /// How often its caller is told that it waits.
     pub approval_progress: Duration,
+    /// Tasks that are kept, running or ended, until their time is over.
+    pub max_tasks: usize,
+    pub max_tasks_per_agent: usize,
     /// How long a call goes on whose caller is not connected any more; none means until its deadline.
     pub caller_grace: Option<Duration>,
 }
@@ -105,6 +110,8 @@ impl Default for HostLimits {
             max_parked_bytes_per_agent: 8 << 20,
             approval_time: Duration::from_secs(24 * 3600),
             approval_progress: Duration::from_secs(15),
+            max_tasks: 4096,
+            max_tasks_per_agent: 256,
             caller_grace: Some(Duration::from_secs(120)),
         }
     }
@@ -134,7 +141,10 @@ pub struct Host {
     by_name: HashMap<String, usize>,
     pub catalog: Catalog,
     pub running: RunningCalls,
+    pub sightings: Sightings,
     pub held: HeldCalls,
+    pub task_board: TaskBoard,
+    /// What runs in this host; not only tasks in the sense of MCP.
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
     /// Why the broker will never have this host.
@@ -173,7 +183,9 @@ impl Host {
             by_name,
             catalog,
             running: RunningCalls::default(),
+            sightings: Sightings::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
+            task_board: TaskBoard::default(),
             tasks: TaskTracker::new(),
             shutdown,
             unwelcome: Unwelcome::default(),

@@ -138,7 +138,7 @@ impl Record {
     }
 
     /// Returns when the caller may be told.
-    async fn finish(&self, reply: &InboxMessage, end: End) -> Result<(), JournalError> {
+    pub async fn finish(&self, reply: &InboxMessage, end: End) -> Result<(), JournalError> {
         let begun = self.state.lock().await.begun;
         // Refusals are made anew as often as somebody asks. But what was called off must not run after all.
         if begun.is_none() && !self.is_kept && end != End::Cancelled {
@@ -182,11 +182,8 @@ impl Host {
     }
 
     async fn write_end(&self, request: &InboxMessage, record: Option<&Record>, answer: Answer) -> InboxMessage {
-        let (form, end) = (answer.form, answer.end);
-        let (reply, end) = self
-            .outbox
-            .fitting(request, answer)
-            .map_or_else(|too_large| (too_large, End::Failed), |reply| (reply, end));
+        let form = answer.form;
+        let (reply, end) = self.outbox.fitting(request, answer);
         let Some(record) = record else { return reply };
         match record.finish(&reply, end).await {
             Ok(()) => reply,
@@ -201,8 +198,10 @@ impl Host {
 
     /// Says it where somebody looks. No further call is begun.
     pub fn journal_failed(&self, error: &JournalError) {
-        tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
-        self.catalog.set_trouble(format!("calls are refused: the call journal can't be written ({error})"));
+        let trouble = format!("calls are refused: the call journal can't be written ({error})");
+        if self.catalog.set_trouble(trouble) {
+            tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
+        }
     }
 }
 

@@ -236,7 +236,7 @@ impl Link {
             ServerEvent::Request { id, method, params } => {
                 let members = self.members();
                 match members.first() {
-                    Some(session) if self.usage == Use::Own && session.is_legacy() => {
+                    Some(session) if self.usage == Use::Own && session.is_legacy() && !session.id.is_of_task() => {
                         session.ask(host, server, id, method, params).await;
                     }
                     Some(session) if self.usage == Use::Own => {

@@ -96,20 +96,21 @@ impl Outbox {
     }
 
     async fn answer(&self, request: &InboxMessage, answer: Answer) {
-        let reply = self.fitting(request, answer).unwrap_or_else(|too_large| too_large);
+        let (reply, _) = self.fitting(request, answer);
         let sent = self.send(request, &reply).await;
         self.settle(request, sent).await;
     }
 
-    /// The message of an answer; in its place, if it is too large for the broker, one that says so.
-    pub fn fitting(&self, request: &InboxMessage, answer: Answer) -> Result<InboxMessage, InboxMessage> {
-        let form = answer.form;
-        let reply = self.reply_to(request, answer.body);
+    /// The message of an answer and how it says that the call ended. One that is too large for the broker says that.
+    pub fn fitting(&self, request: &InboxMessage, answer: Answer) -> (InboxMessage, End) {
+        let Answer { body, end, form } = answer;
+        let reply = self.reply_to(request, body);
         match self.client.check_message(&reply) {
             Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) => {
-                Err(self.reply_to(request, form.too_large(&reason).body))
+                let Answer { body, end, .. } = form.too_large(&reason);
+                (self.reply_to(request, body), end)
             }
-            _ => Ok(reply),
+            _ => (reply, end),
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::announce;
 use crate::catalog::watch_server;
 use crate::host::{Host, HostOptions};
+use crate::orphans;
 use crate::outbox::Outbox;
 use crate::pins;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub async fn run_host(
     host.tasks.spawn(announce::run(Arc::clone(&host)));
     host.tasks.spawn(pins::watch(Arc::clone(&host)));
     host.tasks.spawn(write_down_new_rules(Arc::clone(&host)));
+    host.tasks.spawn(orphans::watch(Arc::clone(&host)));
+    host.resume_tasks();
     let outcome = receive(&host).await;
     stop.cancel();
     host.tasks.close();

@@ -143,6 +143,9 @@ impl Session {
 
     /// What the server says outside of any call.
     pub async fn hear(&self, host: &Host, server: &str, usage: Use, method: &str, params: Option<Raw>) {
+        if self.id.is_of_task() {
+            return;
+        }
         if self.is_legacy() {
             if usage == Use::Shared && method == listen::RESOURCE_UPDATED && !self.is_subscribed(params.as_ref()) {
                 return;
@@ -212,7 +215,7 @@ impl Session {
 
     /// The next call opens the connection again; a client that waits for the server's word should know all the same.
     pub async fn link_closed(&self, host: &Host, server: &str, error: &ServerError) {
-        if self.is_legacy() {
+        if self.is_legacy() && !self.id.is_of_task() {
             let event = HostEvent::Closed { server: server.to_owned(), reason: error.to_string() };
             if let Err(error) = host.outbox.durable(&self.id.mailbox, &self.correlation, &event).await {
                 tracing::debug!(%error, server, "the end of a session was not told");

@@ -5,6 +5,7 @@
 
 use crate::Raw;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Worker → host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +104,44 @@ pub struct TaskWish {
     pub ttl_ms: Option<u64>,
 }
 
+impl TaskWish {
+    /// Of a task whose client names none.
+    pub const DEFAULT_TTL_MS: u64 = 24 * 3600 * 1000;
+    /// What a client names beyond it counts as this.
+    pub const LONGEST_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
+    /// A task that is forgotten before anybody could ask for it is of no use.
+    pub const SHORTEST_TTL_MS: u64 = 1000;
+
+    /// How long the task is remembered.
+    pub fn granted_ttl_ms(self) -> u64 {
+        self.ttl_ms.unwrap_or(Self::DEFAULT_TTL_MS).clamp(Self::SHORTEST_TTL_MS, Self::LONGEST_TTL_MS)
+    }
+}
+
+/// How a task is called outside of its host: any worker of the agent finds the host by it, after any restart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TaskName {
+    pub host: String,
+    /// The id of the message that began it.
+    pub id: String,
+}
+
+impl TaskName {
+    const PREFIX: &str = "toolbus:";
+
+    /// None for what some server calls its task.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (host, id) = text.strip_prefix(Self::PREFIX)?.rsplit_once(':')?;
+        (!host.is_empty() && !id.is_empty()).then(|| Self { host: host.to_owned(), id: id.to_owned() })
+    }
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}:{}", Self::PREFIX, self.host, self.id)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
@@ -133,6 +172,9 @@ pub struct TaskView {
     pub created_ms: u64,
     pub updated_ms: u64,
     pub ttl_ms: u64,
+    /// The tool itself says that it failed: a result to one era, a failure to the other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tool_failed: bool,
     /// The answer, where it was asked for and is there: one of the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Raw>,
@@ -168,4 +210,29 @@ pub struct DeadList {
     pub letters: Vec<DeadLetter>,
     #[serde(default)]
     pub more: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tasks_name_leads_back_to_its_host() {
+        for host in ["attic", "a:b", "host#2"] {
+            let name = TaskName { host: host.into(), id: "7c0e".into() };
+            assert_eq!(TaskName::parse(&name.to_string()), Some(name));
+        }
+        for other in ["7c0e", "toolbus:7c0e", "toolbus::7c0e", "toolbus:attic:", "Toolbus:attic:1", ""] {
+            assert_eq!(TaskName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_task_lives_as_long_as_is_wished_within_limits() {
+        let check = |ttl_ms, expected| assert_eq!(TaskWish { ttl_ms }.granted_ttl_ms(), expected);
+        check(None, TaskWish::DEFAULT_TTL_MS);
+        check(Some(60_000), 60_000);
+        check(Some(0), TaskWish::SHORTEST_TTL_MS);
+        check(Some(u64::MAX), TaskWish::LONGEST_TTL_MS);
+    }
 }

@@ -1,7 +1,7 @@
 //! JSON-RPC errors as they are written by us. Those of servers are passed on as they came.
 
 use crate::{Raw, raw};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Codes of JSON-RPC and MCP.
@@ -24,12 +24,12 @@ pub mod codes {
 }
 
 /// An error that toolbus itself has to report to an MCP client.
-#[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
     pub code: i64,
     pub message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 

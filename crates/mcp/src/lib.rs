@@ -19,7 +19,7 @@ pub use bus::{
 };
 pub use card::{Card, Down, FailFast, ServerCard, ServerState};
 pub use desk::{
-    CallList, CallRow, CallState, DeadLetter, DeadList, DeskRequest, TaskList, TaskStatus, TaskView, TaskWish,
+    CallList, CallRow, CallState, DeadLetter, DeadList, DeskRequest, TaskList, TaskName, TaskStatus, TaskView, TaskWish,
 };
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};

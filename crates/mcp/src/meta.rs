@@ -11,6 +11,10 @@ pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilitie
 pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+/// Legacy: which task a message is about.
+pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+/// Modern: the extension by which a call may become a task.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// In a result's `_meta`, or an error's `data`: the answer is that of an earlier call, and the tool did not run again.
 pub const JOINED: &str = "toolbus/joined";

@@ -170,6 +170,8 @@ codes! {
         "Wait until some have ended and been forgotten, or give tasks a shorter time to live.";
     UnknownCall = "TB0429", "unknown_call", "No call or dead letter of this id is here.",
         "List them: `toolbus calls`, `toolbus dead list`.";
+    NobodyToAsk = "TB0430", "nobody_to_ask", "The server asked its client something, and a task has nobody to ask.",
+        "Call the tool without a task, from a client that can be asked.";
 }
 
 /// Why bytes are not a frame.

@@ -16,13 +16,16 @@ pub const SENTENCES: usize = 16;
 pub struct Around {
     broker_away: Cell<bool>,
     host_away: Cell<bool>,
+    /// Whether the call waits for a host that is away.
+    waits: bool,
     /// Whether the host can have seen the call.
     host_was_there: Cell<bool>,
 }
 
 impl Around {
-    pub fn new(host_online: bool) -> Self {
+    pub fn new(host_online: bool, waits: bool) -> Self {
         Self {
+            waits,
             broker_away: Cell::new(false),
             host_away: Cell::new(!host_online),
             host_was_there: Cell::new(host_online),
@@ -89,7 +92,8 @@ impl Around {
         if self.host_away.replace(!is_there) == is_there {
             match is_there {
                 true => tell(say, format!("{host} is back")),
-                false => tell(say, format!("{host} is away; waiting until it is back, Ctrl-C gives up")),
+                false if self.waits => tell(say, format!("{host} is away; waiting until it is back, Ctrl-C gives up")),
+                false => tell(say, format!("{host} is away")),
             }
         }
         if is_there {

@@ -29,6 +29,10 @@ pub struct EndpointArgs {
     /// How long a call over HTTP may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// Give clients that know tasks (MCP 2026-07-28) a task for a call that takes longer than this. By default only calls to
+    /// hosts that are away become tasks.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    task_after: Option<Duration>,
 }
 
 /// Makes the broker answer MCP clients on its port.
@@ -42,7 +46,8 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
     if args.mcp_role.is_some() && !broker.shared_token {
         return Err(Failure::RoleWithoutSharedToken);
     }
-    let worker = WorkerOptions { call_deadline: args.deadline, ..WorkerOptions::default() };
+    let (call_deadline, task_after) = (args.deadline, args.task_after);
+    let worker = WorkerOptions { call_deadline, task_after, ..WorkerOptions::default() };
     broker.server.reserve(gate::WITHOUT_TOKEN);
     let pool = Arc::new(Pool::new(Arc::clone(&broker.server)));
     let gate = Gate {

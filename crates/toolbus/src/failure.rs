@@ -84,8 +84,18 @@ pub enum Failure {
     BrokerAway { tool: String, limit: Duration },
     #[error("host {host} is away, and the deadline of {limit:?} passed; {}", run(tool, *never_there))]
     HostAway { tool: String, host: String, limit: Duration, never_there: bool },
+    #[error("host {host} is away, and {tool} was not to wait for it; it was not run")]
+    HostOffline { tool: String, host: String },
     #[error("{tool} did not answer within {limit:?}; it was told to stop")]
     CallTimeout { tool: String, limit: Duration },
+    #[error("no task, or more than one, has an id that begins with {id:?}")]
+    NoTask { id: String },
+    #[error("the task {id} has no result yet")]
+    TaskWorks { id: String },
+    #[error("host {host} is away, and only it can tell about its tasks")]
+    TaskHostAway { host: String },
+    #[error("the task was cancelled")]
+    TaskCancelled,
     #[error("there is no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
@@ -104,6 +114,8 @@ pub enum Failure {
     Journal { folder: PathBuf, source: toolbus_journal::JournalError },
     #[error("no call, or more than one, waits for approval under {id:?}")]
     NoApproval { id: String },
+    #[error("no call or dead letter, or more than one, has the id {id:?}")]
+    NoCall { id: String },
     #[error("host {host}: {message}")]
     RefusedByHost { host: String, message: String, code: Option<ErrorCode> },
     #[error("{0}")]
@@ -137,7 +149,11 @@ impl Failure {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
+            Self::HostOffline { .. } => Some(ErrorCode::HostOffline),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
+            Self::NoTask { .. } => Some(ErrorCode::UnknownTask),
+            Self::TaskHostAway { .. } => Some(ErrorCode::HostAway),
+            Self::TaskCancelled => Some(ErrorCode::Cancelled),
             Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
@@ -207,6 +223,10 @@ impl Failure {
             Self::State { .. } => {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
+            Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show what there is"),
+            Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
+            Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
+            Self::TaskCancelled => Some("begin it again if it still matters"),
             Self::Journal { .. } => Some(
                 "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
             ),

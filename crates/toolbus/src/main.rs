@@ -12,9 +12,11 @@ mod folders;
 mod front_bus;
 mod host_state;
 mod hosting;
+mod hosts_desk;
 mod nearest;
 mod no_broker;
 mod progress;
+mod queue;
 mod reach;
 mod reload;
 mod roles;
@@ -48,6 +50,8 @@ enum Command {
     Tools(commands::tools::ToolsArgs),
     /// Call a tool.
     Call(commands::call::CallArgs),
+    /// Show tasks: calls that go on by themselves, begun with `call --detach` or by MCP clients.
+    Task(commands::task::TaskArgs),
     /// Be an MCP server on stdin and stdout, with the tools of all hosts.
     Connect(commands::connect::ConnectArgs),
     /// Run MCP servers on this machine for workers anywhere.
@@ -61,6 +65,10 @@ enum Command {
     Policy(commands::policy::PolicyCommand),
     /// Show who is connected and what waits.
     Ps(commands::ps::PsArgs),
+    /// Show the calls under way, or end one.
+    Calls(commands::calls::CallsArgs),
+    /// Look at calls that are not run any more, and retry or drop them.
+    Dead(commands::dead::DeadArgs),
     /// Put a message into an agent's mailbox and wait for the receipt.
     Send(commands::send::SendArgs),
     /// Read an agent's mailbox.
@@ -118,7 +126,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
     let failed = match command {
-        Command::Call(_) => Some(NO_ANSWER),
+        Command::Call(_) | Command::Task(_) => Some(NO_ANSWER),
         Command::Policy(_) => Some(NO_DECISION),
         _ => None,
     };
@@ -137,6 +145,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
     let done = match command {
         Command::Call(args) => return commands::call::run(args).await,
+        Command::Task(args) => return commands::task::run(args).await,
         Command::Policy(command) => return commands::policy::run(command),
         Command::Up(args) => commands::up::run(args).await,
         Command::Init(args) => commands::init::run(args).await,
@@ -146,6 +155,8 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Broker(args) => commands::broker::run(args).await,
         Command::Agent(args) => commands::agent::run(args),
         Command::Ps(args) => commands::ps::run(args).await,
+        Command::Calls(args) => commands::calls::run(args).await,
+        Command::Dead(args) => commands::dead::run(args).await,
         Command::Send(args) => commands::send::run(args).await,
         Command::Recv(args) => commands::recv::run(args).await,
         Command::Ask(args) => commands::ask::run(args).await,

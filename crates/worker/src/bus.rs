@@ -80,6 +80,9 @@ pub trait BusCall: Send {
 
     /// The next event, in the end the reply, once. Giving up the wait loses nothing.
     fn next(&mut self) -> BoxFuture<'_, BusItem>;
+
+    /// Leaves the call to itself, once its request is safe: it is not cancelled, and nobody waits for its reply.
+    fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>>;
 }
 
 #[derive(Debug)]

@@ -75,8 +75,10 @@ impl Bus for BusClient {
         let message = self.message(body);
         Box::pin(async move {
             let id = message.id.to_string();
+            let sent =
+                Sent { client: Arc::clone(&self.client), host: host.to_owned(), message: message.clone(), limit };
             let call = self.client.start_call(host, message, limit).await?;
-            Ok(Box::new(ClientCall { id, call }) as Box<dyn BusCall>)
+            Ok(Box::new(ClientCall { id, call, sent }) as Box<dyn BusCall>)
         })
     }
 
@@ -122,6 +124,15 @@ impl Bus for BusClient {
 struct ClientCall {
     id: String,
     call: Call,
+    sent: Sent,
+}
+
+/// What it takes to send a request once more.
+struct Sent {
+    client: Arc<MultiplexedClient>,
+    host: String,
+    message: InboxMessage,
+    limit: Duration,
 }
 
 impl BusCall for ClientCall {
@@ -140,6 +151,16 @@ impl BusCall for ClientCall {
                 Some(CallItem::Reply(reply)) => BusItem::Reply(reply.map(|message| message.body)),
                 None => BusItem::Reply(Err(BrokerError::Closed)),
             }
+        })
+    }
+
+    fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
+        Box::pin(async move {
+            let Self { call, sent: Sent { client, host, message, limit }, .. } = *self;
+            // Calls don't ask for receipts. The same message sent again is stored once, and gets one.
+            client.client().deliver_with(&host, message, SendOptions { deadline: Some(limit) }).await?;
+            call.detach();
+            Ok(())
         })
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use std::time::Duration;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{MODERN_VERSIONS, RpcError, codes};
+use toolbus_mcp::{MODERN_VERSIONS, RpcError, codes, meta};
 use toolbus_protocol::ErrorCode;
 
 /// A new attempt with the same credential is useless.
@@ -77,6 +77,27 @@ pub fn session_unknown() -> RpcError {
 pub fn unknown_name(what: &str, name: &str) -> RpcError {
     let data = json!({"code": ErrorCode::UnknownName.code(), "hint": "list again; the name has to be one of the list"});
     RpcError::invalid_params(format!("Unknown {what}: {name}")).with_data(data)
+}
+
+/// The same words whether there never was one, its time is over, or it is another's.
+pub fn unknown_task(id: &str) -> RpcError {
+    let code = ErrorCode::UnknownTask;
+    RpcError::invalid_params(format!("Unknown task: {id}")).with_data(json!({"code": code.code(), "hint": code.hint()}))
+}
+
+pub fn task_cancelled() -> RpcError {
+    let code = ErrorCode::Cancelled;
+    RpcError::bus(code.code(), "the task was cancelled", code.hint())
+}
+
+pub fn no_task_of_this_tool() -> RpcError {
+    RpcError::new(codes::METHOD_NOT_FOUND, "Method not found: this tool can't be called as a task")
+}
+
+/// Who has not said that it knows tasks is not answered about any.
+pub fn tasks_not_declared() -> RpcError {
+    let data = json!({"requiredCapabilities": {"extensions": {meta::TASKS_EXTENSION: {}}}});
+    RpcError::new(codes::MISSING_CAPABILITY, "Missing required client capability").with_data(data)
 }
 
 /// The two eras have different codes for it.

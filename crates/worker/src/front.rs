@@ -12,6 +12,7 @@ mod news;
 mod notify;
 mod questions;
 mod route;
+mod tasks;
 mod upstream_call;
 
 pub use call::FrontCall;

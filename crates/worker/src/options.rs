@@ -12,6 +12,9 @@ pub struct WorkerOptions {
     pub listen_deadline: Duration,
     /// How long a merged list waits for one server before it is answered from the card.
     pub list_patience: Duration,
+    /// How long a modern client that knows tasks waits for a tool before it gets a task instead. Without it only calls to
+    /// hosts that are away become tasks.
+    pub task_after: Option<Duration>,
     /// Calls to a host that is away are refused at once instead of waiting for it.
     pub fail_fast: bool,
     /// How often a waiting client is told that the host is away.
@@ -29,6 +32,7 @@ impl Default for WorkerOptions {
             call_deadline: Duration::from_secs(3600),
             listen_deadline: Duration::from_secs(24 * 3600),
             list_patience: Duration::from_secs(10),
+            task_after: None,
             fail_fast: false,
             away_progress: Duration::from_secs(15),
             max_calls: 1024,

@@ -8,7 +8,7 @@ mod template;
 use crate::bus::HostEntry;
 use routes::Routes;
 use std::sync::{Arc, OnceLock};
-use toolbus_mcp::{Card, Era, ListKind, Members, NameKey, Raw, ServerCard, ServerState};
+use toolbus_mcp::{Card, Era, ListKind, Members, NameKey, Raw, ServerCard, ServerState, meta};
 
 /// Hosts in the order of their names, servers in the order of their host's configuration.
 pub struct View {
@@ -113,6 +113,23 @@ impl Upstream {
         let declared = || {
             let greeting = Members::of(Some(greeting)).ok()?;
             Members::of(greeting.get("capabilities")).ok()?.contains(name).then_some(())
+        };
+        declared().is_some()
+    }
+
+    /// Whether the server speaks of tasks itself, in that era's way. One that never told is taken to.
+    pub fn has_own_tasks(&self, era: Era) -> bool {
+        let Some(greeting) = self.greeting(era) else { return true };
+        let declared = || {
+            let greeting = Members::of(Some(greeting)).ok()?;
+            let capabilities = Members::of(greeting.get("capabilities")).ok()?;
+            match era {
+                Era::Legacy => capabilities.contains("tasks").then_some(()),
+                Era::Modern => {
+                    let extensions = Members::of(capabilities.get("extensions")).ok()?;
+                    extensions.contains(meta::TASKS_EXTENSION).then_some(())
+                }
+            }
         };
         declared().is_some()
     }

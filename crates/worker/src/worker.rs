@@ -7,7 +7,7 @@ use crate::view::{Upstream, View};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
-use toolbus_mcp::{ListKind, NameKey};
+use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
 
 /// Names of one kind that are remembered beside the cards, and tasks.
 const MAX_LEARNED: usize = 20_000;
@@ -18,6 +18,8 @@ pub struct Worker {
     hosts: watch::Receiver<Hosts>,
     view: Mutex<(Hosts, Arc<View>)>,
     learned: Mutex<Learned>,
+    /// Tasks that wait for hosts that are away.
+    pub(crate) left_tasks: Mutex<HashMap<TaskName, TaskView>>,
 }
 
 impl Worker {
@@ -25,7 +27,8 @@ impl Worker {
         let hosts = bus.hosts();
         let snapshot = hosts.borrow().clone();
         let view = Arc::new(View::new(&snapshot, options.host.as_deref()));
-        Arc::new(Self { bus, options, hosts, view: Mutex::new((snapshot, view)), learned: Mutex::default() })
+        let (view, learned) = (Mutex::new((snapshot, view)), Mutex::default());
+        Arc::new(Self { bus, options, hosts, view, learned, left_tasks: Mutex::default() })
     }
 
     pub fn bus(&self) -> &Arc<dyn Bus> {
@@ -41,6 +44,14 @@ impl Worker {
             *cached = (snapshot, view);
         }
         Arc::clone(&cached.1)
+    }
+
+    /// The names of those that are here and that this worker uses.
+    pub(crate) fn hosts_here(&self) -> Vec<String> {
+        let only = self.options.host.as_deref();
+        let hosts = self.hosts.borrow();
+        let here = hosts.iter().filter(|host| host.away_since_ms.is_none());
+        here.filter(|host| only.is_none_or(|only| only == host.name)).map(|host| host.name.clone()).collect()
     }
 
     pub(crate) fn hosts(&self) -> watch::Receiver<Hosts> {

@@ -41,6 +41,8 @@ async fn main() -> anyhow::Result<()> {
 fn bind(address: SocketAddr, nodelay: bool) -> anyhow::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.context("open a socket")?;
     socket.set_nodelay(nodelay).context("set TCP_NODELAY")?;
+    // As tokio's own listeners do, so that it can be started again where it was.
+    socket.set_reuseaddr(true).context("set SO_REUSEADDR")?;
     socket.bind(address).with_context(|| format!("bind {address}"))?;
     socket.listen(1024).context("listen")
 }

@@ -43,3 +43,25 @@ async fn a_reply_in_the_last_moment_is_kept_for_an_hour() {
 async fn a_reply_to_a_request_without_a_deadline_has_none() {
     assert_eq!(deadline_of_reply(None, false).await, None);
 }
+
+#[tokio::test]
+async fn a_reply_that_comes_first_stands_for_the_receipt_of_its_request() {
+    let bus = Bus::start();
+    let host = bus.client("host").await;
+    host.subscribe().await.unwrap();
+    let answering = async {
+        for _ in 0..2 {
+            let received = soon("the request", host.next_message()).await.unwrap();
+            host.reply(&received, InboxKind::McpReply, received.body.clone()).await.unwrap();
+        }
+    };
+    let asking = async {
+        let single = bus.client("single").await;
+        single.subscribe().await.unwrap();
+        soon("a receipt", single.deliver("host", request())).await.unwrap();
+        soon("the reply", single.next_message()).await.unwrap();
+        let many = bus.client("many").await.into_multiplexed();
+        soon("a receipt", many.client().deliver("host", request())).await.unwrap();
+    };
+    tokio::join!(answering, asking);
+}

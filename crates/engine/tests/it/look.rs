@@ -220,6 +220,20 @@ fn only_hosts_and_operators_ask_about_peers_of_other_agents() {
 }
 
 #[test]
+fn an_operator_takes_back_what_others_sent_and_they_are_told() {
+    let (mut bench, [ana, _, bo, _, operator]) = town();
+    [ana, bo, operator].into_iter().for_each(|conn| drop(bench.told(conn)));
+    for (conn, id) in [(bo, "a1"), (operator, "a1"), (operator, "unknown")] {
+        bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
+    }
+    bench.sync_all();
+    let taken_back = Refusal::Cancelled { id: "a1".into(), mailbox: "host".into() };
+    assert_eq!(bench.told(ana), [Told::Refused { refusal: taken_back, id: Some("a1".into()) }]);
+    assert_eq!((bench.told(bo), bench.told(operator)), (vec![], vec![]));
+    assert_eq!(ids(&look(&bench, operator, &rows_of("host")).rows), ["a2", "b"]);
+}
+
+#[test]
 fn a_look_changes_nothing() {
     let (mut bench, [ana, ..]) = town();
     let before = format!("{:?}", bench.engine.status(bench.now).mailboxes);

@@ -263,7 +263,7 @@ fn nobody_learns_from_a_refusal_which_ids_there_are() {
 fn a_cancel_of_what_somebody_else_sent_reaches_nobody() {
     let mut town = town();
     town.ask("q");
-    for conn in [town.bo, town.other, town.operator] {
+    for conn in [town.bo, town.other] {
         town.bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
         assert_eq!((town.bench.told(conn), town.bench.told(town.host)), (vec![], vec![]));
     }

@@ -57,7 +57,7 @@ impl Host {
         let ApprovalDecision { id, hash, approve } = decision;
         let at_ms = jiff::Timestamp::now().as_millisecond().max(0) as u64;
         let by = from.session_id.to_string();
-        let is_operator = from.role.as_deref() == Some(OPERATOR);
+        let is_operator = is_operator(from);
         let is_own = |pending: &PendingApproval| {
             approve && !is_operator && principal_of(&pending.caller) == principal_of(&from.session_id)
         };
@@ -90,6 +90,11 @@ impl Host {
         );
         Err(failure::bus(ErrorCode::NotAllowed, message))
     }
+}
+
+/// Whoever looks after the bus: the broker stamps the role.
+pub fn is_operator(from: &AgentRef) -> bool {
+    from.role.as_deref() == Some(OPERATOR)
 }
 
 /// By way of text, so that arguments are shown as they were written.

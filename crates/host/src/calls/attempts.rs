@@ -44,6 +44,10 @@ impl Job {
     }
 
     fn refuse_called_off(&self) -> Result<(), Stop> {
+        // The next host runs it.
+        if self.rpc.task.is_some() && self.host.shutdown.is_cancelled() {
+            return Err(Stop::HandedOver);
+        }
         if self.caller.cancel.is_fired() { Err(Stop::Cancelled) } else { Ok(()) }
     }
 

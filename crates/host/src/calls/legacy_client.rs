@@ -99,7 +99,8 @@ async fn ask_client(job: &Job, session: &Session, requests: Vec<InputRequest>) -
     for InputRequest { key, method, params } in requests {
         let (id, answer) = session.new_question();
         let asked = job.ask(id, method.clone(), params).await;
-        asked.map_err(|error| failure::bus(ErrorCode::HostAway, format!("the client can't be asked: {error}")))?;
+        let code = if job.rpc.task.is_some() { ErrorCode::NobodyToAsk } else { ErrorCode::HostAway };
+        asked.map_err(|error| failure::bus(code, format!("the client can't be asked: {error}")))?;
         waiting.push((key, method, answer));
     }
     let mut responses = Vec::with_capacity(waiting.len());

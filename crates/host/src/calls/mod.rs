@@ -14,7 +14,7 @@ pub use audited::subject_of;
 pub use authorise::Authorised;
 pub use legacy_client::keep_listening;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Cause};
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
@@ -31,6 +31,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use toolbus_audit::Subject;
+use toolbus_journal::End;
 use toolbus_mcp::{
     Era, HostReply, ListKind, Members, MembersError, NameError, NameKey, Outcome, Raw, Rpc, RpcError, codes, raw,
     required_name,
@@ -60,6 +61,12 @@ pub struct Job {
     subject: Subject,
     /// It was answered with an earlier call's answer.
     pub is_joined: bool,
+}
+
+/// A request that was decided about.
+pub struct Permission {
+    key: Option<NameKey>,
+    authorised: Authorised,
 }
 
 /// How a request ends when it doesn't end with the server's answer.
@@ -120,17 +127,29 @@ impl Job {
     }
 
     pub async fn run(mut self) {
-        let reply = match self.outcome().await {
-            Ok(outcome) | Err(Stop::With(outcome)) => HostReply::Rpc(outcome),
-            Err(Stop::Cancelled) => self.called_off(),
+        let answer = match self.outcome().await {
+            Ok(outcome) | Err(Stop::With(outcome)) => Answer::of(&HostReply::Rpc(outcome)),
+            Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Desk) => {
+                Answer { end: End::Cancelled, ..Answer::of(&self.called_off()) }
+            }
+            Err(Stop::Cancelled) => Answer::of(&self.called_off()),
             Err(Stop::HandedOver) => return,
         };
-        self.host.finish(&self.caller, self.record.as_ref(), Answer::of(&reply)).await;
+        self.host.finish(&self.caller, self.record.as_ref(), answer).await;
     }
 
     /// The outcome itself, and what is to be written about it before it is told.
-    pub async fn answer(mut self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
-        let answer = match self.outcome().await {
+    pub async fn answer(self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
+        self.answer_to(None).await
+    }
+
+    /// The same of a request that may have been decided about already.
+    pub async fn answer_to(mut self, decided: Option<Permission>) -> (Result<Outcome, NoAnswer>, Option<Record>) {
+        let outcome = match decided {
+            Some(permission) => self.outcome_with(permission).await,
+            None => self.outcome().await,
+        };
+        let answer = match outcome {
             Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
             Err(Stop::Cancelled) => match self.called_off() {
                 HostReply::Rpc(outcome) => Ok(outcome),
@@ -142,12 +161,21 @@ impl Job {
     }
 
     async fn outcome(&mut self) -> Result<Outcome, Stop> {
+        let permission = self.permission().await?;
+        self.outcome_with(permission).await
+    }
+
+    /// Decides whether the request may be made, and writes that down.
+    pub async fn permission(&mut self) -> Result<Permission, Stop> {
         let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
         let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
         self.subject = self.audit_subject();
         let decided = self.authorise(key.as_ref());
         self.write_decision(&decided).await?;
-        let authorised = decided?;
+        Ok(Permission { key, authorised: decided? })
+    }
+
+    async fn outcome_with(&mut self, Permission { key, authorised }: Permission) -> Result<Outcome, Stop> {
         let outcome = match self.join_earlier().await {
             Ok(Some(joined)) => Ok(joined),
             Ok(None) => self.permitted_outcome(key, &authorised).await,
@@ -158,6 +186,7 @@ impl Job {
     }
 
     async fn permitted_outcome(&mut self, key: Option<NameKey>, authorised: &Authorised) -> Result<Outcome, Stop> {
+        self.host.wait_for_caller(&self.caller).await;
         self.enter(authorised, key.as_ref()).await?;
         self.entered = Some(Instant::now());
         let tool = match &key {
@@ -288,6 +317,11 @@ impl Job {
             None if cancel.caller_is_gone() => {
                 let message = format!("the caller of {} was gone for too long", self.rpc.method);
                 HostReply::Rpc(failure::bus(ErrorCode::CallerGone, message).into())
+            }
+            None if cancel.is_fired_for(Cause::Desk) => {
+                let why = cancel.reason().unwrap_or("cancelled");
+                let message = format!("{} of server {:?} was {why}", self.rpc.method, self.server.name());
+                HostReply::Rpc(failure::bus(ErrorCode::Cancelled, message).into())
             }
             None if cancel.passed_deadline() => {
                 let message = format!("the caller's deadline passed before {} was answered", self.rpc.method);

@@ -8,6 +8,7 @@ use crate::translate::{client_can, listen};
 use crate::upstream_call::{Step, UpstreamCall};
 use std::sync::Arc;
 use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object, meta};
+use toolbus_protocol::ErrorCode;
 use toolbus_upstream::ServerError;
 
 /// How the server's part of a call ended.
@@ -50,6 +51,9 @@ impl Job {
 
     /// A notification that belongs to this call.
     pub async fn tell(&self, method: String, params: Option<Raw>) {
+        if self.rpc.task.is_some() {
+            return self.host.task_board.hear(self.caller.id(), &method, params.as_ref());
+        }
         for joiner in self.caller.progress.joiners() {
             if let Some(params) = told_to(&joiner, &method, params.as_ref()) {
                 let event =
@@ -89,6 +93,10 @@ impl Job {
         method: String,
         params: Option<Raw>,
     ) -> Result<(), toolbus_client::BrokerError> {
+        if self.rpc.task.is_some() {
+            let reason = format!("{method}: a task has nobody to ask");
+            return Err(toolbus_client::BrokerError::Rejected { code: Some(ErrorCode::NobodyToAsk), reason, id: None });
+        }
         let event = HostEvent::Request { server: self.server.name().to_owned(), id, method, params };
         self.host.outbox.durable(self.caller.mailbox(), self.caller.id(), &event).await
     }

@@ -191,12 +191,11 @@ impl Catalog {
         self.change(server, |entry| entry.tripped = why);
     }
 
-    /// Something about the whole host that its operator should know.
-    pub fn set_trouble(&self, trouble: String) {
-        let mut state = self.lock();
-        state.trouble = Some(trouble);
-        drop(state);
+    /// Something about the whole host that its operator should know. False if the operator was told before.
+    pub fn set_trouble(&self, trouble: String) -> bool {
+        let is_news = self.lock().trouble.replace(trouble).is_none();
         self.changed.notify_one();
+        is_news
     }
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {

@@ -16,7 +16,7 @@ fn code(error: &Value) -> String {
     error["data"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
-async fn on_gated_disk(place: &Place, server: ServerConfig) -> (Rig, GatedDisk, CrashingHost) {
+pub async fn on_gated_disk(place: &Place, server: ServerConfig) -> (Rig, GatedDisk, CrashingHost) {
     let folder = place.path("journal");
     std::fs::create_dir_all(&folder).expect("a folder");
     let (disk, _) = FolderDisk::open(&folder).expect("a disk");
@@ -30,7 +30,7 @@ async fn on_gated_disk(place: &Place, server: ServerConfig) -> (Rig, GatedDisk, 
     (rig, disk, host)
 }
 
-async fn waited_for(disk: &GatedDisk) {
+pub async fn waited_for(disk: &GatedDisk) {
     within("somebody to wait for the disk", async {
         while !disk.is_waited_for() {
             tokio::time::sleep(Duration::from_millis(2)).await;

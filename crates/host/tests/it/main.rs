@@ -2,8 +2,10 @@
 
 mod approvals;
 mod audit;
+mod callers;
 mod catalog;
 mod crashing;
+mod desk;
 mod eras;
 mod gated_disk;
 mod joins;
@@ -12,6 +14,8 @@ mod journal_failures;
 mod legacy;
 mod limits;
 mod original;
+mod orphans;
 mod pins;
 mod policy;
 mod support;
+mod tasks;

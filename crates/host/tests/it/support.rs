@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 use toolbus_client::{AgentRef, BrokerClient, Call, CallItem, InboxKind, InboxMessage, MsgId, MultiplexedClient};
 use toolbus_host::{HostError, HostOptions, run_host};
-use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, raw};
+use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, TaskWish, raw};
 use toolbus_protocol::Body;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
@@ -87,6 +87,10 @@ impl Rig {
     /// Ends the host, and starts another in its place.
     pub async fn restart_host(&mut self) {
         self.stop_host().await;
+        self.restart_after_stop().await;
+    }
+
+    pub async fn restart_after_stop(&mut self) {
         self.shutdown = CancellationToken::new();
         self.host = Self::run(self.address, &self.options, &self.shutdown).await;
     }
@@ -259,6 +263,34 @@ impl Worker {
 
     pub async fn tool(&self, server: &str, name: &str, arguments: Value) -> Reply {
         self.rpc(server, "tools/call", json!({"name": name, "arguments": arguments})).await
+    }
+
+    /// A question of the desk's kind, or any other request that is answered.
+    pub async fn ask(&self, request: HostRequest) -> Reply {
+        let message = self.message(request);
+        finish(self.bus.start_call("host", message, PATIENCE).await.expect("a call")).await
+    }
+
+    /// Wishes a call of a tool to be a task.
+    pub async fn task(&self, server: &str, name: &str, arguments: Value, ttl_ms: Option<u64>) -> Reply {
+        self.ask(self.task_request(server, name, arguments, ttl_ms)).await
+    }
+
+    /// The message of a task that is not sent yet.
+    pub fn task_message(&self, server: &str, name: &str, arguments: Value) -> InboxMessage {
+        self.message(self.task_request(server, name, arguments, None))
+    }
+
+    fn task_request(&self, server: &str, name: &str, arguments: Value, ttl_ms: Option<u64>) -> HostRequest {
+        let params = self.params(json!({"name": name, "arguments": arguments, "_meta": {"progressToken": 1}}));
+        HostRequest::Rpc(Rpc {
+            server: server.to_owned(),
+            session: self.session.clone(),
+            client: self.hello.clone(),
+            method: "tools/call".to_owned(),
+            params: Some(raw(&params)),
+            task: Some(TaskWish { ttl_ms }),
+        })
     }
 
     pub async fn notify(&self, server: &str, method: &str, params: Value) {

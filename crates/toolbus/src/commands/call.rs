@@ -3,14 +3,15 @@
 //! The exit code says how it ended: 0 the tool's result, 1 the tool's or its server's error, 2 anything else (the bus,
 //! the arguments), 130 cancelled by Ctrl-C or SIGTERM.
 
-use super::{parse_duration, print_line};
+use super::outcome::{Reader, report};
+use super::{detach, parse_duration};
 use crate::arguments;
 use crate::around::{Around, SENTENCES};
 use crate::catalog::{Catalog, ToolSeen};
 use crate::failure::Failure;
 use crate::progress::{Progress, one_line};
+use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
-use crate::show::show;
 use crate::stop::StopWishes;
 use crate::table::age;
 use clap::Args;
@@ -22,9 +23,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{
-    ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, codes, meta, raw,
+    ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, TaskWish, meta, raw,
 };
-use toolbus_protocol::{Body, InboxMessage};
+use toolbus_protocol::{Body, ErrorCode, InboxMessage};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -32,6 +33,7 @@ Examples:
   toolbus call now --arg zone=Europe/Berlin
   toolbus call chart '{\"values\": [3, 1, 2]}' --out pictures
   echo '{\"text\": \"hello\"}' | toolbus call text_stats -
+  toolbus task result $(toolbus call build --detach)
 
 Exit code: 0 the tool's result, 1 an error of the tool, 2 an error of the bus or of the arguments, 130 cancelled.")]
 pub struct CallArgs {
@@ -52,9 +54,18 @@ pub struct CallArgs {
     /// How long the call may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// Give up at once if the host is away (TB0427), instead of waiting for it.
+    #[arg(long)]
+    fail_fast: bool,
     /// Folder for images and other files in the result; made if it is not there.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
+    /// Leave the call to the host: print the id of a task and end. `toolbus task` shows what becomes of it.
+    #[arg(long)]
+    detach: bool,
+    /// How long the task is kept, from its beginning: 24h unless it is said, 7d at most.
+    #[arg(long, requires = "detach", value_parser = parse_duration, value_name = "DURATION")]
+    ttl: Option<Duration>,
     /// Send the arguments as they are, without checking them against the tool's schema.
     #[arg(long)]
     no_check: bool,
@@ -79,14 +90,24 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unusable)?;
     let client = client.into_multiplexed();
+    let reader = Reader { tool: &args.tool, json: args.reach.json, out: &args.out };
+    if args.detach {
+        let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };
+        let begun = detach::begin(&client, &tool, params(&args.tool, arguments), wish, &reader).await;
+        client.close().await;
+        return begun;
+    }
     let session = uuid::Uuid::new_v4().to_string();
     let ended = exchange(&client, &args, &tool, &session, arguments).await;
-    let close = HostRequest::Close { session };
-    // Without a wait for the receipt: a host that is away has nothing to close.
-    tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
+    // What never reached the host leaves nothing to close there.
+    if !matches!(ended, Err(Failure::HostOffline { .. })) {
+        let close = HostRequest::Close { session };
+        // Without a wait for the receipt: a host that is away has nothing to close.
+        tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
+    }
     client.close().await;
     match ended? {
-        Ended::Outcome(outcome) => report(&args, outcome),
+        Ended::Outcome(outcome) => report(&reader, outcome),
         Ended::Cancelled => {
             eprintln!("cancelled");
             Ok(ExitCode::from(CANCELLED))
@@ -128,9 +149,9 @@ async fn exchange(
     arguments: Raw,
 ) -> Result<Ended, Failure> {
     let mut progress = Progress::new(args.reach.json);
-    if !tool.host.online {
-        let (host, since) = (&tool.host.name, age(tool.host.since_ms));
-        progress.say(&format!("{host} is away (for {since}); waiting until it is back, Ctrl-C gives up"));
+    let hasty = args.fail_fast || tool.server.fail_fast.applies_to(Some(&args.tool));
+    if hasty && !tool.host.online {
+        return Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() });
     }
     let request = HostRequest::Rpc(Rpc {
         server: tool.server.name.clone(),
@@ -142,15 +163,27 @@ async fn exchange(
     });
     let message = message(client, &request)?;
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
-    let around = Around::new(tool.host.online);
+    if !tool.host.online {
+        let (host, since) = (&tool.host.name, age(tool.host.since_ms));
+        let position = queue::ahead(client, host, &call.id())
+            .await
+            .map_or(String::new(), |ahead| format!(" at position {}", ahead + 1));
+        progress.say(&format!("{host} is away (for {since}); waiting{position} until it is back, Ctrl-C gives up"));
+    }
+    let around = Around::new(tool.host.online, !hasty);
     let (say, mut sentences) = mpsc::channel(SENTENCES);
-    let following = follow(&mut call, &mut progress, &mut sentences);
+    let haste = hasty.then_some(Haste { client, host: &tool.host.name, around: &around });
+    let following = follow(&mut call, &mut progress, &mut sentences, haste);
     let ended = tokio::select! {
         ended = following => ended,
         never = around.watch(client, &tool.host.name, &say) => match never {},
     };
     progress.finish();
     match ended {
+        // Taken back, as it was not to wait.
+        Err(Failure::Client(error)) if hasty && error.code() == Some(ErrorCode::Cancelled) => {
+            Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() })
+        }
         Err(Failure::Client(BrokerError::Timeout(_))) => Err(missed(args, &tool.host.name, &around)),
         ended => ended,
     }
@@ -173,6 +206,7 @@ async fn follow(
     call: &mut Call,
     progress: &mut Progress,
     sentences: &mut mpsc::Receiver<String>,
+    haste: Option<Haste<'_>>,
 ) -> Result<Ended, Failure> {
     let mut stop = StopWishes::listen()?;
     let mut give_up = None;
@@ -189,7 +223,12 @@ async fn follow(
                 Some(CallItem::Reply(reply)) => return read_reply(reply),
                 None => return Err(Failure::Client(BrokerError::Closed)),
             },
-            Some(sentence) = sentences.recv() => progress.say(&sentence),
+            Some(sentence) = sentences.recv() => {
+                progress.say(&sentence);
+                if let Some(haste) = &haste {
+                    haste.take_back(call).await;
+                }
+            }
             () = stop.next() => {
                 if give_up.is_some() {
                     return Ok(Ended::Cancelled);
@@ -200,6 +239,22 @@ async fn follow(
                 give_up = Some(tokio::time::Instant::now() + CANCEL_PATIENCE);
             }
             () = patience => return Ok(Ended::Cancelled),
+        }
+    }
+}
+
+/// For a call that is not to wait for its host.
+struct Haste<'a> {
+    client: &'a MultiplexedClient,
+    host: &'a str,
+    around: &'a Around,
+}
+
+impl Haste<'_> {
+    /// What the host never had is taken back once it has left. What it had may have begun, and is waited for.
+    async fn take_back(&self, call: &Call) {
+        if self.around.host_away() && queue::is_untouched(self.client, self.host, &call.id()).await {
+            call.cancel();
         }
     }
 }
@@ -251,51 +306,4 @@ async fn send(client: &MultiplexedClient, host: &str, request: &HostRequest) -> 
     let send = SendOptions { deadline: Some(Duration::from_secs(60)) };
     client.client().deliver_with(host, message(client, request)?, send).await?;
     Ok(())
-}
-
-fn report(args: &CallArgs, outcome: Outcome) -> Result<ExitCode, Failure> {
-    let result = match outcome {
-        Outcome::Result(result) => result,
-        Outcome::Error(error) => return report_error(args, &error),
-    };
-    // Member by member: a number that fits no type of ours must not hide the rest.
-    let members = Members::parse(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
-    if members.text("resultType").as_deref() == Some("input_required") {
-        return Err(Failure::InputRequired { tool: args.tool.clone() });
-    }
-    let is_error = members.get("isError").is_some_and(|flag| flag.get() == "true");
-    let code = if is_error { ExitCode::from(1) } else { ExitCode::SUCCESS };
-    let value = match serde_json::from_str::<Value>(result.get()) {
-        Ok(value) if !args.reach.json => value,
-        _ => {
-            print_line(result.get())?;
-            return Ok(code);
-        }
-    };
-    let shown = show(&args.tool, &value, &args.out);
-    for line in shown.lines {
-        if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }
-    }
-    if shown.is_error {
-        eprintln!("error: {} failed", args.tool);
-    }
-    // After the rest has been said: a file that can't be written is no reason to lose the text.
-    shown.unsaved.map_or(Ok(code), |error| Err(error.into()))
-}
-
-fn report_error(args: &CallArgs, error: &Raw) -> Result<ExitCode, Failure> {
-    let value: Value = serde_json::from_str(error.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
-    let by_bus = value["code"] == codes::BUS;
-    if args.reach.json {
-        print_line(&format!("{{\"error\":{}}}", error.get()))?;
-    }
-    let message = one_line(value["message"].as_str().unwrap_or("an error without a message"));
-    match value["data"]["code"].as_str() {
-        Some(code) => eprintln!("error[{code}]: {message}"),
-        None => eprintln!("error: {message} ({})", value["code"]),
-    }
-    if let Some(hint) = value["data"]["hint"].as_str() {
-        eprintln!("hint: {}", one_line(hint));
-    }
-    Ok(ExitCode::from(if by_bus { 2 } else { 1 }))
 }

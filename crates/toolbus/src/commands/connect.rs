@@ -33,6 +33,13 @@ pub struct ConnectArgs {
     /// How long a call may take, waiting for a host that is away included.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// Refuse calls while their host is away (TB0427), instead of letting them wait for it.
+    #[arg(long)]
+    fail_fast: bool,
+    /// Give clients that know tasks (MCP 2026-07-28) a task for a call that takes longer than this. By default only calls to
+    /// hosts that are away become tasks.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    task_after: Option<Duration>,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -58,7 +65,8 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
         bus = front_bus::open(client) => bus?,
         () = stop.cancelled() => return Ok(()),
     };
-    let options = WorkerOptions { host: args.host, call_deadline: args.deadline, ..WorkerOptions::default() };
+    let ConnectArgs { host, deadline: call_deadline, fail_fast, task_after, .. } = args;
+    let options = WorkerOptions { host, call_deadline, fail_fast, task_after, ..WorkerOptions::default() };
     let worker = Worker::new(bus, options);
     let options = StdioOptions { stop, ..StdioOptions::default() };
     Ok(serve_streams(worker, Cursor::new(before).chain(input), output, options).await?)

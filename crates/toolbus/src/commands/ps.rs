@@ -1,11 +1,14 @@
 //! `toolbus ps`: who is connected, what waits, and for how long.
 
 use super::print_line;
+use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
+use crate::hosts_desk::hosts;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
+use toolbus_client::HostEntry;
 use toolbus_protocol::Status;
 
 #[derive(Args)]
@@ -20,11 +23,33 @@ pub async fn run(args: PsArgs) -> Result<(), Failure> {
     let me = client.me();
     let mut status = client.status().await?;
     status.connections.retain(|connection| connection.agent.session_id != me.session_id);
+    let client = client.into_multiplexed();
+    let hosts = hosts(&client, None).await?;
+    // Hosts that do not answer are told of, and the rest is shown.
+    let calls = all_calls(&client, &hosts, true).await.map(|(calls, _)| calls).unwrap_or_default();
     client.close().await;
-    print_line(&if args.reach.json { as_json(&status) } else { as_table(&status) })
+    let shown = Shown { status, hosts, calls };
+    print_line(&if args.reach.json { as_json(&shown) } else { as_table(&shown) })
 }
 
-fn as_json(status: &Status) -> String {
+struct Shown {
+    status: Status,
+    hosts: Vec<HostEntry>,
+    calls: Vec<Call>,
+}
+
+/// States in the order in which calls go through them.
+const STATES: [&str; 7] = ["queued", "waiting for approval", "running", "done", "failed", "cancelled", "unknown"];
+
+fn as_json(shown: &Shown) -> String {
+    let Shown { status, hosts, calls } = shown;
+    let counts = by_state(calls);
+    let hosts = hosts.iter().map(|host| {
+        json!({
+            "name": &*host.id, "online": host.online, "since_ms": host.since_ms,
+            "calls": counts.get(&*host.id).cloned().unwrap_or_default(),
+        })
+    });
     let connections = status.connections.iter().map(|c| {
         json!({
             "agent": &*c.agent.session_id, "role": c.agent.role.as_deref(),
@@ -39,6 +64,7 @@ fn as_json(status: &Status) -> String {
     });
     json!({
         "connections": connections.collect::<Vec<_>>(),
+        "hosts": hosts.collect::<Vec<_>>(),
         "mailboxes": mailboxes.collect::<Vec<_>>(),
         "more_mailboxes": status.more_mailboxes,
         "set_aside": status.set_aside,
@@ -46,7 +72,8 @@ fn as_json(status: &Status) -> String {
     .to_string()
 }
 
-fn as_table(status: &Status) -> String {
+fn as_table(shown: &Shown) -> String {
+    let Shown { status, hosts, calls } = shown;
     let mut rows = vec![["AGENT", "ROLE", "CONNECTED", "RECEIVES"].map(str::to_owned)];
     for c in &status.connections {
         rows.push([
@@ -57,6 +84,9 @@ fn as_table(status: &Status) -> String {
         ]);
     }
     let mut text = table(&rows, None);
+    if !hosts.is_empty() {
+        text.push_str(&format!("\n\n{}", hosts_table(hosts, calls)));
+    }
     let mut rows = vec![["MAILBOX", "WAITING", "IN FLIGHT", "BYTES", "OLDEST"].map(str::to_owned)];
     for m in &status.mailboxes {
         rows.push([
@@ -76,4 +106,21 @@ fn as_table(status: &Status) -> String {
         text.push_str(&format!("\n{} damaged records were set aside; see the broker's log", status.set_aside));
     }
     text
+}
+
+fn hosts_table(hosts: &[HostEntry], calls: &[Call]) -> String {
+    let counts = by_state(calls);
+    let mut rows = vec![["HOST", "STATE", "CALLS"].map(str::to_owned)];
+    for host in hosts {
+        let of_host = counts.get(&*host.id);
+        let count = |state: &&str| {
+            let count = of_host.and_then(|counts| counts.get(*state))?;
+            Some(format!("{count} {state}"))
+        };
+        let words: Vec<String> = STATES.iter().filter_map(count).collect();
+        let state = if host.online { "there" } else { "away" };
+        let calls = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
+        rows.push([host.id.to_string(), format!("{state} for {}", age(host.since_ms)), calls]);
+    }
+    table(&rows, None)
 }

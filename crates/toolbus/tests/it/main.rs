@@ -3,6 +3,7 @@
 mod agents;
 mod bad_clients;
 mod calls;
+mod calls_seen;
 mod canary;
 mod cli;
 mod client;

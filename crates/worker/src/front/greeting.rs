@@ -1,6 +1,7 @@
 //! What a client is told at the start: the server's own words from its card when its host is away, or the worker's own
 //! words for several servers together.
 
+use super::tasks::offer;
 use crate::view::{Upstream, View};
 use serde_json::{Map, Value, json};
 use toolbus_mcp::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSIONS, Members, Raw, raw};
@@ -14,7 +15,7 @@ pub fn initialize_from_card(upstream: &Upstream, params: Option<&Raw>) -> Option
         let offered = result.text("protocolVersion");
         let version = agreed_version(params, offered.as_deref());
         result.set("protocolVersion", raw(&version));
-        return Some(result.to_raw());
+        return Some(offer::in_initialize(result.to_raw()));
     }
     let discover = object(card.discover.as_ref()?);
     let info = discover.get("_meta").and_then(|meta| meta.get(SERVER_INFO)).cloned();
@@ -26,30 +27,32 @@ pub fn initialize_from_card(upstream: &Upstream, params: Option<&Raw>) -> Option
     if let Some(instructions) = discover.get("instructions") {
         result["instructions"] = instructions.clone();
     }
-    Some(raw(&result))
+    Some(offer::in_initialize(raw(&result)))
 }
 
 pub fn discover_from_card(upstream: &Upstream) -> Option<Raw> {
     let card = upstream.card();
     if let Some(discover) = &card.discover {
-        return Some(discover.clone());
+        return Some(offer::in_discover(discover.clone()));
     }
     let initialize = object(card.initialize.as_ref()?);
-    let capabilities = initialize.get("capabilities").cloned().unwrap_or_else(|| json!({}));
+    let mut capabilities = initialize.get("capabilities").cloned().unwrap_or_else(|| json!({}));
+    drop_legacy_tasks(&mut capabilities);
     let info = initialize
         .get("serverInfo")
         .cloned()
         .unwrap_or_else(|| json!({"name": upstream.server(), "version": "unknown"}));
     let instructions = initialize.get("instructions").and_then(Value::as_str).map(ToOwned::to_owned);
-    Some(discover(capabilities, info, instructions))
+    Some(offer::in_discover(discover(capabilities, info, instructions)))
 }
 
 pub fn merged_initialize(view: &View, params: Option<&Raw>) -> Raw {
-    let mut result = json!({
-        "protocolVersion": agreed_version(params, None),
-        "capabilities": merged_capabilities(view, Era::Legacy),
-        "serverInfo": own_info(),
-    });
+    let version = agreed_version(params, None);
+    let mut capabilities = merged_capabilities(view, Era::Legacy);
+    if version == LATEST_LEGACY {
+        merge(&mut capabilities, offer::legacy_capability());
+    }
+    let mut result = json!({"protocolVersion": version, "capabilities": capabilities, "serverInfo": own_info()});
     if let Some(instructions) = joined_instructions(view, Era::Legacy) {
         result["instructions"] = instructions.into();
     }
@@ -57,8 +60,15 @@ pub fn merged_initialize(view: &View, params: Option<&Raw>) -> Raw {
 }
 
 pub fn merged_discover(view: &View) -> Raw {
-    let capabilities = merged_capabilities(view, Era::Modern);
+    let mut capabilities = merged_capabilities(view, Era::Modern);
+    drop_legacy_tasks(&mut capabilities);
+    merge(&mut capabilities, offer::modern_capability());
     discover(capabilities, own_info(), joined_instructions(view, Era::Modern))
+}
+
+/// What the legacy era says of tasks means nothing to the modern.
+fn drop_legacy_tasks(capabilities: &mut Value) {
+    capabilities.as_object_mut().map(|capabilities| capabilities.remove("tasks"));
 }
 
 pub fn own_info() -> Value {

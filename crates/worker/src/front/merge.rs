@@ -4,6 +4,7 @@
 use super::Front;
 use super::call::Work;
 use super::greeting::own_info;
+use super::tasks::offer;
 use super::upstream_call::{Purpose, UpstreamCall};
 use crate::view::{Upstream, View};
 use base64::Engine as _;
@@ -51,19 +52,15 @@ impl Listing {
 pub fn list(front: &Arc<Front>, view: &Arc<View>, era: Era, listing: Listing, params: Option<Raw>) -> Work {
     let (front, view) = (Arc::clone(front), Arc::clone(view));
     Work::Gather(Box::pin(async move {
-        let asked = match asked(&view, era, listing, params.as_ref()) {
-            Ok(asked) => asked,
+        let asked = match places(params.as_ref()) {
+            Ok(Some(places)) => servers_of(&view, &places),
+            Ok(None) => all_with(&view, era, listing.capability()),
             Err(error) => return error.into(),
         };
-        let pages = asked.into_iter().map(|(upstream, cursor)| {
-            let (front, params) = (&front, params.as_ref());
-            async move {
-                let page = page(front, &upstream, era, listing, params, cursor).await;
-                (upstream, page)
-            }
-        });
-        let pages = join_all(pages).await;
-        Outcome::Result(merged(&front, &view, era, listing, pages))
+        let pages = pages(&front, asked, era, listing, params.as_ref()).await;
+        let ttl_ms = pages.iter().map(|(_, page)| page.ttl_ms.unwrap_or(0)).min();
+        let (items, next) = united(&front, &view, listing, pages);
+        Outcome::Result(written(era, listing, &items, cursor(&next), ttl_ms.unwrap_or(0), true))
     }))
 }
 
@@ -74,31 +71,62 @@ pub fn from_card(upstream: &Upstream, era: Era, kind: ListKind) -> Raw {
 }
 
 #[derive(Default)]
-struct Page {
+pub struct Page {
     items: Vec<Raw>,
     next: Option<Raw>,
     ttl_ms: Option<u64>,
 }
 
 /// A server, and from where on it is asked.
-type Place = (Arc<Upstream>, Option<Raw>);
+pub type ServerPage = (Arc<Upstream>, Option<Raw>);
+/// The same as it stands in a cursor: host, server, and the server's own cursor.
+pub type Place = (String, String, Raw);
 
-/// Who is asked for this page: all for the first, and for later ones those that have more.
-fn asked(view: &View, era: Era, listing: Listing, params: Option<&Raw>) -> Result<Vec<Place>, RpcError> {
+/// Where a client's cursor goes on; nothing without one.
+pub fn places(params: Option<&Raw>) -> Result<Option<Vec<Place>>, RpcError> {
     let invalid = || RpcError::invalid_params("Invalid cursor");
     let params =
         Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
     if !params.contains("cursor") {
-        let can = view.upstreams().iter().filter(|upstream| upstream.has_capability(era, listing.capability()));
-        return Ok(can.map(|upstream| (Arc::clone(upstream), None)).collect());
+        return Ok(None);
     }
     let text = params.text("cursor").ok_or_else(invalid)?;
     let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
-    let places: Vec<(String, String, Raw)> = serde_json::from_slice(&decoded).map_err(|_| invalid())?;
-    let known = places
-        .into_iter()
-        .filter_map(|(host, server, cursor)| Some((view.find(&host, &server)?.clone(), Some(cursor))));
-    Ok(known.collect())
+    serde_json::from_slice(&decoded).map(Some).map_err(|_| invalid())
+}
+
+pub fn cursor(places: &[Place]) -> Option<String> {
+    (!places.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(places).get()))
+}
+
+pub fn servers_of(view: &View, places: &[Place]) -> Vec<ServerPage> {
+    let known = places.iter().filter_map(|(host, server, cursor)| {
+        let upstream = view.find(host, server)?;
+        Some((Arc::clone(upstream), Some(cursor.clone())))
+    });
+    known.collect()
+}
+
+fn all_with(view: &View, era: Era, capability: &str) -> Vec<ServerPage> {
+    let can = view.upstreams().iter().filter(|upstream| upstream.has_capability(era, capability));
+    can.map(|upstream| (Arc::clone(upstream), None)).collect()
+}
+
+pub async fn pages(
+    front: &Arc<Front>,
+    asked: Vec<ServerPage>,
+    era: Era,
+    listing: Listing,
+    params: Option<&Raw>,
+) -> Vec<(Arc<Upstream>, Page)> {
+    let pages = asked.into_iter().map(|(upstream, cursor)| async move {
+        let mut page = page(front, &upstream, era, listing, params, cursor).await;
+        if listing == Listing::Items(ListKind::Tools) && front.marks_tools(era, &upstream) {
+            page.items = page.items.into_iter().map(offer::mark).collect();
+        }
+        (upstream, page)
+    });
+    join_all(pages).await
 }
 
 async fn page(
@@ -143,18 +171,19 @@ fn read(listing: Listing, result: &Raw) -> Option<Page> {
     Some(Page { items, next, ttl_ms })
 }
 
-fn merged(front: &Front, view: &View, era: Era, listing: Listing, pages: Vec<(Arc<Upstream>, Page)>) -> Raw {
-    let mut items = Vec::new();
-    let mut places = Vec::new();
-    let mut ttl_ms = None::<u64>;
+/// The items of all pages, and where they go on.
+pub fn united(
+    front: &Front,
+    view: &View,
+    listing: Listing,
+    pages: Vec<(Arc<Upstream>, Page)>,
+) -> (Vec<Raw>, Vec<Place>) {
+    let (mut items, mut next) = (Vec::new(), Vec::new());
     for (upstream, page) in pages {
         items.extend(page.items.into_iter().filter(|item| shows(front, view, listing, &upstream, item)));
-        places.extend(page.next.map(|next| (upstream.host.clone(), upstream.server().to_owned(), next)));
-        let ttl = page.ttl_ms.unwrap_or(0);
-        ttl_ms = Some(ttl_ms.map_or(ttl, |least| least.min(ttl)));
+        next.extend(page.next.map(|cursor| (upstream.host.clone(), upstream.server().to_owned(), cursor)));
     }
-    let next = (!places.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(&places).get()));
-    written(era, listing, &items, next, ttl_ms.unwrap_or(0), true)
+    (items, next)
 }
 
 fn shows(front: &Front, view: &View, listing: Listing, upstream: &Upstream, item: &Raw) -> bool {

@@ -2,6 +2,7 @@
 
 use super::call::Work;
 use super::listen::Listen;
+use super::tasks::{self, Wish, offer};
 use super::upstream_call::{Purpose, UpstreamCall};
 use super::{Front, fanout, greeting, merge};
 use crate::error;
@@ -28,6 +29,10 @@ pub async fn start(front: &Arc<Front>, number: u64, era: Era, request: Request) 
     }
     let asked = Asked { front, number, era, method: &method, params };
     let view = front.worker.view();
+    let asked = match tasks::answer(asked, &view) {
+        Ok(work) => return work,
+        Err(asked) => asked,
+    };
     match view.sole() {
         Some(upstream) => asked.pass_on(upstream).await,
         None => asked.among_several(&view).await,
@@ -58,12 +63,12 @@ fn answer_here(front: &Front, era: Era, method: &str, params: Option<&Raw>) -> O
     }
 }
 
-struct Asked<'a> {
-    front: &'a Arc<Front>,
-    number: u64,
-    era: Era,
-    method: &'a str,
-    params: Option<Raw>,
+pub struct Asked<'a> {
+    pub front: &'a Arc<Front>,
+    pub number: u64,
+    pub era: Era,
+    pub method: &'a str,
+    pub params: Option<Raw>,
 }
 
 impl Asked<'_> {
@@ -76,6 +81,8 @@ impl Asked<'_> {
         }
         let purpose = match self.method {
             "initialize" => Purpose::Initialize,
+            "server/discover" => Purpose::Discover,
+            "tools/list" if self.front.marks_tools(self.era, upstream) => Purpose::MarkTools,
             "subscriptions/listen" if self.era == Era::Modern => Purpose::Listen { acknowledged: false },
             _ => Purpose::Plain,
         };
@@ -83,6 +90,11 @@ impl Asked<'_> {
     }
 
     async fn forward(self, upstream: &Arc<Upstream>, purpose: Purpose) -> Work {
+        match tasks::wish(&self, upstream) {
+            Wish::No => {}
+            Wish::Yes { wish, params } => return tasks::begin(self, upstream, wish, params).await,
+            Wish::Refused(error) => return Work::Ready(Some(error.into())),
+        }
         let request = (self.method, self.params);
         match UpstreamCall::start(self.front, Some(self.number), upstream, self.era, request, purpose).await {
             Ok(call) => Work::Upstream(call),
@@ -104,7 +116,9 @@ impl Asked<'_> {
                 return Some(Work::Listen(Listen::start(self.front, view, self.params.clone()).await));
             }
             (_, Some(kind)) if upstream.greeting(self.era).is_some() && !has_cursor(self.params.as_ref()) => {
-                merge::from_card(upstream, self.era, kind)
+                let list = merge::from_card(upstream, self.era, kind);
+                let marks = kind == ListKind::Tools && self.front.marks_tools(self.era, upstream);
+                if marks { offer::in_tools(list) } else { list }
             }
             _ => return None,
         };

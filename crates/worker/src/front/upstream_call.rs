@@ -2,6 +2,7 @@
 
 use super::away::{AwayWatch, Departures, away_since, when};
 use super::call::Step;
+use super::tasks::offer;
 use super::{Front, Target, body};
 use crate::bus::{BusCall, BusItem};
 use crate::error;
@@ -33,6 +34,9 @@ pub struct UpstreamCall {
 pub enum Purpose {
     Plain,
     Initialize,
+    Discover,
+    /// The client is to see which tools can be tasks.
+    MarkTools,
     Listen {
         acknowledged: bool,
     },
@@ -149,7 +153,7 @@ impl UpstreamCall {
     }
 
     fn reply(&mut self, front: &Front, id: &Id, reply: Result<Body, BrokerError>) -> Step {
-        let outcome = match reply {
+        let mut outcome = match reply {
             Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
                 // It reached its host after all, which came back at that moment.
@@ -163,24 +167,34 @@ impl UpstreamCall {
                 let since = self.away.away_since().unwrap_or_default();
                 error::host_offline(&self.upstream.host, &when(since)).into()
             }
-            // It was taken back before the host had it.
-            Err(error) if error.code() == Some(ErrorCode::Cancelled) => return Step::Nothing,
             Err(error) => self.failure(id, &error),
         };
         if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
             lock(&front.state).initialize = None;
         }
-        if let Outcome::Result(result) = &outcome {
+        if let Outcome::Result(result) = &mut outcome {
+            self.offer_tasks(result);
             match self.purpose {
                 Purpose::Initialize => front.greeted(result),
                 Purpose::MayMakeTask => {
                     task_of(result).into_iter().for_each(|task| front.worker.remember_task(task, &self.upstream));
                 }
                 Purpose::Listen { .. } => return Step::Done(Outcome::Result(ended_listen(Some(result), id))),
-                Purpose::Plain => {}
+                Purpose::Plain | Purpose::Discover | Purpose::MarkTools => {}
             }
         }
         Step::Done(outcome)
+    }
+
+    /// What the server says of itself, and that its calls can be tasks.
+    fn offer_tasks(&self, result: &mut Raw) {
+        let offer = match self.purpose {
+            Purpose::Initialize => offer::in_initialize,
+            Purpose::Discover => offer::in_discover,
+            Purpose::MarkTools => offer::in_tools,
+            Purpose::Plain | Purpose::Listen { .. } | Purpose::MayMakeTask => return,
+        };
+        *result = offer(std::mem::replace(result, toolbus_mcp::empty_object()));
     }
 
     fn failure(&self, id: &Id, error: &BrokerError) -> Outcome {
@@ -233,7 +247,12 @@ fn task_of(result: &Raw) -> Option<String> {
 
 impl Front {
     /// Whether a request is refused while its host is away: by the worker's options, or because the tool's card says so.
-    fn is_hasty(&self, upstream: &Upstream, purpose: Purpose, (method, params): (&str, Option<&Raw>)) -> bool {
+    pub(super) fn is_hasty(
+        &self,
+        upstream: &Upstream,
+        purpose: Purpose,
+        (method, params): (&str, Option<&Raw>),
+    ) -> bool {
         if matches!(purpose, Purpose::Initialize | Purpose::Listen { .. }) {
             return false;
         }

@@ -11,3 +11,4 @@ mod merged;
 mod real_bus;
 mod stdio;
 mod support;
+mod tasks;

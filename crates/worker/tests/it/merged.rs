@@ -2,7 +2,7 @@
 
 use crate::support::bus::{FakeBus, HostCall, echo};
 use crate::support::stdio::StdioClient;
-use crate::support::{away, eventually, host, initialize, modern, request, server, with};
+use crate::support::{away, eventually, host, initialize, modern, own_tasks, request, server, with};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,7 +167,10 @@ async fn a_host_that_is_away_or_silent_is_listed_from_its_card() {
 
 #[tokio::test]
 async fn a_task_is_asked_of_the_server_that_made_it() {
-    let bus = three_servers();
+    let with_tasks = |name, tool| own_tasks(server(name, &[tool]));
+    let hosts =
+        vec![host("a-host", vec![with_tasks("notes", "note")]), host("b-host", vec![with_tasks("time", "now")])];
+    let bus = FakeBus::new(hosts);
     bus.serve(|call| match call.rpc.method.as_str() {
         "tools/call" if call.params()["task"].is_object() => {
             Ok(json!({"task": {"taskId": "t-1", "status": "working"}}))

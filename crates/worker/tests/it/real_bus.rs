@@ -132,11 +132,34 @@ async fn a_host_that_leaves_is_still_listed_and_its_return_is_noticed() {
     assert_eq!(client.next().await["result"]["tools"][0]["name"], "read");
     client.send(&modern(2, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
     let told = client.next().await;
-    assert!(told["params"]["message"].as_str().unwrap().starts_with("queued: host host is away since 20"), "{told}");
+    let message = told["params"]["message"].as_str().unwrap();
+    assert!(message.starts_with("queued: host host is away since 20"), "{told}");
+    assert!(message.ends_with(", position 1"), "{told}");
     let host = broker.host().await;
     let (message, _) = host.next().await;
     host.reply(&message, json!({"back": true})).await;
     assert_eq!(client.next().await["result"], json!({"back": true}));
+}
+
+#[tokio::test]
+async fn what_never_reached_its_host_is_told_from_what_did() {
+    let broker = Broker::start().await;
+    let host = broker.host().await;
+    let (_client, bus) = broker.worker().await;
+    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.into_json().into());
+    let limit = std::time::Duration::from_secs(60);
+    let pushed = bus.start_call("host", body(), limit).await.unwrap();
+    host.next().await;
+    assert!(!bus.is_untouched("host", pushed.id()).await, "the host has it");
+    host.client.close().await;
+    let mut queued = bus.start_call("host", body(), limit).await.unwrap();
+    assert!(!bus.is_untouched("host", pushed.id()).await, "the host had it");
+    assert!(bus.is_untouched("host", queued.id()).await);
+    assert_eq!(bus.ahead("host", queued.id()).await, Some(1));
+    queued.take_back();
+    let toolbus_worker::BusItem::Reply(Err(error)) = soon("the end", queued.next()).await else { panic!("no error") };
+    assert_eq!(error.code(), Some(toolbus_protocol::ErrorCode::Cancelled));
+    assert_eq!(bus.ahead("host", queued.id()).await, None);
 }
 
 #[tokio::test]

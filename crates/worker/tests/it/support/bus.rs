@@ -8,14 +8,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
+use toolbus_mcp::{DeskRequest, HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
 use toolbus_protocol::{Body, ErrorCode};
 use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
 
 pub struct FakeBus {
     hosts: watch::Sender<Hosts>,
     calls: (mpsc::Sender<HostCall>, tokio::sync::Mutex<mpsc::Receiver<HostCall>>),
+    desk: (mpsc::Sender<DeskCall>, tokio::sync::Mutex<mpsc::Receiver<DeskCall>>),
     waiting: Mutex<Vec<HostCall>>,
+    left: Arc<Mutex<Vec<String>>>,
     sent: Mutex<Vec<(String, HostRequest)>>,
     sent_more: Notify,
     sessions: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
@@ -33,12 +35,42 @@ pub struct HostCall {
     items: mpsc::Sender<BusItem>,
 }
 
+/// A question about tasks, as the host is asked it.
+pub struct DeskCall {
+    pub host: String,
+    pub request: DeskRequest,
+    items: mpsc::Sender<BusItem>,
+}
+
+impl DeskCall {
+    pub async fn reply(&self, result: &impl serde::Serialize) {
+        self.finish(Outcome::Result(raw(result))).await;
+    }
+
+    pub async fn refuse(&self, code: ErrorCode) {
+        self.finish(RpcError::bus(code.code(), code.meaning(), code.hint()).into()).await;
+    }
+
+    async fn finish(&self, outcome: Outcome) {
+        let reply = HostReply::Rpc(outcome).to_json();
+        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.into())))).await.ok();
+    }
+
+    /// Resolves when nobody waits for the answer any more.
+    pub async fn forgotten(&self) {
+        soon("the end of the wait", self.items.closed()).await;
+    }
+}
+
 impl FakeBus {
     pub fn new(hosts: Vec<HostEntry>) -> Arc<Self> {
         let (sender, receiver) = mpsc::channel(1000);
+        let (desk, asked) = mpsc::channel(1000);
         Arc::new(Self {
             hosts: watch::channel(Arc::new(hosts)).0,
             calls: (sender, tokio::sync::Mutex::new(receiver)),
+            desk: (desk, tokio::sync::Mutex::new(asked)),
+            left: Arc::default(),
             waiting: Mutex::default(),
             sent: Mutex::default(),
             sent_more: Notify::new(),
@@ -58,6 +90,16 @@ impl FakeBus {
     /// The next call that reaches its host.
     pub async fn next_call(&self) -> HostCall {
         soon("a call", async { self.calls.1.lock().await.recv().await.unwrap() }).await
+    }
+
+    /// The next question about tasks.
+    pub async fn next_desk(&self) -> DeskCall {
+        soon("a question at the desk", async { self.desk.1.lock().await.recv().await.unwrap() }).await
+    }
+
+    /// Calls that were left to themselves.
+    pub fn left(&self) -> Vec<String> {
+        self.left.lock().unwrap().clone()
     }
 
     /// Answers every call from now on.
@@ -174,24 +216,32 @@ impl Bus for FakeBus {
         body: Body,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
-        let HostRequest::Rpc(rpc) = parse(&body) else { panic!("a call that is no rpc") };
+        let request = parse(&body);
         let id = {
             let mut last = self.last.lock().unwrap();
             *last += 1;
             format!("bus-{last}")
         };
         let (items, arriving) = mpsc::channel(1000);
-        let taken_back = Arc::clone(&self.taken_back);
+        let (taken_back, left) = (Arc::clone(&self.taken_back), Arc::clone(&self.left));
         // The far end alone says whether the call is still wanted.
         let call = FakeCall {
             id: id.clone(),
             items: items.downgrade(),
             taken_back,
+            left,
             arriving,
             limit,
             until: Instant::now() + limit,
         };
-        self.route(HostCall { id, host: host.into(), rpc, items });
+        match request {
+            HostRequest::Rpc(rpc) => self.route(HostCall { id, host: host.into(), rpc, items }),
+            HostRequest::Desk(request) => {
+                let asked = self.desk.0.try_send(DeskCall { host: host.into(), request, items });
+                assert!(asked.is_ok(), "too many questions");
+            }
+            _ => panic!("a call that is no request"),
+        }
         Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
     }
 
@@ -230,6 +280,7 @@ struct FakeCall {
     arriving: mpsc::Receiver<BusItem>,
     limit: Duration,
     until: Instant,
+    left: Arc<Mutex<Vec<String>>>,
 }
 
 impl BusCall for FakeCall {
@@ -252,6 +303,13 @@ impl BusCall for FakeCall {
                 Err(_) => BusItem::Reply(Err(BrokerError::Timeout(self.limit))),
             }
         })
+    }
+
+    fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
+        self.left.lock().unwrap().push(self.id.clone());
+        // Nobody is told of a cancellation.
+        std::mem::forget(self.arriving);
+        Box::pin(async { Ok(()) })
     }
 }
 

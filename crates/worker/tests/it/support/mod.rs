@@ -82,3 +82,15 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     })
     .await;
 }
+
+/// The server with tasks of its own, in both eras.
+pub fn own_tasks(mut server: ServerCard) -> ServerCard {
+    let add = |greeting: &mut Option<Raw>, name: &str, value: Value| {
+        let mut words: Value = serde_json::from_str(greeting.as_ref().unwrap().get()).unwrap();
+        words["capabilities"][name] = value;
+        *greeting = Some(raw(&words));
+    };
+    add(&mut server.initialize, "tasks", json!({"requests": {"tools": {"call": {}}}}));
+    add(&mut server.discover, "extensions", json!({"io.modelcontextprotocol/tasks": {}}));
+    server
+}

@@ -1,0 +1,126 @@
+//! The tool whose effect can be counted: an MCP server over stdio, in both eras, whose one tool appends the id from its
+//! arguments to a file and says the id back. It takes a moment before and after, so that a kill can fall on either side.
+
+use std::{
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io::{BufRead, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::{Value, json};
+
+#[derive(Args)]
+pub struct EffectOptions {
+    /// File that gets a line for each effect.
+    #[arg(long)]
+    effects: PathBuf,
+    /// Name of the tool.
+    #[arg(long)]
+    tool: String,
+    /// The longest wait before and after the effect.
+    #[arg(long, default_value_t = 10)]
+    wait_ms: u64,
+}
+
+/// Answers lines on stdin until it ends; calls run beside each other.
+pub fn serve(options: &EffectOptions) -> anyhow::Result<()> {
+    let effects = OpenOptions::new().append(true).create(true).open(&options.effects).context("open the effects")?;
+    let effects = Arc::new(effects);
+    let out = Arc::new(Mutex::new(std::io::stdout()));
+    for line in std::io::stdin().lock().lines() {
+        let request: Value = serde_json::from_str(&line?)?;
+        if request.get("id").is_none() {
+            continue;
+        }
+        if request["method"] == "tools/call" {
+            let (effects, out, wait_ms) = (Arc::clone(&effects), Arc::clone(&out), options.wait_ms);
+            thread::spawn(move || {
+                let result = have_effect(&request["params"]["arguments"]["id"], &effects, wait_ms);
+                say(&out, &request, result);
+            });
+        } else {
+            say(&out, &request, about(&request, &options.tool));
+        }
+    }
+    Ok(())
+}
+
+/// One write, so that a kill leaves a whole line or none.
+fn have_effect(id: &Value, mut effects: &File, wait_ms: u64) -> Option<Value> {
+    let id = id.as_str()?;
+    let (before, after) = waits(id, wait_ms);
+    thread::sleep(before);
+    effects.write_all(format!("{id} {}\n", std::process::id()).as_bytes()).ok()?;
+    thread::sleep(after);
+    Some(json!({"content": [{"type": "text", "text": id}]}))
+}
+
+/// The id says how long, so a run is the same for the same seed.
+fn waits(id: &str, longest_ms: u64) -> (Duration, Duration) {
+    let hash =
+        id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let wait = |part: u64| Duration::from_millis(part % (longest_ms + 1));
+    (wait(hash >> 40), wait(hash >> 20 & 0xf_ffff))
+}
+
+fn say(out: &Mutex<std::io::Stdout>, request: &Value, result: Option<Value>) {
+    let modern = request["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
+    let mut answer = json!({"jsonrpc": "2.0", "id": request["id"]});
+    match result {
+        Some(mut result) => {
+            if modern {
+                result["resultType"] = json!("complete");
+            }
+            answer["result"] = result;
+        }
+        None => answer["error"] = json!({"code": -32601, "message": "Method not found"}),
+    }
+    let mut line = answer.to_string();
+    line.push('\n');
+    let mut out = out.lock().expect("nobody panics while writing");
+    if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn about(request: &Value, tool: &str) -> Option<Value> {
+    let info = json!({"name": "effect", "version": "1.0.0"});
+    let capabilities = json!({"tools": {}});
+    Some(match request["method"].as_str()? {
+        "initialize" => {
+            let version = &request["params"]["protocolVersion"];
+            json!({"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
+        }
+        "server/discover" => json!({
+            "supportedVersions": ["2026-07-28", "2025-11-25", "2025-06-18"],
+            "capabilities": capabilities, "serverInfo": info, "ttlMs": 0, "cacheScope": "private",
+        }),
+        "ping" => json!({}),
+        "tools/list" => {
+            let schema = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
+            let tool = json!({"name": tool, "description": "has an effect", "inputSchema": schema});
+            json!({"tools": [tool], "ttlMs": 0, "cacheScope": "private"})
+        }
+        _ => return None,
+    })
+}
+
+/// How often each id had its effect.
+pub fn count(file: &Path) -> anyhow::Result<HashMap<String, u32>> {
+    let mut counts = HashMap::new();
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(counts),
+        text => text.with_context(|| format!("read {}", file.display()))?,
+    };
+    for line in text.lines() {
+        let id = line.split(' ').next().unwrap_or_default();
+        *counts.entry(id.to_owned()).or_default() += 1;
+    }
+    Ok(counts)
+}

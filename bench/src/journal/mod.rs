@@ -1,0 +1,151 @@
+//! `bench journal`: what the host's journal costs on the whole way of a call (client, `toolbus connect`, broker, host, tool):
+//! the same host without a journal, with one, and with one for a tool that may run twice, beside a bare sync of the same
+//! disk. All of it is interleaved within every round.
+
+pub mod host;
+mod report;
+mod sync;
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use tokio::process::Command;
+
+use crate::{
+    mcp::{Era, drive, link::Link},
+    own_broker,
+    process::Running,
+    tools::{Tools, existing},
+};
+
+const READY_LIMIT: Duration = Duration::from_secs(40);
+
+#[derive(Args)]
+pub struct JournalOptions {
+    /// Rounds, each over all ways; medians over the rounds are reported.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
+    rounds: u32,
+    /// Seconds per measurement.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Calls in flight for the rate.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
+    in_flight: u32,
+    /// Fail if a goal is short.
+    #[arg(long)]
+    check: bool,
+    /// Folder for results and tools [default: bench, in the target folder].
+    #[arg(long, value_name = "DIR")]
+    out: Option<std::path::PathBuf>,
+}
+
+/// What the host keeps of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    None,
+    Safe,
+    Never,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::None, Mode::Safe, Mode::Never];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::None => "none",
+            Mode::Safe => "safe",
+            Mode::Never => "never",
+        }
+    }
+
+    pub fn description(self) -> &'static str {
+        match self {
+            Mode::None => "no journal",
+            Mode::Safe => "journal, replay-safe tool",
+            Mode::Never => "journal, tool not replay-safe",
+        }
+    }
+}
+
+/// One way in one round.
+#[derive(Clone, Copy)]
+pub struct Sample {
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// Calls a second with many in flight.
+    pub rate: f64,
+}
+
+pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
+    let tools = Tools::locate(options.out.clone())?;
+    let toolbus = existing(tools.bench.with_file_name("toolbus"))?;
+    let folder = own_broker::folder()?;
+    let (_broker, url, _) = own_broker::start(folder.path()).await?;
+    let mut hosts = Vec::new();
+    for mode in Mode::ALL {
+        hosts.push(start_host(&tools, &url, folder.path(), mode).await?);
+    }
+    let mut syncs = Vec::new();
+    let mut measured: Vec<(Mode, Vec<Sample>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
+    for round in 0..options.rounds as usize {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        let window = Duration::from_secs_f64(options.seconds);
+        let place = folder.path().to_owned();
+        let sync = tokio::task::spawn_blocking(move || sync::measure(&place, window / 2));
+        syncs.push(sync.await.context("measure a sync")??);
+        // Nobody is always the first.
+        for turn in 0..Mode::ALL.len() {
+            let (mode, samples) = &mut measured[(round + turn) % Mode::ALL.len()];
+            samples.push(measure(&toolbus, &url, folder.path(), *mode, &options).await?);
+        }
+    }
+    let (text, reached) = report::render(&measured, &syncs, &options);
+    println!("{text}");
+    std::fs::write(tools.out.join("journal.txt"), &text).context("write the report")?;
+    Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn start_host(tools: &Tools, url: &str, folder: &std::path::Path, mode: Mode) -> anyhow::Result<Running> {
+    let mut command = Command::new(&tools.bench);
+    command.args(["journal-host", "--broker", url, "--mode", mode.name(), "--folder"]).arg(folder);
+    let mut host = Running::spawn(mode.name(), command, folder)?;
+    host.line_after("ready", READY_LIMIT).await?;
+    Ok(host)
+}
+
+/// A new client of that host: alone first, then many at a time.
+async fn measure(
+    toolbus: &std::path::Path,
+    url: &str,
+    folder: &std::path::Path,
+    mode: Mode,
+    options: &JournalOptions,
+) -> anyhow::Result<Sample> {
+    let mut connect = Command::new(toolbus);
+    connect.args(["connect", "--broker", url, "--host", mode.name(), "--token-file"]).arg(folder.join("token"));
+    let link = Link::stdio(connect, Era::Modern, &folder.join("client.log"))?;
+    first_call(&link).await?;
+    let link = Arc::new(link);
+    let window = Duration::from_secs_f64(options.seconds);
+    let lone = drive(&link, 1, window).await?;
+    let many = drive(&link, options.in_flight, window).await?;
+    Ok(Sample {
+        p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
+        p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
+        rate: many.len() as f64 / window.as_secs_f64(),
+    })
+}
+
+/// The host says that it is ready a moment before its tools are announced.
+async fn first_call(link: &Link) -> anyhow::Result<()> {
+    let working = async {
+        loop {
+            match link.echo("first").await {
+                Ok(()) => return,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    tokio::time::timeout(READY_LIMIT, working).await.context("no call gets through")
+}

@@ -1,0 +1,87 @@
+//! The table, and the goals: a tenth of the rate at most, one sync at most for a call that must not run twice, and none
+//! for one that may.
+
+use super::{JournalOptions, Mode, Sample, sync::SyncTime};
+
+/// Of the rate with many calls in flight.
+const RATE_LOSS: f64 = 0.10;
+/// What a call may take longer, in syncs of the disk.
+const NEVER_SYNCS: f64 = 1.0;
+/// Far less than a sync: the noise of the measurement.
+const SAFE_SYNCS: f64 = 0.25;
+
+pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &[SyncTime], options: &JournalOptions) -> (String, bool) {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    let sync = median(syncs.iter().map(|sync| sync.p50_us));
+    let slow_sync = median(syncs.iter().map(|sync| sync.p99_us));
+    let none = of(measured, Mode::None);
+    let rate_title = format!("calls/s, {} in flight", options.in_flight);
+    line(format!(
+        "{:30} {:>10} {:>10} {:>12} {:>10} {:>24} {:>8}",
+        "", "p50 alone", "p99 alone", "added (p50)", "in syncs", rate_title, "loss"
+    ));
+    let mut goals = Vec::new();
+    for (mode, _) in measured {
+        let sample = of(measured, *mode);
+        let added = sample.p50_us - none.p50_us;
+        let loss = 1.0 - sample.rate / none.rate;
+        line(format!(
+            "{:30} {:>10} {:>10} {:>12} {:>10} {:>24.0} {:>8}",
+            mode.description(),
+            format!("{:.0} µs", sample.p50_us),
+            format!("{:.0} µs", sample.p99_us),
+            if *mode == Mode::None { "–".to_owned() } else { format!("{added:.0} µs") },
+            if *mode == Mode::None { "–".to_owned() } else { format!("{:.2}", added / sync) },
+            sample.rate,
+            if *mode == Mode::None { "–".to_owned() } else { format!("{:.1} %", loss * 100.0) },
+        ));
+        let most = match mode {
+            Mode::None => continue,
+            Mode::Safe => SAFE_SYNCS,
+            Mode::Never => NEVER_SYNCS,
+        };
+        let name = mode.description();
+        goals.push((format!("{name}: {:.1} % of the rate lost (at most 10)", loss * 100.0), loss <= RATE_LOSS));
+        let text = format!("{name}: {:.2} syncs added to a call alone (at most {most})", added / sync);
+        goals.push((text, added <= most * sync));
+    }
+    line(format!(
+        "{:30} {:>10} {:>10}",
+        "bare append and fdatasync",
+        format!("{sync:.0} µs"),
+        format!("{slow_sync:.0} µs")
+    ));
+    line(String::new());
+    for (goal, reached) in &goals {
+        line(format!("{goal}: {}", if *reached { "reached" } else { "SHORT" }));
+    }
+    line(format!(
+        "medians of {} rounds of {} s; client → toolbus connect → broker → host → tool",
+        options.rounds, options.seconds
+    ));
+    line(
+        "START and RESULT of a call that must not run twice are two entries, each synced before the next step"
+            .to_owned(),
+    );
+    (text, goals.iter().all(|(_, reached)| *reached))
+}
+
+fn of(measured: &[(Mode, Vec<Sample>)], mode: Mode) -> Sample {
+    let samples = measured.iter().filter(|(one, _)| *one == mode).flat_map(|(_, samples)| samples);
+    let value = |value: fn(&Sample) -> f64| median(samples.clone().map(value));
+    Sample {
+        p50_us: value(|sample| sample.p50_us),
+        p99_us: value(|sample| sample.p99_us),
+        rate: value(|sample| sample.rate),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,85 @@
+//! The host's dead letters: calls that ended their server or their host each time they ran. Somebody looks at them, and lets
+//! each run once more or drops it.
+
+use crate::desk::{MAX_ROWS, Viewer};
+use crate::failure;
+use crate::host::Host;
+use std::sync::Arc;
+use toolbus_journal::{Journal, LetterRow};
+use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskView, TaskWish};
+use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage};
+
+impl Host {
+    pub(crate) fn list_letters(&self, viewer: Viewer<'_>) -> DeadList {
+        let all = self.options.journal.as_ref().map(|journal| journal.letters()).unwrap_or_default();
+        let own: Vec<&Arc<LetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
+        let letters = own.iter().take(MAX_ROWS).map(|letter| view(letter, None)).collect();
+        DeadList { letters, more: own.len().saturating_sub(MAX_ROWS) as u64 }
+    }
+
+    pub(crate) fn show_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
+        let (journal, letter) = self.letter(viewer, id)?;
+        Ok(view(&letter, request(journal, &letter)?.params))
+    }
+
+    pub(crate) async fn drop_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
+        let (journal, letter) = self.letter(viewer, id)?;
+        journal.drop_letter(&letter.key).await.map_err(|error| not_written(&error))?;
+        tracing::info!(%id, by = viewer.name(), "a dead letter was dropped");
+        Ok(view(&letter, None))
+    }
+
+    /// Runs it once more as a task of its caller's agent. From then on its story is the task's.
+    pub(crate) async fn retry_letter(self: &Arc<Self>, viewer: Viewer<'_>, id: &str) -> Result<TaskView, RpcError> {
+        let (journal, letter) = self.letter(viewer, id)?;
+        let rpc = Rpc { task: Some(TaskWish::default()), ..request(journal, &letter)? };
+        let body = Body::from_trusted(HostRequest::Rpc(rpc.clone()).into_json().into());
+        let from = AgentRef { session_id: letter.key.caller.clone(), role: letter.role.clone() };
+        let task = self.begin_task_for(InboxMessage::new(from, InboxKind::McpRequest, body), rpc).await?;
+        tracing::info!(%id, task = task.id, by = viewer.name(), "a dead letter runs once more");
+        if let Err(error) = journal.drop_letter(&letter.key).await {
+            self.journal_failed(&error);
+        }
+        Ok(task)
+    }
+
+    fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<LetterRow>), RpcError> {
+        let found = || {
+            let journal = self.options.journal.as_ref()?;
+            let letter = journal.letter(id).filter(|letter| viewer.sees(letter.key.agent()))?;
+            Some((journal, letter))
+        };
+        found().ok_or_else(|| failure::bus(ErrorCode::UnknownCall, format!("no dead letter {id:?} is here")))
+    }
+}
+
+/// The call as it came.
+fn request(journal: &Journal, letter: &LetterRow) -> Result<Rpc, RpcError> {
+    let unreadable = |reason: String| {
+        let message = format!("the dead letter {:?} can't be read: {reason}", letter.key.id);
+        failure::bus(ErrorCode::JournalFailed, message)
+    };
+    let body = journal.request(&letter.request).map_err(|error| unreadable(error.to_string()))?;
+    match HostRequest::parse(&String::from_utf8_lossy(&body)) {
+        Ok(HostRequest::Rpc(rpc)) => Ok(rpc),
+        Ok(_) => Err(unreadable("it is no call".to_owned())),
+        Err(error) => Err(unreadable(error.to_string())),
+    }
+}
+
+fn view(letter: &LetterRow, params: Option<Raw>) -> DeadLetter {
+    DeadLetter {
+        id: letter.key.id.to_string(),
+        agent: letter.key.agent().to_owned(),
+        server: letter.server.to_string(),
+        tool: letter.tool.to_string(),
+        attempts: letter.attempts,
+        at_ms: letter.at,
+        story: letter.story.clone(),
+        params,
+    }
+}
+
+fn not_written(error: &toolbus_journal::JournalError) -> RpcError {
+    failure::bus(ErrorCode::JournalFailed, format!("the journal can't be written: {error}"))
+}

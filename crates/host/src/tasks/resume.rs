@@ -1,0 +1,153 @@
+//! Tasks that an earlier host left unfinished. What was not begun runs; what was begun runs again if it may, and otherwise it
+//! is said that nobody knows.
+
+use super::RunningTask;
+use crate::arrival::Arrival;
+use crate::caller::Caller;
+use crate::failure;
+use crate::host::Host;
+use crate::journaled::{MAX_ATTEMPTS, Record, now};
+use crate::outbox::{Answer, Form};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use toolbus_journal::{CallKey, Decision, End, Finish, Journal, Known, TaskRow, Wait};
+use toolbus_mcp::{HostReply, HostRequest, Rpc, RpcError};
+use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId};
+
+/// How long a task waits that finds this host full of calls.
+const ROOM_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+impl Host {
+    /// Before anything is received: whoever asks for a task finds it on its way.
+    pub fn resume_tasks(self: &Arc<Self>) {
+        let Some(journal) = self.options.journal.clone() else { return };
+        let rows = journal.unfinished_tasks();
+        if !rows.is_empty() {
+            tracing::info!(tasks = rows.len(), "tasks of an earlier run are taken up");
+        }
+        for row in rows {
+            let message = match message_of(&journal, &row) {
+                Ok(message) => message,
+                Err(error) => {
+                    self.tasks.spawn(give_up(Arc::clone(&journal), row.card.key.clone(), error));
+                    continue;
+                }
+            };
+            // In their order, as far as there is room.
+            let place = self.running.begin(Arc::clone(&message.0), self.options.limits.max_calls).ok();
+            self.tasks.spawn(Arc::clone(self).resume(row, message, place));
+        }
+    }
+
+    async fn resume(self: Arc<Self>, row: TaskRow, (message, rpc): (Arc<InboxMessage>, Rpc), place: Option<Caller>) {
+        let Some(caller) = self.place(&message, place).await else { return };
+        let left = Duration::from_millis(row.card.expires_at().saturating_sub(now()));
+        caller.cancel.expire_at(Instant::now() + left);
+        let Some(journal) = self.options.journal.clone() else { return };
+        let Some(server) = self.server(&rpc.server).map(Arc::clone) else {
+            let record = kept(Record::new(journal, &caller, &rpc));
+            return self.fail_task(&caller, &rpc, &record, End::Failed, failure::unknown_server(&rpc.server)).await;
+        };
+        let (record, decision) = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
+            Arrival::Run(Some(record)) => return self.run_again(caller, server, rpc, record).await,
+            Arrival::Run(None) => return,
+            Arrival::Known(record, decision) => (kept(*record), decision),
+        };
+        match self.decision_about(&record, &server, decision) {
+            Decision::Run { attempt } => self.run_again(caller, server, rpc, record.in_attempt(attempt)).await,
+            Decision::Unknown(start) => {
+                let error = failure::outcome_unknown(&start);
+                self.fail_task(&caller, &rpc, &record, End::Unknown, error).await;
+            }
+            Decision::Poisoned(start) => {
+                let error = self.bury(&record, &start).await;
+                self.fail_task(&caller, &rpc, &record, End::Failed, error).await;
+            }
+            Decision::Reply { .. } | Decision::AlreadyRunning | Decision::OtherContent { .. } => {
+                self.running.finish(caller.id());
+            }
+        }
+    }
+
+    /// An earlier host of this same process began it; that host is gone too.
+    fn decision_about(&self, record: &Record, server: &crate::server::Server, decision: Decision) -> Decision {
+        match (decision, record.journal().look_up(&record.key, &record.content)) {
+            (Decision::AlreadyRunning, Ok(Known::Running(start))) => {
+                let replay = self.replay_of_call(server, &record.tool, start.safe);
+                toolbus_journal::decide(Ok(Known::Interrupted(start)), replay, MAX_ATTEMPTS)
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    async fn place(&self, message: &Arc<InboxMessage>, place: Option<Caller>) -> Option<Caller> {
+        if place.is_some() {
+            return place;
+        }
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(ROOM_AGAIN_AFTER) => {}
+                () = self.shutdown.cancelled() => return None,
+            }
+            if let Ok(caller) = self.running.begin(Arc::clone(message), self.options.limits.max_calls) {
+                return Some(caller);
+            }
+        }
+    }
+
+    /// Rules may have changed meanwhile, so it is decided about anew.
+    async fn run_again(self: &Arc<Self>, caller: Caller, server: Arc<crate::server::Server>, rpc: Rpc, record: Record) {
+        let spare = kept(Record::new(Arc::clone(record.journal()), &caller, &rpc));
+        match self.job(&caller, &server, rpc.clone(), record) {
+            Ok(job) => RunningTask { job, permission: None }.run().await,
+            Err(error) => self.fail_task(&caller, &rpc, &spare, End::Failed, error).await,
+        }
+    }
+
+    async fn fail_task(&self, caller: &Caller, rpc: &Rpc, record: &Record, end: End, error: RpcError) {
+        let code = error.data.as_ref().and_then(|data| data["code"].as_str()).unwrap_or_default().to_owned();
+        tracing::warn!(id = %caller.id(), tool = &*record.tool, code, "a task could not be taken up: {error}");
+        let answer = Answer { body: Form::Mcp.error(&error), end, form: Form::Mcp };
+        self.end_task(caller, record, answer).await;
+        self.write_down(caller, rpc, code).await;
+    }
+}
+
+fn kept(mut record: Record) -> Record {
+    record.is_kept = true;
+    record
+}
+
+/// The message that began the task, as it came.
+fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rpc), RpcError> {
+    if row.card.expires_at() <= now() {
+        return Err(failure::bus(ErrorCode::Expired, "the task's time was over before it ran"));
+    }
+    let unreadable = |reason: String| {
+        failure::bus(ErrorCode::JournalFailed, format!("the task can't be read from the journal: {reason}"))
+    };
+    let body = journal.request(&row.card.request).map_err(|error| unreadable(error.to_string()))?;
+    let rpc = match HostRequest::parse(&String::from_utf8_lossy(&body)) {
+        Ok(HostRequest::Rpc(rpc)) => rpc,
+        Ok(_) => return Err(unreadable("it is no call".to_owned())),
+        Err(error) => return Err(unreadable(error.to_string())),
+    };
+    let from = AgentRef::new(row.card.key.caller.clone());
+    let from = match &row.card.role {
+        Some(role) => from.with_role(role.clone()),
+        None => from,
+    };
+    let mut message = InboxMessage::new(from, InboxKind::McpRequest, Body::from_trusted(body));
+    message.id = MsgId::from(row.card.key.id.clone());
+    Ok((Arc::new(message), rpc))
+}
+
+async fn give_up(journal: Arc<Journal>, key: CallKey, error: RpcError) {
+    let reply = HostReply::Rpc(error.into()).into_json();
+    let reply_id = MsgId::new().into_inner();
+    let finish = Finish { key, reply_id, reply: reply.into(), end: End::Failed, at: now() };
+    if let Err(error) = journal.finish(finish, Wait::Synced).await {
+        tracing::error!(%error, "the end of a task could not be written down");
+    }
+}

@@ -1,0 +1,103 @@
+//! A task as it is shown: by what the journal knows, and by what the task said last.
+
+use super::board::Refusal;
+use crate::caller::Stage;
+use crate::failure;
+use crate::host::Host;
+use toolbus_journal::{End, Known, Place, TaskRow};
+use toolbus_mcp::{HostReply, Outcome, RpcError, TaskStatus, TaskView, TaskWish};
+use toolbus_protocol::{ErrorCode, MsgId};
+
+impl Host {
+    /// Without its answer. A tool that failed by its own words counts as failed here.
+    pub fn view_of_task(&self, row: &TaskRow) -> TaskView {
+        let card = &row.card;
+        let id = MsgId::from(card.key.id.clone());
+        let (status, began) = match &row.known {
+            Known::Answered { end: End::Done, start, .. } => (TaskStatus::Completed, start.as_ref()),
+            Known::Answered { end: End::Cancelled, start, .. } => (TaskStatus::Cancelled, start.as_ref()),
+            Known::Answered { start, .. } => (TaskStatus::Failed, start.as_ref()),
+            Known::Buried(start) => (TaskStatus::Failed, Some(start)),
+            Known::Running(start) | Known::Interrupted(start) => (TaskStatus::Working, Some(start)),
+            Known::New | Known::Waiting(_) => (TaskStatus::Working, None),
+        };
+        let said = self.task_board.said(&id).filter(|_| !status.has_ended());
+        let message = said.as_ref().map(|said| said.message.clone()).or_else(|| self.stage_of_task(&id, status));
+        let began_at = began.map_or(card.at, |start| start.at);
+        TaskView {
+            id: card.key.id.to_string(),
+            agent: card.key.agent().to_owned(),
+            server: card.server.to_string(),
+            tool: card.tool.to_string(),
+            status,
+            message,
+            created_ms: card.at,
+            updated_ms: row.ended_at.or(said.map(|said| said.at)).unwrap_or(began_at).max(card.at),
+            ttl_ms: card.ttl_ms,
+            tool_failed: false,
+            result: None,
+            error: None,
+        }
+    }
+
+    /// With its answer, if there is one.
+    pub fn answered_view(&self, row: &TaskRow) -> TaskView {
+        let view = self.view_of_task(row);
+        let Known::Answered { end, reply, .. } = &row.known else { return view };
+        match self.read_answer(reply) {
+            Ok(HostReply::Rpc(Outcome::Result(result))) => {
+                let (status, tool_failed) = (TaskStatus::Completed, *end == End::Failed);
+                let message = tool_failed.then(|| "the tool reported an error".to_owned());
+                TaskView { status, tool_failed, message, result: Some(result), ..view }
+            }
+            Ok(HostReply::Rpc(Outcome::Error(error))) => {
+                let told = serde_json::from_str::<RpcError>(error.get()).ok().map(|error| error.message);
+                TaskView { status: TaskStatus::Failed, message: told, error: Some(error), ..view }
+            }
+            Ok(HostReply::Cancelled | HostReply::Task(_)) => view,
+            Err(error) => TaskView { status: TaskStatus::Failed, error: Some(error.to_raw()), ..view },
+        }
+    }
+
+    fn read_answer(&self, place: &Place) -> Result<HostReply, RpcError> {
+        let unreadable = |reason: String| {
+            failure::bus(
+                ErrorCode::OutcomeUnknown,
+                format!("the task was answered, but the answer can't be read: {reason}"),
+            )
+        };
+        let journal = self.options.journal.as_ref().ok_or_else(|| unreadable("there is no journal".to_owned()))?;
+        let body = journal.reply(place).map_err(|error| unreadable(error.to_string()))?;
+        HostReply::parse(&String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
+    }
+
+    fn stage_of_task(&self, id: &MsgId, status: TaskStatus) -> Option<String> {
+        if status.has_ended() {
+            return None;
+        }
+        let words = match self.running.get(id)?.progress.stage() {
+            Stage::Waiting => "waits for its turn",
+            Stage::Approval => "waits for approval",
+            Stage::Running | Stage::Joined => "runs",
+        };
+        Some(words.to_owned())
+    }
+}
+
+/// A task that was refused before it began, for a caller that could not be told.
+pub fn refused(refusal: Refusal) -> TaskView {
+    TaskView {
+        id: refusal.id.to_string(),
+        message: refusal.message(),
+        agent: refusal.agent,
+        server: String::new(),
+        tool: String::new(),
+        status: TaskStatus::Failed,
+        created_ms: refusal.at,
+        updated_ms: refusal.at,
+        ttl_ms: TaskWish::DEFAULT_TTL_MS,
+        tool_failed: false,
+        result: None,
+        error: Some(refusal.error),
+    }
+}

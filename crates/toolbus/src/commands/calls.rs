@@ -1,0 +1,207 @@
+//! `toolbus calls`: which calls there are at the hosts and on the way to them, and the word that ends one.
+
+use super::print_line;
+use crate::failure::Failure;
+use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::table::{age, table};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+use toolbus_client::{HostEntry, Look, Looked, MultiplexedClient};
+use toolbus_host::pins::diff::escaped;
+use toolbus_mcp::{CallList, CallRow, CallState, DeskRequest};
+use toolbus_protocol::{MsgId, principal_of};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus calls
+  toolbus calls --all --host attic
+  toolbus calls cancel 7c0e1f
+
+States: queued (waits for its turn, or for a host that is away), waiting for approval, running, done, failed, cancelled,
+unknown (begun, and nobody knows whether it had its effect). With a token of an agent its own calls are shown, with an
+operator's all.")]
+pub struct CallsArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Show calls that have ended too, as far as their hosts remember them.
+    #[arg(long)]
+    all: bool,
+    /// Show the calls of this host.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// End a call: it is taken back if it still waits, and its server is told to stop if it runs.
+    Cancel {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+}
+
+/// The broker answers from memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the broker is asked whether a call is taken back.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A call and where it is.
+pub struct Call {
+    host: String,
+    row: CallRow,
+    /// It waits in its host's mailbox, and the host has not seen it yet.
+    is_at_broker: bool,
+}
+
+pub async fn run(args: CallsArgs) -> Result<(), Failure> {
+    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
+    let done = match &args.what {
+        None => list(&client, &args).await,
+        Some(What::Cancel { id }) => cancel(&client, &args, id).await,
+    };
+    client.close().await;
+    done
+}
+
+async fn list(client: &MultiplexedClient, args: &CallsArgs) -> Result<(), Failure> {
+    let hosts = hosts(client, args.host.as_deref()).await?;
+    let (calls, more) = all_calls(client, &hosts, args.all).await?;
+    tell_absent(&hosts, "of its calls only those are shown that wait for it");
+    print_line(&if args.reach.json { as_json(&calls, more) } else { as_table(&calls, more, args.all) })
+}
+
+/// What the hosts know, and what waits for them at the broker. Also whether some are left out.
+pub async fn all_calls(
+    client: &MultiplexedClient,
+    hosts: &[HostEntry],
+    ended: bool,
+) -> Result<(Vec<Call>, u64), Failure> {
+    let lists: Vec<(String, CallList)> = ask_all(client, hosts, &DeskRequest::CallsList { ended }).await?;
+    let (mut calls, mut more) = (Vec::new(), 0);
+    for (host, list) in lists {
+        more += list.more;
+        calls.extend(list.calls.into_iter().map(|row| Call { host: host.clone(), row, is_at_broker: false }));
+    }
+    let known: HashSet<String> = calls.iter().map(|call| call.row.id.clone()).collect();
+    for host in hosts {
+        let Some(waiting) = waiting_for(client, &host.id).await else { continue };
+        more += u64::from(waiting.more);
+        let queued = waiting.rows.into_iter().filter(|row| !row.in_flight && !known.contains(&*row.id));
+        calls.extend(queued.map(|row| Call {
+            host: host.id.to_string(),
+            row: CallRow {
+                id: row.id.to_string(),
+                agent: principal_of(&row.from).to_owned(),
+                server: None,
+                tool: None,
+                state: CallState::Queued,
+                age_ms: row.age_ms,
+                attempts: row.attempt,
+                note: (!host.online).then(|| format!("host away for {}", age(host.since_ms))),
+            },
+            is_at_broker: true,
+        }));
+    }
+    Ok((calls, more))
+}
+
+async fn waiting_for(client: &MultiplexedClient, host: &str) -> Option<Looked> {
+    let look = Look { rows_of: Some(host.into()), ..Look::default() };
+    tokio::time::timeout(PATIENCE, client.client().look(look)).await.ok()?.ok()
+}
+
+async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Result<(), Failure> {
+    let hosts = hosts(client, args.host.as_deref()).await?;
+    let (calls, _) = all_calls(client, &hosts, true).await?;
+    let Call { host, row, is_at_broker } = meant(calls, id, |call| &call.row.id)?;
+    let row = match is_at_broker {
+        true => take_back(client, &host, row).await?,
+        false => ask(client, &host, DeskRequest::CallsCancel { id: row.id }).await?,
+    };
+    if args.reach.json {
+        return print_line(&json!({"host": host, "call": row}).to_string());
+    }
+    print_line(&match row.state {
+        CallState::Cancelled => format!("{} cancelled", row.id),
+        state => format!("{} was told to stop, and is {} now", row.id, word(state)),
+    })
+}
+
+/// The broker does not answer a cancel, so it is asked what became of the message.
+async fn take_back(client: &MultiplexedClient, host: &str, row: CallRow) -> Result<CallRow, Failure> {
+    client.client().cancel(host, &MsgId::from(row.id.clone())).await?;
+    let gone = async {
+        while waiting_for(client, host).await.is_none_or(|waiting| waiting.rows.iter().any(|it| *it.id == *row.id)) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    let state = match tokio::time::timeout(PATIENCE, gone).await {
+        Ok(()) => CallState::Cancelled,
+        Err(_) => row.state,
+    };
+    Ok(CallRow { state, ..row })
+}
+
+pub fn word(state: CallState) -> &'static str {
+    match state {
+        CallState::Queued => "queued",
+        CallState::WaitingForApproval => "waiting for approval",
+        CallState::Running => "running",
+        CallState::Done => "done",
+        CallState::Failed => "failed",
+        CallState::Cancelled => "cancelled",
+        CallState::Unknown => "unknown",
+    }
+}
+
+/// How many calls each host has in each state.
+pub fn by_state(calls: &[Call]) -> BTreeMap<&str, BTreeMap<&'static str, u64>> {
+    let mut counts: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
+    for call in calls {
+        *counts.entry(&call.host).or_default().entry(word(call.row.state)).or_default() += 1;
+    }
+    counts
+}
+
+fn as_json(calls: &[Call], more: u64) -> String {
+    let call = |call: &Call| {
+        let mut value = json!(call.row);
+        value["host"] = call.host.as_str().into();
+        value
+    };
+    json!({"calls": calls.iter().map(call).collect::<Vec<_>>(), "more": more}).to_string()
+}
+
+fn as_table(calls: &[Call], more: u64, ended: bool) -> String {
+    if calls.is_empty() {
+        return if ended { "no calls" } else { "no calls under way; --all shows those that have ended" }.to_owned();
+    }
+    let mut rows = vec![["ID", "TOOL", "AGENT", "STATE", "AGE", "ATTEMPTS", "HOST", "NOTE"].map(str::to_owned)];
+    for Call { host, row, .. } in calls {
+        let tool = match (&row.server, &row.tool) {
+            (Some(server), Some(tool)) => format!("{server}/{tool}"),
+            _ => "-".to_owned(),
+        };
+        rows.push([
+            escaped(&row.id),
+            escaped(&tool),
+            escaped(&row.agent),
+            word(row.state).to_owned(),
+            age(row.age_ms),
+            row.attempts.to_string(),
+            escaped(host),
+            escaped(row.note.as_deref().unwrap_or_default()),
+        ]);
+    }
+    let mut text = table(&rows, None);
+    if more > 0 {
+        text.push_str("\nthere are more, which the lists have no room for");
+    }
+    text
+}

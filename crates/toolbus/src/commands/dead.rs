@@ -1,0 +1,198 @@
+//! `toolbus dead`: calls that are not run any more because each time they ended their server or their host, and messages that
+//! the broker could not bring to anybody.
+
+use super::print_line;
+use crate::failure::Failure;
+use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::table::{age, table};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::time::{SystemTime, UNIX_EPOCH};
+use toolbus_client::MultiplexedClient;
+use toolbus_host::pins::diff::escaped;
+use toolbus_mcp::{DeadLetter, DeadList, DeskRequest, TaskView};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus dead list
+  toolbus dead show 7c0e1f
+  toolbus dead retry 7c0e1f
+  toolbus dead drop 7c0e1f
+
+Messages that the broker gave up on are in mailboxes NAME#dead, which `list` counts. Whoever may read them does it with
+`toolbus recv --as NAME#dead --no-ack`, and drops them by the same command without --no-ack.")]
+pub struct DeadArgs {
+    #[command(subcommand)]
+    what: What,
+    /// Ask this host only.
+    #[arg(long, global = true, value_name = "NAME")]
+    host: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Show the dead letters of all hosts, and which mailboxes of the broker hold some.
+    List,
+    /// Show one with its arguments and its story.
+    Show {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+    /// Let a call run once more, as a task of its caller's agent.
+    Retry {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+    /// Forget a call. Its caller was told already that it is not run.
+    Drop {
+        /// The id of the call, or as much of it as is needed.
+        id: String,
+    },
+}
+
+const DEAD: &str = "#dead";
+
+/// A letter and the host that keeps it.
+struct Kept {
+    host: String,
+    letter: DeadLetter,
+}
+
+/// A mailbox of the broker with messages that could not be delivered.
+struct Mailbox {
+    name: String,
+    messages: u64,
+    oldest_ms: Option<u64>,
+}
+
+pub async fn run(args: DeadArgs) -> Result<(), Failure> {
+    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
+    let done = match &args.what {
+        What::List => list(&client, &args).await,
+        What::Show { id } => show(&client, &args, id).await,
+        What::Retry { id } => retry(&client, &args, id).await,
+        What::Drop { id } => drop_letter(&client, &args, id).await,
+    };
+    client.close().await;
+    done
+}
+
+async fn list(client: &MultiplexedClient, args: &DeadArgs) -> Result<(), Failure> {
+    let letters = letters(client, args).await?;
+    let mailboxes = mailboxes(client, args).await;
+    print_line(&if args.reach.json { as_json(&letters, &mailboxes) } else { as_table(&letters, &mailboxes) })
+}
+
+async fn show(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
+    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let letter: DeadLetter = ask(client, &host, DeskRequest::DeadShow { id: letter.id }).await?;
+    if args.reach.json {
+        return print_line(&json!({"host": host, "letter": letter}).to_string());
+    }
+    let params = letter.params.as_ref().map_or("{}", |params| params.get());
+    let name = format!("{}/{}", letter.server, letter.tool);
+    let mut lines = vec![
+        format!("{}  {} of {} at {}", escaped(&letter.id), escaped(&name), escaped(&letter.agent), escaped(&host)),
+        format!("  {} attempts, given up {} ago", letter.attempts, age(ago(letter.at_ms))),
+        format!("  params: {}", escaped(params)),
+    ];
+    lines.extend(letter.story.iter().map(|line| format!("  {}", escaped(line))));
+    print_line(&lines.join("\n"))
+}
+
+async fn retry(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
+    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let task: TaskView = ask(client, &host, DeskRequest::DeadRetry { id: letter.id.clone() }).await?;
+    if args.reach.json {
+        return print_line(&json!({"host": host, "letter": letter, "task": task}).to_string());
+    }
+    let name = format!("{}/{}", letter.server, letter.tool);
+    print_line(&format!("{} runs once more as task {} of {}", escaped(&name), task.id, escaped(&task.agent)))
+}
+
+async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
+    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let letter: DeadLetter = ask(client, &host, DeskRequest::DeadDrop { id: letter.id }).await?;
+    print_line(&match args.reach.json {
+        true => json!({"host": host, "letter": letter}).to_string(),
+        false => format!("{} dropped", escaped(&letter.id)),
+    })
+}
+
+async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Kept>, Failure> {
+    let hosts = hosts(client, args.host.as_deref()).await?;
+    tell_absent(&hosts, "its dead letters can't be seen");
+    let lists: Vec<(String, DeadList)> = ask_all(client, &hosts, &DeskRequest::DeadList).await?;
+    let mut letters = Vec::new();
+    for (host, list) in lists {
+        if list.more > 0 {
+            eprintln!("warning: host {} has {} more dead letters", escaped(&host), list.more);
+        }
+        letters.extend(list.letters.into_iter().map(|letter| Kept { host: host.clone(), letter }));
+    }
+    letters.sort_by_key(|kept| kept.letter.at_ms);
+    Ok(letters)
+}
+
+/// Only operators are told; others see none.
+async fn mailboxes(client: &MultiplexedClient, args: &DeadArgs) -> Vec<Mailbox> {
+    let Ok(status) = client.client().status().await else { return Vec::new() };
+    let meant = |name: &str| match &args.host {
+        Some(host) => name.strip_suffix(DEAD) == Some(host),
+        None => name.ends_with(DEAD),
+    };
+    let dead = status.mailboxes.into_iter().filter(|mailbox| mailbox.messages > 0 && meant(&mailbox.name));
+    dead.map(|it| Mailbox { name: it.name.to_string(), messages: it.messages, oldest_ms: it.oldest_ms }).collect()
+}
+
+fn ago(at_ms: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    u64::try_from(now).unwrap_or_default().saturating_sub(at_ms)
+}
+
+fn as_json(letters: &[Kept], mailboxes: &[Mailbox]) -> String {
+    let letter = |kept: &Kept| {
+        let mut value = json!(kept.letter);
+        value["host"] = kept.host.as_str().into();
+        value
+    };
+    let mailbox = |it: &Mailbox| json!({"name": it.name, "messages": it.messages, "oldest_ms": it.oldest_ms});
+    json!({
+        "letters": letters.iter().map(letter).collect::<Vec<_>>(),
+        "mailboxes": mailboxes.iter().map(mailbox).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+fn as_table(letters: &[Kept], mailboxes: &[Mailbox]) -> String {
+    let mut parts = Vec::new();
+    if letters.is_empty() {
+        parts.push("no dead letters at the hosts".to_owned());
+    } else {
+        let mut rows = vec![["ID", "TOOL", "AGENT", "ATTEMPTS", "AGE", "HOST", "STORY"].map(str::to_owned)];
+        for Kept { host, letter } in letters {
+            rows.push([
+                escaped(&letter.id),
+                escaped(&format!("{}/{}", letter.server, letter.tool)),
+                escaped(&letter.agent),
+                letter.attempts.to_string(),
+                age(ago(letter.at_ms)),
+                escaped(host),
+                escaped(letter.story.last().map_or("", String::as_str)),
+            ]);
+        }
+        parts.push(table(&rows, None));
+    }
+    if !mailboxes.is_empty() {
+        let mut rows = vec![["MAILBOX", "MESSAGES", "OLDEST"].map(str::to_owned)];
+        for it in mailboxes {
+            rows.push([escaped(&it.name), it.messages.to_string(), it.oldest_ms.map_or("-".to_owned(), age)]);
+        }
+        parts.push(table(&rows, None));
+    }
+    parts.join("\n\n")
+}

@@ -1,0 +1,315 @@
+//! `toolbus task`: calls that go on by themselves. Their hosts keep them and what came of them, for as long as was agreed;
+//! each agent sees its own, and an operator sees all.
+
+use super::outcome::{Reader, report};
+use super::{parse_duration, print_line};
+use crate::failure::Failure;
+use crate::progress::one_line;
+use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::stop::stop_signal;
+use crate::table::{age, table};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+use toolbus_client::MultiplexedClient;
+use toolbus_mcp::{
+    DeskRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
+};
+use toolbus_protocol::{Body, InboxKind, InboxMessage};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  toolbus task
+  toolbus task wait toolbus:attic:7c0e1f42-…
+  toolbus task result 7c0e
+  toolbus task cancel 7c0e
+
+Exit code of wait and result: 0 the tool's result, 1 an error of the tool, 2 no answer, 130 cancelled.")]
+pub struct TaskArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// The tasks of all agents, as the operator.
+    #[arg(long, global = true)]
+    all: bool,
+    /// Role to act in.
+    #[arg(long, global = true, env = "TOOLBUS_ROLE")]
+    role: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Show the tasks that hosts keep.
+    List,
+    /// Wait until a task has ended.
+    Wait {
+        /// The id of the task, or as much of its last part as is needed.
+        id: String,
+        /// How long to wait.
+        #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+        timeout: Duration,
+    },
+    /// Show what a task came to, as `toolbus call` would have.
+    Result {
+        /// The id of the task, or as much of its last part as is needed.
+        id: String,
+        /// Wait for it so long; 0s says at once if there is no result yet.
+        #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+        timeout: Duration,
+        /// Folder for images and other files in the result; made if it is not there.
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Call a task off.
+    Cancel {
+        /// The id of the task, or as much of its last part as is needed.
+        id: String,
+    },
+}
+
+/// A host that is there answers at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a host waits for the end of a task before it is asked again.
+const SLICE: Duration = Duration::from_secs(20);
+/// Pages of one host's list that are asked for at most.
+const MOST_PAGES: usize = 256;
+const CANCELLED: u8 = 130;
+
+pub async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
+    let who = if args.all { LocalAgent::Operator } else { LocalAgent::Worker };
+    let client = args.reach.connect(who, passing_agent(args.role), true).await?.into_multiplexed();
+    let desk = Desk { client: &client, json: args.reach.json, all: args.all };
+    let stop = stop_signal()?;
+    let done = tokio::select! {
+        done = desk.serve(args.what.unwrap_or(What::List)) => done,
+        () = stop.cancelled() => Ok(ExitCode::from(CANCELLED)),
+    };
+    client.close().await;
+    done
+}
+
+struct Desk<'a> {
+    client: &'a MultiplexedClient,
+    json: bool,
+    all: bool,
+}
+
+/// A task and the name by which it is asked for.
+struct Named {
+    name: TaskName,
+    view: TaskView,
+}
+
+impl Desk<'_> {
+    async fn serve(&self, what: What) -> Result<ExitCode, Failure> {
+        match what {
+            What::List => self.list().await,
+            What::Wait { id, timeout } => {
+                let name = self.meant(&id).await?;
+                let view = self.ended(&name, timeout).await?;
+                self.say(&name, &view)?;
+                Ok(code_of(&view))
+            }
+            What::Result { id, timeout, out } => {
+                let unusable = |source| Failure::OutFolder { folder: out.clone(), source };
+                std::fs::create_dir_all(&out).map_err(unusable)?;
+                let name = self.meant(&id).await?;
+                let view = self.ended(&name, timeout).await?;
+                self.show(view, &out)
+            }
+            What::Cancel { id } => {
+                let name = self.meant(&id).await?;
+                let view = self.task(&name, DeskRequest::TaskCancel { id: name.id.clone() }, PATIENCE).await?;
+                self.say(&name, &view)?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<ExitCode, Failure> {
+        let tasks = self.tasks().await?;
+        if self.json {
+            let tasks: Vec<Raw> = tasks.iter().map(|task| as_json(&task.name, &task.view)).collect();
+            let mut list = Members::default();
+            list.set("tasks", raw(&tasks));
+            print_line(list.to_raw().get())?;
+        } else if tasks.is_empty() {
+            print_line("no tasks")?;
+        } else {
+            print_line(&as_table(&tasks, self.all))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Until the task has ended.
+    async fn ended(&self, name: &TaskName, timeout: Duration) -> Result<TaskView, Failure> {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let slice = left.min(SLICE);
+            let request = DeskRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
+            let view = self.task(name, request, slice + PATIENCE).await?;
+            if view.status.has_ended() {
+                return Ok(view);
+            }
+            if left <= slice {
+                return Err(Failure::TaskWorks { id: name.to_string() });
+            }
+        }
+    }
+
+    fn show(&self, view: TaskView, out: &std::path::Path) -> Result<ExitCode, Failure> {
+        let reader = Reader { tool: &view.tool, json: self.json, out };
+        match (view.result, view.error) {
+            (Some(result), _) => report(&reader, Outcome::Result(result)),
+            (None, Some(error)) => report(&reader, Outcome::Error(error)),
+            (None, None) => {
+                eprintln!("cancelled");
+                Ok(ExitCode::from(CANCELLED))
+            }
+        }
+    }
+
+    fn say(&self, name: &TaskName, view: &TaskView) -> Result<(), Failure> {
+        if self.json {
+            return print_line(as_json(name, view).get());
+        }
+        let message = view.message.as_ref().map_or(String::new(), |message| format!(": {}", one_line(message)));
+        print_line(&format!("{name} {}{message}", word(view)))
+    }
+
+    /// The task of that name, or the only one whose id begins so.
+    async fn meant(&self, id: &str) -> Result<TaskName, Failure> {
+        if let Some(name) = TaskName::parse(id) {
+            let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
+            let away = hosts.iter().any(|host| *host.id == *name.host && !host.online);
+            return if away { Err(Failure::TaskHostAway { host: name.host }) } else { Ok(name) };
+        }
+        let mut meant = self.tasks().await?.into_iter().filter(|task| task.name.id.starts_with(id));
+        match (meant.next(), meant.next()) {
+            (Some(task), None) => Ok(task.name),
+            _ => Err(Failure::NoTask { id: id.to_owned() }),
+        }
+    }
+
+    /// Of all hosts that are there. One that can't be asked hides no other.
+    async fn tasks(&self) -> Result<Vec<Named>, Failure> {
+        let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
+        let mut tasks = Vec::new();
+        for host in &hosts {
+            if !host.online {
+                eprintln!("warning: host {} is away; its tasks are not shown", one_line(&host.id));
+                continue;
+            }
+            match self.tasks_at(&host.id).await {
+                Ok(of_host) => tasks.extend(of_host),
+                Err(failure) => eprintln!("warning: host {} was left out: {failure}", one_line(&host.id)),
+            }
+        }
+        Ok(tasks)
+    }
+
+    async fn tasks_at(&self, host: &str) -> Result<Vec<Named>, Failure> {
+        let (mut tasks, mut after) = (Vec::new(), None);
+        for _ in 0..MOST_PAGES {
+            let page = self.ask(host, DeskRequest::TaskList { after }, PATIENCE).await?;
+            let page: TaskList = read(&page)?;
+            let named = |view: TaskView| Named { name: TaskName { host: host.to_owned(), id: view.id.clone() }, view };
+            tasks.extend(page.tasks.into_iter().map(named));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(tasks)
+    }
+
+    async fn task(&self, name: &TaskName, request: DeskRequest, patience: Duration) -> Result<TaskView, Failure> {
+        read(&self.ask(&name.host, request, patience).await?)
+    }
+
+    async fn ask(&self, host: &str, request: DeskRequest, patience: Duration) -> Result<Raw, Failure> {
+        let body = Body::parse(HostRequest::Desk(request).into_json())?;
+        let message = InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body);
+        let reply = self.client.request_message(host, message, patience).await?;
+        match HostReply::parse(&String::from_utf8_lossy(reply.body.as_bytes()))? {
+            HostReply::Rpc(Outcome::Result(result)) => Ok(result),
+            HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
+            HostReply::Task(_) | HostReply::Cancelled => {
+                Err(Failure::BadReply("neither a result nor an error".to_owned()))
+            }
+        }
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(answer: &Raw) -> Result<T, Failure> {
+    serde_json::from_str(answer.get()).map_err(|error| Failure::BadReply(error.to_string()))
+}
+
+fn code_of(view: &TaskView) -> ExitCode {
+    match view.status {
+        TaskStatus::Completed if !view.tool_failed => ExitCode::SUCCESS,
+        TaskStatus::Cancelled => ExitCode::from(CANCELLED),
+        _ => ExitCode::from(1),
+    }
+}
+
+/// A result in which the tool says that it failed is a failure to people.
+fn word(view: &TaskView) -> &'static str {
+    match view.status {
+        TaskStatus::Working => "working",
+        TaskStatus::InputRequired => "input_required",
+        TaskStatus::Completed if view.tool_failed => "failed",
+        TaskStatus::Completed => "completed",
+        TaskStatus::Failed => "failed",
+        TaskStatus::Cancelled => "cancelled",
+    }
+}
+
+fn as_json(name: &TaskName, view: &TaskView) -> Raw {
+    let mut task = Members::default();
+    let members = json!({"task": name.to_string(), "host": name.host, "agent": view.agent, "server": view.server,
+        "tool": view.tool, "status": word(view), "message": view.message, "created_ms": view.created_ms,
+        "updated_ms": view.updated_ms, "ttl_ms": view.ttl_ms});
+    for (name, value) in members.as_object().into_iter().flatten() {
+        task.set(name.clone(), raw(value));
+    }
+    // As the tool wrote it.
+    if let Some(result) = &view.result {
+        task.set("result", result.clone());
+    }
+    if let Some(error) = &view.error {
+        task.set("error", error.clone());
+    }
+    task.to_raw()
+}
+
+fn as_table(tasks: &[Named], all: bool) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let mut rows = vec![["TASK", "TOOL", "AGENT", "STATUS", "AGE", "KEPT FOR", ""].map(str::to_owned)];
+    for Named { name, view } in tasks {
+        rows.push([
+            name.to_string(),
+            format!("{}/{}", view.server, view.tool),
+            view.agent.clone(),
+            word(view).to_owned(),
+            age(now.saturating_sub(view.created_ms)),
+            age((view.created_ms + view.ttl_ms).saturating_sub(now)),
+            view.message.as_deref().map(one_line).unwrap_or_default(),
+        ]);
+    }
+    if all {
+        return table(&rows, None);
+    }
+    let own: Vec<[String; 6]> = rows
+        .into_iter()
+        .map(|[task, tool, _, status, age, kept, message]| [task, tool, status, age, kept, message])
+        .collect();
+    table(&own, None)
+}

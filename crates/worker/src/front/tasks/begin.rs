@@ -1,0 +1,185 @@
+//! A tool call that becomes a task: because its client wishes it (legacy), or because the client can handle one and
+//! would have to wait (modern).
+
+use super::desk;
+use super::offer::support_of;
+use super::wire;
+use crate::bus::{BusCall, BusItem};
+use crate::error;
+use crate::front::away::when;
+use crate::front::call::Work;
+use crate::front::route::Asked;
+use crate::front::upstream_call::Purpose;
+use crate::front::{Front, Target, body};
+use crate::view::Upstream;
+use crate::worker::lock;
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_client::BrokerError;
+use toolbus_mcp::{Era, HostReply, HostRequest, Members, Outcome, Raw, Rpc, RpcError, TaskName, TaskView, TaskWish};
+use toolbus_protocol::Body;
+
+/// How long a host that is there may take to accept a task. Past it the task is in its mailbox, which is as good.
+const ACCEPT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether a call is to be a task of the bus.
+pub enum Wish {
+    No,
+    Yes { wish: TaskWish, params: Option<Raw> },
+    Refused(RpcError),
+}
+
+pub fn wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
+    if asked.method != "tools/call" || upstream.has_own_tasks(asked.era) {
+        return Wish::No;
+    }
+    // What is not to wait for its host is refused as a call, not kept as a task.
+    let request = (asked.method, asked.params.as_ref());
+    if upstream.away_since_ms.is_some() && asked.front.is_hasty(upstream, Purpose::Plain, request) {
+        return Wish::No;
+    }
+    match asked.era {
+        Era::Legacy => legacy_wish(asked, upstream),
+        Era::Modern => modern_wish(asked, upstream),
+    }
+}
+
+fn legacy_wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
+    let Ok(mut params) = Members::of(asked.params.as_deref()) else { return Wish::No };
+    // Who was told of no tasks gets what it would get of a server that ignores the wish.
+    if !params.contains("task") || !asked.front.has_legacy_tasks() {
+        return Wish::No;
+    }
+    let support = params.text("name").and_then(|tool| support_of(upstream, &tool));
+    match support.as_deref() {
+        Some("required") => return Wish::No,
+        Some("forbidden") => return Wish::Refused(error::no_task_of_this_tool()),
+        _ => {}
+    }
+    let task = params.remove("task");
+    let wished = Members::of(task.as_deref()).ok().and_then(|task| match task.get("ttl") {
+        None => Some(None),
+        Some(ttl) if ttl.get() == "null" => Some(None),
+        Some(ttl) => ttl.get().parse::<f64>().ok().filter(|ms| *ms >= 0.0).map(|ms| Some(ms as u64)),
+    });
+    match wished {
+        Some(ttl_ms) => Wish::Yes { wish: TaskWish { ttl_ms }, params: Some(params.to_raw()) },
+        None => Wish::Refused(RpcError::invalid_params("params.task has to be an object, and its ttl a number of ms")),
+    }
+}
+
+/// The modern era leaves it to the server. A call that continues another one is no call of its own.
+fn modern_wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
+    let would_wait = upstream.away_since_ms.is_some() || asked.front.worker.options.task_after.is_some();
+    if !would_wait || !wire::declares_tasks(asked.params.as_deref()) {
+        return Wish::No;
+    }
+    let params = Members::of(asked.params.as_deref()).unwrap_or_default();
+    if params.contains("requestState") || params.contains("inputResponses") {
+        return Wish::No;
+    }
+    Wish::Yes { wish: TaskWish::default(), params: asked.params.clone() }
+}
+
+pub async fn begin(asked: Asked<'_>, upstream: &Arc<Upstream>, wish: TaskWish, params: Option<Raw>) -> Work {
+    let (front, era) = (Arc::clone(asked.front), asked.era);
+    let rpc = Rpc {
+        server: upstream.server().to_owned(),
+        session: front.session.clone(),
+        client: front.hello(era),
+        method: asked.method.to_owned(),
+        params,
+        task: Some(wish),
+    };
+    let tool = Members::of(rpc.params.as_deref()).ok().and_then(|params| params.text("name")).unwrap_or_default();
+    // The request waits for its host as long as the task may live.
+    let limit = Duration::from_millis(wish.granted_ttl_ms());
+    let call = match front.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await {
+        Ok(call) => call,
+        Err(error) => return Work::Ready(Some(error::from_bus(&error).into())),
+    };
+    if let Some(flight) = lock(&front.state).calls.get_mut(&asked.number) {
+        flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id: call.id().to_owned(), era });
+    }
+    let beginning = Beginning { front, upstream: Arc::clone(upstream), era, tool, wish };
+    Work::Gather(Box::pin(beginning.run(call)))
+}
+
+struct Beginning {
+    front: Arc<Front>,
+    upstream: Arc<Upstream>,
+    era: Era,
+    tool: String,
+    wish: TaskWish,
+}
+
+impl Beginning {
+    async fn run(self, call: Box<dyn BusCall>) -> Outcome {
+        let name = TaskName { host: self.upstream.host.clone(), id: call.id().to_owned() };
+        let (view, away) = match self.accepted(call).await {
+            Ok(Some(view)) => (view, false),
+            Ok(None) => {
+                let view = self.left(&name);
+                self.front.worker.leave_task(&name, view.clone());
+                (view, true)
+            }
+            Err(outcome) => return outcome,
+        };
+        match self.quick_end(&name, away).await {
+            Some(outcome) => outcome,
+            None => Outcome::Result(wire::created(self.era, &name, &view, away)),
+        }
+    }
+
+    /// The task as its host accepted it; nothing if it was left in the mailbox of a host that does not answer.
+    async fn accepted(&self, mut call: Box<dyn BusCall>) -> Result<Option<TaskView>, Outcome> {
+        let mut patience = std::pin::pin!(tokio::time::sleep(ACCEPT_PATIENCE));
+        let reply = loop {
+            tokio::select! {
+                biased;
+                item = call.next() => if let BusItem::Reply(reply) = item { break reply },
+                () = self.front.worker.host_leaves(&self.upstream.host) => return left_alone(call).await,
+                () = &mut patience => return left_alone(call).await,
+            }
+        };
+        read(reply)
+    }
+
+    /// What can be said of a task that only the broker has.
+    fn left(&self, name: &TaskName) -> TaskView {
+        let message = match self.front.worker.away_since(&name.host) {
+            Some(since) => format!("queued: host {} is away since {}", name.host, when(since)),
+            None => format!("queued: host {} has not answered yet", name.host),
+        };
+        TaskView {
+            server: self.upstream.server().to_owned(),
+            tool: self.tool.clone(),
+            message: Some(message),
+            ttl_ms: self.wish.granted_ttl_ms(),
+            ..desk::unseen(&name.id)
+        }
+    }
+
+    /// What a tool answers soon enough needs no task.
+    async fn quick_end(&self, name: &TaskName, away: bool) -> Option<Outcome> {
+        let after = self.front.worker.options.task_after.filter(|_| self.era == Era::Modern && !away)?;
+        let ended = desk::wait(&self.front, name, after).await.ok()?;
+        wire::outcome(ended)
+    }
+}
+
+async fn left_alone(call: Box<dyn BusCall>) -> Result<Option<TaskView>, Outcome> {
+    call.leave().await.map(|()| None).map_err(|error| error::from_bus(&error).into())
+}
+
+fn read(reply: Result<Body, BrokerError>) -> Result<Option<TaskView>, Outcome> {
+    let body = reply.map_err(|error| error::from_bus(&error))?;
+    match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
+        Ok(Ok(HostReply::Task(view))) => Ok(Some(view)),
+        // A refusal; or the result itself, of a host that keeps no tasks.
+        Ok(Ok(HostReply::Rpc(outcome))) => Err(outcome),
+        Ok(Ok(HostReply::Cancelled)) => Err(error::task_cancelled().into()),
+        Ok(Err(error)) => Err(error::bad_reply(&error.reason).into()),
+        Err(error) => Err(error::bad_reply(&error.to_string()).into()),
+    }
+}

@@ -1,0 +1,79 @@
+//! `tasks/list` of the legacy era: the tasks of the bus at every host that is there, those that wait for a host that is
+//! away, and beside them those of servers that have their own. Each host shows an agent its own tasks only.
+
+use super::{desk, wire};
+use crate::front::Front;
+use crate::front::call::Work;
+use crate::front::merge::{self, Listing, Place};
+use crate::view::View;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use toolbus_mcp::{DeskRequest, Era, Members, Outcome, Raw, TaskList, TaskName, raw};
+
+/// Where a page of a host's own list goes on. Servers have names, so nothing else looks like it.
+const NO_SERVER: &str = "";
+
+pub fn list(front: &Arc<Front>, view: &Arc<View>, params: Option<Raw>) -> Work {
+    let (front, view) = (Arc::clone(front), Arc::clone(view));
+    Work::Gather(Box::pin(async move {
+        let places = match merge::places(params.as_ref()) {
+            Ok(places) => places,
+            Err(error) => return error.into(),
+        };
+        let (ours, theirs) = split(&front, &view, places.as_deref());
+        let first = places.is_none();
+        let of_hosts = join_all(ours.into_iter().map(|(host, after)| page(&front, host, after)));
+        let of_servers = merge::pages(&front, theirs, Era::Legacy, Listing::Tasks, params.as_ref());
+        let (of_hosts, of_servers) = tokio::join!(of_hosts, of_servers);
+        let mut tasks = if first { waiting(&front) } else { Vec::new() };
+        let mut next = Vec::new();
+        for (host, page) in of_hosts {
+            let named = page.tasks.iter().map(|view| (TaskName { host: host.clone(), id: view.id.clone() }, view));
+            tasks.extend(named.map(|(name, view)| wire::legacy(&name, view, false)));
+            next.extend(page.next.map(|after| (host, NO_SERVER.to_owned(), raw(&after))));
+        }
+        let (of_servers, more) = merge::united(&front, &view, Listing::Tasks, of_servers);
+        tasks.extend(of_servers);
+        next.extend(more);
+        Outcome::Result(written(&tasks, &next))
+    }))
+}
+
+/// A host, and after which of its tasks it goes on.
+type HostPage = (String, Option<String>);
+
+/// Who is asked for this page: hosts for tasks of the bus, servers for their own.
+fn split(front: &Front, view: &View, places: Option<&[Place]>) -> (Vec<HostPage>, Vec<merge::ServerPage>) {
+    let Some(places) = places else {
+        let hosts = front.worker.hosts_here().into_iter().map(|host| (host, None)).collect();
+        let own = view
+            .upstreams()
+            .iter()
+            .filter(|upstream| upstream.greeting(Era::Legacy).is_some() && upstream.has_own_tasks(Era::Legacy));
+        return (hosts, own.map(|upstream| (Arc::clone(upstream), None)).collect());
+    };
+    let ours = places.iter().filter(|(_, server, _)| server == NO_SERVER);
+    let ours = ours.filter(|(host, ..)| front.worker.knows_host(host));
+    let ours = ours.map(|(host, _, cursor)| (host.clone(), serde_json::from_str(cursor.get()).ok()));
+    (ours.collect(), merge::servers_of(view, places))
+}
+
+async fn page(front: &Front, host: String, after: Option<String>) -> (String, TaskList) {
+    let patience = front.worker.options.list_patience;
+    let answer = desk::ask(front, &host, DeskRequest::TaskList { after }, patience).await;
+    let page = answer.ok().and_then(|answer| serde_json::from_str(answer.get()).ok());
+    (host, page.unwrap_or_default())
+}
+
+fn waiting(front: &Front) -> Vec<Raw> {
+    front.worker.left_tasks().iter().map(|(name, view)| wire::legacy(name, view, true)).collect()
+}
+
+fn written(tasks: &[Raw], next: &[Place]) -> Raw {
+    let mut result = Members::default();
+    result.set("tasks", raw(tasks));
+    if let Some(cursor) = merge::cursor(next) {
+        result.set("nextCursor", raw(&cursor));
+    }
+    result.to_raw()
+}

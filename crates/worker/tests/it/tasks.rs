@@ -1,0 +1,410 @@
+//! Tasks that the bus owns, as clients of both eras meet them.
+
+use crate::support::bus::{DeskCall, FakeBus, HostCall, echo};
+use crate::support::stdio::StdioClient;
+use crate::support::{away, host, initialize, item, modern, own_tasks, request, server};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_mcp::{DeskRequest, HostReply, HostRequest, ListKind, RpcError, TaskList, TaskStatus, TaskView, raw};
+use toolbus_protocol::ErrorCode;
+use toolbus_worker::{StdioOptions, WorkerOptions};
+
+const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+fn one_server() -> Arc<FakeBus> {
+    FakeBus::new(vec![host("attic", vec![server("files", &["read"])])])
+}
+
+fn absent() -> Arc<FakeBus> {
+    FakeBus::new(vec![away(host("attic", vec![server("files", &["read"])]))])
+}
+
+fn view(id: &str, status: TaskStatus) -> TaskView {
+    TaskView {
+        id: id.into(),
+        agent: "w".into(),
+        server: "files".into(),
+        tool: "read".into(),
+        status,
+        message: None,
+        created_ms: 1_790_000_000_000,
+        updated_ms: 1_790_000_001_000,
+        ttl_ms: 60_000,
+        tool_failed: false,
+        result: None,
+        error: None,
+    }
+}
+
+/// A modern request of a client that knows tasks.
+fn knowing(id: u64, method: &str, params: Value) -> Value {
+    let mut request = modern(id, method, params);
+    request["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"extensions": {EXTENSION: {}}});
+    request
+}
+
+/// A legacy client of a server whose host greets as the echo does.
+async fn legacy(bus: &Arc<FakeBus>) -> StdioClient {
+    let mut client = StdioClient::start(bus);
+    greet(bus, &mut client, json!({})).await;
+    client
+}
+
+/// Says `initialize` and returns the answer.
+async fn greet(bus: &Arc<FakeBus>, client: &mut StdioClient, capabilities: Value) -> Value {
+    let mut hello = initialize(0);
+    hello["params"]["capabilities"] = capabilities;
+    client.send(&hello).await;
+    let call = bus.next_call().await;
+    call.reply(echo(&call).unwrap()).await;
+    client.next().await["result"].take()
+}
+
+async fn begin(bus: &Arc<FakeBus>, client: &mut StdioClient) -> (HostCall, Value) {
+    client
+        .send(&request(1, "tools/call", json!({"name": "read", "arguments": {"a": 1}, "task": {"ttl": 60000}})))
+        .await;
+    let call = bus.next_call().await;
+    call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
+    let answer = client.next().await;
+    (call, answer)
+}
+
+fn check_id(desk: &DeskCall, expected: &str) {
+    let (DeskRequest::TaskGet { id } | DeskRequest::TaskWait { id, .. } | DeskRequest::TaskCancel { id }) =
+        &desk.request
+    else {
+        panic!("not about one task")
+    };
+    assert_eq!((desk.host.as_str(), id.as_str()), ("attic", expected));
+}
+
+#[tokio::test]
+async fn a_legacy_call_with_a_task_is_answered_by_the_task_that_the_host_accepted() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    let (call, answer) = begin(&bus, &mut client).await;
+    assert_eq!(call.rpc.task.unwrap().ttl_ms, Some(60_000));
+    assert_eq!(call.params(), json!({"name": "read", "arguments": {"a": 1}}));
+    let expected = json!({"taskId": format!("toolbus:attic:{}", call.id), "status": "working", "ttl": 60000,
+        "createdAt": "2026-09-21T14:13:20Z", "lastUpdatedAt": "2026-09-21T14:13:21Z", "pollInterval": 1000});
+    assert_eq!(answer["result"], json!({"task": expected}));
+}
+
+#[tokio::test]
+async fn a_legacy_client_gets_its_task_its_result_and_its_cancel() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tasks/get", json!({"taskId": "toolbus:attic:t"}))).await;
+    let desk = bus.next_desk().await;
+    check_id(&desk, "t");
+    desk.reply(&TaskView { tool_failed: true, ..view("t", TaskStatus::Completed) }).await;
+    let got = client.next().await;
+    assert_eq!((&got["result"]["status"], &got["result"]["taskId"]), (&json!("failed"), &json!("toolbus:attic:t")));
+
+    client.send(&request(2, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
+    bus.next_desk().await.reply(&view("t", TaskStatus::Working)).await;
+    let result = json!({"content": [], "_meta": {"own": 1}});
+    let ended = TaskView { result: Some(raw(&result)), ..view("t", TaskStatus::Completed) };
+    bus.next_desk().await.reply(&ended).await;
+    let related = json!({"own": 1, "io.modelcontextprotocol/related-task": {"taskId": "toolbus:attic:t"}});
+    assert_eq!(client.next().await["result"], json!({"content": [], "_meta": related}));
+
+    client.send(&request(3, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    let desk = bus.next_desk().await;
+    assert!(matches!(&desk.request, DeskRequest::TaskCancel { id } if id == "t"));
+    desk.reply(&view("t", TaskStatus::Cancelled)).await;
+    assert_eq!(client.next().await["result"]["status"], "cancelled");
+    client.send(&request(4, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    bus.next_desk().await.refuse(ErrorCode::CallEnded).await;
+    let refused = client.next().await;
+    assert_eq!((&refused["error"]["code"], &refused["error"]["data"]["code"]), (&json!(-32602), &json!("TB0424")));
+}
+
+#[tokio::test]
+async fn a_failed_task_gives_the_error_and_an_unknown_one_is_a_bad_parameter() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
+    let error = raw(&json!({"code": -1, "message": "no", "data": 1.5}));
+    bus.next_desk().await.reply(&TaskView { error: Some(error), ..view("t", TaskStatus::Failed) }).await;
+    assert_eq!(client.next().await["error"], json!({"code": -1, "message": "no", "data": 1.5}));
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        client.send(&request(2, method, json!({"taskId": "toolbus:attic:u"}))).await;
+        bus.next_desk().await.refuse(ErrorCode::UnknownTask).await;
+        assert_eq!(client.next().await["error"]["code"], -32602, "{method}");
+        client.send(&request(3, method, json!({"taskId": "toolbus:nowhere:u"}))).await;
+        assert_eq!(client.next().await["error"]["data"]["code"], "TB0423", "{method}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_at_the_host_for_a_client_that_gave_up() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
+    let desk = bus.next_desk().await;
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
+    desk.forgotten().await;
+}
+
+#[tokio::test]
+async fn ids_that_are_not_of_the_bus_go_to_the_server() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tasks/get", json!({"taskId": "own-7"}))).await;
+    let call = bus.next_call().await;
+    assert_eq!((call.rpc.method.as_str(), call.params()), ("tasks/get", json!({"taskId": "own-7"})));
+}
+
+#[tokio::test]
+async fn a_refused_task_is_the_refusal_itself() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "read", "task": {}}))).await;
+    let call = bus.next_call().await;
+    call.finish(HostReply::Rpc(RpcError::bus("TB0403", "no", "ask").into())).await;
+    assert_eq!(client.next().await["error"]["data"]["code"], "TB0403");
+    client.send(&request(2, "tools/call", json!({"name": "read", "task": {"ttl": "long"}}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_server_with_tasks_of_its_own_keeps_them() {
+    let bus = FakeBus::new(vec![host("attic", vec![own_tasks(server("files", &["read"]))])]);
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "read", "task": {"ttl": 5}}))).await;
+    let call = bus.next_call().await;
+    assert!(call.rpc.task.is_none());
+    assert_eq!(call.params(), json!({"name": "read", "task": {"ttl": 5}}));
+    client.send(&request(2, "tasks/list", json!({}))).await;
+    assert_eq!(bus.next_call().await.rpc.method, "tasks/list");
+}
+
+#[tokio::test]
+async fn a_tools_own_word_about_tasks_counts() {
+    let mut files = server("files", &[]);
+    let tool = |name: &str, support: &str| item(json!({"name": name, "execution": {"taskSupport": support}}));
+    *files.items_mut(ListKind::Tools) = vec![tool("never", "forbidden"), tool("always", "required")];
+    let bus = FakeBus::new(vec![host("attic", vec![files])]);
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "never", "task": {}}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32601);
+    client.send(&request(2, "tools/call", json!({"name": "always", "task": {}}))).await;
+    assert!(bus.next_call().await.rpc.task.is_none());
+}
+
+#[tokio::test]
+async fn only_clients_of_the_latest_legacy_version_hear_of_tasks() {
+    let bus = absent();
+    let (mut client, greeting) = StdioClient::initialized(&bus).await;
+    let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+    assert_eq!(greeting["result"]["capabilities"]["tasks"], tasks);
+    let mut older = initialize(1);
+    older["params"]["protocolVersion"] = "2025-06-18".into();
+    client.send(&older).await;
+    assert_eq!(client.next().await["result"]["capabilities"].get("tasks"), None);
+    // To a client that was told of none the wish means nothing.
+    bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
+    client.send(&request(2, "tools/call", json!({"name": "read", "task": {"ttl": 5}}))).await;
+    assert!(bus.next_call().await.rpc.task.is_none());
+}
+
+#[tokio::test]
+async fn tools_are_marked_for_clients_that_speak_of_tasks_themselves() {
+    for (capabilities, marked) in [(json!({}), false), (json!({"tasks": {"cancel": {}}}), true)] {
+        let bus = one_server();
+        let mut client = StdioClient::start(&bus);
+        let greeting = greet(&bus, &mut client, capabilities).await;
+        assert!(greeting["capabilities"]["tasks"].is_object());
+        client.send(&request(1, "tools/list", json!({}))).await;
+        bus.next_call().await.reply(json!({"tools": [{"name": "read"}], "nextCursor": "c"})).await;
+        let expected = match marked {
+            true => json!({"name": "read", "execution": {"taskSupport": "optional"}}),
+            false => json!({"name": "read"}),
+        };
+        assert_eq!(client.next().await["result"], json!({"tools": [expected], "nextCursor": "c"}));
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_tasks_is_made_of_all_hosts_page_by_page() {
+    let attic = host("attic", vec![server("files", &["read"])]);
+    let cellar = host("cellar", vec![own_tasks(server("wine", &["pour"]))]);
+    let gone = away(host("gone", vec![server("lost", &["find"])]));
+    let bus = FakeBus::new(vec![attic, cellar, gone]);
+    let (mut client, greeting) = StdioClient::initialized(&bus).await;
+    assert!(greeting["result"]["capabilities"]["tasks"]["list"].is_object());
+    client.send(&request(1, "tasks/list", json!({}))).await;
+    let own = bus.next_call().await;
+    assert_eq!((own.server(), own.rpc.method.as_str()), ("wine", "tasks/list"));
+    own.reply(json!({"tasks": [{"taskId": "w1", "status": "working"}]})).await;
+    for _ in 0..2 {
+        let desk = bus.next_desk().await;
+        assert_eq!(desk.request, DeskRequest::TaskList { after: None });
+        let next = (desk.host == "attic").then(|| "a1".to_owned());
+        let tasks = vec![view(&format!("{}-1", desk.host), TaskStatus::Working)];
+        desk.reply(&TaskList { tasks, next }).await;
+    }
+    let list = client.next().await;
+    let ids = |list: &Value| -> Vec<String> {
+        let tasks = list["result"]["tasks"].as_array().unwrap();
+        tasks.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&list), ["toolbus:attic:attic-1", "toolbus:cellar:cellar-1", "w1"]);
+    client.send(&request(2, "tasks/list", json!({"cursor": list["result"]["nextCursor"]}))).await;
+    let desk = bus.next_desk().await;
+    assert_eq!((desk.host.as_str(), &desk.request), ("attic", &DeskRequest::TaskList { after: Some("a1".into()) }));
+    desk.reply(&TaskList { tasks: vec![view("a2", TaskStatus::Completed)], next: None }).await;
+    let rest = client.next().await;
+    assert_eq!((ids(&rest), rest["result"].get("nextCursor")), (vec!["toolbus:attic:a2".to_owned()], None));
+    client.send(&request(3, "tasks/list", json!({"cursor": "nonsense"}))).await;
+    assert_eq!(client.next().await["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_modern_call_to_a_host_that_is_away_becomes_a_task_that_can_be_asked_about() {
+    let bus = absent();
+    let mut client = StdioClient::start(&bus);
+    client.send(&knowing(1, "server/discover", json!({}))).await;
+    assert_eq!(client.next().await["result"]["capabilities"]["extensions"], json!({EXTENSION: {}}));
+    client.send(&knowing(2, "tools/call", json!({"name": "read"}))).await;
+    let created = client.next().await["result"].take();
+    assert_eq!((&created["resultType"], &created["status"]), (&json!("task"), &json!("working")));
+    assert_eq!((&created["ttlMs"], &created["pollIntervalMs"]), (&json!(86_400_000), &json!(10_000)));
+    let message = created["statusMessage"].as_str().unwrap();
+    assert!(message.starts_with("queued: host attic is away since 2026-"), "{message}");
+    let left = bus.left();
+    assert_eq!(created["taskId"], format!("toolbus:attic:{}", left[0]));
+
+    client.send(&knowing(3, "tasks/get", json!({"taskId": created["taskId"]}))).await;
+    let got = client.next().await["result"].take();
+    assert_eq!((&got["resultType"], &got["status"]), (&json!("complete"), &json!("working")));
+    bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
+    let call = bus.next_call().await;
+    assert!(call.rpc.task.is_some() && call.id == left[0]);
+    client.send(&knowing(4, "tasks/get", json!({"taskId": created["taskId"]}))).await;
+    let desk = bus.next_desk().await;
+    assert_eq!(desk.request, DeskRequest::TaskWait { id: left[0].clone(), limit_ms: 0 });
+    let result = raw(&json!({"resultType": "complete", "content": [], "n": 1.0}));
+    desk.reply(&TaskView { result: Some(result), ..view(&left[0], TaskStatus::Completed) }).await;
+    let text = client.next_text().await;
+    assert!(text.contains(r#""result":{"content":[],"n":1.0,"resultType":"complete"}"#), "{text}");
+    assert!(text.contains(r#""status":"completed""#) && !text.contains("pollIntervalMs"), "{text}");
+}
+
+#[tokio::test]
+async fn a_modern_client_that_knows_no_tasks_waits_and_may_not_ask() {
+    let bus = absent();
+    let mut client = StdioClient::start(&bus);
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        client.send(&modern(2, method, json!({"taskId": "toolbus:attic:t"}))).await;
+        let refused = client.next().await;
+        assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(2), &json!(-32021)));
+        assert_eq!(refused["error"]["data"]["requiredCapabilities"], json!({"extensions": {EXTENSION: {}}}));
+    }
+    bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
+    let call = bus.next_call().await;
+    assert!(call.rpc.task.is_none());
+    call.reply(json!({"here": true})).await;
+    assert_eq!(client.next().await["result"], json!({"here": true}));
+}
+
+#[tokio::test]
+async fn a_modern_cancel_and_update_are_acknowledged_with_nothing() {
+    let bus = one_server();
+    let mut client = StdioClient::start(&bus);
+    let empty = json!({"resultType": "complete"});
+    client.send(&knowing(1, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    bus.next_desk().await.reply(&view("t", TaskStatus::Cancelled)).await;
+    assert_eq!(client.next().await["result"], empty);
+    client.send(&knowing(2, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    bus.next_desk().await.refuse(ErrorCode::CallEnded).await;
+    assert_eq!(client.next().await["result"], empty);
+    client.send(&knowing(3, "tasks/update", json!({"taskId": "toolbus:attic:t", "inputResponses": {}}))).await;
+    bus.next_desk().await.reply(&view("t", TaskStatus::Working)).await;
+    assert_eq!(client.next().await["result"], empty);
+    client.send(&knowing(4, "tasks/update", json!({"taskId": "toolbus:attic:u", "inputResponses": {}}))).await;
+    bus.next_desk().await.refuse(ErrorCode::UnknownTask).await;
+    assert_eq!(client.next().await["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_task_whose_host_is_away_is_cancelled_when_it_is_back_and_says_so_now() {
+    let bus = absent();
+    let mut client = StdioClient::start(&bus);
+    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+    let id = client.next().await["result"]["taskId"].take();
+    client.send(&knowing(2, "tasks/cancel", json!({"taskId": id}))).await;
+    assert_eq!(client.next().await["result"], json!({"resultType": "complete"}));
+    let left = bus.left()[0].clone();
+    bus.sent(|sent| matches!(sent, HostRequest::Desk(DeskRequest::TaskCancel { id }) if *id == left)).await;
+    client.send(&knowing(3, "tasks/get", json!({"taskId": id}))).await;
+    assert_eq!(client.next().await["result"]["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_host_that_leaves_before_it_accepts_a_task_leaves_it_in_its_mailbox() {
+    let bus = one_server();
+    let mut client = legacy(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "read", "task": {}}))).await;
+    let call = bus.next_call().await;
+    bus.set_hosts(vec![away(host("attic", vec![server("files", &["read"])]))]);
+    let answer = loop {
+        let next = client.next().await;
+        if next["id"] == 1 {
+            break next;
+        }
+    };
+    assert_eq!(answer["result"]["task"]["taskId"], format!("toolbus:attic:{}", call.id));
+    assert_eq!(bus.left(), std::slice::from_ref(&call.id));
+}
+
+#[tokio::test]
+async fn a_modern_call_that_takes_long_becomes_a_task_where_that_is_wanted() {
+    let bus = one_server();
+    let options = WorkerOptions { task_after: Some(Duration::from_secs(2)), ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    let result = raw(&json!({"content": []}));
+    for (ended, expected) in [(true, Value::Null), (false, json!("task"))] {
+        client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+        let call = bus.next_call().await;
+        call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
+        let desk = bus.next_desk().await;
+        assert_eq!(desk.request, DeskRequest::TaskWait { id: call.id.clone(), limit_ms: 2000 });
+        let done = TaskView { result: Some(result.clone()), ..view(&call.id, TaskStatus::Completed) };
+        desk.reply(&if ended { done } else { view(&call.id, TaskStatus::Working) }).await;
+        assert_eq!(client.next().await["result"]["resultType"], expected);
+    }
+    // A repetition with the client's answers belongs to the call before.
+    client.send(&knowing(2, "tools/call", json!({"name": "read", "requestState": "s", "inputResponses": {}}))).await;
+    assert!(bus.next_call().await.rpc.task.is_none());
+}
+
+#[tokio::test]
+async fn another_worker_of_the_agent_finds_a_task_that_only_the_broker_has() {
+    let bus = absent();
+    let mut client = StdioClient::start(&bus);
+    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+    let id = client.next().await["result"]["taskId"].take();
+    let mut other = StdioClient::start(&bus);
+    other.send(&knowing(1, "tasks/get", json!({"taskId": id}))).await;
+    let got = other.next().await["result"].take();
+    assert_eq!(got["status"], "working");
+    assert!(got["statusMessage"].as_str().unwrap().ends_with("position 1"), "{got}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_to_wait_is_no_task_either() {
+    let bus = absent();
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    for (id, method, params) in
+        [(1, "tools/call", json!({"name": "read"})), (2, "tasks/get", json!({"taskId": "toolbus:attic:t"}))]
+    {
+        client.send(&knowing(id, method, params)).await;
+        assert_eq!(client.next().await["error"]["data"]["code"], "TB0427", "{method}");
+    }
+}
