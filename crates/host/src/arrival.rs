@@ -64,7 +64,7 @@ impl Host {
         // Where entries are lost, what comes again may have been begun.
         let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
         let is_new = matches!(known, Ok(Known::New));
-        if is_new && attempt > 1 && replay == Replay::Never && journal.recovery().damaged_bytes > 0 {
+        if is_new && attempt > 1 && replay == Replay::Never && journal.recovery().is_damaged() {
             return Decision::Unknown(Arc::new(record.start(attempt - 1, replay)));
         }
         decide(known, replay, MAX_ATTEMPTS)
