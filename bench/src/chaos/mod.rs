@@ -51,6 +51,9 @@ pub struct ChaosOptions {
     /// Milliseconds between kills, on average.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(20..=60_000))]
     pub pace: u64,
+    /// End the storm after so many minutes, whatever was reached, and judge that [default: when all is done].
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1440))]
+    pub minutes: Option<u64>,
     /// The toolbus to run [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
