@@ -83,6 +83,11 @@ impl Shared {
         if matches!(waiting.entry, Entry::Task(_)) && state.book.has_tasks(most) {
             return Err(JournalError::TooManyTasks { most });
         }
+        if let Entry::Finish(finish) = &waiting.entry
+            && !state.book.takes_answer(finish)
+        {
+            return Err(JournalError::Answered);
+        }
         state.book.announce(&waiting.entry);
         if let (Entry::Finish(finish), None) = (&waiting.entry, &waiting.done) {
             // Its caller is told right away, so it counts right away.
