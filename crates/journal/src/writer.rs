@@ -66,7 +66,7 @@ impl Shared {
     pub async fn room_for(&self, entry: &Entry) -> Result<OwnedSemaphorePermit, JournalError> {
         if entry.weight() > MAX_ENTRY {
             // It could be written, and would be taken for damage when it is read.
-            return Err(JournalError::TooLarge { bytes: entry.weight() });
+            return Err(JournalError::TooLarge { bytes: entry.weight(), most: MAX_ENTRY });
         }
         let all = (self.options.max_waiting_bytes / UNIT).max(1);
         let units = entry.weight().div_ceil(UNIT).min(all);
