@@ -80,7 +80,7 @@ impl Shared {
             return Err(JournalError::Write(Arc::clone(failure)));
         }
         let most = self.options.limits.max_tasks;
-        if matches!(waiting.entry, Entry::Task(_)) && state.book.has_tasks(most) {
+        if matches!(waiting.entry, Entry::Task(_)) && state.book.count_tasks(None, (self.clock)()) >= most {
             return Err(JournalError::TooManyTasks { most });
         }
         if let Entry::Finish(finish) = &waiting.entry
