@@ -40,6 +40,12 @@ impl BrokerClient {
         self.await_answer(answer).await?
     }
 
+    /// Whether the broker would not take that reply of ours, because it knows of no such request. It has forgotten it in a
+    /// crash, or the request expired.
+    pub fn reply_was_refused(&self, to: &str, reply_id: &str) -> bool {
+        self.shared.lock().unplaced.has(to, reply_id)
+    }
+
     /// A broker that does not know a question would leave it unanswered.
     fn check_answers(&self, what: &str) -> BrokerResult<()> {
         match self.shared.lock().terms.version < 2 {

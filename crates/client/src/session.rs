@@ -69,7 +69,7 @@ pub struct Session {
     pub wants_mailbox: bool,
     /// Another connection has the mailbox now. When this one ends too, so does the client.
     pub displaced: Option<BrokerError>,
-    unplaced: UnplacedReplies,
+    pub unplaced: UnplacedReplies,
     /// Replies to requests that nobody waits for any more are settled by themselves.
     pub multiplexed: bool,
     pub closed: Option<BrokerError>,
