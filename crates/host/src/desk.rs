@@ -14,6 +14,8 @@ use toolbus_protocol::{AgentRef, ErrorCode, InboxMessage, MsgId, principal_of};
 
 /// Rows of one answer; past that only a count is given.
 pub const MAX_ROWS: usize = 1000;
+/// Questions that are under way at a time, a quarter of them of one agent.
+const MAX_QUESTIONS: usize = 256;
 /// How long a call that is called off may take to end before the answer says that it has not yet: a little more than its
 /// server is given.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -22,6 +24,13 @@ impl Host {
     /// Answers one question. Whoever asks is who the broker says it is.
     pub async fn at_desk(self: &Arc<Self>, message: &InboxMessage, request: DeskRequest) -> Outcome {
         let viewer = Viewer(&message.from);
+        // Who waits for a task is counted where it waits.
+        let waits = matches!(request, DeskRequest::TaskWait { .. });
+        let asking = (!waits).then(|| self.task_board.asking(viewer.name(), MAX_QUESTIONS));
+        if matches!(asking, Some(None)) {
+            let message = format!("this host has too many questions already ({MAX_QUESTIONS}, of one agent a quarter)");
+            return failure::bus(ErrorCode::TooManyCalls, message).into();
+        }
         if let Some(outcome) = self.at_task_desk(&message.from, &request).await {
             return outcome;
         }
@@ -111,8 +120,12 @@ impl Host {
 pub struct Viewer<'a>(&'a AgentRef);
 
 impl Viewer<'_> {
+    pub fn is_operator(self) -> bool {
+        is_operator(self.0)
+    }
+
     pub fn sees(self, agent: &str) -> bool {
-        is_operator(self.0) || principal_of(&self.0.session_id) == agent
+        self.is_operator() || principal_of(&self.0.session_id) == agent
     }
 
     pub fn name(&self) -> &str {

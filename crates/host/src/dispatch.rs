@@ -6,7 +6,7 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
-use crate::journaled::check_names;
+use crate::journaled::{check_names, check_session};
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -167,6 +167,9 @@ impl Host {
         let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
         if !is_allowed || !is_plain {
             return tracing::debug!(method = notify.method, "a client's notification was refused");
+        }
+        if check_session(&notify.session).is_err() {
+            return;
         }
         let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
         let Ok(session) = server.session(self, id, Era::Legacy) else { return };

@@ -144,6 +144,8 @@ pub struct Host {
     pub sightings: Sightings,
     pub held: HeldCalls,
     pub task_board: TaskBoard,
+    /// Held while a dead letter becomes a task.
+    pub retrying: tokio::sync::Mutex<()>,
     /// What runs in this host; not only tasks in the sense of MCP.
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
@@ -186,6 +188,7 @@ impl Host {
             sightings: Sightings::default(),
             held: HeldCalls::new(options.limits.max_held_calls),
             task_board: TaskBoard::default(),
+            retrying: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown,
             unwelcome: Unwelcome::default(),

@@ -5,6 +5,7 @@ use crate::caller::Caller;
 use crate::failure;
 use crate::host::Host;
 use crate::outbox::{Answer, Form};
+use crate::session::SessionId;
 use bytes::Bytes;
 use bytestring::ByteString;
 use ring::digest::{Context, SHA256};
@@ -40,21 +41,30 @@ pub fn is_journaled(method: &str) -> bool {
 /// Names are kept in memory as long as their calls are in the journal, so they have a limit of their own.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Refuses what names a tool or a method that no server can have.
+/// Refuses what names a server, a session, a method or a tool that nobody can have.
 pub fn check_names(rpc: &Rpc) -> Result<(), RpcError> {
     let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
     let tool = match &name {
         Some(toolbus_mcp::NameKey::Tool(tool)) => tool.len(),
         _ => 0,
     };
-    for (what, bytes) in [("method", rpc.method.len()), ("tool", tool)] {
+    let named = [("server", rpc.server.len()), ("method", rpc.method.len()), ("tool", tool)];
+    for (what, bytes) in named {
         if bytes > MAX_NAME_BYTES {
             let message =
                 format!("the name of the {what} has {bytes} bytes, more than {MAX_NAME_BYTES}; nothing was run");
             return Err(failure::bus(ErrorCode::BadArguments, message));
         }
     }
-    Ok(())
+    check_session(&rpc.session)
+}
+
+/// Refuses the names that sessions of tasks have.
+pub fn check_session(key: &str) -> Result<(), RpcError> {
+    if key.len() <= MAX_NAME_BYTES && !SessionId::is_key_of_task(key) {
+        return Ok(());
+    }
+    Err(failure::bus(ErrorCode::BadArguments, "no session can have that name; nothing was run"))
 }
 
 /// One call in the journal.

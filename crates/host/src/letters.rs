@@ -7,7 +7,7 @@ use crate::host::Host;
 use std::sync::Arc;
 use toolbus_journal::{Journal, LetterRow};
 use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskView, TaskWish};
-use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage};
+use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
     pub(crate) fn list_letters(&self, viewer: Viewer<'_>) -> DeadList {
@@ -24,23 +24,49 @@ impl Host {
 
     pub(crate) async fn drop_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
         let (journal, letter) = self.letter(viewer, id)?;
+        for_operators(viewer)?;
         journal.drop_letter(&letter.key).await.map_err(|error| not_written(&error))?;
         tracing::info!(%id, by = viewer.name(), "a dead letter was dropped");
         Ok(view(&letter, None))
     }
 
-    /// Runs it once more as a task of its caller's agent. From then on its story is the task's.
+    /// Runs it once more as a task of its caller's agent. From then on its story is the task's. However often somebody asks
+    /// for that, it is the same task.
     pub(crate) async fn retry_letter(self: &Arc<Self>, viewer: Viewer<'_>, id: &str) -> Result<TaskView, RpcError> {
-        let (journal, letter) = self.letter(viewer, id)?;
+        let _alone = self.retrying.lock().await;
+        let found = self.letter(viewer, id);
+        if let Err(refused) = for_operators(viewer) {
+            return found.and(Err(refused));
+        }
+        let again = format!("{id}.again");
+        if let Some(task) = self.retried(&again, found.as_ref().ok().map(|(_, letter)| letter.key.agent())) {
+            // Whoever began it may have ended before it could drop the letter.
+            if let Ok((journal, letter)) = found {
+                self.drop_retried(journal, &letter).await;
+            }
+            return Ok(task);
+        }
+        let (journal, letter) = found?;
         let rpc = Rpc { task: Some(TaskWish::default()), ..request(journal, &letter)? };
         let body = Body::from_trusted(HostRequest::Rpc(rpc.clone()).into_json().into());
         let from = AgentRef { session_id: letter.key.caller.clone(), role: letter.role.clone() };
-        let task = self.begin_task_for(InboxMessage::new(from, InboxKind::McpRequest, body), rpc).await?;
+        let mut message = InboxMessage::new(from, InboxKind::McpRequest, body);
+        message.id = MsgId::from(again);
+        let task = self.begin_task_for(message, rpc).await?;
         tracing::info!(%id, task = task.id, by = viewer.name(), "a dead letter runs once more");
+        self.drop_retried(journal, &letter).await;
+        Ok(task)
+    }
+
+    fn retried(&self, task: &str, agent: Option<&str>) -> Option<TaskView> {
+        let row = self.options.journal.as_ref()?.task(task, agent)?;
+        Some(self.view_of_task(&row))
+    }
+
+    async fn drop_retried(&self, journal: &Journal, letter: &LetterRow) {
         if let Err(error) = journal.drop_letter(&letter.key).await {
             self.journal_failed(&error);
         }
-        Ok(task)
     }
 
     fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<LetterRow>), RpcError> {
@@ -49,8 +75,18 @@ impl Host {
             let letter = journal.letter(id).filter(|letter| viewer.sees(letter.key.agent()))?;
             Some((journal, letter))
         };
-        found().ok_or_else(|| failure::bus(ErrorCode::UnknownCall, format!("no dead letter {id:?} is here")))
+        found().ok_or_else(|| unknown(id))
     }
+}
+
+/// A letter holds the rights of whoever sent it, which may have changed meanwhile; so who runs it again is to know that.
+fn for_operators(viewer: Viewer<'_>) -> Result<(), RpcError> {
+    let message = "only an operator may run or drop a dead letter";
+    if viewer.is_operator() { Ok(()) } else { Err(failure::bus(ErrorCode::NotAllowed, message)) }
+}
+
+fn unknown(id: &str) -> RpcError {
+    failure::bus(ErrorCode::UnknownCall, format!("no dead letter {id:?} is here"))
 }
 
 /// The call as it came.

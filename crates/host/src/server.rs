@@ -5,11 +5,12 @@ use crate::failure;
 use crate::host::Host;
 use crate::link::{Link, OpenError, Use, host_initialize, server_down};
 use crate::session::{Session, SessionId};
+use crate::tasks::TaskPlaces;
 use crate::translate::log_level::LogLevel;
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use toolbus_mcp::{Era, Outcome, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
@@ -31,6 +32,9 @@ pub struct Server {
     pub permits: Arc<Semaphore>,
     /// Sessions with a connection of their own.
     slots: Arc<Semaphore>,
+    /// What tasks may have of the two.
+    pub task_calls: TaskPlaces,
+    pub task_sessions: TaskPlaces,
     modern: tokio::sync::Mutex<Option<Arc<Link>>>,
     shared_legacy: tokio::sync::Mutex<Option<Arc<Link>>>,
     /// The host's own, to look at a legacy server.
@@ -46,6 +50,8 @@ impl Server {
             availability: watch::Sender::new(Availability::Starting),
             permits: Arc::new(Semaphore::new(config.max_concurrency.max(1))),
             slots: Arc::new(Semaphore::new(config.max_sessions)),
+            task_calls: TaskPlaces::of(config.max_concurrency),
+            task_sessions: TaskPlaces::of(config.max_sessions),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
@@ -147,7 +153,7 @@ impl Server {
         let link = if self.is_shared() {
             self.shared_link(host).await?
         } else {
-            let link = self.open_own(host, initialize()).await?;
+            let link = self.open_own(host, session, initialize()).await?;
             link.connection.notify("notifications/initialized", None).await.map_err(OpenError::from)?;
             link
         };
@@ -172,7 +178,7 @@ impl Server {
             let hello = in_version_of(&params, link.hello());
             (link, hello)
         } else {
-            let link = self.open_own(host, params).await?;
+            let link = self.open_own(host, session, params).await?;
             session.set_initialized(false);
             let hello = link.hello();
             (link, hello)
@@ -182,24 +188,30 @@ impl Server {
         Ok(hello)
     }
 
-    async fn open_own(&self, host: &Arc<Host>, initialize: Raw) -> Result<Arc<Link>, Outcome> {
-        let full = |_| {
+    async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Link>, Outcome> {
+        let full = || {
             let most = self.config.max_sessions;
             let message =
                 format!("server {:?} already has {most} sessions, as many as `max_sessions` allows", self.name());
             Outcome::from(failure::bus(ErrorCode::TooManySessions, message))
         };
-        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(slot) => slot,
-            Err(_) => {
-                self.make_room(host).await;
-                Arc::clone(&self.slots).try_acquire_owned().map_err(full)?
-            }
+        let slot = match session.take_reserved() {
+            Some(slot) => slot,
+            None => self.free_slot(host).await.ok_or_else(full)?,
         };
         let opened = Link::open(host, &self.config, Era::Legacy, Use::Own, Some(slot)).await;
         let link = opened.map_err(OpenError::from)?;
         link.initialize(host, &self.config, initialize).await?;
         Ok(link)
+    }
+
+    /// A place for one more connection, made free if that can be done.
+    pub async fn free_slot(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Some(slot);
+        }
+        self.make_room(host).await;
+        Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
     /// Closes the connection that was unused for longest, if it was for a while: its client may be gone without a word.
@@ -229,7 +241,9 @@ impl Server {
             return Ok(Arc::clone(session));
         }
         let most = host.options.limits.max_remembered_sessions;
-        if sessions.len() >= most {
+        // Tasks are counted as tasks, and there may be many that wait.
+        let is_full = || sessions.keys().filter(|id| !id.is_of_task()).count() >= most;
+        if !id.is_of_task() && sessions.len() >= most && is_full() {
             let message = format!("server {:?} already has {most} client sessions", self.name());
             return Err(failure::bus(ErrorCode::TooManySessions, message));
         }

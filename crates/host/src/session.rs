@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, HostEvent, Id, Members, Outcome, Raw};
@@ -41,6 +41,8 @@ pub struct Session {
     /// Locked while a connection is being opened, so that it is opened once.
     pub link: tokio::sync::Mutex<Option<Arc<Link>>>,
     in_use: AtomicUsize,
+    /// For a connection that is still to be opened.
+    reserved: Mutex<Option<OwnedSemaphorePermit>>,
     state: Mutex<State>,
 }
 
@@ -118,7 +120,8 @@ impl Session {
         let correlation = MsgId::from(id.key.clone());
         let link = tokio::sync::Mutex::default();
         let (turns, in_use) = (Turns::default(), AtomicUsize::new(0));
-        Arc::new(Self { id, era, correlation, turns, link, in_use, state: Mutex::new(state) })
+        let (reserved, state) = (Mutex::default(), Mutex::new(state));
+        Arc::new(Self { id, era, correlation, turns, link, in_use, reserved, state })
     }
 
     pub fn is_legacy(&self) -> bool {
@@ -128,6 +131,15 @@ impl Session {
     pub fn begin_use(self: &Arc<Self>) -> InUse {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         InUse(Arc::clone(self))
+    }
+
+    /// Keeps a slot for the connection that it will open.
+    pub fn reserve(&self, slot: OwnedSemaphorePermit) {
+        *self.reserved.lock().expect("nothing panics while it holds this lock") = Some(slot);
+    }
+
+    pub fn take_reserved(&self) -> Option<OwnedSemaphorePermit> {
+        self.reserved.lock().expect("nothing panics while it holds this lock").take()
     }
 
     pub fn last_used(&self) -> Instant {

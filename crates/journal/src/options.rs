@@ -54,8 +54,6 @@ pub enum JournalError {
     Thread(Arc<io::Error>),
     #[error("the call journal is closed")]
     Closed,
-    #[error("an entry of {bytes} bytes is too large for the call journal")]
-    TooLarge { bytes: usize },
     #[error("the call journal keeps {most} tasks already")]
     TooManyTasks { most: usize },
     /// About one entry; others are taken as before.

@@ -66,7 +66,7 @@ impl Shared {
     pub async fn room_for(&self, entry: &Entry) -> Result<OwnedSemaphorePermit, JournalError> {
         if entry.weight() > MAX_ENTRY {
             // It could be written, and would be taken for damage when it is read.
-            return Err(JournalError::TooLarge { bytes: entry.weight() });
+            return Err(JournalError::TooLarge { bytes: entry.weight(), most: MAX_ENTRY });
         }
         let all = (self.options.max_waiting_bytes / UNIT).max(1);
         let units = entry.weight().div_ceil(UNIT).min(all);
@@ -80,7 +80,7 @@ impl Shared {
             return Err(JournalError::Write(Arc::clone(failure)));
         }
         let most = self.options.limits.max_tasks;
-        if matches!(waiting.entry, Entry::Task(_)) && state.book.has_tasks(most) {
+        if matches!(waiting.entry, Entry::Task(_)) && state.book.count_tasks(None, (self.clock)()) >= most {
             return Err(JournalError::TooManyTasks { most });
         }
         if let Entry::Finish(finish) = &waiting.entry

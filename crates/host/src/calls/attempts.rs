@@ -32,6 +32,7 @@ impl Job {
     /// down that it begins.
     pub(super) async fn write_start(&self) -> Result<(), Stop> {
         self.refuse_called_off()?;
+        self.authorise_again().await?;
         if let Some(record) = &self.record {
             if let Err(error) = record.begin(self.replay()).await {
                 self.host.journal_failed(&error);

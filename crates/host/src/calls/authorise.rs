@@ -158,7 +158,9 @@ impl Job {
             approvals::wait_for_approval(self, authorised).await?;
             // The rules, or the tool itself, may have changed while it waited.
             self.authorise(key)?;
+            self.is_approved = true;
         }
+        self.wait_for_task_place().await?;
         // First the turn and then the place: who waits for its turn must not have what those before it wait for.
         self.wait_for_turn().await?;
         let policy = &self.host.options.policy;
@@ -168,6 +170,22 @@ impl Job {
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
         Ok(())
+    }
+
+    /// A task may have waited for long, and begins under the rules that are in force then.
+    pub(super) async fn authorise_again(&self) -> Result<(), Stop> {
+        let Some(name) = self.subject.name.clone().filter(|_| self.rpc.task.is_some()) else { return Ok(()) };
+        let decided = match self.authorise(Some(&NameKey::Tool(name))) {
+            Ok(Authorised { effect: Effect::Ask, .. }) if !self.is_approved => {
+                let message = "the task has to be approved since the rules were changed; begin it again";
+                Err(failure::bus(ErrorCode::NotAllowed, message))
+            }
+            decided => decided,
+        };
+        if decided.is_err() {
+            self.write_decision(&decided).await?;
+        }
+        decided.map(drop).map_err(Stop::from)
     }
 
     /// The outcome, unless it is larger than it may be.

@@ -62,6 +62,8 @@ pub struct Job {
     subject: Subject,
     /// Fires when it has its place among those that wait for the server.
     pub in_line: CancellationToken,
+    /// Somebody was asked, and said yes.
+    is_approved: bool,
     /// It was answered with an earlier call's answer.
     pub is_joined: bool,
 }
@@ -126,6 +128,7 @@ impl Job {
             entered: None,
             subject: Subject::default(),
             in_line: CancellationToken::new(),
+            is_approved: false,
             is_joined: false,
         })
     }

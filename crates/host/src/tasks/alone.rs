@@ -17,9 +17,13 @@ impl SessionId {
         format!("{KEY}{task}")
     }
 
+    pub fn is_key_of_task(key: &str) -> bool {
+        key.starts_with(KEY)
+    }
+
     /// Whether nobody listens there.
     pub fn is_of_task(&self) -> bool {
-        self.key.starts_with(KEY)
+        Self::is_key_of_task(&self.key)
     }
 }
 

@@ -9,6 +9,13 @@ use toolbus_protocol::MsgId;
 
 /// Refusals that are remembered, for callers that were told of a task while this host was away.
 const MOST_REFUSALS: usize = 1024;
+/// Of one agent.
+const MOST_REFUSALS_OF_AGENT: usize = 256;
+/// Bytes of an error that are remembered; of a longer one what matters.
+const LONGEST_REFUSAL: usize = 2048;
+const LONGEST_REASON: usize = 256;
+/// The part of all who wait, or ask, that one agent may have.
+const SHARE_OF_AGENT: usize = 4;
 /// Characters of a server's words about its progress.
 const LONGEST_MESSAGE: usize = 500;
 
@@ -20,8 +27,13 @@ struct Board {
     said: HashMap<MsgId, Said>,
     refusals: VecDeque<Refusal>,
     accepting: HashMap<String, usize>,
-    waits: usize,
+    waiting: Visitors,
+    asking: Visitors,
 }
+
+/// How many there are of each agent.
+#[derive(Default)]
+struct Visitors(HashMap<String, usize>);
 
 /// What a task said last, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +58,42 @@ pub struct Accepting<'a> {
     pub of_all: usize,
 }
 
-/// Somebody waits for the end of a task.
-pub struct Waiting<'a>(&'a TaskBoard);
+/// Somebody waits for the end of a task, or asks something.
+pub struct Visit<'a> {
+    board: &'a TaskBoard,
+    agent: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Waits,
+    Asks,
+}
+
+impl Board {
+    fn visitors(&mut self, kind: Kind) -> &mut Visitors {
+        match kind {
+            Kind::Waits => &mut self.waiting,
+            Kind::Asks => &mut self.asking,
+        }
+    }
+}
+
+impl Visitors {
+    fn is_full(&self, agent: &str, most: usize) -> bool {
+        let of_agent = self.0.get(agent).copied().unwrap_or_default();
+        of_agent >= (most / SHARE_OF_AGENT).max(1) || self.0.values().sum::<usize>() >= most
+    }
+
+    fn leave(&mut self, agent: &str) {
+        let Some(count) = self.0.get_mut(agent) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(agent);
+        }
+    }
+}
 
 impl TaskBoard {
     /// Takes note of a notification that belongs to a task.
@@ -66,11 +112,16 @@ impl TaskBoard {
     }
 
     pub fn note_refusal(&self, id: &MsgId, agent: &str, error: Raw) {
+        let refusal = Refusal { id: id.clone(), agent: agent.to_owned(), error: cut(error), at: now() };
         let mut board = self.lock();
-        if board.refusals.len() == MOST_REFUSALS {
+        let own = board.refusals.iter().filter(|known| known.agent == agent).count();
+        if own == MOST_REFUSALS_OF_AGENT {
+            let oldest = board.refusals.iter().position(|known| known.agent == agent);
+            oldest.and_then(|oldest| board.refusals.remove(oldest));
+        } else if board.refusals.len() == MOST_REFUSALS {
             board.refusals.pop_front();
         }
-        board.refusals.push_back(Refusal { id: id.clone(), agent: agent.to_owned(), error, at: now() });
+        board.refusals.push_back(refusal);
     }
 
     pub fn refusal(&self, id: &str) -> Option<Refusal> {
@@ -87,12 +138,23 @@ impl TaskBoard {
     }
 
     /// None if so many wait already.
-    pub fn waiting(&self, most: usize) -> Option<Waiting<'_>> {
+    pub fn waiting(&self, agent: &str, most: usize) -> Option<Visit<'_>> {
+        self.visit(Kind::Waits, agent, most)
+    }
+
+    /// None if so many questions are under way already.
+    pub fn asking(&self, agent: &str, most: usize) -> Option<Visit<'_>> {
+        self.visit(Kind::Asks, agent, most)
+    }
+
+    fn visit(&self, kind: Kind, agent: &str, most: usize) -> Option<Visit<'_>> {
         let mut board = self.lock();
-        (board.waits < most).then(|| {
-            board.waits += 1;
-            Waiting(self)
-        })
+        let visitors = board.visitors(kind);
+        if visitors.is_full(agent, most) {
+            return None;
+        }
+        *visitors.0.entry(agent.to_owned()).or_insert(0) += 1;
+        Some(Visit { board: self, agent: agent.to_owned(), kind })
     }
 
     fn lock(&self) -> MutexGuard<'_, Board> {
@@ -111,9 +173,25 @@ impl Drop for Accepting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        self.0.lock().waits -= 1;
+        self.board.lock().visitors(self.kind).leave(&self.agent);
+    }
+}
+
+/// What a caller needs to know of an error, however much was said.
+fn cut(error: Raw) -> Raw {
+    if error.get().len() <= LONGEST_REFUSAL {
+        return error;
+    }
+    let told = serde_json::from_str::<RpcError>(error.get());
+    let told = told.unwrap_or_else(|_| RpcError::invalid_params("the task was refused"));
+    let message: String = told.message.chars().take(LONGEST_REASON).collect();
+    let code = told.data.as_ref().and_then(|data| Some((data["code"].as_str()?, data["hint"].as_str()?)));
+    let known = code.filter(|(code, hint)| code.len() + hint.len() <= LONGEST_REASON);
+    match known {
+        Some((code, hint)) => RpcError::bus(code, message, hint).to_raw(),
+        None => RpcError::new(told.code, message).to_raw(),
     }
 }
 
@@ -173,6 +251,35 @@ mod tests {
         for number in 0..=MOST_REFUSALS {
             board.note_refusal(&MsgId::from(number.to_string()), "a", raw(&json!({})));
         }
-        assert!(board.refusal("0").is_none() && board.refusal("1").is_some());
+        let first = MOST_REFUSALS - MOST_REFUSALS_OF_AGENT;
+        assert!(board.refusal(&first.to_string()).is_none() && board.refusal(&(first + 1).to_string()).is_some());
+        for number in 0..=MOST_REFUSALS {
+            let (id, agent) = (MsgId::from(format!("b{number}")), format!("b{}", number % 8));
+            board.note_refusal(&id, &agent, raw(&json!({})));
+        }
+        let kept = board.lock().refusals.len();
+        assert!(kept == MOST_REFUSALS && board.refusal("b0").is_none() && board.refusal("b1").is_some());
+    }
+
+    #[test]
+    fn of_a_long_refusal_only_what_matters_is_kept() {
+        let board = TaskBoard::default();
+        let error = RpcError::bus("TB0403", "\u{1}".repeat(1 << 20), "ask somebody");
+        board.note_refusal(&MsgId::from("1"), "a", error.to_raw());
+        let kept = board.refusal("1").expect("it is kept").error;
+        let error: RpcError = serde_json::from_str(kept.get()).expect("an error");
+        assert!(kept.get().len() <= LONGEST_REFUSAL, "{}", kept.get().len());
+        assert_eq!(error.data.expect("data")["code"], "TB0403");
+    }
+
+    #[test]
+    fn those_who_wait_and_ask_are_bounded_for_each_agent_and_for_all() {
+        let board = TaskBoard::default();
+        let first = board.asking("a", 8).expect("room");
+        let _others = [board.asking("a", 8).expect("room"), board.waiting("a", 8).expect("room")];
+        assert!(board.asking("a", 8).is_none() && board.waiting("a", 8).is_some());
+        drop(first);
+        let _more = ["a", "b", "b", "c", "c", "d", "d"].map(|agent| board.asking(agent, 8).expect("room"));
+        assert!(board.asking("e", 8).is_none() && board.asking("e", 9).is_some());
     }
 }

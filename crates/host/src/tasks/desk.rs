@@ -16,7 +16,7 @@ use toolbus_protocol::{AgentRef, ErrorCode, MsgId, principal_of};
 const PAGE: usize = 100;
 /// How long somebody waits at most before it has to ask again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Who waits for tasks at the same time; past it they are answered at once.
+/// Who waits for tasks at the same time, a quarter of them of one agent; past it they are answered at once.
 const MOST_WAITS: usize = 1024;
 /// How long a task that is called off may take to end: a little more than its server is given.
 const END_PATIENCE: Duration = Duration::from_secs(3);
@@ -61,7 +61,9 @@ impl Host {
         let is_over =
             matches!(&task, Ok(KnownTask::Refused(_)) | Ok(KnownTask::Written(TaskRow { ended_at: Some(_), .. })));
         let running = self.running_task(from, id).filter(|_| !is_over && !limit.is_zero());
-        let (Some(running), Some(_waiting)) = (running, self.task_board.waiting(MOST_WAITS)) else {
+        let (Some(running), Some(_waiting)) =
+            (running, self.task_board.waiting(principal_of(&from.session_id), MOST_WAITS))
+        else {
             return task.map(|task| self.shown(task));
         };
         tokio::select! {

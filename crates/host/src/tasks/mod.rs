@@ -7,10 +7,12 @@
 mod alone;
 mod board;
 mod desk;
+mod places;
 mod resume;
 mod view;
 
 pub use board::TaskBoard;
+pub use places::TaskPlaces;
 
 use crate::arrival::Arrival;
 use crate::caller::Caller;
@@ -26,7 +28,7 @@ use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_journal::{End, Task};
+use toolbus_journal::{End, JournalError, Task};
 use toolbus_mcp::{HostReply, Members, Outcome, Rpc, RpcError, TaskView};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
@@ -94,15 +96,28 @@ impl Host {
             ttl_ms: wish.granted_ttl_ms(),
             at: now(),
         };
-        let mut job = self.job(caller, server, rpc, record)?;
+        let job = self.job(caller, server, rpc, record)?;
+        let session = job.session_id();
+        let promised = self.promise(job, task).await;
+        if promised.is_err() {
+            server.close_session(&session).await;
+        }
+        promised
+    }
+
+    async fn promise(&self, mut job: Job, task: Task) -> Result<(RunningTask, TaskView), Stop> {
+        let (caller, time) = (job.caller.clone(), Duration::from_millis(task.ttl_ms));
         let permission = job.permission().await?;
         let _place = self.room_for(caller.agent())?;
         let journal = self.options.journal.as_ref().ok_or_else(|| no_tasks(&job.rpc))?;
-        journal.accept(task).await.map_err(|error| {
-            self.journal_failed(&error);
-            failure::not_journaled(&error)
+        journal.accept(task).await.map_err(|error| match error {
+            JournalError::TooManyTasks { .. } => failure::bus(ErrorCode::TooManyTasks, error.to_string()),
+            error => {
+                self.journal_failed(&error);
+                failure::not_journaled(&error)
+            }
         })?;
-        caller.cancel.expire_at(Instant::now() + Duration::from_millis(wish.granted_ttl_ms()));
+        caller.cancel.expire_at(Instant::now() + time);
         let row = journal.task(caller.id().as_str(), Some(caller.agent()));
         let view = row.map(|row| self.view_of_task(&row)).ok_or_else(|| no_tasks(&job.rpc))?;
         Ok((RunningTask { job, permission: Some(permission) }, view))
@@ -172,7 +187,10 @@ impl Host {
         let caller = begun.map_err(full)?;
         let accepted = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
             Arrival::Run(Some(record)) => self.accept(&caller, &server, rpc, record).await,
-            _ => Err(no_tasks(&rpc).into()),
+            Arrival::Run(None) => Err(no_tasks(&rpc).into()),
+            Arrival::Known(..) => {
+                Err(failure::bus(ErrorCode::CallEnded, format!("the task {} was begun before", caller.id())).into())
+            }
         };
         match accepted {
             Ok((task, view)) => {
@@ -199,6 +217,8 @@ impl RunningTask {
         let Self { job, permission } = self;
         let (host, caller, server) = (Arc::clone(&job.host), job.caller.clone(), Arc::clone(&job.server));
         let session = job.session_id();
+        // However long it waits, its session stays.
+        let _in_use = server.known_session(&session).map(|session| session.begin_use());
         let (answer, record) = job.answer_to(permission).await;
         server.close_session(&session).await;
         let Some(record) = record else { return };

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 use toolbus_client::{AgentRef, InboxKind, InboxMessage};
+use toolbus_journal::{Dead, LetterRow};
 use toolbus_mcp::{
     CallList, CallRow, CallState, ClientHello, DeadLetter, DeadList, DeskRequest, HostReply, HostRequest, Outcome,
     TaskStatus, TaskView,
@@ -132,6 +133,9 @@ async fn dead_letters_are_listed_shown_and_dropped() {
     assert_eq!(ask::<TaskView>(&other, retry()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadLetter>(&other, show()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadLetter>(&other, drop()).await.err().as_deref(), Some("TB0429"));
+    // It holds the rights that its caller had then.
+    assert_eq!(ask::<TaskView>(&worker, retry()).await.err().as_deref(), Some("TB0403"));
+    assert_eq!(ask::<DeadLetter>(&worker, drop()).await.err().as_deref(), Some("TB0403"));
     assert_eq!(ask::<DeadLetter>(&operator, drop()).await.expect("the letter").id, id);
     assert_eq!(ask::<DeadLetter>(&operator, drop()).await.err().as_deref(), Some("TB0429"));
     assert_eq!(ask::<DeadList>(&operator, DeskRequest::DeadList).await.expect("a list").letters.len(), 0);
@@ -140,7 +144,7 @@ async fn dead_letters_are_listed_shown_and_dropped() {
 #[tokio::test]
 async fn a_dead_letter_runs_once_more_as_a_task_of_its_callers_agent() {
     let (rig, place) = (Rig::bus().await, Place::new());
-    let _host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    let host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
     let (worker, operator) = (rig.modern("w#1").await, operator(&rig).await);
     let mut arguments = place.deadly();
     arguments["spare"] = json!(place.path("spare"));
@@ -148,12 +152,22 @@ async fn a_dead_letter_runs_once_more_as_a_task_of_its_callers_agent() {
     let id = call.id().to_string();
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0421");
     std::fs::write(place.path("spare"), "").expect("a file");
-    let task: TaskView = ask(&operator, DeskRequest::DeadRetry { id: id.clone() }).await.expect("a task");
+    let letter = host.journal().letter(&id).expect("the letter");
+    let request = host.journal().request(&letter.request).expect("readable");
+    let retry = || ask::<TaskView>(&operator, DeskRequest::DeadRetry { id: id.clone() });
+    let (task, same) = tokio::join!(retry(), retry());
+    let (task, same) = (task.expect("a task"), same.expect("a task"));
     assert_eq!((task.agent.as_str(), task.tool.as_str()), ("w", "effect"));
-    assert_ne!(task.id, id);
-    let wait = DeskRequest::TaskWait { id: task.id, limit_ms: 20_000 };
+    assert!(task.id != id && task.id == same.id, "{task:?} {same:?}");
+    let wait = DeskRequest::TaskWait { id: task.id.clone(), limit_ms: 20_000 };
     let ended: TaskView = ask(&worker, wait).await.expect("it is its own");
     assert_eq!(ended.status, TaskStatus::Completed, "{ended:?}");
+    // As if the host had ended before it could drop the letter.
+    let LetterRow { key, server, tool, attempts, story, at, .. } = LetterRow::clone(&letter);
+    let undropped = Dead { key, server, tool, request, role: None, attempts, story, at };
+    host.journal().bury(undropped).await.expect("written");
+    assert_eq!(retry().await.expect("the same task").id, task.id);
+    place.effects_are(4).await;
     assert_eq!(ask::<DeadList>(&operator, DeskRequest::DeadList).await.expect("a list").letters.len(), 0);
 }
 

@@ -18,4 +18,5 @@ mod orphans;
 mod pins;
 mod policy;
 mod support;
+mod task_limits;
 mod tasks;

@@ -200,6 +200,10 @@ impl Reply {
         }
     }
 
+    pub fn refused(&self) -> bool {
+        matches!(self.end, HostReply::Rpc(Outcome::Error(_)))
+    }
+
     /// The text of a tool's result.
     #[track_caller]
     pub fn text(&self) -> String {

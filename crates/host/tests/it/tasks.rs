@@ -14,7 +14,7 @@ use toolbus_policy::PolicySet;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
 #[track_caller]
-fn begun(reply: &Reply) -> TaskView {
+pub fn begun(reply: &Reply) -> TaskView {
     match &reply.end {
         HostReply::Task(view) => view.clone(),
         other => panic!("no task: {other:?}"),
@@ -22,7 +22,7 @@ fn begun(reply: &Reply) -> TaskView {
 }
 
 #[track_caller]
-fn view(reply: &Reply) -> TaskView {
+pub fn view(reply: &Reply) -> TaskView {
     match &reply.end {
         HostReply::Rpc(Outcome::Result(result)) => serde_json::from_str(result.get()).expect("a task"),
         other => panic!("no task: {other:?}"),
@@ -33,7 +33,7 @@ async fn get(worker: &Worker, id: &str) -> Reply {
     worker.ask(HostRequest::Desk(DeskRequest::TaskGet { id: id.to_owned() })).await
 }
 
-async fn wait(worker: &Worker, id: &str, limit_ms: u64) -> Reply {
+pub async fn wait(worker: &Worker, id: &str, limit_ms: u64) -> Reply {
     worker.ask(HostRequest::Desk(DeskRequest::TaskWait { id: id.to_owned(), limit_ms })).await
 }
 
@@ -56,13 +56,13 @@ async fn list(worker: &Worker) -> Vec<String> {
 
 /// The text of a completed task's result.
 #[track_caller]
-fn text(view: &TaskView) -> String {
+pub fn text(view: &TaskView) -> String {
     let result: Value = serde_json::from_str(view.result.as_ref().expect("a result").get()).expect("JSON");
     result["content"][0]["text"].as_str().expect("a text").to_owned()
 }
 
 #[track_caller]
-fn code(view: &TaskView) -> String {
+pub fn code(view: &TaskView) -> String {
     let error: Value = serde_json::from_str(view.error.as_ref().expect("an error").get()).expect("JSON");
     error["data"]["code"].as_str().expect("a code").to_owned()
 }
@@ -71,14 +71,14 @@ async fn worker(rig: &Rig, legacy: bool) -> Worker {
     if legacy { rig.legacy("w").await } else { rig.modern("w").await }
 }
 
-fn options(servers: Vec<ServerConfig>) -> HostOptions {
+pub fn options(servers: Vec<ServerConfig>) -> HostOptions {
     let mut options = HostOptions::new(HostConfig { servers });
     options.journal = Some(Arc::new(Journal::in_memory().expect("a journal")));
     options
 }
 
 /// A server that has one call at a time.
-fn narrow() -> ServerConfig {
+pub fn narrow() -> ServerConfig {
     ServerConfig { max_concurrency: 1, ..server() }
 }
 

@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 pub struct Limits {
     /// How long an ended call is remembered, in milliseconds.
     pub keep_ms: u64,
-    /// Ended calls that are remembered at most. Tasks have their own time.
+    /// Ended calls that are remembered at most. A task is among them once its own time is over.
     pub max_ended: usize,
     /// Calls of earlier processes that nobody has asked for since.
     pub max_interrupted: usize,
     pub max_letters: usize,
+    /// Whose time is not over.
     pub max_tasks: usize,
 }
 
@@ -29,26 +30,29 @@ impl Default for Limits {
     }
 }
 
-/// Calls that have ended, by the time from which they are kept.
+/// What has ended.
 #[derive(Debug, Default)]
 pub struct Ended {
+    /// By the time from which they are kept.
     pub(super) calls: BTreeSet<(u64, CallKey)>,
+    /// By the time from which nobody is shown them.
     pub(super) tasks: BTreeSet<(u64, CallKey)>,
 }
 
-impl Ended {
-    fn oldest_before(&self, kept_from: u64) -> Option<CallKey> {
-        let oldest = [self.calls.first(), self.tasks.first()].into_iter().flatten();
-        oldest.filter(|(at, _)| *at <= kept_from).map(|(_, key)| key.clone()).next()
-    }
+/// The first, if its time has come.
+fn due(list: &BTreeSet<(u64, CallKey)>, time: u64) -> Option<CallKey> {
+    list.first().filter(|(at, _)| *at <= time).map(|(_, key)| key.clone())
 }
 
 impl Book {
     /// Forgets what is kept long enough, and the oldest of what there is too much of. Returns how many calls were dropped
     /// before their time.
     pub fn forget(&mut self, now: u64) -> usize {
+        while let Some(key) = due(&self.ended.tasks, now) {
+            self.forget_task(&key);
+        }
         let kept_from = now.saturating_sub(self.limits.keep_ms);
-        while let Some(key) = self.ended.oldest_before(kept_from) {
+        while let Some(key) = due(&self.ended.calls, kept_from) {
             self.remove(&key);
         }
         let mut early = 0;
@@ -58,6 +62,15 @@ impl Book {
             early += 1;
         }
         early + self.forget_letters()
+    }
+
+    /// What is left of it is a call that was answered, and must not run again if it comes again.
+    fn forget_task(&mut self, key: &CallKey) {
+        self.tasks.remove(&by_id(key));
+        if let Some(call) = self.calls.get_mut(key) {
+            call.task = None;
+        }
+        self.list_ended(key);
     }
 
     fn forget_letters(&mut self) -> usize {
@@ -109,10 +122,11 @@ impl Book {
             return;
         };
         let ended = answer.at.max(self.opened_at).max(call.latest_join);
-        let shown = call.task.as_ref().map(|task| task.expires_at().saturating_sub(self.limits.keep_ms));
-        let at = ended.max(shown.unwrap_or_default());
+        let (at, list) = match &call.task {
+            Some(task) => (task.expires_at(), &mut self.ended.tasks),
+            None => (ended, &mut self.ended.calls),
+        };
         call.listed = Some(at);
-        let list = if shown.is_some() { &mut self.ended.tasks } else { &mut self.ended.calls };
         list.insert((at, key.clone()));
         self.open.remove(key);
     }

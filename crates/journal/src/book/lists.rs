@@ -214,11 +214,6 @@ impl Book {
         self.tasks().into_iter().filter(|row| row.ended_at.is_none()).collect()
     }
 
-    /// Whether there are so many tasks, expired or not.
-    pub fn has_tasks(&self, count: usize) -> bool {
-        self.tasks.len() >= count
-    }
-
     /// How many tasks there are, of that agent or of all, that have not expired.
     pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
         let counts =

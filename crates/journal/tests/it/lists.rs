@@ -3,9 +3,10 @@
 use crate::support::{CONTENT, finish, key, start};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use toolbus_journal::{
-    CallKey, CandidateState, Dead, Decision, End, Finish, Joined, Journal, JournalOptions, Known, Replay, Sharer,
-    Stage, Start, Task, Wait, decide,
+    CallKey, CandidateState, Clock, Dead, Decision, End, Finish, Joined, Journal, JournalError, JournalOptions, Known,
+    Limits, Replay, Sharer, Stage, Start, Task, Wait, decide,
 };
 use toolbus_store::sim_disk::SimDisk;
 
@@ -17,9 +18,12 @@ fn begin(caller: &str, id: &str, at: u64) -> Start {
     Start { key: of(caller, id), at, ..start(0) }
 }
 
+/// Longer than any test by the real clock.
+const TTL: u64 = 1 << 50;
+
 fn task(id: &str, at: u64) -> Task {
     let (server, tool, request) = ("files".into(), "write".into(), Bytes::from(format!("request {id}")));
-    Task { key: of("w#mcp", id), server, tool, content: CONTENT, request, role: None, ttl_ms: 1000, at }
+    Task { key: of("w#mcp", id), server, tool, content: CONTENT, request, role: None, ttl_ms: TTL, at }
 }
 
 fn dead(id: u64) -> Dead {
@@ -49,7 +53,34 @@ async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
     assert_eq!(journal.unfinished_tasks().len(), 1);
     assert!(matches!(journal.task("b", Some("w")).expect("known").known, Known::Answered { .. }));
     assert_eq!(journal.task("b", Some("v")), None, "it is not theirs");
-    assert_eq!((journal.count_tasks(Some("w"), 10), journal.count_tasks(Some("w"), 5000)), (2, 0));
+    assert_eq!((journal.count_tasks(Some("w"), 10), journal.count_tasks(Some("w"), 2 * TTL)), (2, 0));
+}
+
+#[tokio::test]
+async fn a_task_whose_time_is_over_counts_no_more_and_still_does_not_run_again() {
+    let time = Arc::new(AtomicU64::new(1));
+    let clock: Clock = Arc::new({
+        let time = Arc::clone(&time);
+        move || time.load(Ordering::Relaxed)
+    });
+    let limits = Limits { max_tasks: 1, max_ended: 2, keep_ms: 5000, ..Limits::default() };
+    let options = JournalOptions { limits, ..JournalOptions::default() };
+    let journal = Journal::on_disk(Arc::new(SimDisk::default()), options, clock).expect("it opens");
+    let brief = |id: &str, at| Task { ttl_ms: 10, ..task(id, at) };
+    for id in 1..5 {
+        let at = time.load(Ordering::Relaxed);
+        let name = id.to_string();
+        journal.accept(brief(&name, at)).await.expect("those before it are over");
+        let second = journal.accept(brief("another", at)).await;
+        assert!(matches!(second, Err(JournalError::TooManyTasks { most: 1 })), "{second:?}");
+        journal.finish(Finish { key: of("w#mcp", &name), at, ..finish(id) }, Wait::Synced).await.expect("written");
+        time.fetch_add(10, Ordering::Relaxed);
+    }
+    journal.start(start(9), Wait::Synced).await.expect("written");
+    assert_eq!(journal.tasks(), []);
+    let known = |id: &str| journal.look_up(&of("w#mcp", id), &CONTENT);
+    assert!(matches!(known("3"), Ok(Known::Answered { .. })) && matches!(known("4"), Ok(Known::Answered { .. })));
+    assert_eq!(known("2"), Ok(Known::New), "no more are remembered than ended calls may be");
 }
 
 #[tokio::test]

@@ -1,0 +1,128 @@
+//! What tasks may take of a host and of its servers, and by which rules they begin.
+
+use crate::crashing::{Place, server};
+use crate::support::{Rig, within};
+use crate::tasks::{begun, code, narrow, options, text, view, wait};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_client::AgentRef;
+use toolbus_host::LivePolicy;
+use toolbus_journal::{Journal, JournalOptions, Limits};
+use toolbus_mcp::{ClientHello, TaskStatus};
+use toolbus_policy::PolicySet;
+use toolbus_protocol::ErrorCode;
+use toolbus_upstream::ServerConfig;
+
+fn with_sessions(max_sessions: usize) -> ServerConfig {
+    ServerConfig { max_sessions, ..server() }
+}
+
+#[tokio::test]
+async fn tasks_of_one_agent_wait_for_each_other_and_leave_sessions_to_those_who_call() {
+    let place = Place::new();
+    let mut options = options(vec![with_sessions(4)]);
+    options.limits.evicted_after = Duration::ZERO;
+    let rig = Rig::with(options).await;
+    for legacy in [true, false] {
+        let owner = if legacy { rig.legacy("w").await } else { rig.modern("w").await };
+        let mut tasks = Vec::new();
+        for _ in 0..6 {
+            tasks.push(begun(&owner.task("one", "effect", place.waiting(), None).await));
+        }
+        let before = if legacy { 0 } else { 6 };
+        place.effects_are(before + 1).await;
+        for caller in ["a", "b", "c"] {
+            let caller = rig.legacy(&format!("{caller}{legacy}")).await;
+            assert_eq!(caller.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3", "{legacy}");
+        }
+        place.effects_are(before + 1).await;
+        place.release();
+        for task in &tasks {
+            assert_eq!(text(&view(&wait(&owner, &task.id, 20_000).await)), "effected", "{legacy}");
+        }
+        place.effects_are(before + 6).await;
+        std::fs::remove_file(place.path("go")).expect("it is there");
+    }
+}
+
+#[tokio::test]
+async fn a_task_waits_for_a_session_until_its_time_is_over() {
+    let place = Place::new();
+    let mut options = options(vec![with_sessions(1)]);
+    options.limits.evicted_after = Duration::from_millis(50);
+    let rig = Rig::with(options).await;
+    let (caller, owner) = (rig.legacy("v").await, rig.modern("w").await);
+    let arguments = json!({"name": "effect", "arguments": place.waiting()});
+    let call = caller.start("one", "tools/call", arguments).await;
+    place.effects_are(1).await;
+    let short = begun(&owner.task("one", "effect", place.quick(), Some(1000)).await);
+    let long = begun(&owner.task("one", "effect", place.quick(), None).await);
+    assert_eq!(view(&wait(&owner, &long.id, 1500).await).status, TaskStatus::Working);
+    assert_eq!(wait(&owner, &short.id, 0).await.error()["data"]["code"], "TB0423");
+    place.effects_are(1).await;
+    place.release();
+    assert_eq!(crate::support::finish(call).await.text(), "effected");
+    assert_eq!(text(&view(&wait(&owner, &long.id, 20_000).await)), "effected");
+    place.effects_are(2).await;
+}
+
+#[tokio::test]
+async fn a_task_begins_under_the_rules_that_are_in_force_then() {
+    let rules = |text: &str| PolicySet::read(text).expect("rules").0;
+    for changed in ["deny = ['effect']", "ask = ['effect']"] {
+        let place = Place::new();
+        let mut options = options(vec![narrow()]);
+        options.policy = LivePolicy::new(rules("[roles.writer]\nallow = ['**']"));
+        let rig = Rig::with(options).await;
+        let owner = rig.worker(AgentRef::new("w").with_role("writer"), ClientHello::modern()).await;
+        let first = begun(&owner.task("one", "effect", place.waiting(), None).await);
+        place.effects_are(1).await;
+        let second = begun(&owner.task("one", "effect", place.waiting(), None).await);
+        rig.policy().replace(rules(&format!("[roles.writer]\nallow = ['**']\n{changed}")));
+        place.release();
+        assert_eq!(text(&view(&wait(&owner, &first.id, 20_000).await)), "effected");
+        let refused = view(&wait(&owner, &second.id, 20_000).await);
+        assert_eq!((refused.status, code(&refused).as_str()), (TaskStatus::Failed, "TB0403"), "{changed}");
+        place.effects_are(1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_takes_no_more_tasks_takes_calls() {
+    let place = Place::new();
+    let limits = Limits { max_tasks: 1, ..Limits::default() };
+    let kept = JournalOptions { limits, ..JournalOptions::default() };
+    let mut options = options(vec![server()]);
+    options.journal = Some(Arc::new(Journal::open(&place.path("journal"), kept).expect("a journal")));
+    let rig = Rig::with(options).await;
+    let worker = rig.modern("w").await;
+    begun(&worker.task("one", "effect", place.quick(), Some(1000)).await);
+    let refused = worker.task("one", "effect", place.quick(), None).await.error();
+    assert_eq!(refused["data"]["code"], "TB0428", "{refused}");
+    assert_eq!(worker.tool("one", "effect", place.quick()).await.text(), "effected");
+    let card = rig.card(&worker, |card| !card.servers.is_empty()).await;
+    assert!(card.problems.is_empty(), "{card:?}");
+    within("the first to be over", async {
+        while worker.task("one", "effect", place.quick(), None).await.refused() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_that_nobody_has_are_refused_before_they_are_kept() {
+    let rig = Rig::with(options(vec![server()])).await;
+    let mut worker = rig.legacy("w").await;
+    let code_of = |error: Value| error["data"]["code"].as_str().expect("a code").to_owned();
+    let long = "x".repeat(2000);
+    let refused = worker.task(&long, "add", json!({}), None).await.error();
+    assert!(refused.to_string().len() < 1000, "{refused}");
+    assert_eq!(code_of(refused), ErrorCode::BadArguments.code());
+    for session in [long.as_str(), "toolbus task 1"] {
+        worker.session = session.to_owned();
+        let refused = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
+        assert_eq!(code_of(refused), ErrorCode::BadArguments.code());
+    }
+}
