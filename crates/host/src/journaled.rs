@@ -212,8 +212,8 @@ impl Host {
         self.running.finish(caller.id());
     }
 
-    /// `id`: of the message that it takes the place of, which nobody got.
-    async fn write_end(
+    /// Writes down how a call ended, and returns what its caller is told. `id`: of the message that it takes the place of, which nobody got.
+    pub async fn write_end(
         &self,
         request: &InboxMessage,
         record: Option<&Record>,

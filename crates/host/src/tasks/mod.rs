@@ -236,10 +236,7 @@ impl RunningTask {
 impl Host {
     /// Writes down what came of a task, and lets those know who wait for it.
     async fn end_task(&self, caller: &Caller, record: &Record, answer: Answer) {
-        let (reply, end) = self.outbox.fitting(&caller.request, answer);
-        if let Err(error) = record.finish(&reply, end).await {
-            self.journal_failed(&error);
-        }
+        self.write_end(&caller.request, Some(record), answer, None).await;
         self.task_board.forget(caller.id());
         self.running.finish(caller.id());
     }
