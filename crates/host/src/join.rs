@@ -10,11 +10,8 @@ use crate::journaled::{now, written_time};
 use crate::translate::is_input_required;
 use serde_json::json;
 use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Replay, Sharer, Start};
-use toolbus_mcp::{HostReply, Members, Outcome, Raw, meta, raw};
+use toolbus_mcp::{HostReply, Outcome, meta, raw};
 use toolbus_upstream::Join;
-
-/// Where a result says that it is an earlier call's.
-const MARK: &str = "toolbus/joined";
 
 /// An earlier call of the same agent that asks for the same.
 enum Earlier {
@@ -192,17 +189,8 @@ fn outcome_in(body: &[u8]) -> Option<Outcome> {
 
 /// The same answer, with a word about whose it was.
 fn marked(outcome: Outcome, to: &CallKey, start: Option<&Start>) -> Outcome {
-    let mark = raw(&json!({"call": &*to.id, "startedAt": start.map(|start| written_time(start.at))}));
-    match outcome {
-        Outcome::Result(result) => Outcome::Result(meta::set(Some(&result), MARK, mark).unwrap_or(result)),
-        Outcome::Error(error) => Outcome::Error(with_data(&error, mark).unwrap_or(error)),
-    }
-}
-
-fn with_data(error: &Raw, mark: Raw) -> Option<Raw> {
-    let mut members = Members::of(Some(error)).ok()?;
-    members.edit("data", |data| data.set("joined", mark)).ok()?;
-    Some(members.to_raw())
+    let earlier = raw(&json!({"call": &*to.id, "startedAt": start.map(|start| written_time(start.at))}));
+    meta::mark_joined(outcome, earlier)
 }
 
 #[cfg(test)]
@@ -219,9 +207,12 @@ mod tests {
     #[test]
     fn a_joined_answer_says_whose_it_was_and_is_otherwise_the_same() {
         let result = joined(Outcome::Result(raw(&json!({"content": [1.0], "_meta": {"a": 1}}))));
-        assert_eq!(result, json!({"content": [1.0], "_meta": {"a": 1, MARK: {"call": "c1", "startedAt": null}}}));
+        assert_eq!(
+            result,
+            json!({"content": [1.0], "_meta": {"a": 1, meta::JOINED: {"call": "c1", "startedAt": null}}})
+        );
         let error = joined(Outcome::Error(raw(&json!({"code": -1, "message": "no"}))));
-        assert_eq!(error["data"]["joined"]["call"], "c1");
+        assert_eq!(error["data"][meta::JOINED]["call"], "c1");
         let odd = joined(Outcome::Error(raw(&json!({"code": -1, "message": "no", "data": 1.0}))));
         assert_eq!(odd, json!({"code": -1, "message": "no", "data": 1.0}));
     }

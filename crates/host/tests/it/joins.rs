@@ -182,7 +182,7 @@ async fn a_call_whose_outcome_nobody_knows_is_not_run_by_another_name() {
     let second = scene.worker("w#2").await;
     let error = second.tool("one", "effect", scene.place.waiting()).await.error();
     assert_eq!(error["data"]["code"], "TB0420", "{error}");
-    assert!(error["data"]["joined"]["call"].is_string(), "{error}");
+    assert!(error["data"][MARK]["call"].is_string(), "{error}");
     scene.place.effects_are(1).await;
 }
 
