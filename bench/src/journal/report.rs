@@ -49,20 +49,35 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &[SyncTime], options: &Jo
         let text = format!("{name}: {:.2} syncs added to a call alone (at most {most})", added / sync);
         goals.push((text, added <= most * sync));
     }
-    line(format!("{:30} {:>10} {:>10}", "bare append and fdatasync", format!("{sync:.0} µs"), format!("{slow_sync:.0} µs")));
+    line(format!(
+        "{:30} {:>10} {:>10}",
+        "bare append and fdatasync",
+        format!("{sync:.0} µs"),
+        format!("{slow_sync:.0} µs")
+    ));
     line(String::new());
     for (goal, reached) in &goals {
         line(format!("{goal}: {}", if *reached { "reached" } else { "SHORT" }));
     }
-    line(format!("medians of {} rounds of {} s; client → toolbus connect → broker → host → tool", options.rounds, options.seconds));
-    line("START and RESULT of a call that must not run twice are two entries, each synced before the next step".to_owned());
+    line(format!(
+        "medians of {} rounds of {} s; client → toolbus connect → broker → host → tool",
+        options.rounds, options.seconds
+    ));
+    line(
+        "START and RESULT of a call that must not run twice are two entries, each synced before the next step"
+            .to_owned(),
+    );
     (text, goals.iter().all(|(_, reached)| *reached))
 }
 
 fn of(measured: &[(Mode, Vec<Sample>)], mode: Mode) -> Sample {
     let samples = measured.iter().filter(|(one, _)| *one == mode).flat_map(|(_, samples)| samples);
     let value = |value: fn(&Sample) -> f64| median(samples.clone().map(value));
-    Sample { p50_us: value(|sample| sample.p50_us), p99_us: value(|sample| sample.p99_us), rate: value(|sample| sample.rate) }
+    Sample {
+        p50_us: value(|sample| sample.p50_us),
+        p99_us: value(|sample| sample.p99_us),
+        rate: value(|sample| sample.rate),
+    }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

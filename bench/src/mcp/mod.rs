@@ -163,7 +163,10 @@ pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow
                     return anyhow::Ok(times);
                 }
                 // No two calls are the same, as a client's are not.
-                link.echo(&format!("a text of some length that is said back, as a tool's answer would be {caller}.{call}")).await?;
+                link.echo(&format!(
+                    "a text of some length that is said back, as a tool's answer would be {caller}.{call}"
+                ))
+                .await?;
                 if start >= warm {
                     times.record(start.elapsed().as_nanos() as u64).ok();
                 }
