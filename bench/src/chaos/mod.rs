@@ -51,6 +51,9 @@ pub struct ChaosOptions {
     /// Milliseconds between kills, on average.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(20..=60_000))]
     pub pace: u64,
+    /// End the storm after so many minutes, whatever was reached, and judge that [default: when all is done].
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1440))]
+    pub minutes: Option<u64>,
     /// The toolbus to run [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -60,6 +63,9 @@ pub struct ChaosOptions {
     /// Write the verdicts to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Keep the folder with logs, effects and the story of kills and cuts, also if every promise was kept.
+    #[arg(long)]
+    keep: bool,
     /// Leave out the tool that may run twice, for a toolbus without a journal.
     #[arg(long, hide = true)]
     without_safe: bool,
@@ -148,7 +154,9 @@ async fn under_guard(options: &ChaosOptions, system: System, bench: &Path) -> an
             bail!("{error:#} (the run's folder: {})", folder.keep().display())
         }
     };
-    if is_ours && !verdict.is_kept() {
+    if is_ours && verdict.is_kept() && options.keep {
+        println!("the run's folder: {}", folder.keep().display());
+    } else if is_ours && !verdict.is_kept() {
         verdict.complaints.push(format!("logs and effects are in {}", folder.keep().display()));
     }
     Ok(verdict)

@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         let took = self.began.elapsed();
         stop.send_replace(true);
         let mut complaints = Vec::new();
-        if !in_time {
+        if !in_time && self.options.minutes.is_none() {
             complaints.push(format!("the kills and cuts were not done within {:?}", self.storm_limit()));
         }
         match drained {
@@ -176,6 +176,9 @@ impl<'a> Run<'a> {
     }
 
     fn storm_limit(&self) -> Duration {
+        if let Some(minutes) = self.options.minutes {
+            return Duration::from_secs(minutes * 60);
+        }
         let kills = Duration::from_millis(self.options.kills * (self.options.pace * 2 + 3_000));
         kills + Duration::from_millis(self.options.cuts * 300) + Duration::from_secs(60)
     }

@@ -6,7 +6,7 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
-use crate::journaled::is_journaled;
+use crate::journaled::{check_names, is_journaled};
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -109,6 +109,9 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
+        if let Err(error) = check_names(&rpc) {
+            return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
+        }
         if rpc.task.is_some() {
             return self.begin_task(message, rpc).await;
         }

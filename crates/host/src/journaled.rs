@@ -12,9 +12,9 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use toolbus_audit::canonical::canonical;
 use toolbus_client::BrokerError;
-use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Replay, Start, Wait};
-use toolbus_mcp::{Members, Rpc, meta, required_name};
-use toolbus_protocol::{ErrorCode, InboxMessage};
+use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Known, Replay, Start, Wait};
+use toolbus_mcp::{Members, Rpc, RpcError, meta, required_name};
+use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// How often a call is begun before it is taken for what ends its server or its host.
 pub const MAX_ATTEMPTS: u32 = 3;
@@ -35,6 +35,26 @@ const READS: [&str; 9] = [
 /// Whether a request may have an effect that must not happen twice. What nobody knows might.
 pub fn is_journaled(method: &str) -> bool {
     !toolbus_mcp::is_plain_request(method) && !READS.contains(&method)
+}
+
+/// Names are kept in memory as long as their calls are in the journal, so they have a limit of their own.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// Refuses what names a tool or a method that no server can have.
+pub fn check_names(rpc: &Rpc) -> Result<(), RpcError> {
+    let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
+    let tool = match &name {
+        Some(toolbus_mcp::NameKey::Tool(tool)) => tool.len(),
+        _ => 0,
+    };
+    for (what, bytes) in [("method", rpc.method.len()), ("tool", tool)] {
+        if bytes > MAX_NAME_BYTES {
+            let message =
+                format!("the name of the {what} has {bytes} bytes, more than {MAX_NAME_BYTES}; nothing was run");
+            return Err(failure::bus(ErrorCode::BadArguments, message));
+        }
+    }
+    Ok(())
 }
 
 /// One call in the journal.
@@ -181,22 +201,42 @@ impl Host {
     pub async fn finish(&self, caller: &Caller, record: Option<&Record>, answer: Answer) {
         let request = &caller.request;
         let form = answer.form;
-        let mut reply = self.write_end(request, record, answer).await;
+        let mut reply = self.write_end(request, record, answer, None).await;
         let mut sent = self.outbox.send(request, &reply).await;
         if let Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) = &sent {
             // The broker takes less than it did a moment ago.
-            reply = self.write_end(request, record, form.too_large(reason)).await;
+            let (reason, id) = (form.too_large(reason), reply.id.clone());
+            reply = self.write_end(request, record, reason, Some(id)).await;
             sent = self.outbox.send(request, &reply).await;
         }
         self.outbox.settle(request, sent).await;
         self.running.finish(caller);
     }
 
-    async fn write_end(&self, request: &InboxMessage, record: Option<&Record>, answer: Answer) -> InboxMessage {
+    /// `id`: of the message that it takes the place of, which nobody got.
+    async fn write_end(
+        &self,
+        request: &InboxMessage,
+        record: Option<&Record>,
+        answer: Answer,
+        id: Option<MsgId>,
+    ) -> InboxMessage {
         let form = answer.form;
-        let (reply, end) = self.outbox.fitting(request, answer);
+        let (mut reply, mut end) = self.outbox.fitting(request, answer);
+        reply.id = id.unwrap_or(reply.id);
         let Some(record) = record else { return reply };
-        match record.finish(&reply, end).await {
+        let mut written = record.finish(&reply, end).await;
+        if let Err(error @ JournalError::TooLarge { .. }) = &written {
+            let answer = form.too_large(&error.to_string());
+            (reply.body, end) = (answer.body, answer.end);
+            written = record.finish(&reply, end).await;
+        }
+        // What was told first stays the answer.
+        let is_second = matches!(written, Err(JournalError::Answered));
+        if let Some(first) = is_second.then(|| self.first_answer(request, record)).flatten() {
+            return first;
+        }
+        match written {
             Ok(()) => reply,
             Err(error) => {
                 // What nobody wrote down nobody may be told: after a restart it would be unknown too.
@@ -207,8 +247,19 @@ impl Host {
         }
     }
 
+    fn first_answer(&self, request: &InboxMessage, record: &Record) -> Option<InboxMessage> {
+        let known = record.journal.look_up(&record.key, &record.content).ok()?;
+        let Known::Answered { reply_id, reply, .. } = known else { return None };
+        let mut first = self.outbox.reply_to(request, Body::from_trusted(record.journal.reply(&reply).ok()?));
+        first.id = MsgId::from(reply_id);
+        Some(first)
+    }
+
     /// Says it where somebody looks. No further call is begun.
     pub fn journal_failed(&self, error: &JournalError) {
+        if error.is_about_one_call() {
+            return tracing::warn!(%error, "a call was not written to the call journal");
+        }
         let trouble = format!("calls are refused: the call journal can't be written ({error})");
         if self.catalog.set_trouble(trouble) {
             tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
@@ -289,6 +340,21 @@ mod tests {
         }
         assert_ne!(content("ab", "c", None), content("a", "bc", None));
         assert_ne!(usual, content("two", "tools/call", Some(r#"{"name":"a","arguments":{"x":1,"y":[1,2]}}"#)));
+    }
+
+    #[test]
+    fn names_longer_than_any_are_refused() {
+        let check = |method: &str, tool: usize| {
+            let params = RawValue::from_string(format!(r#"{{"name":"{}"}}"#, "x".repeat(tool))).expect("JSON");
+            let (server, session, method) = ("one".to_owned(), "s".to_owned(), method.to_owned());
+            let client = ClientHello::modern();
+            check_names(&Rpc { server, session, client, method, params: Some(params), task: None })
+        };
+        assert!(check("tools/call", 1024).is_ok() && check("vendor/does", 9999).is_ok());
+        for refused in [check("tools/call", 1025), check(&"x".repeat(1025), 1)] {
+            let error = refused.expect_err("too long");
+            assert_eq!(error.data.expect("a code")["code"], ErrorCode::BadArguments.code());
+        }
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Book {
     fn apply(&mut self, entry: &Entry, place: Place, live: bool) {
         match entry {
             Entry::Start(start) => self.enter_start(start, live),
-            Entry::Finish(finish) => self.enter_finish(finish, place),
+            Entry::Finish(finish) => self.enter_finish(finish, place, live),
             Entry::Joined(joined) => self.enter_joined(joined),
             Entry::Task(task) => {
                 self.enter_task(task, place);
@@ -217,12 +217,23 @@ impl Book {
         self.list_ended(&key);
     }
 
-    fn enter_finish(&mut self, finish: &Finish, reply: Place) {
+    fn enter_finish(&mut self, finish: &Finish, reply: Place, live: bool) {
         let key = finish.key.detached();
         let call = self.calls.entry(key.clone()).or_default();
         let Finish { end, at, .. } = *finish;
+        // The first is what a caller may have been told. Entries that were moved are read after later ones.
+        let is_later = |first: &Answer| first.reply_id != finish.reply_id && (live || first.at <= at);
+        if call.answer.as_ref().is_some_and(is_later) {
+            return;
+        }
         call.answer = Some(Answer { end, reply_id: detached(&finish.reply_id), reply, at });
         self.list_ended(&key);
+    }
+
+    /// A call has one answer. The same message may be written once more, with other content if nobody got the first.
+    pub fn takes_answer(&self, finish: &Finish) -> bool {
+        let answer = self.calls.get(&finish.key).and_then(|call| call.answer.as_ref());
+        answer.is_none_or(|answer| answer.reply_id == finish.reply_id)
     }
 
     fn enter_joined(&mut self, joined: &Joined) {

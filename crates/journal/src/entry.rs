@@ -18,6 +18,10 @@ impl CallKey {
         self.caller.split_once('#').map_or(&*self.caller, |(agent, _)| agent)
     }
 
+    fn weight(&self) -> usize {
+        self.caller.len() + self.id.len()
+    }
+
     /// With bytes of its own, so that it keeps no message or segment in memory that it was read from.
     pub(crate) fn detached(&self) -> Self {
         Self { caller: detached(&self.caller), id: detached(&self.id) }
@@ -137,14 +141,21 @@ impl Entry {
         }
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes it takes, and never less than its record has.
     pub(crate) fn weight(&self) -> usize {
+        let names = |server: &ByteString, tool: &ByteString| server.len() + tool.len();
+        let role = |role: &Option<ByteString>| role.as_ref().map_or(0, |role| role.len());
+        let story = |story: &[String]| story.iter().map(|line| line.len() + 8).sum::<usize>();
         let carried = match self {
-            Self::Finish(finish) => finish.reply.len(),
-            Self::Task(task) => task.request.len(),
-            Self::Dead(dead) => dead.request.len() + dead.story.iter().map(String::len).sum::<usize>(),
-            Self::Start(_) | Self::Joined(_) | Self::Dropped(_) => 0,
+            Self::Start(start) => names(&start.server, &start.tool),
+            Self::Finish(finish) => finish.reply_id.len() + finish.reply.len(),
+            Self::Joined(joined) => joined.to.weight(),
+            Self::Task(task) => names(&task.server, &task.tool) + role(&task.role) + task.request.len(),
+            Self::Dead(dead) => {
+                names(&dead.server, &dead.tool) + role(&dead.role) + dead.request.len() + story(&dead.story)
+            }
+            Self::Dropped(_) => 0,
         };
-        carried + 256
+        carried + self.key().weight() + 256
     }
 }

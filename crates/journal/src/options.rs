@@ -56,6 +56,19 @@ pub enum JournalError {
     Closed,
     #[error("the call journal keeps {most} tasks already")]
     TooManyTasks { most: usize },
+    /// About one entry; others are taken as before.
+    #[error("{bytes} bytes are more than the call journal keeps of one call ({most} bytes)")]
+    TooLarge { bytes: usize, most: usize },
+    /// What a caller may have been told already stays the answer.
+    #[error("the call was answered before")]
+    Answered,
     #[error(transparent)]
     Refused(#[from] Refused),
+}
+
+impl JournalError {
+    /// Whether it is about one entry only, and others can be written.
+    pub fn is_about_one_call(&self) -> bool {
+        matches!(self, Self::TooManyTasks { .. } | Self::TooLarge { .. } | Self::Answered | Self::Refused(_))
+    }
 }

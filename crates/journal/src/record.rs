@@ -17,8 +17,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 pub const HEADER_BYTES: usize = 23;
 pub const MAGIC: u16 = 0x4a54;
-/// No entry is larger: what the bus can't carry is no reply.
-pub const MAX_PAYLOAD: usize = 64 << 20;
+/// No entry is larger. The bus carries less.
+pub const MAX_PAYLOAD: usize = 128 << 20;
 
 /// The secret in the checksums.
 #[derive(Debug, Clone, Copy)]

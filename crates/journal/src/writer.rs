@@ -4,6 +4,7 @@ use crate::book::{Book, Limits};
 use crate::entry::Entry;
 use crate::log::{JournalLog, Place};
 use crate::options::{JournalError, JournalOptions};
+use crate::record::MAX_PAYLOAD;
 use crate::tidy::{Tidy, TidyOptions};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -40,6 +41,8 @@ pub struct Waiting {
 }
 
 const UNIT: usize = 1024;
+/// What an entry carries, with room for the names around it.
+const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
 /// How often an idle journal looks for what is too old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -61,6 +64,11 @@ impl Shared {
 
     /// Waits until an entry may wait. One that is larger than all the room takes all of it.
     pub async fn room_for(&self, entry: &Entry) -> Result<OwnedSemaphorePermit, JournalError> {
+        let (bytes, most) = (entry.weight(), MAX_ENTRY);
+        if bytes > most {
+            // It could be written, and would be taken for damage when it is read.
+            return Err(JournalError::TooLarge { bytes, most });
+        }
         let all = (self.options.max_waiting_bytes / UNIT).max(1);
         let units = entry.weight().div_ceil(UNIT).min(all);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -75,6 +83,11 @@ impl Shared {
         let most = self.options.limits.max_tasks;
         if matches!(waiting.entry, Entry::Task(_)) && state.book.has_tasks(most) {
             return Err(JournalError::TooManyTasks { most });
+        }
+        if let Entry::Finish(finish) = &waiting.entry
+            && !state.book.takes_answer(finish)
+        {
+            return Err(JournalError::Answered);
         }
         state.book.announce(&waiting.entry);
         if let (Entry::Finish(finish), None) = (&waiting.entry, &waiting.done) {

@@ -24,6 +24,13 @@ pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec
     }
 }
 
+/// Says which of them are not there to be asked.
+pub fn tell_absent(hosts: &[HostEntry], consequence: &str) {
+    for host in hosts.iter().filter(|host| !host.online) {
+        eprintln!("note: host {} is away; {consequence}", escaped(&host.id));
+    }
+}
+
 /// Asks each of them that is there. Fails only if none answers.
 pub async fn ask_all<T: DeserializeOwned>(
     client: &MultiplexedClient,

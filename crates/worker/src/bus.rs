@@ -46,6 +46,12 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
+    /// For how long, in milliseconds, a request of this agent has waited in that host's mailbox, whichever of its workers
+    /// sent it. `None` if it does not, or nobody can tell.
+    fn waits_since<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        Box::pin(async { None })
+    }
+
     /// Whether it is certain that the call waits for its host and was never brought to it.
     fn is_untouched<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })

@@ -100,6 +100,14 @@ impl Bus for BusClient {
         Box::pin(async { look.await?.letters.first().copied().flatten() })
     }
 
+    fn waits_since<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
+        Box::pin(async move {
+            let rows = look.await.map(|looked| looked.rows).unwrap_or_default();
+            rows.iter().find(|row| &*row.id == call).map(|row| row.age_ms)
+        })
+    }
+
     fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
         Box::pin(async move {

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod audit;
+mod callers;
 mod catalog;
 mod crashing;
 mod desk;

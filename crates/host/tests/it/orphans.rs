@@ -5,10 +5,10 @@ use crate::support::{Rig, Worker, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_client::{MsgId, SendOptions};
+use toolbus_client::SendOptions;
 use toolbus_host::HostOptions;
 use toolbus_mcp::{HostReply, Outcome};
-use toolbus_protocol::Timestamp;
+use toolbus_protocol::{MailboxStatus, Timestamp};
 use toolbus_upstream::HostConfig;
 
 const DEADLINE: SendOptions = SendOptions { deadline: Some(Duration::from_secs(600)) };
@@ -20,14 +20,12 @@ fn options(place: &Place, grace: Option<Duration>) -> HostOptions {
     options
 }
 
-/// Sends a call and leaves without a word, as a process does that is killed.
-async fn call_and_vanish(worker: Worker, arguments: Value, written_ago: Duration) -> MsgId {
+/// Sends a call that nobody waits for: with its sender goes nothing that would call it off.
+async fn send(worker: &Worker, arguments: Value, written_ago: Duration) {
     let params = json!({"name": "effect", "arguments": arguments});
     let mut message = worker.request("one", "tools/call", params);
     message.created_at = Timestamp(message.created_at.0 - i64::try_from(written_ago.as_nanos()).expect("hours"));
-    let id = worker.bus.client().deliver_with("host", message, DEADLINE).await.expect("a receipt");
-    worker.bus.close().await;
-    id
+    worker.bus.client().deliver_with("host", message, DEADLINE).await.expect("a receipt");
 }
 
 /// The code of the error in the reply that waits for `gone`.
@@ -47,8 +45,10 @@ async fn a_call_ends_when_its_caller_was_gone_for_the_grace_and_others_go_on() {
     let _host = CrashingHost::with(&rig, options(&place, Some(Duration::from_secs(1)))).await;
     let stays = rig.modern("stays").await;
     let call = crate::crashing::begin(&stays, "effect", &place.waiting()).await;
-    call_and_vanish(rig.modern("gone").await, place.waiting(), Duration::ZERO).await;
+    let gone = rig.modern("gone").await;
+    send(&gone, place.waiting(), Duration::ZERO).await;
     place.effects_are(2).await;
+    gone.bus.close().await;
     assert_eq!(code_waiting_for_absent(&rig).await, "TB0426");
     place.release();
     assert_eq!(crate::support::finish(call).await.text(), "effected");
@@ -58,7 +58,9 @@ async fn a_call_ends_when_its_caller_was_gone_for_the_grace_and_others_go_on() {
 async fn a_call_goes_on_without_its_caller_where_no_grace_is_set() {
     let (rig, place) = (Rig::bus().await, Place::new());
     let _host = CrashingHost::with(&rig, options(&place, None)).await;
-    call_and_vanish(rig.modern("gone").await, place.waiting(), Duration::from_secs(3600)).await;
+    let gone = rig.modern("gone").await;
+    send(&gone, place.waiting(), Duration::from_secs(3600)).await;
+    gone.bus.close().await;
     place.effects_are(1).await;
     place.release();
     let client = rig.client(toolbus_client::AgentRef::new("gone")).await;
@@ -72,7 +74,9 @@ async fn a_call_that_waited_long_is_not_begun_before_its_caller_is_seen() {
     let (rig, place) = (Rig::bus().await, Place::new());
     let grace = Duration::from_secs(2);
     // Both were written an hour ago; one caller is still there.
-    call_and_vanish(rig.modern("gone").await, place.quick(), Duration::from_secs(3600)).await;
+    let gone = rig.modern("gone").await;
+    send(&gone, place.quick(), Duration::from_secs(3600)).await;
+    gone.bus.close().await;
     let stays = rig.modern("stays").await;
     let params = json!({"name": "effect", "arguments": place.quick()});
     let mut message = stays.request("one", "tools/call", params);
@@ -87,7 +91,9 @@ async fn a_call_that_waited_long_is_not_begun_before_its_caller_is_seen() {
 #[tokio::test]
 async fn a_call_that_waited_long_begins_for_whoever_is_joined_to_it() {
     let (rig, place) = (Rig::bus().await, Place::new());
-    call_and_vanish(rig.modern("w#1").await, place.quick(), Duration::from_secs(3600)).await;
+    let first = rig.modern("w#1").await;
+    send(&first, place.quick(), Duration::from_secs(3600)).await;
+    first.bus.close().await;
     let second = rig.modern("w#2").await;
     let call = crate::crashing::begin(&second, "effect", &place.quick()).await;
     let _host = CrashingHost::with(&rig, options(&place, Some(Duration::from_secs(60)))).await;
@@ -100,7 +106,8 @@ async fn a_call_that_waited_long_begins_for_whoever_is_joined_to_it() {
 async fn code_waiting_for_absent(rig: &Rig) -> String {
     let client = rig.client(toolbus_client::AgentRef::new("observer")).await;
     within("the reply", async {
-        while client.status().await.expect("a status").mailboxes.iter().all(|mailbox| *mailbox.name != *"gone") {
+        let is_it = |mailbox: &MailboxStatus| *mailbox.name == *"gone" && mailbox.messages > 0;
+        while !client.status().await.expect("a status").mailboxes.iter().any(is_it) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })

@@ -100,11 +100,13 @@ impl LetterRow {
 
 /// Calls that share an answer and can still be joined: whoever crashes more often than that is helped no more.
 pub const MAX_SHARERS: usize = 100;
+/// How long calls run, as workers limit them unless they are told otherwise.
+const LONGEST_CALL_MS: u64 = 3600 * 1000;
 /// Ended calls that are listed at most: the latest.
 pub const MAX_LISTED: usize = 1000;
 
 impl Book {
-    /// The latest call of that agent with that content, unless it was answered before that time. Tasks are none.
+    /// The latest call of that agent with that content, unless it ended before that time. Tasks are none.
     pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
         let (_, key) = self.latest.get(&(ByteString::from(agent), *content))?;
         let call = self.calls.get(key)?;
@@ -117,9 +119,16 @@ impl Book {
             }
             None if root.buried.is_some() || root.start.is_none() => return None,
             None if root.live => CandidateState::Running,
+            None if self.latest_end(root) < ended_after => return None,
             None => CandidateState::Interrupted,
         };
         Some(Candidate { key: key.clone(), start: root.start.clone(), state, sharers: self.sharers(key)? })
+    }
+
+    /// When an interrupted call can have ended at the latest: with the process that ran it, and it was not run for ever.
+    fn latest_end(&self, call: &Call) -> u64 {
+        let began = call.start.as_ref().map_or(0, |start| start.at);
+        self.opened_at.min(began.saturating_add(LONGEST_CALL_MS)).max(began)
     }
 
     /// None where there are more than anybody could be asked about.

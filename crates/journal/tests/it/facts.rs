@@ -90,3 +90,26 @@ fn a_call_is_joined_however_often_its_agent_crashed() {
     book.forget(u64::MAX);
     assert!(book.is_empty(), "{} are left", book.len());
 }
+
+#[test]
+fn the_first_answer_stays_the_answer_in_whatever_order_they_are_read() {
+    let answer = |reply_id: &str, at| Entry::Finish(Finish { reply_id: reply_id.into(), at, ..finish(1) });
+    let reply_of = |book: &Book| match book.look_up(&key(1), &CONTENT) {
+        Ok(Known::Answered { reply_id, reply, .. }) => (reply_id.to_string(), reply),
+        other => panic!("{other:?}"),
+    };
+    let place = |offset| Place::Log { segment: 1, offset, length: 1 };
+    for order in [[0, 1], [1, 0]] {
+        let answers = [(answer("first", 5), place(0)), (answer("second", 6), place(1))];
+        let mut book = Book::new(Limits::default(), 0);
+        order.iter().for_each(|index| book.restore(&answers[*index].0, answers[*index].1.clone()));
+        assert_eq!(reply_of(&book), ("first".to_owned(), place(0)), "{order:?}");
+    }
+    let mut book = Book::new(Limits::default(), 0);
+    book.enter(&answer("first", 5), place(0));
+    // The clock was set back.
+    book.enter(&answer("second", 4), place(1));
+    assert_eq!(reply_of(&book), ("first".to_owned(), place(0)));
+    book.enter(&answer("first", 7), place(2));
+    assert_eq!(reply_of(&book), ("first".to_owned(), place(2)), "the same message, written anew");
+}

@@ -2,10 +2,12 @@
 
 use crate::support::{CONTENT, finish, key, start};
 use bytes::Bytes;
+use std::sync::Arc;
 use toolbus_journal::{
     CallKey, CandidateState, Dead, Decision, End, Finish, Joined, Journal, JournalOptions, Known, Replay, Sharer,
     Stage, Start, Task, Wait, decide,
 };
+use toolbus_store::sim_disk::SimDisk;
 
 fn of(caller: &str, id: &str) -> CallKey {
     CallKey { caller: caller.into(), id: id.into() }
@@ -108,4 +110,23 @@ async fn what_is_only_noted_counts_at_once() {
     journal.finish(finish(1), Wait::Noted).await.expect("noted");
     let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
     assert_eq!(journal.reply(&reply).expect("readable"), finish(1).reply);
+}
+
+#[tokio::test]
+async fn an_interrupted_call_answers_no_call_that_comes_long_after() {
+    const HOUR: u64 = 3600 * 1000;
+    let disk = SimDisk::default();
+    let open = |now: u64| {
+        Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), Arc::new(move || now)).expect("it opens")
+    };
+    let journal = open(0);
+    journal.start(begin("w#1", "a", 10), Wait::Synced).await.expect("written");
+    drop(journal);
+    let journal = open(HOUR / 2);
+    let state = |journal: &Journal, after| journal.candidate("w", &CONTENT, after).map(|candidate| candidate.state);
+    assert_eq!(state(&journal, HOUR / 2), Some(CandidateState::Interrupted), "it may have run until now");
+    assert_eq!(state(&journal, HOUR / 2 + 1), None);
+    drop(journal);
+    let journal = open(48 * HOUR);
+    assert_eq!(state(&journal, 47 * HOUR), None, "however often the host was started since");
 }

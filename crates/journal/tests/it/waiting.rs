@@ -112,6 +112,15 @@ async fn what_waits_has_a_limit_and_all_of_it_is_written() {
     assert_eq!(journal.calls().len(), 201);
 }
 
+#[tokio::test]
+async fn what_could_not_be_read_again_is_not_written() {
+    let journal = Journal::in_memory().expect("memory is there");
+    let reply = Bytes::from(vec![0; 128 << 20]);
+    let refused = journal.finish(Finish { reply, ..finish(1) }, Wait::Synced).await;
+    assert!(matches!(refused, Err(JournalError::TooLarge { .. })));
+    journal.start(start(2), Wait::Synced).await.expect("it goes on");
+}
+
 /// Not a test: prints what a call costs here, next to a bare sync of the same disk.
 #[tokio::test]
 #[ignore = "measures, and needs a quiet machine"]
@@ -153,4 +162,36 @@ async fn cost_of_a_call() {
     }
     let noted = noted.elapsed() / 2000;
     println!("write + sync {bare:?}; start + finish: alone {alone:?}, 64 callers {together:?} a call, noted {noted:?}");
+}
+
+#[tokio::test]
+async fn a_second_answer_is_refused_and_the_same_message_is_not() {
+    let journal = Journal::in_memory().expect("it opens");
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    journal.finish(finish(1), Wait::Synced).await.expect("written");
+    let other = Finish { reply_id: "other".into(), ..finish(1) };
+    let second = journal.finish(other, Wait::Synced).await;
+    assert!(matches!(&second, Err(error @ JournalError::Answered) if error.is_about_one_call()), "{second:?}");
+    journal
+        .finish(Finish { reply: Bytes::from_static(b"shorter"), ..finish(1) }, Wait::Synced)
+        .await
+        .expect("the same");
+    let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
+    assert_eq!(journal.reply(&reply).expect("readable"), "shorter");
+}
+
+#[tokio::test]
+async fn an_answer_that_could_not_be_read_again_is_refused_and_others_are_taken() {
+    let journal = Journal::in_memory().expect("it opens");
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    let large = |bytes: usize| Finish { reply: Bytes::from(vec![b'x'; bytes]), ..finish(1) };
+    for wait in [Wait::Synced, Wait::Noted] {
+        let refused = journal.finish(large(64 << 20), wait).await;
+        assert!(matches!(refused, Err(JournalError::TooLarge { .. })), "{refused:?}");
+    }
+    assert!(matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))), "it is not answered");
+    let fits = (64 << 20) - 1024;
+    journal.finish(large(fits), Wait::Synced).await.expect("written");
+    let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
+    assert_eq!(journal.reply(&reply).expect("readable").len(), fits);
 }

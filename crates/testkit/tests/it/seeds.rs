@@ -10,7 +10,7 @@ const SEEDS: u64 = 20_000;
 const RESTRICTED_SEEDS: u64 = 5_000;
 
 /// Of calls from end to end.
-const CALL_SEEDS: u64 = 5_000;
+const CALL_SEEDS: u64 = 3_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {

@@ -2,7 +2,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_desk::{ask, ask_all, hosts, meant};
+use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
@@ -72,6 +72,7 @@ pub async fn run(args: CallsArgs) -> Result<(), Failure> {
 async fn list(client: &MultiplexedClient, args: &CallsArgs) -> Result<(), Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
     let (calls, more) = all_calls(client, &hosts, args.all).await?;
+    tell_absent(&hosts, "of its calls only those are shown that wait for it");
     print_line(&if args.reach.json { as_json(&calls, more) } else { as_table(&calls, more, args.all) })
 }
 

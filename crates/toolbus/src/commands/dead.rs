@@ -3,7 +3,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_desk::{ask, ask_all, hosts, meant};
+use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
@@ -125,6 +125,7 @@ async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> R
 
 async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Kept>, Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
+    tell_absent(&hosts, "its dead letters can't be seen");
     let lists: Vec<(String, DeadList)> = ask_all(client, &hosts, &DeskRequest::DeadList).await?;
     let mut letters = Vec::new();
     for (host, list) in lists {

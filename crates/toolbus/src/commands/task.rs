@@ -125,6 +125,9 @@ impl Desk<'_> {
             }
             What::Cancel { id } => {
                 let name = self.meant(&id).await?;
+                if self.is_away(&name.host).await? {
+                    return Err(Failure::TaskHostAway { host: name.host });
+                }
                 let view = self.task(&name, DeskRequest::TaskCancel { id: name.id.clone() }, PATIENCE).await?;
                 self.say(&name, &view)?;
                 Ok(ExitCode::SUCCESS)
@@ -150,11 +153,18 @@ impl Desk<'_> {
     /// Until the task has ended.
     async fn ended(&self, name: &TaskName, timeout: Duration) -> Result<TaskView, Failure> {
         let end = Instant::now() + timeout;
+        if self.is_away(&name.host).await? {
+            if timeout < PATIENCE {
+                return Err(Failure::TaskHostAway { host: name.host.clone() });
+            }
+            eprintln!("{} is away; waiting until it is back, Ctrl-C gives up", one_line(&name.host));
+        }
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let slice = left.min(SLICE);
             let request = DeskRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
-            let view = self.task(name, request, slice + PATIENCE).await?;
+            // What is asked of a host that is away waits for it too.
+            let view = self.task(name, request, left + PATIENCE).await?;
             if view.status.has_ended() {
                 return Ok(view);
             }
@@ -187,15 +197,18 @@ impl Desk<'_> {
     /// The task of that name, or the only one whose id begins so.
     async fn meant(&self, id: &str) -> Result<TaskName, Failure> {
         if let Some(name) = TaskName::parse(id) {
-            let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
-            let away = hosts.iter().any(|host| *host.id == *name.host && !host.online);
-            return if away { Err(Failure::TaskHostAway { host: name.host }) } else { Ok(name) };
+            return Ok(name);
         }
         let mut meant = self.tasks().await?.into_iter().filter(|task| task.name.id.starts_with(id));
         match (meant.next(), meant.next()) {
             (Some(task), None) => Ok(task.name),
             _ => Err(Failure::NoTask { id: id.to_owned() }),
         }
+    }
+
+    async fn is_away(&self, host: &str) -> Result<bool, Failure> {
+        let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
+        Ok(hosts.iter().any(|entry| *entry.id == *host && !entry.online))
     }
 
     /// Of all hosts that are there. One that can't be asked hides no other.

@@ -24,7 +24,9 @@ const KEYS: [&str; 11] = [
     "journal",
 ];
 const JOURNAL_KEYS: [&str; 2] = ["keep", "max_size"];
-const TIME: &str = "a time such as \"30s\", \"5m\" or \"24h\"";
+const KEEP: &str = "a time of at least \"1h\", such as \"24h\", and longer than any call may take";
+/// A call that is forgotten while its caller may still ask for it would run a second time.
+const SHORTEST_KEEP: Duration = Duration::from_secs(3600);
 const GRACE: &str = "a time such as \"30s\" or \"2m\", or \"off\"";
 const SIZE: &str = "a size of at least 16MiB, such as \"256MiB\" or \"1GiB\"";
 /// Less would be a few large answers.
@@ -133,7 +135,12 @@ impl Reader<'_> {
         let mut journal = JournalSettings::default();
         for (key, value) in table {
             match &**key.get_ref() {
-                "keep" => journal.keep = self.time("journal.keep", value, TIME)?,
+                "keep" => {
+                    let keep = self.time("journal.keep", value, KEEP)?;
+                    journal.keep = Some(keep)
+                        .filter(|keep| *keep >= SHORTEST_KEEP)
+                        .ok_or_else(|| self.wrong("journal.keep", value, KEEP))?;
+                }
                 "max_size" => {
                     let size = value.get_ref().as_str().and_then(parse_size).filter(|size| *size >= SMALLEST_JOURNAL);
                     journal.max_size = size.ok_or_else(|| self.wrong("journal.max_size", value, SIZE))?;
@@ -232,7 +239,13 @@ mod tests {
         check("[journal]\nkep = '1h'", "line 2, column 1: unknown key \"kep\" / did you mean keep?");
         check(
             "[journal]\nkeep = 5",
-            "line 2, column 8: journal.keep has to be a time such as \"30s\", \"5m\" or \"24h\" / correct the value",
+            "line 2, column 8: journal.keep has to be a time of at least \"1h\", such as \"24h\", and longer than any call may \
+             take / correct the value",
+        );
+        check(
+            "[journal]\nkeep = '59m'",
+            "line 2, column 8: journal.keep has to be a time of at least \"1h\", such as \"24h\", and longer than any call may \
+             take / correct the value",
         );
         check(
             "[journal]\nmax_size = '1KiB'",

@@ -45,9 +45,11 @@ async fn waiting(front: &Front, name: &TaskName) -> Option<TaskView> {
     if let Some(view) = front.worker.left_task(name) {
         return Some(view);
     }
-    let ahead = front.worker.bus.ahead(&name.host, &name.id).await?;
-    let message = format!("queued: host {} is away since {}, position {}", name.host, when(since), ahead + 1);
-    Some(TaskView { message: Some(message), ..unseen(&name.id) })
+    let age_ms = front.worker.bus.waits_since(&name.host, &name.id).await?;
+    let message = format!("queued: host {} is away since {}", name.host, when(since));
+    let unseen = unseen(&name.id);
+    let began = unseen.created_ms.saturating_sub(age_ms);
+    Some(TaskView { message: Some(message), created_ms: began, updated_ms: began, ..unseen })
 }
 
 /// What can be said of a task that only the broker has.

@@ -257,6 +257,11 @@ impl Bus for FakeBus {
         Box::pin(async move { place.map(|place| place as u64) })
     }
 
+    fn waits_since<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
+        let ahead = self.ahead(host, call);
+        Box::pin(async { ahead.await.map(|_| 1000) })
+    }
+
     fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         let ahead = self.ahead(host, call);
         Box::pin(async { ahead.await.is_some() })

@@ -1,0 +1,44 @@
+//! What a host learns of callers while its broker is away.
+
+use crate::support::within;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use toolbus_broker::{BrokerCore, BrokerResult, BrokerServer, ServerOptions, SharedToken};
+use toolbus_client::{AgentRef, BrokerClient, ClientOptions};
+use toolbus_host::Callers;
+
+const TOKEN: &str = "a token for tests";
+
+type Serving = (Arc<BrokerServer>, JoinHandle<BrokerResult<()>>, SocketAddr);
+
+async fn serve(folder: &Path, address: SocketAddr) -> Serving {
+    let listener = TcpListener::bind(address).await.expect("the port");
+    let address = listener.local_addr().expect("an address");
+    let core = BrokerCore::new(folder).expect("the folder opens");
+    let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), ServerOptions::default());
+    (Arc::clone(&server), tokio::spawn(server.serve(listener)), address)
+}
+
+#[tokio::test]
+async fn a_host_whose_broker_is_away_waits_for_it_instead_of_guessing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (server, serving, address) = serve(folder.path(), ([127, 0, 0, 1], 0).into()).await;
+    let options = ClientOptions { reconnect: true, ..ClientOptions::default() };
+    let url = format!("ws://{address}/bus");
+    let host = BrokerClient::connect_with(&url, AgentRef::new("host"), TOKEN, options).await.expect("a connection");
+    server.stop();
+    within("the broker to stop", serving).await.expect("no panic").expect("an orderly stop");
+    within("the host to notice", async {
+        while host.look(toolbus_client::Look::default()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+
+    let asking = tokio::spawn(async move { (host.connected("w#1").await, host.waits("w#1", "reply").await) });
+    let (_server, _serving, _) = serve(folder.path(), address).await;
+    assert_eq!(within("the answers", asking).await.expect("no panic"), (Some(false), Some(false)));
+}
