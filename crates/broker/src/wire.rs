@@ -207,6 +207,7 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::IdConflict { .. } => ErrorCode::IdConflict,
         Refusal::Expired { .. } => ErrorCode::Expired,
         Refusal::Cancelled { .. } => ErrorCode::Cancelled,
+        Refusal::TooOften { .. } => ErrorCode::PoisonCall,
         Refusal::UnknownMessage { .. } => ErrorCode::UnknownMessage,
         Refusal::Displaced { .. } => ErrorCode::Displaced,
         Refusal::DiskFull => ErrorCode::DiskFull,

@@ -1,5 +1,6 @@
 //! What a client can ask the broker about this moment: everything at once, or single peers, messages and mailboxes.
 
+use crate::asked::Question;
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
 use tokio::sync::oneshot;
@@ -10,6 +11,7 @@ impl BrokerClient {
     pub async fn status(&self) -> BrokerResult<Status> {
         self.check_answers("tell its status")?;
         let request_id = MsgId::new().into_inner();
+        let _question = Question { shared: &self.shared, id: request_id.clone() };
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
             if session.is_connected() {
@@ -30,6 +32,7 @@ impl BrokerClient {
             return Err(BrokerError::Rejected { code: None, reason, id: None });
         }
         let request_id = MsgId::new().into_inner();
+        let _question = Question { shared: &self.shared, id: request_id.clone() };
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
             if session.is_connected() {
@@ -38,6 +41,12 @@ impl BrokerClient {
             }
         });
         self.await_answer(answer).await?
+    }
+
+    /// Whether the broker would not take that reply of ours, because it knows of no such request. It has forgotten it in a
+    /// crash, or the request expired.
+    pub fn reply_was_refused(&self, to: &str, reply_id: &str) -> bool {
+        self.shared.lock().unplaced.has(to, reply_id)
     }
 
     /// A broker that does not know a question would leave it unanswered.

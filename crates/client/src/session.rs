@@ -5,6 +5,8 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsView;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, give_up};
 use crate::pending::{CallEvents, PendingRequest};
+use crate::postponed::Postponed;
+use crate::signals::push_bounded;
 use crate::terms::Terms;
 use crate::unplaced::UnplacedReplies;
 use bytestring::ByteString;
@@ -18,8 +20,6 @@ use toolbus_protocol::{
     Refusal,
 };
 
-/// Cancels and live events that nobody took; older ones give way to newer ones.
-const MAX_SIGNALS: usize = 1024;
 /// So many acknowledgements go out without waiting for a frame to ride on.
 const ACKS_PER_FRAME: usize = 128;
 
@@ -69,7 +69,8 @@ pub struct Session {
     pub wants_mailbox: bool,
     /// Another connection has the mailbox now. When this one ends too, so does the client.
     pub displaced: Option<BrokerError>,
-    unplaced: UnplacedReplies,
+    pub unplaced: UnplacedReplies,
+    pub postponed: Postponed,
     /// Replies to requests that nobody waits for any more are settled by themselves.
     pub multiplexed: bool,
     pub closed: Option<BrokerError>,
@@ -99,6 +100,7 @@ impl Session {
             wants_mailbox: false,
             displaced: None,
             unplaced: UnplacedReplies::default(),
+            postponed: Postponed::default(),
             multiplexed: false,
             closed: None,
             broker_identity: None,
@@ -382,7 +384,7 @@ impl Session {
             if code == Some(ErrorCode::NotYourRequest) {
                 self.unplaced.keep(&delivery);
             }
-            give_up(delivery, error);
+            self.postponed.keep(delivery, code).into_iter().for_each(|delivery| give_up(delivery, error.clone()));
         }
     }
 
@@ -410,11 +412,4 @@ impl Session {
             asked.send(outcome).ok();
         }
     }
-}
-
-fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
-    if queue.len() >= MAX_SIGNALS {
-        queue.pop_front();
-    }
-    queue.push_back(item);
 }

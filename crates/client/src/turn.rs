@@ -36,6 +36,8 @@ pub struct Turns<'a> {
     blocked: bool,
     /// Runs while acknowledgements wait.
     ride: Option<Pin<Box<Sleep>>>,
+    /// Runs while replies wait for the broker to have room.
+    retry: Option<Pin<Box<Sleep>>>,
     ticks: Interval,
     silent_ticks: u32,
 }
@@ -56,6 +58,7 @@ impl<'a> Turns<'a> {
             packed: Bytes::new(),
             blocked: false,
             ride: None,
+            retry: None,
             ticks,
             silent_ticks: 0,
         }
@@ -85,6 +88,7 @@ impl<'a> Turns<'a> {
             }
             if budget == before || budget == 0 {
                 self.shared.end_turn();
+                self.send_postponed(cx);
                 if let Err(error) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(error);
                 }
@@ -186,6 +190,15 @@ impl<'a> Turns<'a> {
             self.ride = None;
         }
         over
+    }
+
+    fn send_postponed(&mut self, cx: &mut Context<'_>) {
+        let Some(due) = self.shared.lock().postponed.due() else { return };
+        let retry = self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if retry.as_mut().poll(cx).is_ready() {
+            self.retry = None;
+            self.shared.lock().send_postponed();
+        }
     }
 
     fn encode(&mut self, with_riders: bool) -> Result<(), BrokerError> {

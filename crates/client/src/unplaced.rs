@@ -64,6 +64,11 @@ impl UnplacedReplies {
         Some(OutstandingDelivery { to, envelope, deadline, settles: Some(settles()), receipt: None, _slot: None })
     }
 
+    /// Whether that reply is one of them: nobody has got it from this broker.
+    pub fn has(&self, to: &str, reply_id: &str) -> bool {
+        self.replies.iter().any(|reply| &*reply.to == to && &*reply.envelope.id == reply_id)
+    }
+
     fn drop_oldest(&mut self) {
         if let Some(oldest) = self.replies.pop_front() {
             self.bytes -= oldest.envelope.sealed().len();
@@ -98,6 +103,7 @@ mod tests {
     fn a_reply_goes_once_to_whoever_asks_again() {
         let mut replies = UnplacedReplies::default();
         replies.keep(&delivery("q", 1));
+        assert!(replies.has("asker", "to q") && !replies.has("asker", "to p") && !replies.has("somebody else", "to q"));
         assert!(!placed(&mut replies, "q", "somebody else"));
         assert!(!placed(&mut replies, "p", "asker"));
         assert!(placed(&mut replies, "q", "asker"));

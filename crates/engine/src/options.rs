@@ -21,6 +21,8 @@ pub struct EngineOptions {
     pub unsettled_bytes: u64,
     /// How often a message is pushed before it goes to the dead letters.
     pub max_attempts: u32,
+    /// The same for hosts: a call is theirs until it has ended, and its link may be lost often meanwhile.
+    pub host_max_attempts: u32,
     /// How long a record waits for its acknowledgement before it is written, when its recipient is live.
     pub linger: Millis,
     /// How long acknowledgements and settled ids, which nobody waits for, may stay unwritten.
@@ -50,6 +52,12 @@ impl EngineOptions {
     }
 }
 
+impl EngineOptions {
+    pub fn attempts(&self, host: bool) -> u32 {
+        if host { self.host_max_attempts } else { self.max_attempts }
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -64,6 +72,7 @@ impl Default for EngineOptions {
             mailboxes: 100_000,
             unsettled_bytes: 64 << 20,
             max_attempts: 32,
+            host_max_attempts: 1000,
             linger: 5,
             lazy: 100,
             history_ids: 100_000,

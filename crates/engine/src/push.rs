@@ -150,10 +150,14 @@ impl Engine {
         }
         let mailbox = &self.boxes[index];
         let attempt = mailbox.attempts.get(&message.seq).copied().unwrap_or_default() + 1;
-        if attempt > self.options.max_attempts
+        let to_host = mailbox.subscriber.and_then(|conn| self.conns.get(&conn)).is_some_and(|peer| peer.host);
+        if attempt > self.options.attempts(to_host)
             && !mailbox.name.ends_with(DEAD_LETTER_SUFFIX)
             && self.dead_letter(now, index, message, effects)
         {
+            if to_host {
+                self.tell_of_death(message, effects);
+            }
             return;
         }
         let mailbox = &mut self.boxes[index];
@@ -169,6 +173,13 @@ impl Engine {
         mailbox.lease(message.seq, lease);
         let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));
         effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
+    }
+
+    /// Whoever called a host waits for an answer, and none will come.
+    fn tell_of_death(&self, message: &Message, effects: &mut Effects) {
+        let (id, mailbox) = (message.id.clone(), ByteString::from(&*message.mailbox));
+        let refusal = Refusal::TooOften { id: id.clone(), mailbox };
+        self.to_subscriber(&message.from.name, Outgoing::Refused { refusal, id: Some(id) }, effects);
     }
 
     fn strike_damaged(&mut self, now: Millis, index: usize, seq: Seq) {

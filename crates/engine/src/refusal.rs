@@ -14,6 +14,8 @@ pub enum Refusal {
     Expired { id: ByteString, mailbox: ByteString },
     #[error("message '{id}' to '{mailbox}' was taken back by its sender")]
     Cancelled { id: ByteString, mailbox: ByteString },
+    #[error("message '{id}' was pushed to '{mailbox}' too often; it went to the dead letters")]
+    TooOften { id: ByteString, mailbox: ByteString },
     #[error("no message '{id}' in your mailbox")]
     UnknownMessage { id: ByteString },
     #[error("another connection subscribed to mailbox '{mailbox}'")]

@@ -60,7 +60,7 @@ impl Host {
         let journal = record.journal();
         let known = journal.look_up(&record.key, &record.content);
         let was_safe = matches!(&known, Ok(Known::Interrupted(start)) if start.safe);
-        let replay = self.replay_of_call(server, &record.tool, was_safe);
+        let replay = self.replay_of_call(server, record.named_tool(), was_safe);
         // Where entries are lost, what comes again may have been begun.
         let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
         let is_new = matches!(known, Ok(Known::New));
@@ -70,9 +70,10 @@ impl Host {
         decide(known, replay, MAX_ATTEMPTS)
     }
 
-    /// Of a tool under the name that workers see.
-    pub fn replay_of_call(&self, server: &Server, visible: &str, was_safe: bool) -> Replay {
-        self.replay_of(server, own_name(server.config.prefix.as_deref(), visible), was_safe)
+    /// Of a tool under the name that workers see; of a method that names none, nobody knows what it does.
+    pub fn replay_of_call(&self, server: &Server, visible: Option<&str>, was_safe: bool) -> Replay {
+        let own = visible.and_then(|visible| own_name(server.config.prefix.as_deref(), visible));
+        self.replay_of(server, own, was_safe)
     }
 
     /// Answers a request that does not run.
@@ -93,14 +94,12 @@ impl Host {
         let answered = match decision {
             Decision::Reply { reply_id, reply, .. } => match record.journal().reply(&reply) {
                 Ok(body) => {
-                    self.outbox.repeat(&caller.request, &reply_id, body).await;
-                    self.running.finish(caller.id());
+                    self.outbox.repeat(&caller.request, &reply_id, body, form).await;
+                    self.running.finish(&caller);
                     "repeated".to_owned()
                 }
                 Err(error) => {
-                    let message =
-                        format!("the call of {:?} was answered, but the answer can't be read: {error}", record.tool);
-                    let error = failure::bus(ErrorCode::OutcomeUnknown, message);
+                    let error = failure::unreadable_answer(&record.tool, &error.to_string());
                     self.refuse_known(&caller, None, form, End::Unknown, &error).await
                 }
             },
@@ -117,8 +116,10 @@ impl Host {
                 let error = failure::bus(ErrorCode::IdConflict, message);
                 self.refuse_known(&caller, None, form, End::Failed, &error).await
             }
+            // It was waited for; it was answered and forgotten in between, or is about to be.
             Decision::AlreadyRunning | Decision::Run { .. } => {
-                unreachable!("it was waited for, and what runs is not settled")
+                let error = failure::outcome_unknown(&record.start(1, Replay::Never));
+                self.refuse_known(&caller, Some(&record), form, End::Unknown, &error).await
             }
         };
         self.write_down(&caller, &rpc, answered).await;
@@ -180,14 +181,14 @@ impl Host {
     }
 
     /// A request that was here before. Its reply is on its way, and goes out again from the journal in case it was lost.
-    pub fn repeat(self: &Arc<Self>, request: Arc<InboxMessage>, server: Arc<Server>, rpc: Rpc) {
+    pub fn repeat(self: &Arc<Self>, request: Arc<InboxMessage>, server: Arc<Server>, rpc: Rpc, form: Form) {
         let Some(journal) = self.options.journal.as_ref().filter(|_| is_journaled(&rpc.method)) else { return };
         let caller = Caller::new(request);
         let record = Record::new(Arc::clone(journal), &caller, &rpc);
         let decision = self.decide_about(&record, &caller, &server);
         if matches!(decision, Decision::Reply { .. } | Decision::OtherContent { .. }) {
             let known = (Box::new(record), decision);
-            self.tasks.spawn(Arc::clone(self).settle(caller, server, rpc, Form::Mcp, known));
+            self.tasks.spawn(Arc::clone(self).settle(caller, server, rpc, form, known));
         }
     }
 }

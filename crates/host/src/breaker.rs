@@ -19,8 +19,8 @@ enum State {
     Closed,
     /// No calls until then.
     Open(Instant),
-    /// One call is on its way; the others wait for what becomes of it.
-    Probing,
+    /// One call is on its way since then; the others wait for what becomes of it, but not for ever: it may be a long one.
+    Probing(Instant),
 }
 
 /// What becomes of a call that wants to reach the server.
@@ -60,16 +60,22 @@ impl Breaker {
     pub fn enter(&mut self, now: Instant) -> Entry {
         match self.state {
             State::Closed => Entry::Free,
-            State::Open(until) if until <= now => {
-                self.state = State::Probing;
-                Entry::Probe
-            }
-            State::Open(until) => Entry::Refused(until - now),
-            State::Probing => Entry::Refused(self.settings.pause),
+            State::Open(until) => self.probe_after(until, now),
+            State::Probing(since) => self.probe_after(since + self.settings.pause, now),
         }
     }
 
+    fn probe_after(&mut self, until: Instant, now: Instant) -> Entry {
+        if now < until {
+            return Entry::Refused(until - now);
+        }
+        self.state = State::Probing(now);
+        Entry::Probe
+    }
+
     pub fn end(&mut self, entry: Entry, health: Health, now: Instant) -> Change {
+        // Another probe has shown it already.
+        let entry = if entry == Entry::Probe && self.state == State::Closed { Entry::Free } else { entry };
         match (entry, health) {
             (Entry::Refused(_), _) => Change::None,
             (Entry::Probe, Health::Answered) => self.close(),
@@ -172,6 +178,20 @@ mod tests {
         assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
         breaker.end(Entry::Probe, Health::Unclear, now + seconds(31));
         assert_eq!(breaker.enter(now + seconds(31)), Entry::Probe);
+    }
+
+    #[test]
+    fn a_long_probe_does_not_keep_a_healthy_server_from_its_calls() {
+        let now = Instant::now();
+        let mut breaker = tripped(now);
+        assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
+        assert_eq!(breaker.enter(now + seconds(50)), Entry::Refused(seconds(10)));
+        assert_eq!(breaker.enter(now + seconds(60)), Entry::Probe);
+        assert_eq!(breaker.end(Entry::Probe, Health::Answered, now + seconds(61)), Change::Recovered);
+        // The long one changes no more than any call.
+        assert_eq!(breaker.end(Entry::Probe, Health::Failed, now + seconds(500)), Change::None);
+        assert_eq!(breaker.end(Entry::Probe, Health::Answered, now + seconds(500)), Change::None);
+        assert_eq!(breaker.enter(now + seconds(500)), Entry::Free);
     }
 
     #[test]

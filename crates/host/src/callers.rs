@@ -31,7 +31,9 @@ impl Callers for BrokerClient {
     async fn waits(&self, mailbox: &str, reply_id: &str) -> Option<bool> {
         let letters = vec![Letter { to: mailbox.into(), id: reply_id.into() }];
         let looked = look(self, Look { letters, ..Look::default() }).await?;
-        looked.letters.first().map(Option::is_some)
+        // One that the broker did not take has reached nobody.
+        let waits = looked.letters.first()?.is_some();
+        Some(waits || self.reply_was_refused(mailbox, reply_id))
     }
 }
 

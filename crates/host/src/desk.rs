@@ -89,7 +89,7 @@ impl Host {
 
     async fn cancel_call(&self, viewer: Viewer<'_>, id: &str) -> Result<CallRow, RpcError> {
         let unknown = || failure::bus(ErrorCode::UnknownCall, format!("no call {id:?} is here"));
-        let running = self.running.get(&MsgId::from(id)).filter(|caller| viewer.sees(caller.agent()));
+        let running = self.running.get(&MsgId::from(id), |caller| viewer.sees(caller.agent()));
         let Some(caller) = running else {
             let call = self.written_call(viewer, id).ok_or_else(unknown)?;
             let ended = || failure::bus(ErrorCode::CallEnded, format!("call {id} has ended: {}", word(call.state)));

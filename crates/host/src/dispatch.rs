@@ -6,7 +6,7 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
-use crate::journaled::{check_names, check_session};
+use crate::journaled::{check_names, check_session, is_journaled};
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -88,14 +88,21 @@ impl Host {
                 return self.outbox.reply_text(&message, &reply).await;
             }
         };
-        match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
+        let most = self.options.limits.max_calls;
+        let begun = match operation {
+            original::Operation::Manifest => self.running.begin_again(Arc::clone(&message), most),
+            original::Operation::Call { .. } => self.running.begin(Arc::clone(&message), most),
+        };
+        match begun {
             Ok(caller) => {
                 self.expire(&caller);
                 drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation)));
             }
-            Err(Refused::Running | Refused::Finished) => {}
+            Err(Refused::Running) => {}
+            Err(Refused::Finished) => drop(self.tasks.spawn(original::repeat(Arc::clone(self), message, operation))),
             Err(Refused::TooMany) => {
                 let reply = original::error(ErrorCode::TooManyCalls.meaning());
+                self.running.answered(&message);
                 self.outbox.reply_text(&message, &reply).await;
             }
         }
@@ -109,17 +116,23 @@ impl Host {
             return self.begin_task(message, rpc).await;
         }
         let server = self.server(&rpc.server).map(Arc::clone);
-        let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
+        let most = self.options.limits.max_calls;
+        // The answer to a read that comes again was lost, and another is as good.
+        let begun = match is_journaled(&rpc.method) {
+            true => self.running.begin(Arc::clone(&message), most),
+            false => self.running.begin_again(Arc::clone(&message), most),
+        };
+        let caller = match begun {
             Ok(caller) => caller,
             Err(Refused::Running) => return,
             Err(Refused::Finished) => {
                 if let Some(server) = server {
-                    self.repeat(message, server, rpc);
+                    self.repeat(message, server, rpc, Form::Mcp);
                 }
                 return;
             }
             Err(Refused::TooMany) => {
-                let most = self.options.limits.max_calls;
+                self.running.answered(&message);
                 let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
@@ -185,7 +198,7 @@ impl Host {
     fn cancel_by_notice(&self, message: &InboxMessage, notify: &Notify) {
         let Ok(params) = Members::of(notify.params.as_deref()) else { return };
         if let Some(id) = params.text("requestId") {
-            self.running.cancel(&MsgId::from(id), Some(&message.from.session_id), params.text("reason"));
+            self.running.cancel(&MsgId::from(id), &message.from.session_id, params.text("reason"));
         }
     }
 

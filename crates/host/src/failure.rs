@@ -5,7 +5,7 @@ use crate::journaled::written_time;
 use serde_json::json;
 use std::time::Duration;
 use toolbus_journal::{JournalError, Start};
-use toolbus_mcp::{RpcError, codes};
+use toolbus_mcp::{Members, Outcome, RpcError, codes};
 use toolbus_policy::Item;
 use toolbus_protocol::ErrorCode;
 
@@ -57,6 +57,21 @@ pub fn outcome_unknown(start: &Start) -> RpcError {
         "the host ended while tool {tool:?} of server {server:?} ran (begun {began}); whether it had its effect is not known"
     );
     unknown(start, message)
+}
+
+/// Whether the server ended before it could answer, or could not be reached.
+pub fn is_of_server(outcome: &Outcome) -> bool {
+    let Outcome::Error(error) = outcome else { return false };
+    let error = Members::of(Some(error)).unwrap_or_default();
+    let code = Members::of(error.get("data")).ok().and_then(|data| data.text("code"));
+    let by_its_end = [ErrorCode::ServerDied, ErrorCode::ServerDown, ErrorCode::ServerTripped];
+    code.is_some_and(|code| by_its_end.iter().any(|known| known.code() == code))
+}
+
+/// It is known that there was an answer, and no more.
+pub fn unreadable_answer(tool: &str, why: &str) -> RpcError {
+    let message = format!("the call of {tool:?} was answered, but the answer can't be read: {why}");
+    bus(ErrorCode::OutcomeUnknown, message)
 }
 
 /// To one that was joined to a call which somebody else called off.

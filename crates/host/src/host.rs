@@ -87,6 +87,8 @@ pub struct HostLimits {
     pub max_tasks_per_agent: usize,
     /// How long a call goes on whose caller is not connected any more; none means until its deadline.
     pub caller_grace: Option<Duration>,
+    /// How long a caller is looked for before its call answers that of another: links break for a moment, and come back.
+    pub caller_absence: Duration,
 }
 
 impl Default for HostLimits {
@@ -113,6 +115,7 @@ impl Default for HostLimits {
             max_tasks: 4096,
             max_tasks_per_agent: 256,
             caller_grace: Some(Duration::from_secs(120)),
+            caller_absence: Duration::from_secs(2),
         }
     }
 }
@@ -229,6 +232,6 @@ impl Host {
     /// The end of a request that is not journaled.
     pub async fn reply(&self, caller: &Caller, reply: &HostReply) {
         self.outbox.reply(&caller.request, reply).await;
-        self.running.finish(caller.id());
+        self.running.finish(caller);
     }
 }

@@ -7,11 +7,18 @@ use crate::callers::Callers;
 use crate::calls::{Job, Stop};
 use crate::failure;
 use crate::journaled::{now, written_time};
+use crate::session::Session;
 use crate::translate::is_input_required;
 use serde_json::json;
-use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Replay, Sharer, Start};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Place, Replay, Sharer, Start};
 use toolbus_mcp::{HostReply, Outcome, meta, raw};
 use toolbus_upstream::Join;
+
+/// How often, and how far apart, a reply is looked for that was sent just now.
+const REPLY_LOOKS: usize = 10;
+const NEXT_LOOK: Duration = Duration::from_millis(200);
 
 /// An earlier call of the same agent that asks for the same.
 enum Earlier {
@@ -21,19 +28,35 @@ enum Earlier {
     Ended(Candidate),
 }
 
+/// What a call is to do about an earlier one.
+enum Joining {
+    /// Have the answer of that call.
+    Answer(CallKey, Option<Start>, Outcome),
+    /// Look again: that one came to nothing, and there may be another before it.
+    Again,
+    Run,
+}
+
 impl Job {
     /// The answer of an earlier call, if this one is to be answered with it. Otherwise it runs.
     pub(super) async fn join_earlier(&mut self) -> Result<Option<Outcome>, Stop> {
-        let Some(earlier) = self.earlier() else { return Ok(None) };
-        let outcome = match &earlier {
-            Earlier::Here(other) => self.join_running(other).await?,
-            Earlier::Ended(candidate) => self.join_ended(candidate).await,
-        };
-        let Some((to, start, outcome)) = outcome else { return Ok(None) };
-        tracing::info!(id = %self.caller.id(), earlier = &*to.id, "a call is answered with an earlier one's answer");
-        let marked = marked(outcome, &to, start.as_ref());
-        self.write_joined(to).await?;
-        Ok(Some(marked))
+        // Each round is about an earlier call than the one before.
+        loop {
+            let Some(earlier) = self.earlier() else { return Ok(None) };
+            let joining = match &earlier {
+                Earlier::Here(other) => self.join_running(other).await?,
+                Earlier::Ended(candidate) => self.join_ended(candidate).await?,
+            };
+            let (to, start, outcome) = match joining {
+                Joining::Answer(to, start, outcome) => (to, start, outcome),
+                Joining::Again => continue,
+                Joining::Run => return Ok(None),
+            };
+            tracing::info!(id = %self.caller.id(), earlier = &*to.id, "a call is answered with an earlier one's answer");
+            let marked = marked(outcome, &to, start.as_ref());
+            self.write_joined(to).await?;
+            return Ok(Some(marked));
+        }
     }
 
     fn earlier(&self) -> Option<Earlier> {
@@ -67,94 +90,180 @@ impl Job {
         }
     }
 
-    async fn join_ended(&self, candidate: &Candidate) -> Option<(CallKey, Option<Start>, Outcome)> {
-        let Candidate { key, start, state, sharers } = candidate;
-        if !self.is_abandoned(&key.caller).await {
-            return None;
+    async fn join_ended(&mut self, candidate: &Candidate) -> Result<Joining, Stop> {
+        let Candidate { key, start, state, .. } = candidate;
+        // What was collected is known at once, so that nothing else is held up.
+        if !self.nobody_has(candidate).await {
+            return Ok(Joining::Run);
         }
-        for Sharer { key, reply_id } in sharers {
-            // Whoever shares the answer may be there, or have it already.
-            let waits = match reply_id {
-                Some(reply_id) => self.callers().waits(&key.caller, reply_id).await == Some(true),
-                None => true,
-            };
-            if !waits || !self.is_abandoned(&key.caller).await {
-                return None;
+        if self.join_setting() == Join::Gone {
+            let session = self.leave_row();
+            let waited = self.wait_for_return().await;
+            self.rejoin_row(session);
+            waited?;
+            if !self.nobody_has(candidate).await {
+                return Ok(Joining::Run);
             }
         }
-        let started = start.as_deref().cloned();
-        let outcome = match state {
-            CandidateState::Running => return None,
-            CandidateState::Interrupted => failure::outcome_unknown(start.as_deref()?).into(),
-            CandidateState::Answered { end: End::Cancelled, .. } => return None,
-            CandidateState::Answered { reply_id, reply, .. } => {
-                if self.callers().waits(&key.caller, reply_id).await != Some(true) {
-                    return None;
-                }
-                let body = self.record.as_ref()?.journal().reply(reply).ok()?;
-                outcome_in(&body)?
-            }
+        let outcome = match (state, start) {
+            (CandidateState::Interrupted, Some(start)) => Some(failure::outcome_unknown(start).into()),
+            (CandidateState::Answered { end, reply, .. }, _) if *end != End::Cancelled => self.stored(reply),
+            _ => None,
         };
-        Some((key.clone(), started, outcome))
+        let start = start.as_deref().cloned();
+        Ok(outcome.map_or(Joining::Run, |outcome| Joining::Answer(key.clone(), start, outcome)))
     }
 
-    async fn join_running(&mut self, other: &Caller) -> Result<Option<(CallKey, Option<Start>, Outcome)>, Stop> {
+    /// Whether the answer still waits for everybody whose it is, and nobody of them is there.
+    async fn nobody_has(&self, candidate: &Candidate) -> bool {
+        let Candidate { key, state, sharers, .. } = candidate;
+        let own = match state {
+            CandidateState::Running => return false,
+            CandidateState::Interrupted => None,
+            CandidateState::Answered { reply_id, .. } => Some(reply_id),
+        };
+        let shared = sharers.iter().map(|Sharer { key, reply_id }| (key, reply_id.as_ref()));
+        for (key, reply_id) in std::iter::once((key, own)).chain(shared) {
+            if !self.is_abandoned(&key.caller).await {
+                return false;
+            }
+            if let Some(reply_id) = reply_id
+                && self.callers().waits(&key.caller, reply_id).await != Some(true)
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn join_running(&mut self, other: &Caller) -> Result<Joining, Stop> {
         if other.cancel.is_fired() || !self.is_abandoned(other.mailbox()).await {
-            return Ok(None);
+            return Ok(Joining::Run);
         }
-        // Whoever is joined to a joined call waits for the one that runs.
-        let other = &other.progress.joined_to().unwrap_or_else(|| other.clone());
-        self.wait_for_end_of(other).await?;
-        let Some(record) = &self.record else { return Ok(None) };
-        let key = CallKey { caller: other.mailbox().into(), id: other.id().as_str().into() };
-        let known = record.journal().look_up(&key, &record.content);
-        let (start, outcome) = match known {
-            Ok(Known::Answered { start: Some(start), end: End::Cancelled, .. }) => {
-                (start.clone(), Some(failure::called_off_elsewhere(&start).into()))
-            }
-            Ok(Known::Answered { start: Some(start), reply, .. }) => {
-                let body = record.journal().reply(&reply).ok();
-                (start, body.and_then(|body| outcome_in(&body)))
-            }
-            // It was refused or called off before it began, so nothing has happened yet.
-            _ => return Ok(None),
-        };
-        Ok(outcome.map(|outcome| (key, Some((*start).clone()), outcome)))
+        let chain = chain_of(other);
+        // Others of the session must not wait for a call that is not theirs.
+        let session = self.leave_row();
+        let ended = self.wait_for_end_of(&chain).await;
+        self.rejoin_row(session);
+        if ended? { Ok(self.answer_of(&chain).await) } else { Ok(Joining::Run) }
     }
 
-    /// Returns when the other call has ended. Meanwhile its progress comes here too, and it lasts as long as either waits.
-    async fn wait_for_end_of(&mut self, other: &Caller) -> Result<(), Stop> {
+    /// The answer of a call that was here and has ended, if nobody else has it.
+    async fn answer_of(&self, chain: &[Caller]) -> Joining {
+        let Some(record) = &self.record else { return Joining::Run };
+        let mut answer = None;
+        for member in chain {
+            let key = CallKey { caller: member.mailbox().into(), id: member.id().as_str().into() };
+            let known = record.journal().look_up(&key, &record.content);
+            let Ok(Known::Answered { start: Some(start), end, reply_id, reply }) = known else {
+                // It was refused or called off before it began, so nothing has happened yet.
+                if answer.is_none() {
+                    return Joining::Again;
+                }
+                continue;
+            };
+            let (_, first, ..) = answer.get_or_insert_with(|| (key.clone(), Arc::clone(&start), end, reply));
+            // Whoever was before it in the row may have had another run.
+            if first.key == start.key && !self.is_nobodys(&key, end, &reply_id).await {
+                return Joining::Run;
+            }
+        }
+        let Some((key, start, end, reply)) = answer else { return Joining::Again };
+        let outcome = match end {
+            End::Cancelled => Some(failure::called_off_elsewhere(&start).into()),
+            _ => self.stored(&reply),
+        };
+        outcome.map_or(Joining::Run, |outcome| Joining::Answer(key, Some((*start).clone()), outcome))
+    }
+
+    /// Whether its caller has stayed away, and has not been there to collect the answer either.
+    async fn is_nobodys(&self, key: &CallKey, end: End, reply_id: &str) -> bool {
+        if self.join_setting() == Join::Always {
+            return true;
+        }
+        if !self.is_abandoned(&key.caller).await {
+            return false;
+        }
+        if end == End::Cancelled {
+            return true;
+        }
+        for _ in 0..REPLY_LOOKS {
+            match self.callers().waits(&key.caller, reply_id).await {
+                Some(true) => return true,
+                // It may still be on its way to the broker.
+                Some(false) => tokio::time::sleep(NEXT_LOOK).await,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// What a stored answer says to another caller; that it can't be read, if that is so.
+    fn stored(&self, reply: &Place) -> Option<Outcome> {
+        let record = self.record.as_ref()?;
+        let said = record.journal().reply(reply).map(|body| said_in(&body));
+        let why = match said {
+            Ok(Said::Final(outcome)) => return Some(outcome),
+            Ok(Said::NotFinal) => return None,
+            Ok(Said::Unreadable) => "it has another form".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Some(failure::unreadable_answer(&record.tool, &why).into())
+    }
+
+    /// Returns when the first of the chain has ended; false if its caller came back. Meanwhile the progress comes here too,
+    /// and all last as long as anybody waits.
+    async fn wait_for_end_of(&mut self, chain: &[Caller]) -> Result<bool, Stop> {
+        let other = &chain[0];
+        if self.join_setting() == Join::Gone {
+            self.wait_for_return().await?;
+            if other.cancel.is_fired() || !self.is_abandoned(other.mailbox()).await {
+                return Ok(false);
+            }
+        }
         let progress_token = meta::get(self.rpc.params.as_deref(), meta::PROGRESS_TOKEN);
         let (mailbox, id) = (self.caller.mailbox().to_owned(), self.caller.id().clone());
-        other.progress.add_joiner(Joiner { mailbox, id, progress_token });
-        other.cancel.last_as_long_as(&self.caller.cancel);
+        let joiner = Joiner { mailbox, id, progress_token };
+        for member in chain {
+            member.progress.add_joiner(joiner.clone());
+            member.cancel.last_as_long_as(&self.caller.cancel);
+        }
         self.caller.progress.set_stage(Stage::Joined);
         self.caller.progress.set_joined_to(Some(other.clone()));
-        // Others of the session must not wait for a call that is not theirs.
-        let session = self.session.take().map(|(session, _turn)| session);
         let ended = tokio::select! {
             biased;
-            () = other.progress.ended.cancelled() => Ok(()),
+            () = other.progress.ended.cancelled() => Ok(true),
+            // It goes on without this one: its own caller may come back. Otherwise it ends as one whose caller is gone.
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
+            () = self.host.shutdown.cancelled() => Err(Stop::HandedOver),
         };
-        other.progress.remove_joiner(self.caller.id());
-        if ended.is_err() {
-            self.leave(other).await;
+        for member in chain {
+            member.progress.remove_joiner(self.caller.id());
         }
-        self.session = session.map(|session| {
-            let turn = session.turns.take();
-            (session, turn)
-        });
         self.caller.progress.set_stage(Stage::Waiting);
         self.caller.progress.set_joined_to(None);
         ended
     }
 
-    /// The other call ends as well if nobody is left who waits for it.
-    async fn leave(&self, other: &Caller) {
-        if other.progress.joiners().is_empty() && self.callers().connected(other.mailbox()).await == Some(false) {
-            other.cancel.fire(Some("the callers are gone".to_owned()));
+    /// The time in which a caller comes back that only lost its link.
+    async fn wait_for_return(&self) -> Result<(), Stop> {
+        tokio::select! {
+            () = tokio::time::sleep(self.host.options.limits.caller_absence) => Ok(()),
+            () = self.caller.cancel.fired() => Err(Stop::Cancelled),
+            () = self.host.shutdown.cancelled() => Err(Stop::HandedOver),
         }
+    }
+
+    fn leave_row(&mut self) -> Option<Arc<Session>> {
+        self.session.take().map(|(session, _turn)| session)
+    }
+
+    /// At its end.
+    fn rejoin_row(&mut self, session: Option<Arc<Session>>) {
+        self.session = session.map(|session| {
+            let turn = session.turns.take();
+            (session, turn)
+        });
     }
 
     /// Known for good before the answer goes out.
@@ -163,7 +272,7 @@ impl Job {
         let Some(record) = &mut self.record else { return Ok(()) };
         record.is_kept = true;
         let joined = Joined { key: record.key.clone(), to, content: record.content, at: now() };
-        let journal = std::sync::Arc::clone(record.journal());
+        let journal = Arc::clone(record.journal());
         journal.join(joined).await.map_err(|error| {
             self.host.journal_failed(&error);
             failure::not_journaled(&error).into()
@@ -178,12 +287,26 @@ impl Job {
     }
 }
 
-/// What a stored reply says. What asks its client for more is good for nobody else.
-fn outcome_in(body: &[u8]) -> Option<Outcome> {
-    match HostReply::parse(std::str::from_utf8(body).ok()?).ok()? {
-        HostReply::Rpc(Outcome::Result(result)) if is_input_required(&result) => None,
-        HostReply::Rpc(outcome) => Some(outcome),
-        HostReply::Task(_) | HostReply::Cancelled => None,
+/// The call and those that it waits for in turn.
+fn chain_of(other: &Caller) -> Vec<Caller> {
+    std::iter::successors(Some(other.clone()), |member| member.progress.joined_to()).collect()
+}
+
+enum Said {
+    Final(Outcome),
+    /// What asks its client for more is good for nobody else, and neither is a word about a call that was called off.
+    NotFinal,
+    Unreadable,
+}
+
+/// What a stored reply says.
+fn said_in(body: &[u8]) -> Said {
+    let reply = std::str::from_utf8(body).ok().and_then(|text| HostReply::parse(text).ok());
+    match reply {
+        Some(HostReply::Rpc(Outcome::Result(result))) if is_input_required(&result) => Said::NotFinal,
+        Some(HostReply::Rpc(outcome)) => Said::Final(outcome),
+        Some(HostReply::Task(_) | HostReply::Cancelled) => Said::NotFinal,
+        None => Said::Unreadable,
     }
 }
 
@@ -219,10 +342,14 @@ mod tests {
 
     #[test]
     fn only_final_answers_are_given_to_others() {
-        assert!(outcome_in(br#"{"rpc":{"result":{"content":[]}}}"#).is_some());
-        assert!(outcome_in(br#"{"rpc":{"error":{"code":1,"message":""}}}"#).is_some());
-        assert!(outcome_in(br#"{"rpc":{"result":{"resultType":"input_required"}}}"#).is_none());
-        assert!(outcome_in(br#"{"rpc":{"cancelled":true}}"#).is_none());
-        assert!(outcome_in(br#"{"result":{"success":true}}"#).is_none(), "the original's");
+        let is_final = |body: &str| matches!(said_in(body.as_bytes()), Said::Final(_));
+        assert!(is_final(r#"{"rpc":{"result":{"content":[]}}}"#));
+        assert!(is_final(r#"{"rpc":{"error":{"code":1,"message":""}}}"#));
+        let is_not = |body: &str| matches!(said_in(body.as_bytes()), Said::NotFinal);
+        assert!(is_not(r#"{"rpc":{"result":{"resultType":"input_required"}}}"#));
+        assert!(is_not(r#"{"rpc":{"cancelled":true}}"#));
+        let is_unreadable = |body: &[u8]| matches!(said_in(body), Said::Unreadable);
+        assert!(is_unreadable(br#"{"result":{"success":true}}"#), "the original's");
+        assert!(is_unreadable(&[0xff, 0]));
     }
 }

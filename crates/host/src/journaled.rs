@@ -74,6 +74,7 @@ pub struct Record {
     pub server: ByteString,
     /// As the caller named it; the method where it names none.
     pub tool: ByteString,
+    names_tool: bool,
     pub content: [u8; 32],
     /// The request itself, for the dead letters.
     request: Arc<InboxMessage>,
@@ -93,20 +94,30 @@ struct State {
 impl Record {
     pub fn new(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc) -> Self {
         let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
-        let tool = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => ByteString::from(tool),
-            _ => ByteString::from(rpc.method.as_str()),
+        let (tool, names_tool) = match name {
+            Some(toolbus_mcp::NameKey::Tool(tool)) => (ByteString::from(tool), true),
+            _ => (ByteString::from(rpc.method.as_str()), false),
         };
         Self {
             journal,
             key: CallKey { caller: caller.mailbox().into(), id: caller.id().as_str().into() },
             server: rpc.server.as_str().into(),
             tool,
+            names_tool,
             content: content_of(rpc),
             request: Arc::clone(&caller.request),
             is_kept: false,
             state: Mutex::new(State { attempt: 1, begun: None, story: Vec::new() }),
         }
+    }
+
+    pub fn named_tool(&self) -> Option<&str> {
+        self.names_tool.then_some(&*self.tool)
+    }
+
+    /// Whether the server may have heard of it.
+    pub async fn is_begun(&self) -> bool {
+        self.state.lock().await.begun.is_some()
     }
 
     pub fn journal(&self) -> &Arc<Journal> {
@@ -209,11 +220,11 @@ impl Host {
             sent = self.outbox.send(request, &reply).await;
         }
         self.outbox.settle(request, sent).await;
-        self.running.finish(caller.id());
+        self.running.finish(caller);
     }
 
-    /// `id`: of the message that it takes the place of, which nobody got.
-    async fn write_end(
+    /// Writes down how a call ended, and returns what its caller is told. `id`: of the message that it takes the place of, which nobody got.
+    pub async fn write_end(
         &self,
         request: &InboxMessage,
         record: Option<&Record>,

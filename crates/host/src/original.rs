@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_journal::End;
 use toolbus_mcp::{Card, ClientHello, Members, Outcome, Raw, Rpc, empty_object, raw};
-use toolbus_protocol::Body;
+use toolbus_protocol::{Body, InboxMessage};
 
 /// Who asks a server on behalf of a worker that speaks no MCP.
 const SESSION: &str = "original";
@@ -98,6 +98,16 @@ impl Called {
     }
 }
 
+/// A request that was here before: its reply goes out again.
+pub async fn repeat(host: Arc<Host>, message: Arc<InboxMessage>, operation: Operation) {
+    let Operation::Call { tool, arguments } = operation else { return };
+    let caller = Caller::new(Arc::clone(&message));
+    let Some(server) = server_of(&host, &caller, &tool).await else { return };
+    if let Ok(rpc) = rpc_of(&server, &tool, &arguments) {
+        host.repeat(message, server, rpc, Form::Original);
+    }
+}
+
 /// None where the call is somebody else's by now, or stays in the mailbox.
 async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Option<Called> {
     let server = server_of(host, caller, &tool).await;
@@ -105,20 +115,8 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
         return None;
     }
     let Some(server) = server else { return Called::refused(format!("tool '{tool}' is not known here")) };
-    let text = if arguments.trim().is_empty() { "{}" } else { arguments };
-    let Ok(arguments) = serde_json::from_str::<&RawValue>(text) else {
+    let Ok(rpc) = rpc_of(&server, &tool, arguments) else {
         return Called::refused(format!("the arguments of tool '{tool}' are not JSON"));
-    };
-    let mut params = Members::default();
-    params.set("name", raw(&tool));
-    params.set("arguments", arguments.to_owned());
-    let rpc = Rpc {
-        server: server.name().to_owned(),
-        session: SESSION.to_owned(),
-        client: ClientHello::legacy(host_initialize(Use::Own)),
-        method: "tools/call".to_owned(),
-        params: Some(params.to_raw()),
-        task: None,
     };
     let record = match host.arrive(caller, &server, &rpc, Form::Original) {
         Arrival::Run(record) => record,
@@ -140,6 +138,23 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
         Err(NoAnswer::HandedOver) => return None,
     };
     Some(Called { outcome, record })
+}
+
+/// The same call as a client of MCP makes it.
+fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_json::Error> {
+    let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+    let arguments: &RawValue = serde_json::from_str(text)?;
+    let mut params = Members::default();
+    params.set("name", raw(tool));
+    params.set("arguments", arguments.to_owned());
+    Ok(Rpc {
+        server: server.name().to_owned(),
+        session: SESSION.to_owned(),
+        client: ClientHello::legacy(host_initialize(Use::Own)),
+        method: "tools/call".to_owned(),
+        params: Some(params.to_raw()),
+        task: None,
+    })
 }
 
 /// A call that waited in the mailbox comes before the servers have been read, and waits for them.

@@ -99,14 +99,14 @@ fn is_task(caller: &Caller) -> bool {
 }
 
 impl Host {
-    /// Returns when a call may begin that has waited for long: once its caller was seen, or nobody can tell. Should the
-    /// caller be gone, the call is called off meanwhile.
+    /// Returns when a call may begin that has waited for long: once its caller was seen, or somebody else waits for it too,
+    /// or nobody can tell. Should the caller be gone, the call is called off meanwhile.
     pub async fn wait_for_caller(&self, caller: &Caller) {
         let Some(grace) = self.options.limits.caller_grace.filter(|_| !is_task(caller)) else { return };
         if written_ago(caller) < grace || self.sightings.is_fresh(caller.mailbox(), Instant::now(), interval(grace)) {
             return;
         }
-        while !caller.cancel.is_fired() {
+        while !caller.cancel.is_fired() && caller.progress.joiners().is_empty() {
             match presence::is_connected(self.outbox.client(), caller.mailbox()).await {
                 Some(true) => return self.sightings.saw(caller.mailbox(), Instant::now()),
                 None => return,
@@ -115,6 +115,7 @@ impl Host {
             tokio::select! {
                 () = tokio::time::sleep(SHORTEST_INTERVAL) => {}
                 () = caller.cancel.fired() => return,
+                () = self.shutdown.cancelled() => return,
             }
         }
     }

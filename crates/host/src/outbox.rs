@@ -119,10 +119,15 @@ impl Outbox {
     }
 
     /// The same reply once more, under its own id: however often it is sent, it counts once.
-    pub async fn repeat(&self, request: &InboxMessage, reply_id: &str, body: Bytes) {
+    pub async fn repeat(&self, request: &InboxMessage, reply_id: &str, body: Bytes, form: Form) {
         let mut reply = self.reply_to(request, Body::from_trusted(body));
         reply.id = MsgId::from(reply_id.to_owned());
-        let sent = self.send(request, &reply).await;
+        let mut sent = self.send(request, &reply).await;
+        if let Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) = &sent {
+            // The broker took more when the call was answered. Under an id of its own: it is another message.
+            let too_large = self.reply_to(request, form.too_large(reason).body);
+            sent = self.send(request, &too_large).await;
+        }
         self.settle(request, sent).await;
     }
 

@@ -1,11 +1,13 @@
 //! The one place that says whether a call may run once more when nobody knows if it had its effect. The operator's word
 //! counts: about the tool, about the server, and, where the operator trusts the server, the server's own hints.
 
+use crate::catalog::names::visible_name;
 use crate::host::Host;
 use crate::server::Server;
+use std::collections::BTreeMap;
 use toolbus_journal::Replay;
-use toolbus_mcp::{Members, Raw};
-use toolbus_upstream::{CallSettings, Replay as Setting};
+use toolbus_mcp::{Alone, Members, Raw};
+use toolbus_upstream::{CallSettings, Join, Replay as Setting};
 
 impl Host {
     /// `own` is the server's own name of the tool. What names no tool is a vendor's method, and nobody knows what it does.
@@ -17,6 +19,28 @@ impl Host {
             None => was_safe,
         };
         decided(&server.config.calls, own, hints)
+    }
+}
+
+/// Which calls are never joined to another: the operator says so, or they may run twice anyway. Under the names that
+/// workers see.
+pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> Alone {
+    let is_alone = |own: &str, annotations: Option<&Raw>| {
+        let replay = decided(settings, own, || is_harmless(annotations));
+        settings.join_of(own) == Join::Never || replay == Replay::Safe
+    };
+    let all = settings.join == Join::Never || settings.replay == Setting::Safe;
+    let mut hints: BTreeMap<String, Option<Raw>> = BTreeMap::new();
+    hints.extend(settings.tool_join.keys().chain(settings.tool_replay.keys()).map(|own| (own.clone(), None)));
+    if settings.trust_hints {
+        let listed = tools.iter().filter_map(|tool| Members::of(Some(tool)).ok());
+        hints.extend(listed.filter_map(|mut tool| Some((tool.text("name")?, tool.remove("annotations")))));
+    }
+    let differ = hints.iter().filter(|(own, annotations)| is_alone(own, annotations.as_ref()) != all);
+    let names = differ.map(|(own, _)| visible_name(prefix, own)).collect();
+    match all {
+        true => Alone { all, tools: Vec::new(), joined: names },
+        false => Alone { all, tools: names, joined: Vec::new() },
     }
 }
 
@@ -72,5 +96,29 @@ mod tests {
         let mut settings = CallSettings::default();
         settings.tool_replay.insert("tool".to_owned(), Setting::Safe);
         check(&settings, &json!({}), Replay::Safe);
+    }
+
+    #[test]
+    fn workers_are_told_which_calls_are_never_joined() {
+        let tools = [
+            raw(&json!({"name": "look", "annotations": {"readOnlyHint": true}})),
+            raw(&json!({"name": "write", "annotations": {"destructiveHint": true}})),
+        ];
+        let alone = |settings: &CallSettings| {
+            let alone = alone(settings, Some("p"), &[&tools[0], &tools[1]]);
+            ["look", "write", "other"].map(|tool| alone.applies_to(&visible_name(Some("p"), tool)))
+        };
+        let usual = CallSettings::default();
+        assert_eq!(alone(&usual), [false; 3]);
+        assert_eq!(alone(&CallSettings { trust_hints: true, ..usual.clone() }), [true, false, false]);
+        assert_eq!(alone(&CallSettings { replay: Setting::Safe, ..usual.clone() }), [true; 3]);
+        let mut never = CallSettings { join: Join::Never, ..usual.clone() };
+        assert_eq!(alone(&never), [true; 3]);
+        never.tool_join.insert("write".to_owned(), Join::Gone);
+        assert_eq!(alone(&never), [true, false, true]);
+        let mut one = usual;
+        one.tool_join.insert("write".to_owned(), Join::Never);
+        one.tool_replay.insert("look".to_owned(), Setting::Safe);
+        assert_eq!(alone(&one), [true, true, false]);
     }
 }

@@ -91,7 +91,7 @@ async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
             () = host.shutdown.cancelled() => return Ok(()),
             reason = host.unwelcome.wait() => return Err(HostError::Bus(reason)),
             cancel = client.next_cancel() => match cancel {
-                Some(id) => host.running.cancel(&id, None, None),
+                Some(id) => host.running.cancel_message(&id),
                 None => return Err(lost(client)),
             },
             message = client.next_message() => match message {

@@ -5,7 +5,6 @@ use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::log::{JournalLog, LogOptions, Place, Reader};
 use crate::memory::MemoryDisk;
 use crate::options::{JournalError, JournalOptions};
-use crate::record::MAX_PAYLOAD;
 use crate::replay::Recovery;
 use crate::writer::{Clock, Shared, Waiting};
 use bytes::Bytes;
@@ -159,11 +158,6 @@ impl Journal {
     }
 
     async fn write(&self, entry: Entry, wait: Wait) -> Result<(), JournalError> {
-        // What is larger could be written, but not read again.
-        let (bytes, most) = (entry.weight(), MAX_PAYLOAD);
-        if bytes > most {
-            return Err(JournalError::TooLarge { bytes, most });
-        }
         let room = self.shared.room_for(&entry).await?;
         if wait == Wait::Noted {
             return self.shared.enqueue(Waiting { entry, done: None, _room: room });

@@ -64,9 +64,10 @@ impl Shared {
 
     /// Waits until an entry may wait. One that is larger than all the room takes all of it.
     pub async fn room_for(&self, entry: &Entry) -> Result<OwnedSemaphorePermit, JournalError> {
-        if entry.weight() > MAX_ENTRY {
+        let (bytes, most) = (entry.weight(), MAX_ENTRY);
+        if bytes > most {
             // It could be written, and would be taken for damage when it is read.
-            return Err(JournalError::TooLarge { bytes: entry.weight(), most: MAX_ENTRY });
+            return Err(JournalError::TooLarge { bytes, most });
         }
         let all = (self.options.max_waiting_bytes / UNIT).max(1);
         let units = entry.weight().div_ceil(UNIT).min(all);

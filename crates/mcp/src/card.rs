@@ -40,6 +40,35 @@ pub struct ServerCard {
     /// What is not to wait for the host while it is away.
     #[serde(default, skip_serializing_if = "FailFast::is_empty")]
     pub fail_fast: FailFast,
+    /// What is never to be answered with what came of another call.
+    #[serde(default, skip_serializing_if = "Alone::is_empty")]
+    pub alone: Alone,
+}
+
+/// Calls that always run, also if the same one was made before and its answer was lost: they may run twice, or the host's
+/// configuration says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// Every call, but of `joined` tools.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// Calls of these tools, under the names that workers see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Tools whose calls can be joined although others can't.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<String>,
+}
+
+impl Alone {
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.tools.is_empty()
+    }
+
+    pub fn applies_to(&self, tool: &str) -> bool {
+        let named = |tools: &[String]| tools.iter().any(|name| name == tool);
+        if self.all { !named(&self.joined) } else { named(&self.tools) }
+    }
 }
 
 /// Calls that fail at once while their host is away, because the host's configuration says so.

@@ -54,7 +54,7 @@ impl StatePlace {
         let options = JournalOptions::keeping(self.journal.keep, self.journal.max_size);
         let journal = Journal::open(folder, options);
         let journal = journal.map_err(|source| Failure::Journal { folder: folder.to_owned(), source })?;
-        if journal.recovery().damaged_bytes > 0 {
+        if journal.recovery().is_damaged() {
             tracing::error!(
                 folder = %folder.display(),
                 "the call journal is damaged: calls that come again and are missing in it are answered as unknown"

@@ -66,6 +66,8 @@ pub struct HttpOptions {
     pub max_replay_bytes: usize,
     /// How long the answer of a legacy call whose connection broke waits for the same call to come again.
     pub join_window: Duration,
+    /// Of all such answers together; one agent's may take a quarter.
+    pub max_join_bytes: usize,
 }
 
 impl Default for HttpOptions {
@@ -83,6 +85,7 @@ impl Default for HttpOptions {
             max_replay_events: 256,
             max_replay_bytes: 4 << 20,
             join_window: Duration::from_secs(600),
+            max_join_bytes: 64 << 20,
         }
     }
 }
@@ -103,7 +106,7 @@ impl HttpService {
     /// Needs a runtime: idle sessions are looked for in the background as long as the service lives.
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
-        let abandoned = Arc::new(AbandonedCalls::new(options.join_window));
+        let abandoned = Arc::new(AbandonedCalls::new(options.join_window, options.max_join_bytes));
         Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions, abandoned })
     }
 

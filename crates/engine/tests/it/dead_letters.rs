@@ -162,3 +162,28 @@ fn the_dead_letters_of_a_mailbox_with_a_long_name_have_a_name_that_a_peer_can_ha
     names.dedup();
     assert_eq!(names.len(), 5);
 }
+
+#[test]
+fn a_host_may_lose_its_link_often_and_the_caller_is_told_when_its_call_dies() {
+    let mut bench = Bench::with(|options| (options.max_attempts, options.host_max_attempts) = (1, 3));
+    let alice = bench.join("alice");
+    bench.send(alice, "bob", "a");
+    bench.sync_all();
+    bench.told(alice);
+    let host = |bench: &mut Bench| {
+        let bob = bench.connect("bob");
+        bench.handle(bob, Command::ActAsHost);
+        bench.handle(bob, Command::Subscribe);
+        bench.serve_fetches();
+        bob
+    };
+    for attempt in 1..=3 {
+        let bob = host(&mut bench);
+        assert_eq!(bench.told(bob), [message("a", attempt)]);
+        bench.disconnect(bob);
+    }
+    let bob = host(&mut bench);
+    assert_eq!(bench.told(bob), []);
+    let refusal = Refusal::TooOften { id: "a".into(), mailbox: "bob".into() };
+    assert_eq!(bench.told(alice), [Told::Refused { refusal, id: Some("a".into()) }]);
+}

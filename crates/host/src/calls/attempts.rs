@@ -31,6 +31,10 @@ impl Job {
     /// Returns when the server may be given the request: nobody has called it off, its time is not over, and it is written
     /// down that it begins.
     pub(super) async fn write_start(&self) -> Result<(), Stop> {
+        // It stays in the mailbox, or in the journal, and the next host begins it.
+        if self.host.shutdown.is_cancelled() && !self.is_begun().await {
+            return Err(Stop::HandedOver);
+        }
         self.refuse_called_off()?;
         self.authorise_again().await?;
         if let Some(record) = &self.record {
@@ -45,11 +49,24 @@ impl Job {
     }
 
     fn refuse_called_off(&self) -> Result<(), Stop> {
-        // The next host runs it.
-        if self.rpc.task.is_some() && self.host.shutdown.is_cancelled() {
-            return Err(Stop::HandedOver);
-        }
         if self.caller.cancel.is_fired() { Err(Stop::Cancelled) } else { Ok(()) }
+    }
+
+    /// Whether the server may have heard of it.
+    async fn is_begun(&self) -> bool {
+        match &self.record {
+            Some(record) => record.is_begun().await,
+            None => false,
+        }
+    }
+
+    /// The host ends, and with it the servers that the call waited for. What was not begun is not answered with that.
+    pub(super) async fn is_left_to_the_next(&self, outcome: &Result<Outcome, Stop>) -> bool {
+        let failed = match outcome {
+            Err(Stop::With(outcome)) => failure::is_of_server(outcome),
+            _ => false,
+        };
+        failed && self.record.is_some() && self.host.shutdown.is_cancelled() && !self.is_begun().await
     }
 
     pub fn replay(&self) -> Replay {

@@ -188,6 +188,7 @@ impl Job {
             Ok(None) => self.permitted_outcome(key, &authorised).await,
             Err(stop) => Err(stop),
         };
+        let outcome = if self.is_left_to_the_next(&outcome).await { Err(Stop::HandedOver) } else { outcome };
         self.write_end(&outcome).await;
         outcome
     }

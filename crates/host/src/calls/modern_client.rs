@@ -17,7 +17,7 @@ use crate::upstream_call::{Step, UpstreamCall};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use toolbus_mcp::{Era, HostReply, Id, Outcome, Raw, RpcError};
 use toolbus_protocol::ErrorCode;
@@ -235,10 +235,7 @@ impl HeldCall<'_> {
         Ok(())
     }
 
-    async fn wait_for(
-        &mut self,
-        mut continuation: tokio::sync::oneshot::Receiver<Continuation>,
-    ) -> Result<Continuation, Stop> {
+    async fn wait_for(&mut self, mut continuation: oneshot::Receiver<Continuation>) -> Result<Continuation, Stop> {
         let patience = Instant::now() + self.job.host.options.limits.held_call_time;
         // Nobody waits for a reply meanwhile, so nobody can call the call off.
         let never = Cancel::default();
@@ -258,13 +255,9 @@ impl HeldCall<'_> {
                     }
                     // The end is told to whoever continues, if anybody does.
                     Step::Done(outcome) => return self.wait_with(outcome, continuation, patience).await,
-                    Step::Cancelled | Step::TimedOut => return Err(Stop::HandedOver),
+                    Step::Cancelled | Step::TimedOut => return Err(self.end_late(&mut continuation)),
                 },
-                () = tokio::time::sleep_until(patience) => {
-                    // One that came in this very moment is taken.
-                    continuation.close();
-                    return continuation.try_recv().map_err(|_| Stop::HandedOver);
-                }
+                () = tokio::time::sleep_until(patience) => return last(&mut continuation).ok_or(Stop::HandedOver),
             }
         }
     }
@@ -273,14 +266,16 @@ impl HeldCall<'_> {
     async fn wait_with(
         &mut self,
         outcome: Result<Outcome, toolbus_upstream::ServerError>,
-        continuation: tokio::sync::oneshot::Receiver<Continuation>,
+        mut continuation: oneshot::Receiver<Continuation>,
         patience: Instant,
     ) -> Result<Continuation, Stop> {
         let arrived = tokio::select! {
-            arrived = tokio::time::timeout_at(patience, continuation) => arrived,
-            () = self.job.host.shutdown.cancelled() => return Err(Stop::HandedOver),
+            biased;
+            arrived = &mut continuation => arrived.ok(),
+            () = tokio::time::sleep_until(patience) => last(&mut continuation),
+            () = self.job.host.shutdown.cancelled() => last(&mut continuation),
         };
-        let Ok(Ok(continuation)) = arrived else { return Err(Stop::HandedOver) };
+        let Some(continuation) = arrived else { return Err(Stop::HandedOver) };
         self.job.caller = continuation.caller;
         self.job.record = continuation.record;
         Err(match outcome {
@@ -292,6 +287,14 @@ impl HeldCall<'_> {
             Ok(Outcome::Error(error)) => Outcome::Error(translate::error(&error)).into(),
             Err(error) => error.to_rpc_error().into(),
         })
+    }
+
+    /// The call's own time is over. Whoever continues it at this very moment is told.
+    fn end_late(&mut self, continuation: &mut oneshot::Receiver<Continuation>) -> Stop {
+        let Some(continuation) = last(continuation) else { return Stop::HandedOver };
+        self.job.caller = continuation.caller;
+        self.job.record = continuation.record;
+        self.job.timed_out()
     }
 
     fn keep(&mut self, method: String, params: Option<Raw>) {
@@ -317,4 +320,10 @@ impl HeldCall<'_> {
             }
         }
     }
+}
+
+/// Nothing is taken any more; what came in this very moment is.
+fn last(continuation: &mut oneshot::Receiver<Continuation>) -> Option<Continuation> {
+    continuation.close();
+    continuation.try_recv().ok()
 }

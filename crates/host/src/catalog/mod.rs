@@ -8,13 +8,14 @@ mod watch;
 pub use watch::watch_server;
 
 use crate::pins::{PinnedServer, Pins};
+use crate::replay;
 use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
-use toolbus_mcp::{Card, Down, Era, FailFast, ListKind, Members, Raw, ServerCard, ServerState, member_text};
+use toolbus_mcp::{Alone, Card, Down, Era, FailFast, ListKind, Members, Raw, ServerCard, ServerState, member_text};
 use toolbus_policy::{Item, PolicySet};
-use toolbus_upstream::{Eras, Offline, PinMode, ServerConfig};
+use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
 /// Problems are for reading; a server with five thousand of them has one.
 const MOST_PROBLEMS: usize = 20;
@@ -64,6 +65,7 @@ struct Entry {
     held_back: Vec<String>,
     /// Under the names that workers see.
     fail_fast: FailFast,
+    calls: CallSettings,
     /// Why the server gets no calls for a while.
     tripped: Option<String>,
 }
@@ -244,6 +246,7 @@ impl Entry {
             pin: config.pin,
             held_back: Vec::new(),
             fail_fast: fail_fast(config),
+            calls: config.calls.clone(),
             tripped: None,
         }
     }
@@ -276,6 +279,13 @@ impl Entry {
         })
     }
 
+    /// Of tools that the viewer does not see it is not said that they are there.
+    fn alone(&self, viewer: &Viewer<'_>) -> Alone {
+        let tools = self.lists.of(ListKind::Tools).iter();
+        let seen: Vec<&Raw> = tools.filter(|tool| viewer.shown(ListKind::Tools, tool).is_some()).collect();
+        replay::alone(&self.calls, self.prefix.as_deref(), &seen)
+    }
+
     fn card(&self, viewer: &Viewer<'_>) -> ServerCard {
         let eras = self.eras.as_deref();
         let spoken = |era| eras.is_some_and(|eras| eras.speaks(era));
@@ -291,6 +301,7 @@ impl Entry {
             resource_templates: Vec::new(),
             prompts: Vec::new(),
             fail_fast: self.fail_fast.clone(),
+            alone: self.alone(viewer),
         };
         for kind in ListKind::ALL {
             let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));

@@ -1,7 +1,7 @@
 //! What is asked about tasks. Whoever asks sees the tasks of its own agent, an operator all; what is not seen is unknown, in
 //! the same words whether it is there or not.
 
-use super::view::refused;
+use super::view::{may_be_task, refused};
 use crate::approvals::is_operator;
 use crate::caller::Caller;
 use crate::failure;
@@ -89,9 +89,9 @@ impl Host {
     }
 
     fn running_task(&self, from: &AgentRef, id: &str) -> Option<Caller> {
-        let caller = self.running.get(&MsgId::from(id))?;
-        let is_seen = seen_agent(from).is_none_or(|agent| agent == caller.agent());
-        (is_seen && caller.progress.about().is_none_or(|about| about.is_task)).then_some(caller)
+        let agent = seen_agent(from);
+        let is_seen = |caller: &Caller| agent.is_none_or(|agent| agent == caller.agent());
+        self.running.get(&MsgId::from(id), |caller| is_seen(caller) && may_be_task(caller))
     }
 
     /// Oldest first. A page goes on after the last task of the one before, whether that is still there or not.

@@ -42,6 +42,7 @@ impl Host {
             Err(Refused::TooMany) => {
                 let most = self.options.limits.max_calls;
                 let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
+                self.running.answered(&message);
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
         };
@@ -53,7 +54,7 @@ impl Host {
         // It was written down, and then its answer got lost with the host that gave it.
         if self.is_known_task(&caller) {
             self.repeat_task(&caller.request).await;
-            return self.running.finish(caller.id());
+            return self.running.finish(&caller);
         }
         let Some(server) = self.server(&rpc.server).map(Arc::clone) else {
             return self.refuse_task(&caller, failure::unknown_server(&rpc.server).into()).await;
@@ -198,7 +199,7 @@ impl Host {
                 Ok(view)
             }
             Err(stop) => {
-                self.running.finish(caller.id());
+                self.running.finish(&caller);
                 Err(refusal(stop))
             }
         }
@@ -224,7 +225,7 @@ impl RunningTask {
         let Some(record) = record else { return };
         let reply = match answer {
             // What the host's own end broke off is taken up, or reported, by the next.
-            Ok(outcome) if host.shutdown.is_cancelled() && was_broken_off(&outcome) => return,
+            Ok(outcome) if host.shutdown.is_cancelled() && failure::is_of_server(&outcome) => return,
             Ok(outcome) => HostReply::Rpc(answered_alone(outcome)),
             Err(NoAnswer::Cancelled) => HostReply::Cancelled,
             Err(NoAnswer::HandedOver) => return,
@@ -236,12 +237,9 @@ impl RunningTask {
 impl Host {
     /// Writes down what came of a task, and lets those know who wait for it.
     async fn end_task(&self, caller: &Caller, record: &Record, answer: Answer) {
-        let (reply, end) = self.outbox.fitting(&caller.request, answer);
-        if let Err(error) = record.finish(&reply, end).await {
-            self.journal_failed(&error);
-        }
+        self.write_end(&caller.request, Some(record), answer, None).await;
         self.task_board.forget(caller.id());
-        self.running.finish(caller.id());
+        self.running.finish(caller);
     }
 }
 
@@ -263,15 +261,6 @@ fn answered_alone(outcome: Outcome) -> Outcome {
         Some("input_required") => alone::nobody_to_ask("the server asked for input").into(),
         _ => outcome,
     }
-}
-
-/// Whether the server ended before it could answer.
-fn was_broken_off(outcome: &Outcome) -> bool {
-    let Outcome::Error(error) = outcome else { return false };
-    let error = Members::of(Some(error)).unwrap_or_default();
-    let code = Members::of(error.get("data")).ok().and_then(|data| data.text("code"));
-    let by_its_end = [ErrorCode::ServerDied, ErrorCode::ServerDown, ErrorCode::ServerTripped];
-    code.is_some_and(|code| by_its_end.iter().any(|known| known.code() == code))
 }
 
 fn no_tasks(rpc: &Rpc) -> RpcError {

@@ -86,7 +86,7 @@ impl Host {
                 self.fail_task(&caller, &rpc, &record, End::Failed, error).await;
             }
             Decision::Reply { .. } | Decision::AlreadyRunning | Decision::OtherContent { .. } => {
-                self.running.finish(caller.id());
+                self.running.finish(&caller);
             }
         }
     }
@@ -95,7 +95,7 @@ impl Host {
     fn decision_about(&self, record: &Record, server: &Server, decision: Decision) -> Decision {
         match (decision, record.journal().look_up(&record.key, &record.content)) {
             (Decision::AlreadyRunning, Ok(Known::Running(start))) => {
-                let replay = self.replay_of_call(server, &record.tool, start.safe);
+                let replay = self.replay_of_call(server, record.named_tool(), start.safe);
                 toolbus_journal::decide(Ok(Known::Interrupted(start)), replay, MAX_ATTEMPTS)
             }
             (decision, _) => decision,
@@ -111,7 +111,8 @@ impl Host {
                 () = tokio::time::sleep(ROOM_AGAIN_AFTER) => {}
                 () = self.shutdown.cancelled() => return None,
             }
-            if let Ok(caller) = self.running.begin(Arc::clone(message), self.options.limits.max_calls) {
+            // The message itself may have come again meanwhile, and was answered with what is known of the task.
+            if let Ok(caller) = self.running.begin_again(Arc::clone(message), self.options.limits.max_calls) {
                 return Some(caller);
             }
         }

@@ -1,7 +1,7 @@
 //! A task as it is shown: by what the journal knows, and by what the task said last.
 
 use super::board::Refusal;
-use crate::caller::Stage;
+use crate::caller::{Caller, Stage};
 use crate::failure;
 use crate::host::Host;
 use toolbus_journal::{End, Known, Place, TaskRow};
@@ -75,7 +75,7 @@ impl Host {
         if status.has_ended() {
             return None;
         }
-        let words = match self.running.get(id)?.progress.stage() {
+        let words = match self.running.get(id, may_be_task)?.progress.stage() {
             Stage::Waiting => "waits for its turn",
             Stage::Approval => "waits for approval",
             Stage::Running | Stage::Joined => "runs",
@@ -100,4 +100,9 @@ pub fn refused(refusal: Refusal) -> TaskView {
         result: None,
         error: Some(refusal.error),
     }
+}
+
+/// One that is just being accepted is not described yet.
+pub fn may_be_task(caller: &Caller) -> bool {
+    caller.progress.about().is_none_or(|about| about.is_task)
 }

@@ -4,7 +4,7 @@ Tools: echo (its arguments and _meta), add, whoami (what the client said of itse
 cancelled), ask (asks the client for a name), die, fail, big, change (adds a tool), log, update (tells of a resource).
 Not listed: task (begins one with the id that it is given), rewrite (changes the description of a tool), effect (writes a
 line to a file, reports progress, waits until another file is there, dies if it is told to). Listed if the third argument
-names it: idem_effect, the same, which says of itself that it may run twice.
+names it: idem_effect, the same, which says of itself that it may run twice. The method vendor/effect does the same.
 """
 import json, os, sys, threading, time
 
@@ -181,6 +181,8 @@ def respond(id, method, params):
     if method in ("resources/subscribe", "resources/unsubscribe") and not is_modern:
         (subscribed.add if method.endswith("/subscribe") else subscribed.discard)(params["uri"])
         return {"result": {}}
+    if method == "vendor/effect":
+        return {"result": call(id, {"name": "effect", "arguments": params})}
     if method in ("tasks/get", "tasks/cancel"):
         return {"result": dict(complete, taskId=params["taskId"], status="working")}
     if method == "tools/call":

@@ -3,11 +3,14 @@
 use crate::crashing::{CrashingHost, Place, begin, safe, server};
 use crate::support::{Rig, Worker, fake, finish, next_event, parts, within};
 use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolbus_client::{AgentRef, Look};
+use toolbus_host::{Callers, HostOptions};
 use toolbus_journal::{End, Stage};
 use toolbus_mcp::{ClientHello, HostReply, raw};
-use toolbus_upstream::{Join, ServerConfig};
+use toolbus_upstream::{HostConfig, Join, ServerConfig};
 
 const MARK: &str = "toolbus/joined";
 
@@ -38,7 +41,9 @@ impl Scene {
 
     async fn abandon_by(&self, worker: Worker, name: &str, arguments: &Value) {
         let before = self.place.effects().len();
-        let call = begin(&worker, "effect", arguments).await;
+        // Whose progress shows who is joined to it.
+        let params = json!({"name": "effect", "arguments": arguments, "_meta": {"progressToken": "first"}});
+        let call = worker.start("one", "tools/call", params).await;
         self.place.effects_are(before + 1).await;
         // In this order: a call that is given up while its worker is there is called off.
         worker.bus.close().await;
@@ -186,24 +191,73 @@ async fn a_call_whose_outcome_nobody_knows_is_not_run_by_another_name() {
     scene.place.effects_are(1).await;
 }
 
+/// Who is there, answer by answer; the last one stays. Replies are never collected.
+struct Told(Mutex<VecDeque<bool>>);
+
+#[async_trait::async_trait]
+impl Callers for Told {
+    async fn connected(&self, _mailbox: &str) -> Option<bool> {
+        let mut told = self.0.lock().expect("no panic");
+        if told.len() > 1 { told.pop_front() } else { told.front().copied() }
+    }
+
+    async fn waits(&self, _mailbox: &str, _reply_id: &str) -> Option<bool> {
+        Some(true)
+    }
+}
+
 #[tokio::test]
-async fn when_the_last_who_waits_calls_off_the_call_ends() {
+async fn a_caller_that_loses_its_link_for_a_moment_keeps_its_call_to_itself() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let mut options = HostOptions::new(HostConfig { servers: vec![server()] });
+    options.journal = Some(Arc::new(place.journal()));
+    options.limits.caller_absence = Duration::from_millis(20);
+    options.callers = Some(Arc::new(Told(Mutex::new([false, true].into()))));
+    let host = CrashingHost::with(&rig, options).await;
+    let scene = Scene { rig, place, host };
+    let (first, second) = (scene.worker("w#1").await, scene.worker("w#2").await);
+    let a = begin(&first, "effect", &scene.place.waiting()).await;
+    scene.place.effects_are(1).await;
+    let b = begin(&second, "effect", &scene.place.waiting()).await;
+    scene.place.effects_are(2).await;
+    scene.place.release();
+    for call in [a, b] {
+        assert!(finish(call).await.result()["_meta"][MARK].is_null());
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_comes_back_while_its_call_runs_has_the_answer_alone() {
     let scene = Scene::new(server()).await;
     scene.abandon("w#1", &scene.place.waiting()).await;
     let second = scene.worker("w#2").await;
-    let call = begin(&second, "effect", &scene.place.waiting()).await;
-    // It waits for the first one's end, or it would have had its effect by now.
-    second.tool("one", "add", json!({"a": 1, "b": 2})).await.text();
+    let params = json!({"name": "effect", "arguments": scene.place.waiting(), "_meta": {"progressToken": 1}});
+    let mut call = second.start("one", "tools/call", params).await;
+    // It is joined, or there would be another effect.
+    next_event(&mut call).await;
+    scene.place.effects_are(1).await;
+    let back = scene.worker("w#1").await;
+    scene.place.release();
+    let reply = finish(call).await;
+    assert!(reply.result()["_meta"][MARK].is_null(), "the other got this answer: {reply:?}");
+    scene.place.effects_are(2).await;
+    drop(back);
+}
+
+#[tokio::test]
+async fn whoever_is_joined_and_calls_off_leaves_the_call_to_its_own_caller() {
+    let scene = Scene::new(server()).await;
+    scene.abandon("w#1", &scene.place.waiting()).await;
+    let second = scene.worker("w#2").await;
+    let params = json!({"name": "effect", "arguments": scene.place.waiting(), "_meta": {"progressToken": 1}});
+    let mut call = second.start("one", "tools/call", params).await;
+    next_event(&mut call).await;
     second.cancel("one", &call.id()).await;
     assert!(matches!(finish(call).await.end, HostReply::Cancelled));
-    let journal = scene.host.journal();
-    within("the first call to end", async {
-        let cancelled = || journal.calls().iter().filter(|call| call.stage == Stage::Ended(End::Cancelled)).count();
-        while cancelled() < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    scene.place.release();
+    scene.ended(2).await;
+    let ends: Vec<_> = scene.host.journal().calls().iter().map(|call| call.stage).collect();
+    assert!(ends.contains(&Stage::Ended(End::Done)), "{ends:?}");
     scene.place.effects_are(1).await;
 }
 

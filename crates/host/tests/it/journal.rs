@@ -3,11 +3,13 @@
 use crate::crashing::{CrashingHost, Place, begin, safe, server};
 use crate::support::{PATIENCE, Rig, Worker, fake, finish, within};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use toolbus_client::{AgentRef, CallItem, InboxKind, InboxMessage};
+use toolbus_host::HostOptions;
 use toolbus_journal::Stage;
-use toolbus_mcp::{ClientHello, HostReply, raw};
+use toolbus_mcp::{ClientHello, HostReply, HostRequest, raw};
 use toolbus_protocol::Body;
-use toolbus_upstream::Replay;
+use toolbus_upstream::{HostConfig, Replay};
 
 #[track_caller]
 fn code(error: &Value) -> &str {
@@ -263,4 +265,79 @@ async fn a_tool_may_be_kept_from_running_twice_where_its_server_may() {
     host.crash().await;
     let _host = CrashingHost::start(&rig, &place, vec![careful()]).await;
     assert_eq!(code(&finish(call).await.error()), "TB0420");
+}
+
+#[tokio::test]
+async fn a_method_that_names_no_tool_never_runs_twice() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    let worker = rig.legacy("w").await;
+    let call = worker.start("one", "vendor/effect", place.waiting()).await;
+    place.effects_are(1).await;
+    host.crash().await;
+    place.release();
+    let _host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    let error = finish(call).await.error();
+    assert_eq!(code(&error), "TB0420", "{error}");
+    place.effects_are(1).await;
+}
+
+#[tokio::test]
+async fn what_comes_again_is_unknown_where_a_part_of_the_journal_is_missing() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let worker = rig.legacy("w").await;
+    let call = begin(&worker, "effect", &place.waiting()).await;
+    place.effects_are(1).await;
+    host.crash().await;
+    place.release();
+    let segment = |number: u32| place.path("journal").join(format!("journal-{number:010}.log"));
+    std::fs::copy(segment(1), segment(3)).expect("a copy");
+    for number in [1, 3] {
+        std::fs::File::create(segment(number)).expect("an empty file");
+    }
+    let _host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let error = finish(call).await.error();
+    assert_eq!(code(&error), "TB0420", "{error}");
+    place.effects_are(1).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_has_become_too_large_for_the_bus_says_so() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let worker = rig.legacy("w").await;
+    let message = worker.request("one", "tools/call", json!({"name": "big", "arguments": {"bytes": 100_000}}));
+    let call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
+    assert_eq!(finish(call).await.text().len(), 100_000);
+    host.crash().await;
+    let broker = toolbus_broker::ServerOptions { max_frame_bytes: 64 << 10, ..Default::default() };
+    let rig = Rig::bus_on(broker).await;
+    let _host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let worker = rig.legacy("w").await;
+    let call = worker.bus.start_call("host", message, PATIENCE).await.expect("a call");
+    assert_eq!(code(&finish(call).await.error()), "TB0405");
+}
+
+#[tokio::test]
+async fn a_host_that_ends_in_order_leaves_what_is_not_begun_to_the_next() {
+    let place = Place::new();
+    let mut one = server();
+    one.max_concurrency = 1;
+    let mut options = HostOptions::new(HostConfig { servers: vec![one] });
+    options.journal = Some(Arc::new(place.journal()));
+    let mut rig = Rig::with(options).await;
+    let (first, second) = (rig.legacy("w").await, rig.legacy("v").await);
+    let a = begin(&first, "effect", &place.waiting()).await;
+    place.effects_are(1).await;
+    let b = begin(&second, "effect", &place.waiting()).await;
+    // It is here, and waits for its place.
+    second.ask(HostRequest::ApprovalsList).await;
+    rig.stop_host().await;
+    place.effects_are(1).await;
+    place.release();
+    rig.restart_after_stop().await;
+    assert_eq!(code(&finish(a).await.error()), "TB0408");
+    assert_eq!(finish(b).await.text(), "effected");
+    place.effects_are(2).await;
 }

@@ -88,6 +88,20 @@ async fn a_call_that_waited_long_is_not_begun_before_its_caller_is_seen() {
     place.effects_are(1).await;
 }
 
+#[tokio::test]
+async fn a_call_that_waited_long_begins_for_whoever_is_joined_to_it() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let first = rig.modern("w#1").await;
+    send(&first, place.quick(), Duration::from_secs(3600)).await;
+    first.bus.close().await;
+    let second = rig.modern("w#2").await;
+    let call = crate::crashing::begin(&second, "effect", &place.quick()).await;
+    let _host = CrashingHost::with(&rig, options(&place, Some(Duration::from_secs(60)))).await;
+    let reply = crate::support::finish(call).await;
+    assert!(reply.result()["_meta"]["toolbus/joined"].is_object(), "{reply:?}");
+    place.effects_are(1).await;
+}
+
 /// Waits until the reply is there before anybody connects under that name: a look in between would find the caller.
 async fn code_waiting_for_absent(rig: &Rig) -> String {
     let client = rig.client(toolbus_client::AgentRef::new("observer")).await;

@@ -39,6 +39,7 @@ impl Scenario {
         let largest_body = *pick(rng, &[200, 1_000, 4_000]);
         let window_messages = *pick(rng, &[1, 2, 4, 8, 64]);
         let window_bytes = *pick(rng, &[300, 1_000, 3_000, 1 << 20]);
+        let max_attempts = *pick(rng, &[1, 2, 3, 1_000, 1_000, 1_000]);
         let engine = EngineOptions {
             window_messages,
             window_bytes,
@@ -51,7 +52,9 @@ impl Scenario {
             total_bytes: *pick(rng, &[6_000, 1 << 20, 1 << 20, 1 << 20]),
             mailboxes: *pick(rng, &[3, 1_000, 1_000, 1_000]),
             unsettled_bytes: *pick(rng, &[500, 4_000, 1 << 20]),
-            max_attempts: *pick(rng, &[1, 2, 3, 1_000, 1_000, 1_000]),
+            max_attempts,
+            // As for the windows.
+            host_max_attempts: max_attempts,
             linger: rng.below(5),
             lazy: *pick(rng, &[0, 3, 20, 200]),
             history_ids,

@@ -19,6 +19,8 @@ pub struct AwayWatch {
     /// Without a token nobody wants to hear of it.
     token: Option<Raw>,
     every: Duration,
+    /// When the call was made, in milliseconds since 1970.
+    began: u64,
     next: Option<Instant>,
     told: u32,
 }
@@ -26,7 +28,13 @@ pub struct AwayWatch {
 impl AwayWatch {
     pub fn new(bus: Arc<dyn Bus>, upstream: &Upstream, call: &str, token: Option<Raw>, every: Duration) -> Self {
         let (host, call) = (upstream.host.clone(), call.to_owned());
-        Self { hosts: bus.hosts(), bus, host, call, token, every, next: None, told: 0 }
+        let began = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+        Self { hosts: bus.hosts(), bus, host, call, token, every, began, next: None, told: 0 }
+    }
+
+    /// Since when the host is away, if it was so already when the call was made. One that left later may have run it.
+    pub fn away_all_along(&self) -> Option<u64> {
+        self.away_since().filter(|since| *since <= self.began)
     }
 
     /// Since when the host is away, right now.

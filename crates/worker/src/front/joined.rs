@@ -4,7 +4,9 @@ use super::call::FrontCall;
 use super::{Front, InFlight};
 use crate::worker::lock;
 use std::sync::Arc;
-use toolbus_mcp::{Id, Members, Message, Notification, Outcome, Raw, Request, meta, raw};
+use toolbus_mcp::{
+    Id, Members, Message, NameKey, Notification, Outcome, Raw, Request, Response, meta, raw, routed_name,
+};
 
 /// What has to be changed in the messages of the earlier call.
 pub(super) struct Joined {
@@ -14,6 +16,37 @@ pub(super) struct Joined {
     bus_id: Option<String>,
     /// The front that began the call keeps its session as long as the call lasts.
     began: (Arc<Front>, Option<u64>),
+    /// Those who called before, should they come back.
+    earlier: Vec<Earlier>,
+}
+
+/// Somebody who made the call, lost the connection, and may come back for the answer. Dropping it ends what is kept there.
+pub struct Earlier {
+    id: Id,
+    keep: Keep,
+}
+
+/// Keeps a message of a call; nothing is its end.
+pub type Keep = Box<dyn Fn(Option<&Message>) + Send + Sync>;
+
+impl Earlier {
+    pub fn new(id: Id, keep: Keep) -> Self {
+        Self { id, keep }
+    }
+
+    pub fn keep(&self, message: &Message) {
+        (self.keep)(Some(message));
+    }
+
+    fn answered(&self, outcome: &Outcome) {
+        self.keep(&Response { id: Some(self.id.clone()), outcome: outcome.clone() }.into());
+    }
+}
+
+impl Drop for Earlier {
+    fn drop(&mut self) {
+        (self.keep)(None);
+    }
 }
 
 impl Joined {
@@ -21,6 +54,7 @@ impl Joined {
     pub fn translate(&self, message: Message) -> Option<Message> {
         match message {
             Message::Response(mut response) => {
+                self.earlier.iter().for_each(|earlier| earlier.answered(&response.outcome));
                 response.outcome = mark(response.outcome, self.bus_id.as_deref());
                 Some(response.into())
             }
@@ -45,15 +79,17 @@ impl Drop for Joined {
 }
 
 impl FrontCall {
-    /// From now on the call belongs to this front and this request.
-    pub fn join(&mut self, front: &Arc<Front>, request: &Request) {
+    /// From now on the call belongs to this front and this request. Who made it before gets its answer too.
+    pub fn join(&mut self, front: &Arc<Front>, request: &Request, earlier: Earlier) {
         let token = meta::get(request.params.as_deref(), meta::PROGRESS_TOKEN);
         let bus_id = self.bus_id();
         let number = self.number.and_then(|number| front.enter(number, &self.front, request.id.clone()));
         let began =
             (std::mem::replace(&mut self.front, Arc::clone(front)), std::mem::replace(&mut self.number, number));
         self.id = request.id.clone();
-        self.joined = Some(Joined { token, bus_id, began });
+        let mut all = self.joined.as_mut().map(|joined| std::mem::take(&mut joined.earlier)).unwrap_or_default();
+        all.push(earlier);
+        self.joined = Some(Joined { token, bus_id, began, earlier: all });
     }
 
     /// Under which id the host knows it.
@@ -64,6 +100,18 @@ impl FrontCall {
 }
 
 impl Front {
+    /// Whether the request is a call of a tool that may be joined to an earlier one.
+    pub fn may_join(&self, request: &Request) -> bool {
+        let name = routed_name(&request.method, request.params.as_deref());
+        let Some(NameKey::Tool(tool)) = &name else { return false };
+        let view = self.worker.view();
+        let upstream = match view.sole() {
+            Some(sole) => Some(Arc::clone(sole)),
+            None => name.as_ref().and_then(|name| self.worker.owner(&view, name)),
+        };
+        upstream.is_some_and(|upstream| !upstream.card().alone.applies_to(tool))
+    }
+
     /// Enters a call of another front among its own, so that its client can call it off.
     fn enter(&self, number: u64, began: &Front, id: Id) -> Option<u64> {
         let flight = lock(&began.state).calls.get(&number).map(|flight| InFlight {

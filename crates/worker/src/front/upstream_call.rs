@@ -205,7 +205,7 @@ impl UpstreamCall {
         if matches!(self.purpose, Purpose::Listen { .. }) {
             return Outcome::Result(ended_listen(None, id));
         }
-        match self.away.away_since() {
+        match self.away.away_all_along() {
             Some(since) => error::host_away(&self.upstream.host, &when(since)).into(),
             None => error::call_timeout(self.limit).into(),
         }

@@ -2,18 +2,22 @@
 //! nothing of them and makes the same call once more: it gets what comes of the first, and the tool runs once.
 
 use super::Principal;
+use super::session::Session;
 use crate::front::FrontCall;
+use crate::front::joined::Earlier;
 use crate::worker::lock;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use toolbus_mcp::{Members, Message, Outcome, Request, meta};
+use toolbus_mcp::{Id, Members, Message, Outcome, Request, meta};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Calls that are remembered; past it the oldest are forgotten, and go on unseen.
 const MAX_ABANDONED: usize = 1024;
+/// One agent has this part of the room for answers.
+const SHARES: usize = 4;
 
 /// What makes two calls the same: who makes them, and all that they say but their `_meta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,92 +40,140 @@ impl SameCall {
     }
 }
 
-/// Where the call's messages are kept for its own client, should that come back.
-pub type KeptIn = (String, u64);
+/// Whose call it was, and where its messages are kept should its client come back.
+pub struct Left {
+    pub session: Arc<Session>,
+    pub stream: Option<u64>,
+    pub id: Id,
+}
+
+impl Left {
+    fn earlier(&self) -> Earlier {
+        let (session, stream) = (Arc::clone(&self.session), self.stream);
+        let keep = move |message: Option<&Message>| match (stream, message) {
+            (Some(stream), Some(message)) => drop(session.log.append(stream, message)),
+            (Some(stream), None) => session.log.end_stream(stream),
+            (None, _) => {}
+        };
+        Earlier::new(self.id.clone(), Box::new(keep))
+    }
+}
 
 pub struct AbandonedCalls {
     calls: Mutex<VecDeque<Arc<Abandoned>>>,
     /// How long an answer waits for somebody to ask again.
     window: Duration,
+    /// Of all answers together; one agent has a share of it.
+    max_bytes: usize,
 }
 
 struct Abandoned {
     same: SameCall,
-    kept_in: Option<KeptIn>,
+    session: Weak<Session>,
+    session_id: String,
+    stream: Option<u64>,
+    /// Its client may still live if it was heard of since.
+    since: Instant,
     bus_id: Option<String>,
     state: Mutex<State>,
 }
 
 enum State {
     /// Whoever drives it hands it over when it is asked to.
-    Running(mpsc::Sender<oneshot::Sender<FrontCall>>),
+    Running(mpsc::Sender<Wish>),
     Ended(Outcome, Instant),
+}
+
+type Wish = oneshot::Sender<(FrontCall, Earlier)>;
+
+impl Abandoned {
+    /// What another session of the same agent asks for is not this call, as long as its own client may come back for it.
+    fn may_go_to(&self, session: &Session) -> bool {
+        let is_gone = || self.session.upgrade().is_none_or(|own| own.is_silent_since(self.since));
+        self.session_id == session.id || is_gone()
+    }
+
+    /// Bytes of its answer.
+    fn weight(&self) -> Option<usize> {
+        match &*lock(&self.state) {
+            State::Running(_) => None,
+            State::Ended(Outcome::Result(result), _) => Some(result.get().len()),
+            State::Ended(Outcome::Error(error), _) => Some(error.get().len()),
+        }
+    }
 }
 
 /// What a repeated call gets.
 #[allow(clippy::large_enum_variant)]
 pub enum Found {
-    Running(FrontCall),
+    /// With whom it was begun for, who gets the answer too.
+    Running(FrontCall, Earlier),
     /// With the id under which the host knew it.
     Ended(Outcome, Option<String>),
 }
 
 impl AbandonedCalls {
-    pub fn new(window: Duration) -> Self {
-        Self { calls: Mutex::default(), window }
+    pub fn new(window: Duration, max_bytes: usize) -> Self {
+        Self { calls: Mutex::default(), window, max_bytes }
     }
 
-    /// Lets the call go on; `keep` gets all that it says.
-    pub fn take_over(
-        self: &Arc<Self>,
-        same: SameCall,
-        kept_in: Option<KeptIn>,
-        mut call: FrontCall,
-        keep: impl Fn(Option<&Message>) + Send + 'static,
-    ) {
+    /// Lets the call go on; all that it says is kept where its own client finds it.
+    pub fn take_over(self: &Arc<Self>, same: SameCall, left: &Left, call: FrontCall) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (wishes, mut wished) = mpsc::channel(1);
-        let abandoned =
-            Arc::new(Abandoned { same, kept_in, bus_id: call.bus_id(), state: Mutex::new(State::Running(wishes)) });
-        self.add(Arc::clone(&abandoned));
-        let all = Arc::clone(self);
-        runtime.spawn(async move {
-            loop {
-                let message = tokio::select! {
-                    biased;
-                    Some(wish) = wished.recv() => {
-                        let wish: oneshot::Sender<FrontCall> = wish;
-                        keep(None);
-                        match wish.send(call) {
-                            Ok(()) => return,
-                            // Whoever wanted it is gone as well.
-                            Err(back) => call = back,
-                        }
-                        all.add(Arc::clone(&abandoned));
-                        continue;
-                    }
-                    message = call.next() => message,
-                };
-                keep(message.as_ref());
-                match message {
-                    Some(Message::Response(response)) => {
-                        *lock(&abandoned.state) = State::Ended(response.outcome, Instant::now());
-                        return keep(None);
-                    }
-                    Some(_) => {}
-                    // It was called off.
-                    None => return all.forget(&abandoned),
-                }
-            }
+        let (wishes, wished) = mpsc::channel(1);
+        let abandoned = Arc::new(Abandoned {
+            same,
+            session: Arc::downgrade(&left.session),
+            session_id: left.session.id.clone(),
+            stream: left.stream,
+            since: Instant::now(),
+            bus_id: call.bus_id(),
+            state: Mutex::new(State::Running(wishes)),
         });
+        self.add(Arc::clone(&abandoned));
+        runtime.spawn(Arc::clone(self).drive(abandoned, left.earlier(), call, wished));
     }
 
-    /// The oldest call of that kind, which from now on belongs to whoever asks.
-    pub async fn join(&self, same: &SameCall) -> Option<Found> {
+    async fn drive(
+        self: Arc<Self>,
+        abandoned: Arc<Abandoned>,
+        mut own: Earlier,
+        mut call: FrontCall,
+        mut wished: mpsc::Receiver<Wish>,
+    ) {
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(wish) = wished.recv() => {
+                    match wish.send((call, own)) {
+                        Ok(()) => return,
+                        // Whoever wanted it is gone as well.
+                        Err(back) => (call, own) = back,
+                    }
+                    self.add(Arc::clone(&abandoned));
+                    continue;
+                }
+                message = call.next() => message,
+            };
+            message.iter().for_each(|message| own.keep(message));
+            match message {
+                Some(Message::Response(response)) => {
+                    *lock(&abandoned.state) = State::Ended(response.outcome, Instant::now());
+                    return self.make_room(&mut lock(&self.calls));
+                }
+                Some(_) => {}
+                // It was called off.
+                None => return self.forget(&abandoned),
+            }
+        }
+    }
+
+    /// The oldest call of that kind that the session may have, and which from now on belongs to it.
+    pub async fn join(&self, same: &SameCall, session: &Session) -> Option<Found> {
         let found = {
             let mut calls = lock(&self.calls);
             self.forget_old(&mut calls);
-            let at = calls.iter().position(|call| call.same == *same)?;
+            let at = calls.iter().position(|call| call.same == *same && call.may_go_to(session))?;
             calls.remove(at)?
         };
         let wishes = match &*lock(&found.state) {
@@ -130,9 +182,9 @@ impl AbandonedCalls {
         };
         let (wish, granted) = oneshot::channel();
         if wishes.send(wish).await.is_ok()
-            && let Ok(call) = granted.await
+            && let Ok((call, earlier)) = granted.await
         {
-            return Some(Found::Running(call));
+            return Some(Found::Running(call, earlier));
         }
         // It ended in this moment.
         match &*lock(&found.state) {
@@ -143,8 +195,7 @@ impl AbandonedCalls {
 
     /// The call's own client came back for it.
     pub fn came_back(&self, session: &str, stream: u64) {
-        let is_own = |call: &Abandoned| call.kept_in.as_ref().is_some_and(|kept| kept.0 == session && kept.1 == stream);
-        lock(&self.calls).retain(|call| !is_own(call));
+        lock(&self.calls).retain(|call| call.session_id != session || call.stream != Some(stream));
     }
 
     fn add(&self, abandoned: Arc<Abandoned>) {
@@ -154,6 +205,25 @@ impl AbandonedCalls {
             calls.pop_front();
         }
         calls.push_back(abandoned);
+    }
+
+    /// The oldest answers go first: of an agent that has more than its share, and of all.
+    fn make_room(&self, calls: &mut VecDeque<Arc<Abandoned>>) {
+        let (mut all, mut shares) = (0, HashMap::<String, usize>::new());
+        let kept: Vec<bool> = (calls.iter().rev())
+            .map(|call| {
+                let Some(bytes) = call.weight() else { return true };
+                let share = shares.entry(call.same.principal.name.clone()).or_default();
+                let fits = all + bytes <= self.max_bytes && *share + bytes <= self.max_bytes / SHARES;
+                // What is older than one that had to go goes too.
+                let bytes = if fits { bytes } else { self.max_bytes };
+                *share = share.saturating_add(bytes);
+                all += if fits { bytes } else { 0 };
+                fits
+            })
+            .collect();
+        let mut kept = kept.into_iter().rev();
+        calls.retain(|_| kept.next().unwrap_or(true));
     }
 
     fn forget(&self, abandoned: &Arc<Abandoned>) {

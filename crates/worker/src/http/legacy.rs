@@ -1,7 +1,7 @@
 //! The legacy era over HTTP: sessions, a stream per call that can be resumed, and one for what belongs to no call.
 //! Closing a stream is not a cancellation; the call goes on and what it brings is kept.
 
-use super::abandoned::{AbandonedCalls, Found as Earlier, SameCall};
+use super::abandoned::{AbandonedCalls, Found as Earlier, Left, SameCall};
 use super::events::{EventId, EventLog, Found, STANDALONE};
 use super::session::Session;
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
@@ -152,9 +152,9 @@ async fn call(
     session: Arc<Session>,
     request: Request,
 ) -> Response<HttpBody> {
-    let same = SameCall::of(principal, &request);
+    let same = session.front.may_join(&request).then(|| SameCall::of(principal, &request)).flatten();
     let earlier = match &same {
-        Some(same) => service.abandoned.join(same).await,
+        Some(same) => service.abandoned.join(same, &session).await,
         None => None,
     };
     let call = match earlier {
@@ -162,13 +162,14 @@ async fn call(
             let outcome = joined::mark(outcome, call.as_deref());
             return reply::json(StatusCode::OK, &RpcResponse { id: Some(request.id), outcome }.into());
         }
-        Some(Earlier::Running(mut call)) => {
-            call.join(&session.front, &request);
+        Some(Earlier::Running(mut call, earlier)) => {
+            call.join(&session.front, &request, earlier);
             call
         }
         None => session.front.request(Era::Legacy, request).await,
     };
     let abandoned = Arc::clone(&service.abandoned);
+    session.readers.fetch_add(1, Ordering::Relaxed);
     let mut exchange = Exchange { session, call: Some(call), stream: None, same, abandoned };
     let first = match tokio::time::timeout(service.options.legacy_quiet, exchange.next()).await {
         Ok(Some(message @ Message::Response(_))) => return reply::json(StatusCode::OK, &message),
@@ -233,23 +234,19 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        self.session.readers.fetch_sub(1, Ordering::Relaxed);
         let Some(mut call) = self.call.take() else { return self.finish() };
         let (session, stream) = (Arc::clone(&self.session), self.stream.take());
-        let kept_in = stream.map(|stream| (session.id.clone(), stream));
-        let keep = move |message: Option<&Message>| match (stream, message) {
-            (Some(stream), Some(message)) => drop(session.log.append(stream, message)),
-            (Some(stream), None) => session.log.end_stream(stream),
-            (None, _) => {}
-        };
         if let Some(same) = self.same.take() {
-            return self.abandoned.take_over(same, kept_in, call, keep);
+            let left = Left { session, stream, id: call.id().clone() };
+            return self.abandoned.take_over(same, &left, call);
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             while let Some(message) = call.next().await {
-                keep(Some(&message));
+                stream.iter().for_each(|stream| drop(session.log.append(*stream, &message)));
             }
-            keep(None);
+            stream.iter().for_each(|stream| session.log.end_stream(*stream));
         });
     }
 }

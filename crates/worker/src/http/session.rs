@@ -7,7 +7,7 @@ use crate::error;
 use crate::front::{Front, News};
 use crate::worker::{Worker, lock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -21,8 +21,9 @@ pub struct Session {
     pub front: Arc<Front>,
     pub log: Arc<EventLog>,
     last_used: Mutex<Instant>,
-    /// Streams on which somebody reads.
+    /// Streams on which somebody reads, those of calls included.
     pub readers: AtomicUsize,
+    ended: AtomicBool,
     news: AbortHandle,
 }
 
@@ -40,7 +41,8 @@ impl Session {
         });
         let last_used = Mutex::new(Instant::now());
         let news = news.abort_handle();
-        Arc::new(Self { id, principal, worker, front, log, last_used, readers: AtomicUsize::new(0), news })
+        let (readers, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { id, principal, worker, front, log, last_used, readers, ended, news })
     }
 
     fn is_idle(&self, limit: Duration) -> bool {
@@ -48,8 +50,15 @@ impl Session {
         unused && self.readers.load(Ordering::Relaxed) == 0 && self.front.calls_under_way() == 0
     }
 
+    /// Nobody reads in it, and nothing was asked in it since then.
+    pub fn is_silent_since(&self, then: Instant) -> bool {
+        let silent = || self.readers.load(Ordering::Relaxed) == 0 && *lock(&self.last_used) <= then;
+        self.ended.load(Ordering::Relaxed) || silent()
+    }
+
     /// Tells the hosts, in the background: whoever ended the session doesn't wait for them.
     fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
         self.news.abort();
         let front = Arc::clone(&self.front);
         tokio::spawn(async move { front.close().await });

@@ -35,6 +35,7 @@ impl Plan {
         let engine = EngineOptions {
             // A call that comes too often goes to the dead letters of the broker, which is another story.
             max_attempts: 1_000_000,
+            host_max_attempts: 1_000_000,
             linger: rng.below(5),
             lazy: *pick(rng, &[0, 3, 20, 200]),
             history_age: u64::MAX,

@@ -7,7 +7,7 @@ pub mod stdio;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Card, Era, FailFast, ListKind, Raw, ServerCard, ServerState, raw};
+use toolbus_mcp::{Alone, Card, Era, FailFast, ListKind, Raw, ServerCard, ServerState, raw};
 use toolbus_worker::HostEntry;
 
 /// Longer than anything here takes, shorter than a person waits.
@@ -40,6 +40,7 @@ pub fn server(name: &str, tools: &[&str]) -> ServerCard {
         resource_templates: Vec::new(),
         prompts: Vec::new(),
         fail_fast: FailFast::default(),
+        alone: Alone::default(),
     }
 }
 
