@@ -6,7 +6,6 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
-use crate::journaled::check_names;
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -102,9 +101,6 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
-        if let Err(error) = check_names(&rpc) {
-            return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
-        }
         if rpc.task.is_some() {
             return self.begin_task(message, rpc).await;
         }

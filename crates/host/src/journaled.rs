@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use toolbus_audit::canonical::canonical;
 use toolbus_client::BrokerError;
 use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Known, Replay, Start, Wait};
-use toolbus_mcp::{Members, Rpc, RpcError, meta, required_name};
+use toolbus_mcp::{Members, Rpc, meta, required_name};
 use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// How often a call is begun before it is taken for what ends its server or its host.
@@ -37,24 +37,12 @@ pub fn is_journaled(method: &str) -> bool {
     !toolbus_mcp::is_plain_request(method) && !READS.contains(&method)
 }
 
-/// Names are kept in memory as long as their calls are in the journal, so they have a limit of their own.
+/// Names stay in memory as long as their calls are in the journal. What is longer is no tool's; the content tells such
+/// calls apart, the journal shows how the name begins.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Refuses what names a tool or a method that no server can have.
-pub fn check_names(rpc: &Rpc) -> Result<(), RpcError> {
-    let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
-    let tool = match &name {
-        Some(toolbus_mcp::NameKey::Tool(tool)) => tool.len(),
-        _ => 0,
-    };
-    for (what, bytes) in [("method", rpc.method.len()), ("tool", tool)] {
-        if bytes > MAX_NAME_BYTES {
-            let message =
-                format!("the name of the {what} has {bytes} bytes, more than {MAX_NAME_BYTES}; nothing was run");
-            return Err(failure::bus(ErrorCode::BadArguments, message));
-        }
-    }
-    Ok(())
+fn kept_name(name: &str) -> ByteString {
+    ByteString::from(&name[..name.floor_char_boundary(MAX_NAME_BYTES)])
 }
 
 /// One call in the journal.
@@ -84,8 +72,8 @@ impl Record {
     pub fn new(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc) -> Self {
         let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
         let tool = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => ByteString::from(tool),
-            _ => ByteString::from(rpc.method.as_str()),
+            Some(toolbus_mcp::NameKey::Tool(tool)) => kept_name(&tool),
+            _ => kept_name(&rpc.method),
         };
         Self {
             journal,
@@ -332,18 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn names_longer_than_any_are_refused() {
-        let check = |method: &str, tool: usize| {
-            let params = RawValue::from_string(format!(r#"{{"name":"{}"}}"#, "x".repeat(tool))).expect("JSON");
-            let (server, session, method) = ("one".to_owned(), "s".to_owned(), method.to_owned());
-            let client = ClientHello::modern();
-            check_names(&Rpc { server, session, client, method, params: Some(params), task: None })
-        };
-        assert!(check("tools/call", 1024).is_ok() && check("vendor/does", 9999).is_ok());
-        for refused in [check("tools/call", 1025), check(&"x".repeat(1025), 1)] {
-            let error = refused.expect_err("too long");
-            assert_eq!(error.data.expect("a code")["code"], ErrorCode::BadArguments.code());
-        }
+    fn of_a_long_name_only_the_beginning_is_kept() {
+        assert_eq!(kept_name("tool"), "tool");
+        assert_eq!(kept_name(&"ü".repeat(20_000)).len(), MAX_NAME_BYTES);
+        assert_eq!(kept_name(&format!("x{}", "ü".repeat(20_000))).len(), MAX_NAME_BYTES - 1);
     }
 
     #[test]
