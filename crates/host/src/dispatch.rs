@@ -6,7 +6,10 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
+<<<<<<< HEAD
 use crate::journaled::{check_names, check_session, is_journaled};
+=======
+>>>>>>> fixj
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -109,9 +112,6 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
-        if let Err(error) = check_names(&rpc) {
-            return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
-        }
         if rpc.task.is_some() {
             return self.begin_task(message, rpc).await;
         }

@@ -28,7 +28,8 @@ enum Earlier {
     Ended(Candidate),
 }
 
-/// What a call is to do about an earlier one.
+/// What a call is to do about an earlier one. It is taken apart at once, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Joining {
     /// Have the answer of that call.
     Answer(CallKey, Option<Start>, Outcome),

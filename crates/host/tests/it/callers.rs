@@ -4,6 +4,7 @@ use crate::support::within;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use toolbus_broker::{BrokerCore, BrokerResult, BrokerServer, ServerOptions, SharedToken};
@@ -17,7 +18,15 @@ type Serving = (Arc<BrokerServer>, JoinHandle<BrokerResult<()>>, SocketAddr);
 async fn serve(folder: &Path, address: SocketAddr) -> Serving {
     let listener = TcpListener::bind(address).await.expect("the port");
     let address = listener.local_addr().expect("an address");
-    let core = BrokerCore::new(folder).expect("the folder opens");
+    let core = within("the folder to be free", async {
+        loop {
+            match BrokerCore::new(folder) {
+                Ok(core) => return core,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await;
     let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), ServerOptions::default());
     (Arc::clone(&server), tokio::spawn(server.serve(listener)), address)
 }

@@ -243,7 +243,7 @@ async fn a_task_is_its_agents_own_and_an_operators() {
     let same = rig.worker(AgentRef::new("w#2"), ClientHello::modern()).await;
     let operator = rig.worker(AgentRef::new("boss").with_role("operator"), ClientHello::modern()).await;
     for other in [&same, &operator] {
-        assert_eq!(list(other).await, [task.id.clone()]);
+        assert_eq!(list(other).await, std::slice::from_ref(&task.id));
         assert_eq!(view(&get(other, &task.id).await).status, TaskStatus::Working);
     }
     place.release();

@@ -250,6 +250,35 @@ mod tests {
         SameCall::of(&principal, &Request { id, method: method.into(), params: Some(raw(&params)) })
     }
 
+    fn ended(name: &str, bytes: usize) -> Arc<Abandoned> {
+        let outcome = Outcome::Result(raw(&"x".repeat(bytes - 2)));
+        Arc::new(Abandoned {
+            same: same(name, "tools/call", json!({"name": "t"})).expect("a call of a tool"),
+            session: Weak::new(),
+            session_id: "s".to_owned(),
+            stream: None,
+            since: Instant::now(),
+            bus_id: None,
+            state: Mutex::new(State::Ended(outcome, Instant::now())),
+        })
+    }
+
+    #[test]
+    fn answers_have_a_budget_and_each_agent_a_share_of_it() {
+        let abandoned = AbandonedCalls::new(Duration::from_secs(600), 400);
+        let left = |names: &[(&str, usize)]| {
+            let mut calls: VecDeque<_> = names.iter().map(|(name, bytes)| ended(name, *bytes)).collect();
+            let all = calls.clone();
+            abandoned.make_room(&mut calls);
+            let is_left = |call: &Arc<Abandoned>| calls.iter().any(|left| Arc::ptr_eq(left, call));
+            all.iter().map(is_left).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[("w", 50), ("w", 50)]), [true, true]);
+        assert_eq!(left(&[("w", 50), ("v", 50), ("w", 60)]), [false, true, true], "the oldest of that agent");
+        let five = ["a", "b", "c", "d", "e"].map(|name| (name, 100));
+        assert_eq!(left(&five), [false, true, true, true, true], "the oldest of all");
+    }
+
     #[test]
     fn the_same_call_is_that_of_the_same_agent_with_the_same_arguments_whatever_its_meta() {
         let call = |name: &str, n: u64, token: u64| {

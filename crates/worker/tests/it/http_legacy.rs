@@ -231,8 +231,10 @@ async fn the_same_call_after_a_broken_connection_is_joined_to_the_first() {
     let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
     let (endpoint, session) = opened(&bus, options).await;
     let body = tool_call(1);
-    let (answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     assert!(answer.is_stream());
+    let priming = answer.block().await.expect("an event without data");
+    let last = priming.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").to_owned();
     drop(answer);
     let anew = open_anew(&endpoint, &bus).await;
     let mut repeated = tool_call(9);
@@ -256,7 +258,51 @@ async fn the_same_call_after_a_broken_connection_is_joined_to_the_first() {
     let result = joined.message().await;
     assert_eq!(result["id"], 9);
     assert!(result["result"]["_meta"]["toolbus/joined"]["call"].is_string(), "{result}");
+    // The first client comes back after all, and finds the answer to its own request.
+    let headers = [("accept", "text/event-stream"), ("mcp-session-id", &*session), ("last-event-id", &*last)];
+    let own = endpoint.send("GET", &headers, "").await.message().await;
+    assert_eq!((&own["id"], &own["result"]), (&json!(1), &json!({"content": []})));
     // It was collected: the next one runs.
     let (_, ran) = tokio::join!(endpoint.in_session(&anew, &repeated), bus.next_call());
     assert_eq!(ran.params()["name"], body["params"]["name"]);
+}
+
+/// Makes the same call in a new session, again and again while the end of the first connection is being noticed.
+async fn runs_each_time(endpoint: &Endpoint, bus: &FakeBus) {
+    let anew = open_anew(endpoint, bus).await;
+    for _ in 0..20 {
+        let body = tool_call(9);
+        let (answer, ()) = tokio::join!(endpoint.in_session(&anew, &body), async {
+            bus.next_call().await.reply(json!({"content": []})).await;
+        });
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.text().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_client_still_lives_is_not_given_to_another_session() {
+    let bus = bus();
+    let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
+    let (endpoint, session) = opened(&bus, options).await;
+    let headers = [("accept", "text/event-stream"), ("mcp-session-id", &*session)];
+    let reading = endpoint.send("GET", &headers, "").await;
+    let body = tool_call(1);
+    let (answer, _call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    drop(answer);
+    runs_each_time(&endpoint, &bus).await;
+    drop(reading);
+}
+
+#[tokio::test]
+async fn a_call_that_is_to_run_alone_is_never_joined() {
+    let mut files = server("files", &["read"]);
+    files.alone.tools = vec!["read".into()];
+    let bus = FakeBus::new(vec![host("h", vec![files])]);
+    let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
+    let (endpoint, session) = opened(&bus, options).await;
+    let body = tool_call(1);
+    let (answer, _call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
+    drop(answer);
+    runs_each_time(&endpoint, &bus).await;
 }
