@@ -40,6 +40,8 @@ async fn a_host_whose_broker_is_away_waits_for_it_instead_of_guessing() {
     let host = BrokerClient::connect_with(&url, AgentRef::new("host"), TOKEN, options).await.expect("a connection");
     server.stop();
     within("the broker to stop", serving).await.expect("no panic").expect("an orderly stop");
+    // It has the folder as long as it is there.
+    drop(server);
     within("the host to notice", async {
         while host.look(toolbus_client::Look::default()).await.is_ok() {
             tokio::task::yield_now().await;
