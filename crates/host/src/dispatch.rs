@@ -6,10 +6,7 @@ use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
 use crate::host::Host;
-<<<<<<< HEAD
-use crate::journaled::{check_names, check_session, is_journaled};
-=======
->>>>>>> fixj
+use crate::journaled::{check_names, is_journaled};
 use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
@@ -112,6 +109,9 @@ impl Host {
     }
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
+        if let Err(error) = check_names(&rpc.server, &rpc.session) {
+            return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
+        }
         if rpc.task.is_some() {
             return self.begin_task(message, rpc).await;
         }
@@ -181,7 +181,7 @@ impl Host {
         if !is_allowed || !is_plain {
             return tracing::debug!(method = notify.method, "a client's notification was refused");
         }
-        if check_session(&notify.session).is_err() {
+        if check_names(&notify.server, &notify.session).is_err() {
             return;
         }
         let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use toolbus_audit::canonical::canonical;
 use toolbus_client::BrokerError;
 use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Known, Replay, Start, Wait};
-use toolbus_mcp::{Members, Rpc, meta, required_name};
+use toolbus_mcp::{Members, Rpc, RpcError, meta, required_name};
 use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// How often a call is begun before it is taken for what ends its server or its host.
@@ -42,35 +42,18 @@ pub fn is_journaled(method: &str) -> bool {
 /// calls apart, the journal shows how the name begins.
 const MAX_NAME_BYTES: usize = 1024;
 
-<<<<<<< HEAD
-/// Refuses what names a server, a session, a method or a tool that nobody can have.
-pub fn check_names(rpc: &Rpc) -> Result<(), RpcError> {
-    let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
-    let tool = match &name {
-        Some(toolbus_mcp::NameKey::Tool(tool)) => tool.len(),
-        _ => 0,
-    };
-    let named = [("server", rpc.server.len()), ("method", rpc.method.len()), ("tool", tool)];
-    for (what, bytes) in named {
-        if bytes > MAX_NAME_BYTES {
-            let message =
-                format!("the name of the {what} has {bytes} bytes, more than {MAX_NAME_BYTES}; nothing was run");
-            return Err(failure::bus(ErrorCode::BadArguments, message));
-        }
-    }
-    check_session(&rpc.session)
-}
-
-/// Refuses the names that sessions of tasks have.
-pub fn check_session(key: &str) -> Result<(), RpcError> {
-    if key.len() <= MAX_NAME_BYTES && !SessionId::is_key_of_task(key) {
-        return Ok(());
-    }
-    Err(failure::bus(ErrorCode::BadArguments, "no session can have that name; nothing was run"))
-=======
 fn kept_name(name: &str) -> ByteString {
     ByteString::from(&name[..name.floor_char_boundary(MAX_NAME_BYTES)])
->>>>>>> fixj
+}
+
+/// Refuses what names a server or a session that nobody can have, before anything of it is kept.
+pub fn check_names(server: &str, session: &str) -> Result<(), RpcError> {
+    let what = match () {
+        () if server.len() > MAX_NAME_BYTES => "server",
+        () if session.len() > MAX_NAME_BYTES || SessionId::is_key_of_task(session) => "session",
+        () => return Ok(()),
+    };
+    Err(failure::bus(ErrorCode::BadArguments, format!("no {what} can have that name; nothing was run")))
 }
 
 /// One call in the journal.
@@ -100,15 +83,9 @@ struct State {
 impl Record {
     pub fn new(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc) -> Self {
         let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
-<<<<<<< HEAD
         let (tool, names_tool) = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => (ByteString::from(tool), true),
-            _ => (ByteString::from(rpc.method.as_str()), false),
-=======
-        let tool = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => kept_name(&tool),
-            _ => kept_name(&rpc.method),
->>>>>>> fixj
+            Some(toolbus_mcp::NameKey::Tool(tool)) => (kept_name(&tool), true),
+            _ => (kept_name(&rpc.method), false),
         };
         Self {
             journal,
