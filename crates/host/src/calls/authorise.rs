@@ -164,11 +164,12 @@ impl Job {
         // First the turn and then the place: who waits for its turn must not have what those before it wait for.
         self.wait_for_turn().await?;
         let policy = &self.host.options.policy;
-        self.places = tokio::select! {
+        let places = tokio::select! {
             biased;
             places = policy.gates.enter(limits) => places,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
+        self.places.extend(places);
         Ok(())
     }
 
