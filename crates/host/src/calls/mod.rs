@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use toolbus_audit::Subject;
 use toolbus_journal::End;
 use toolbus_mcp::{
@@ -59,6 +60,8 @@ pub struct Job {
     entered: Option<Instant>,
     /// What is written down about it, as the caller named it.
     subject: Subject,
+    /// Fires when it has its place among those that wait for the server.
+    pub in_line: CancellationToken,
     /// It was answered with an earlier call's answer.
     pub is_joined: bool,
 }
@@ -122,6 +125,7 @@ impl Job {
             begun: Instant::now(),
             entered: None,
             subject: Subject::default(),
+            in_line: CancellationToken::new(),
             is_joined: false,
         })
     }
@@ -280,9 +284,18 @@ impl Job {
         if self.caller.cancel.is_fired() {
             return Err(Stop::Cancelled);
         }
+        // Asking takes the place; whoever comes after this one may ask then.
+        let asked = async {
+            self.in_line.cancel();
+            std::future::pending().await
+        };
         tokio::select! {
             biased;
-            permit = Arc::clone(&self.server.permits).acquire_owned() => permit.map_err(|_| Stop::Cancelled),
+            permit = Arc::clone(&self.server.permits).acquire_owned() => {
+                self.in_line.cancel();
+                permit.map_err(|_| Stop::Cancelled)
+            }
+            never = asked => never,
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
         }
     }

@@ -8,13 +8,18 @@ use crate::failure;
 use crate::host::Host;
 use crate::journaled::{MAX_ATTEMPTS, Record, now};
 use crate::outbox::{Answer, Form};
+use crate::server::Server;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use toolbus_journal::{CallKey, Decision, End, Finish, Journal, Known, TaskRow, Wait};
 use toolbus_mcp::{HostReply, HostRequest, Rpc, RpcError};
 use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
+/// How long the next task waits for one that is slow to get its place, because its server starts or somebody has to approve it.
+const LONGEST_TURN: Duration = Duration::from_secs(5);
 /// How long a task waits that finds this host full of calls.
 const ROOM_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -26,21 +31,35 @@ impl Host {
         if !rows.is_empty() {
             tracing::info!(tasks = rows.len(), "tasks of an earlier run are taken up");
         }
+        let mut by_server: BTreeMap<String, Vec<Left>> = BTreeMap::new();
         for row in rows {
-            let message = match message_of(&journal, &row) {
+            let (message, rpc) = match message_of(&journal, &row) {
                 Ok(message) => message,
                 Err(error) => {
                     self.tasks.spawn(give_up(Arc::clone(&journal), row.card.key.clone(), error));
                     continue;
                 }
             };
-            // In their order, as far as there is room.
-            let place = self.running.begin(Arc::clone(&message.0), self.options.limits.max_calls).ok();
-            self.tasks.spawn(Arc::clone(self).resume(row, message, place));
+            let place = self.running.begin(Arc::clone(&message), self.options.limits.max_calls).ok();
+            by_server.entry(rpc.server.clone()).or_default().push(Left { row, message, rpc, place });
+        }
+        for left in by_server.into_values() {
+            self.tasks.spawn(Arc::clone(self).resume_in_order(left));
         }
     }
 
-    async fn resume(self: Arc<Self>, row: TaskRow, (message, rpc): (Arc<InboxMessage>, Rpc), place: Option<Caller>) {
+    /// Each follows when the one before has its place at the server, or takes long to get it.
+    async fn resume_in_order(self: Arc<Self>, left: Vec<Left>) {
+        for left in left {
+            let in_line = CancellationToken::new();
+            self.tasks.spawn(Arc::clone(&self).resume(left, in_line.clone()));
+            tokio::time::timeout(LONGEST_TURN, in_line.cancelled()).await.ok();
+        }
+    }
+
+    async fn resume(self: Arc<Self>, left: Left, in_line: CancellationToken) {
+        let _over = in_line.clone().drop_guard();
+        let Left { row, message, rpc, place } = left;
         let Some(caller) = self.place(&message, place).await else { return };
         let left = Duration::from_millis(row.card.expires_at().saturating_sub(now()));
         caller.cancel.expire_at(Instant::now() + left);
@@ -50,12 +69,14 @@ impl Host {
             return self.fail_task(&caller, &rpc, &record, End::Failed, failure::unknown_server(&rpc.server)).await;
         };
         let (record, decision) = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
-            Arrival::Run(Some(record)) => return self.run_again(caller, server, rpc, record).await,
+            Arrival::Run(Some(record)) => return self.run_again(caller, server, (rpc, record), in_line).await,
             Arrival::Run(None) => return,
             Arrival::Known(record, decision) => (kept(*record), decision),
         };
         match self.decision_about(&record, &server, decision) {
-            Decision::Run { attempt } => self.run_again(caller, server, rpc, record.in_attempt(attempt)).await,
+            Decision::Run { attempt } => {
+                self.run_again(caller, server, (rpc, record.in_attempt(attempt)), in_line).await;
+            }
             Decision::Unknown(start) => {
                 let error = failure::outcome_unknown(&start);
                 self.fail_task(&caller, &rpc, &record, End::Unknown, error).await;
@@ -71,7 +92,7 @@ impl Host {
     }
 
     /// An earlier host of this same process began it; that host is gone too.
-    fn decision_about(&self, record: &Record, server: &crate::server::Server, decision: Decision) -> Decision {
+    fn decision_about(&self, record: &Record, server: &Server, decision: Decision) -> Decision {
         match (decision, record.journal().look_up(&record.key, &record.content)) {
             (Decision::AlreadyRunning, Ok(Known::Running(start))) => {
                 let replay = self.replay_of_call(server, &record.tool, start.safe);
@@ -97,10 +118,19 @@ impl Host {
     }
 
     /// Rules may have changed meanwhile, so it is decided about anew.
-    async fn run_again(self: &Arc<Self>, caller: Caller, server: Arc<crate::server::Server>, rpc: Rpc, record: Record) {
+    async fn run_again(
+        self: &Arc<Self>,
+        caller: Caller,
+        server: Arc<Server>,
+        (rpc, record): (Rpc, Record),
+        in_line: CancellationToken,
+    ) {
         let spare = kept(Record::new(Arc::clone(record.journal()), &caller, &rpc));
         match self.job(&caller, &server, rpc.clone(), record) {
-            Ok(job) => RunningTask { job, permission: None }.run().await,
+            Ok(mut job) => {
+                job.in_line = in_line;
+                RunningTask { job, permission: None }.run().await;
+            }
             Err(error) => self.fail_task(&caller, &rpc, &spare, End::Failed, error).await,
         }
     }
@@ -112,6 +142,15 @@ impl Host {
         self.end_task(caller, record, answer).await;
         self.write_down(caller, rpc, code).await;
     }
+}
+
+/// A task that an earlier host left.
+struct Left {
+    row: TaskRow,
+    message: Arc<InboxMessage>,
+    rpc: Rpc,
+    /// Among the calls of this host, unless there was no room.
+    place: Option<Caller>,
 }
 
 fn kept(mut record: Record) -> Record {

@@ -163,6 +163,29 @@ async fn after_a_crash_what_was_begun_is_unknown_and_what_was_not_runs() {
 }
 
 #[tokio::test]
+async fn tasks_that_were_left_run_in_their_order() {
+    let (rig, place) = (Rig::bus().await, Place::new());
+    let host = CrashingHost::start(&rig, &place, vec![narrow()]).await;
+    let worker = rig.legacy("w").await;
+    let mark = |mark: &str| {
+        let mut arguments = place.waiting();
+        arguments["mark"] = mark.into();
+        arguments
+    };
+    begun(&worker.task("one", "effect", mark("first"), None).await);
+    place.effects_are(1).await;
+    let mut last = String::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        last = begun(&worker.task("one", "effect", mark(name), None).await).id;
+    }
+    host.crash().await;
+    place.release();
+    let _host = CrashingHost::start(&rig, &place, vec![narrow()]).await;
+    assert_eq!(text(&view(&wait(&worker, &last, 30_000).await)), "effected");
+    assert_eq!(place.effects(), ["first", "a", "b", "c", "d", "e"]);
+}
+
+#[tokio::test]
 async fn after_a_crash_a_task_that_may_run_twice_runs_again() {
     for (era, legacy) in [("legacy", true), ("modern", false)] {
         let (rig, place) = (Rig::bus().await, Place::new());

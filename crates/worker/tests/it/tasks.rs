@@ -379,7 +379,7 @@ async fn another_worker_of_the_agent_finds_a_task_that_only_the_broker_has() {
     other.send(&knowing(1, "tasks/get", json!({"taskId": id}))).await;
     let got = other.next().await["result"].take();
     assert_eq!(got["status"], "working");
-    assert!(got["statusMessage"].as_str().unwrap().ends_with("position 1"), "{got}");
+    assert!(got["statusMessage"].as_str().unwrap().starts_with("queued: host attic is away"), "{got}");
 }
 
 #[tokio::test]
