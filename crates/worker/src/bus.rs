@@ -83,6 +83,8 @@ pub struct Waiting {
     pub id: String,
     /// It was never brought to the host.
     pub is_untouched: bool,
+    /// For how long it has waited, where that is known.
+    pub age_ms: u64,
 }
 
 /// What a host says to a session outside of any call.

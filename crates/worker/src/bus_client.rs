@@ -155,7 +155,7 @@ fn look_for(host: &str, call: &str) -> Look {
 }
 
 fn as_waiting(row: &LetterRow) -> Waiting {
-    Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0 }
+    Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0, age_ms: row.age_ms }
 }
 
 /// The request among the rows; or behind them, where their number is limited.
@@ -165,7 +165,7 @@ fn found(looked: &Looked, call: &str) -> Option<Waiting> {
         looked.letters.first().copied().flatten()?;
         // Messages are brought in order, so none behind one was brought that was not.
         let is_untouched = looked.more && looked.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight);
-        Some(Waiting { id: call.to_owned(), is_untouched })
+        Some(Waiting { id: call.to_owned(), is_untouched, age_ms: 0 })
     };
     row.or_else(behind)
 }

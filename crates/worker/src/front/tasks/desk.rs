@@ -66,15 +66,18 @@ async fn whereabouts(front: &Front, name: &TaskName) -> Whereabouts {
         return Whereabouts::TakenBack(view.clone());
     }
     let Some(since) = front.worker.away_since(&name.host) else { return Whereabouts::AtHost };
-    match front.worker.bus.waits(&name.host, &name.id).await {
-        Some(waiting) if waiting.is_untouched => {}
+    let age_ms = match front.worker.bus.waits(&name.host, &name.id).await {
+        Some(waiting) if waiting.is_untouched => waiting.age_ms,
         Some(_) => return Whereabouts::Touched { since },
         None => return Whereabouts::WithAbsentHost { since },
-    }
+    };
     let ahead = front.worker.bus.ahead(&name.host, &name.id).await;
     let position = ahead.map_or(String::new(), |ahead| format!(", position {}", ahead + 1));
     let message = Some(format!("queued: host {} is away since {}{position}", name.host, when(since)));
-    Whereabouts::Queued(TaskView { message, ..remembered.unwrap_or_else(|| unseen(&name.id)) })
+    let unseen = unseen(&name.id);
+    let began = unseen.created_ms.saturating_sub(age_ms);
+    let unseen = TaskView { created_ms: began, updated_ms: began, ..unseen };
+    Whereabouts::Queued(TaskView { message, ..remembered.unwrap_or(unseen) })
 }
 
 fn away(front: &Front, name: &TaskName, since: u64) -> Outcome {

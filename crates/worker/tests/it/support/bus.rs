@@ -269,7 +269,8 @@ impl Bus for FakeBus {
         let touched = self.touched.lock().unwrap();
         let waiting = self.waiting.lock().unwrap();
         let of_host = waiting.iter().filter(|waiting| waiting.host == host);
-        let as_row = |call: &HostCall| Waiting { id: call.id.clone(), is_untouched: !touched.contains(&call.id) };
+        let as_row =
+            |call: &HostCall| Waiting { id: call.id.clone(), is_untouched: !touched.contains(&call.id), age_ms: 1000 };
         let rows = of_host.map(as_row).collect();
         Box::pin(async { Some(rows) })
     }
