@@ -64,7 +64,7 @@ impl Engine {
         // One list for all letters in a mailbox.
         let mut heads: HashMap<usize, Vec<Seq>> = HashMap::new();
         let mut ahead = |LetterAt { to, id }: &LetterAt| {
-            let (_, known) = self.find_from(&asking.sender.name, to, id).filter(|(_, known)| known.pending)?;
+            let (_, known) = self.find_of_agent(asking, to, id).filter(|(_, known)| known.pending)?;
             let index = *self.names.get(&**to)?;
             let head = heads.entry(index).or_insert_with(|| self.boxes[index].first(MAX_AHEAD));
             Some(head.partition_point(|seq| *seq < known.seq) as u64)

@@ -77,9 +77,8 @@ impl Engine {
             Command::Event { to, .. } => self.may_tell(&conn.sender, conn.rights, to).map_err(Some),
             // Often it only comes too late: the answer is under way.
             Command::Cancel { to, correlation_id } => {
-                let own = || self.find_from(&conn.sender.name, to, correlation_id);
                 let any = || self.find(to, correlation_id).filter(|_| conn.rights.operator);
-                let found = own().or_else(any);
+                let found = self.find_of_agent(conn, to, correlation_id).or_else(any);
                 if found.is_some_and(|(_, known)| known.pending) { Ok(()) } else { Err(None) }
             }
             Command::Status { .. } if !conn.rights.operator => Err(Some(Refusal::OperatorOnly)),
@@ -177,15 +176,28 @@ impl Engine {
         Some((fingerprint, self.ledger.get(&fingerprint)?))
     }
 
-    /// In whose name a message is taken back: an operator does it for whoever sent it, as far as that is known.
+    /// The same, also if another mailbox of the same agent sent it and it still waits.
+    pub(crate) fn find_of_agent(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
+        let of_agent = || {
+            let from = self.sender_of_pending(mailbox, id)?;
+            self.find(mailbox, id).filter(|_| agent_of(&from) == agent_of(&conn.sender.name))
+        };
+        self.find_from(&conn.sender.name, mailbox, id).or_else(of_agent)
+    }
+
+    /// In whose name a message is taken back. Any mailbox of the agent does it for the one that sent it, and an operator for
+    /// everybody, as far as the sender is known.
     pub(crate) fn canceller(&self, conn: &Conn, to: &str, id: &str) -> Arc<str> {
         let Conn { rights, sender, .. } = conn;
-        let of_another = || {
-            let (_, known) = self.find(to, id).filter(|_| rights.operator && !rights.unrestricted)?;
-            let index = *self.names.get(to).filter(|_| known.pending)?;
-            Some(self.letter(&self.boxes[index], known.seq)?.1)
-        };
-        of_another().unwrap_or_else(|| Arc::clone(&sender.name))
+        let for_all = rights.operator && !rights.unrestricted;
+        let may_act = |from: &Arc<str>| for_all || agent_of(from) == agent_of(&sender.name);
+        self.sender_of_pending(to, id).filter(may_act).unwrap_or_else(|| Arc::clone(&sender.name))
+    }
+
+    fn sender_of_pending(&self, mailbox: &str, id: &str) -> Option<Arc<str>> {
+        let (_, known) = self.find(mailbox, id).filter(|(_, known)| known.pending)?;
+        let index = *self.names.get(mailbox)?;
+        Some(self.letter(&self.boxes[index], known.seq)?.1)
     }
 
     /// A sender in 64 bits, keyed by the store's seed so that nobody can choose a name that passes for another.

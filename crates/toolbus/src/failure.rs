@@ -116,6 +116,8 @@ pub enum Failure {
     NoApproval { id: String },
     #[error("no call or dead letter, or more than one, has the id {id:?}")]
     NoCall { id: String },
+    #[error("{id} was not taken back: it still waits for its host")]
+    NotTakenBack { id: String },
     #[error("host {host}: {message}")]
     RefusedByHost { host: String, message: String, code: Option<ErrorCode> },
     #[error("{0}")]
@@ -154,6 +156,9 @@ impl Failure {
             Self::NoTask { .. } => Some(ErrorCode::UnknownTask),
             Self::TaskHostAway { .. } => Some(ErrorCode::HostAway),
             Self::TaskCancelled => Some(ErrorCode::Cancelled),
+            Self::NoCall { .. } => Some(ErrorCode::UnknownCall),
+            Self::TaskWorks { .. } => Some(ErrorCode::CallTimeout),
+            Self::NotTakenBack { .. } => Some(ErrorCode::HostAway),
             Self::RefusedByHost { code, .. } => *code,
             _ => None,
         }
@@ -224,6 +229,7 @@ impl Failure {
                 Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
             }
             Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show what there is"),
+            Self::NotTakenBack { .. } => Some("try again; only its own agent and operators may take it back"),
             Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
             Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
             Self::TaskCancelled => Some("begin it again if it still matters"),

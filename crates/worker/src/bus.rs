@@ -46,14 +46,23 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
-    /// For how long, in milliseconds, a request of this agent has waited in that host's mailbox, whichever of its workers
-    /// sent it. `None` if it does not, or nobody can tell.
-    fn waits_since<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, Option<u64>> {
+    /// Requests of this agent that wait for that host, in order. `None` if nobody can tell.
+    fn waiting<'a>(&'a self, _host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
         Box::pin(async { None })
     }
 
+    /// The same of one request. `None` if it does not wait there, or nobody can tell.
+    fn waits<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<Waiting>> {
+        Box::pin(async move { self.waiting(host).await?.into_iter().find(|waiting| waiting.id == call) })
+    }
+
     /// Whether it is certain that the call waits for its host and was never brought to it.
-    fn is_untouched<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
+    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move { self.waits(host, call).await.is_some_and(|waiting| waiting.is_untouched) })
+    }
+
+    /// Takes a request back that waits for a host that is away. True once it is certain that the host never gets it.
+    fn withdraw<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
 
@@ -66,6 +75,16 @@ pub trait Bus: Send + Sync + 'static {
 
     /// From now on, what hosts say to that session outside of any call arrives here, until the receiver is dropped.
     fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent>;
+}
+
+/// A request in its host's mailbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    pub id: String,
+    /// It was never brought to the host.
+    pub is_untouched: bool,
+    /// For how long it has waited, where that is known.
+    pub age_ms: u64,
 }
 
 /// What a host says to a session outside of any call.

@@ -1,24 +1,27 @@
 //! The bus as its client gives it: one connection for all sessions of an identity. Tasks of its own keep the hosts'
 //! cards up to date and bring what belongs to no call to its session.
 
-use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 use crate::worker::lock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use toolbus_client::{
-    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, Letter, Look, Looked,
+    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, Letter, LetterRow, Look, Looked,
     MultiplexedClient, SendOptions,
 };
 use toolbus_mcp::{Card, HostEvent};
-use toolbus_protocol::{Body, InboxKind, InboxMessage};
+use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
 /// What waits for one session; a client that does not read loses the rest.
 const SESSION_QUEUE: usize = 256;
 /// How long the broker may take to say where a call stands.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is asked whether a request was taken back.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The pause after the broker did not say which hosts there are.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -100,19 +103,35 @@ impl Bus for BusClient {
         Box::pin(async { look.await?.letters.first().copied().flatten() })
     }
 
-    fn waits_since<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
+    fn waiting<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
         let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
-        Box::pin(async move {
-            let rows = look.await.map(|looked| looked.rows).unwrap_or_default();
-            rows.iter().find(|row| &*row.id == call).map(|row| row.age_ms)
-        })
+        Box::pin(async { Some(look.await?.rows.iter().map(as_waiting).collect()) })
     }
 
-    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
-        let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
+    fn waits<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<Waiting>> {
+        let look = self.look(look_for(host, call));
+        Box::pin(async move { found(&look.await?, call) })
+    }
+
+    fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let rows = look.await.map(|looked| looked.rows).unwrap_or_default();
-            rows.iter().any(|row| &*row.id == call && row.attempt == 0)
+            if !self.is_untouched(host, call).await {
+                return false;
+            }
+            if self.client.client().cancel(host, &MsgId::from(call.to_owned())).await.is_err() {
+                return false;
+            }
+            // The broker does not answer a cancel, so it is asked what became of the message.
+            let until = Instant::now() + LOOK_PATIENCE;
+            while Instant::now() < until {
+                match self.look(look_for(host, call)).await {
+                    // A host that is back may have got it just before.
+                    Some(looked) if looked.peers.first() != Some(&false) => return false,
+                    Some(looked) if found(&looked, call).is_none() => return !looked.more,
+                    _ => tokio::time::sleep(LOOK_AGAIN).await,
+                }
+            }
+            false
         })
     }
 
@@ -127,6 +146,28 @@ impl Bus for BusClient {
     fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
         self.sessions.open(key)
     }
+}
+
+/// Whether the host is there, where the request stands, and how often it was brought.
+fn look_for(host: &str, call: &str) -> Look {
+    let letters = vec![Letter { to: host.into(), id: call.into() }];
+    Look { peers: vec![host.into()], letters, rows_of: Some(host.into()), ..Look::default() }
+}
+
+fn as_waiting(row: &LetterRow) -> Waiting {
+    Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0, age_ms: row.age_ms }
+}
+
+/// The request among the rows; or behind them, where their number is limited.
+fn found(looked: &Looked, call: &str) -> Option<Waiting> {
+    let row = looked.rows.iter().find(|row| &*row.id == call).map(as_waiting);
+    let behind = || {
+        looked.letters.first().copied().flatten()?;
+        // Messages are brought in order, so none behind one was brought that was not.
+        let is_untouched = looked.more && looked.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight);
+        Some(Waiting { id: call.to_owned(), is_untouched, age_ms: 0 })
+    };
+    row.or_else(behind)
 }
 
 struct ClientCall {

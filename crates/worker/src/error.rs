@@ -53,6 +53,18 @@ pub fn gone_and_back(host: &str) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
 }
 
+/// Only the host can tell about its task.
+pub fn task_host_away(host: &str, since: &str) -> RpcError {
+    let message = format!("host {host} is away since {since}, and only it can tell about its tasks");
+    RpcError::bus(ErrorCode::HostAway.code(), message, "ask again when the host is back; its tasks go on then")
+}
+
+/// A question about a task changes nothing about it.
+pub fn no_word_of_task(host: &str, limit: Duration) -> RpcError {
+    let message = format!("host {host} did not answer within {limit:?}; the task is as it was");
+    RpcError::bus(ErrorCode::CallTimeout.code(), message, "ask again")
+}
+
 pub fn call_timeout(limit: Duration) -> RpcError {
     let message = format!("no answer within {limit:?}; the call was cancelled");
     RpcError::bus(ErrorCode::CallTimeout.code(), message, "give the worker a longer --deadline")

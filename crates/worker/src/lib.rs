@@ -15,7 +15,7 @@ mod stdio;
 mod view;
 mod worker;
 
-pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 pub use bus_client::BusClient;
 pub use error::AuthFailure;
 pub use front::{Front, FrontCall, News};

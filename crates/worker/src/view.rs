@@ -119,7 +119,12 @@ impl Upstream {
 
     /// Whether the server speaks of tasks itself, in that era's way. One that never told is taken to.
     pub fn has_own_tasks(&self, era: Era) -> bool {
-        let Some(greeting) = self.greeting(era) else { return true };
+        self.greeting(era).is_none() || self.declares_tasks(era)
+    }
+
+    /// The same, but only if it said so.
+    pub fn declares_tasks(&self, era: Era) -> bool {
+        let Some(greeting) = self.greeting(era) else { return false };
         let declared = || {
             let greeting = Members::of(Some(greeting)).ok()?;
             let capabilities = Members::of(greeting.get("capabilities")).ok()?;

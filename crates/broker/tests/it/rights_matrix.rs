@@ -261,7 +261,9 @@ async fn attack_with_signals(
             let answers = peer.drain().await;
             let free = name == "free";
             let is_open = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && correlation != "done");
-            let own = OPEN.contains(&(correlation, mailbox, to));
+            // Whichever mailbox of the agent sent it.
+            let is_own = |from: &str| principal_of(from) == principal_of(mailbox);
+            let own = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && is_own(open.1));
             let may_cancel = free || (is_open && (own || name == "op"));
             let may_tell = oracle(Attacker { name, mailbox }, "mcp_event", to, correlation).is_none();
             let codes: Vec<&str> = answers.iter().filter_map(|frame| frame["code"].as_str()).collect();

@@ -3,7 +3,7 @@
 
 use crate::support::{Bench, Told, delivery, message, receipt, refused};
 use std::sync::Arc;
-use toolbus_engine::{Command, ConnId, Delivery, Names, Purpose, Refusal, Rights, Sender};
+use toolbus_engine::{Command, ConnId, Delivery, LetterAt, Look, Names, Purpose, Refusal, Rights, Sender};
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
 const HOST: Rights = Rights { host: true, ..WORKER };
@@ -270,6 +270,29 @@ fn a_cancel_of_what_somebody_else_sent_reaches_nobody() {
     let anyone = town.bench.connect("anyone");
     town.bench.handle(anyone, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
     assert_eq!(town.bench.told(town.host), [Told::Cancel("q".into())], "without rules it does");
+}
+
+#[test]
+fn what_an_agent_sent_is_taken_back_from_any_of_its_mailboxes_and_from_no_other_agents() {
+    let mut town = town();
+    town.bench.disconnect(town.host);
+    let (first, second) = (join(&mut town.bench, "ana#1", WORKER), join(&mut town.bench, "ana#2", WORKER));
+    let near = join(&mut town.bench, "ana2", WORKER);
+    town.takes(first, Delivery { deadline_ms: Some(1000), ..of(Purpose::Request, "host", "q") });
+    let look = |town: &Town, conn| {
+        let letters = vec![LetterAt { to: "host".into(), id: "q".into() }];
+        town.bench.engine.look(town.bench.now, conn, &Look { letters, ..Look::default() }).letters
+    };
+    for conn in [town.bo, town.other, near] {
+        town.bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+        town.bench.sync_all();
+        assert_eq!((look(&town, conn), look(&town, second)), (vec![None], vec![Some(0)]));
+    }
+    town.bench.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    town.bench.sync_all();
+    assert_eq!(look(&town, second), [None]);
+    let taken_back = Refusal::Cancelled { id: "q".into(), mailbox: "host".into() };
+    assert_eq!((town.bench.told(first), town.bench.told(second)), (vec![refused(taken_back, "q")], vec![]));
 }
 
 #[test]

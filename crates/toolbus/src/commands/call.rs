@@ -51,8 +51,8 @@ pub struct CallArgs {
     /// Role to act in.
     #[arg(long, env = "TOOLBUS_ROLE")]
     role: Option<String>,
-    /// How long the call may take, waiting for a host that is away included.
-    #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+    /// How long the call may take, waiting for a host that is away included. A task has --ttl instead.
+    #[arg(long, conflicts_with = "detach", value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
     /// Give up at once if the host is away (TB0427), instead of waiting for it.
     #[arg(long)]
@@ -93,7 +93,8 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     let reader = Reader { tool: &args.tool, json: args.reach.json, out: &args.out };
     if args.detach {
         let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };
-        let begun = detach::begin(&client, &tool, params(&args.tool, arguments), wish, &reader).await;
+        let hasty = is_hasty(&args, &tool);
+        let begun = detach::begin(&client, &tool, params(&args.tool, arguments), (wish, hasty), &reader).await;
         client.close().await;
         return begun;
     }
@@ -136,6 +137,11 @@ fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &ToolSeen<'_>) -> R
     Ok(arguments)
 }
 
+/// Whether the call is not to wait for its host.
+fn is_hasty(args: &CallArgs, tool: &ToolSeen<'_>) -> bool {
+    args.fail_fast || tool.server.fail_fast.applies_to(Some(&args.tool))
+}
+
 enum Ended {
     Outcome(Outcome),
     Cancelled,
@@ -149,7 +155,7 @@ async fn exchange(
     arguments: Raw,
 ) -> Result<Ended, Failure> {
     let mut progress = Progress::new(args.reach.json);
-    let hasty = args.fail_fast || tool.server.fail_fast.applies_to(Some(&args.tool));
+    let hasty = is_hasty(args, tool);
     if hasty && !tool.host.online {
         return Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() });
     }

@@ -3,16 +3,16 @@
 use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
+use crate::queue::{self, Withdrawal, waiting_for};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
-use toolbus_client::{HostEntry, Look, Looked, MultiplexedClient};
+use toolbus_client::{HostEntry, MultiplexedClient};
 use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{CallList, CallRow, CallState, DeskRequest};
-use toolbus_protocol::{MsgId, principal_of};
+use toolbus_protocol::{ErrorCode, MsgId, principal_of};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -22,7 +22,8 @@ Examples:
   toolbus calls cancel 7c0e1f
 
 States: queued (waits for its turn, or for a host that is away), waiting for approval, running, done, failed, cancelled,
-unknown (begun, and nobody knows whether it had its effect). With a token of an agent its own calls are shown, with an
+unknown (begun, and nobody knows whether it had its effect). What waits for a host is not opened to see what it is, so a
+question about tasks that waits there counts as queued too. With a token of an agent its own calls are shown, with an
 operator's all.")]
 pub struct CallsArgs {
     #[command(subcommand)]
@@ -45,11 +46,6 @@ enum What {
         id: String,
     },
 }
-
-/// The broker answers from memory.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the broker is asked whether a call is taken back.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A call and where it is.
 pub struct Call {
@@ -111,11 +107,6 @@ pub async fn all_calls(
     Ok((calls, more))
 }
 
-async fn waiting_for(client: &MultiplexedClient, host: &str) -> Option<Looked> {
-    let look = Look { rows_of: Some(host.into()), ..Look::default() };
-    tokio::time::timeout(PATIENCE, client.client().look(look)).await.ok()?.ok()
-}
-
 async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Result<(), Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
     let (calls, _) = all_calls(client, &hosts, true).await?;
@@ -133,19 +124,17 @@ async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Resul
     })
 }
 
-/// The broker does not answer a cancel, so it is asked what became of the message.
+/// What the host has not seen yet is taken back at the broker. One that came for it at that moment is asked.
 async fn take_back(client: &MultiplexedClient, host: &str, row: CallRow) -> Result<CallRow, Failure> {
-    client.client().cancel(host, &MsgId::from(row.id.clone())).await?;
-    let gone = async {
-        while waiting_for(client, host).await.is_none_or(|waiting| waiting.rows.iter().any(|it| *it.id == *row.id)) {
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    };
-    let state = match tokio::time::timeout(PATIENCE, gone).await {
-        Ok(()) => CallState::Cancelled,
-        Err(_) => row.state,
-    };
-    Ok(CallRow { state, ..row })
+    let cancelled = |row| CallRow { state: CallState::Cancelled, ..row };
+    match queue::take_back(client, host, &MsgId::from(row.id.clone())).await? {
+        Withdrawal::Gone => Ok(cancelled(row)),
+        Withdrawal::AskHost => match ask(client, host, DeskRequest::CallsCancel { id: row.id.clone() }).await {
+            Err(Failure::RefusedByHost { code: Some(ErrorCode::UnknownCall), .. }) => Ok(cancelled(row)),
+            answer => answer,
+        },
+        Withdrawal::StillThere => Err(Failure::NotTakenBack { id: row.id }),
+    }
 }
 
 pub fn word(state: CallState) -> &'static str {

@@ -5,6 +5,7 @@ use super::outcome::{Reader, report};
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
 use crate::progress::one_line;
+use crate::queue::{self, Withdrawal};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::stop::stop_signal;
 use crate::table::{age, table};
@@ -15,11 +16,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
-use toolbus_client::MultiplexedClient;
+use toolbus_client::{BrokerError, MultiplexedClient};
 use toolbus_mcp::{
     DeskRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
 };
-use toolbus_protocol::{Body, InboxKind, InboxMessage};
+use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -77,6 +78,8 @@ enum What {
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a host waits for the end of a task before it is asked again.
 const SLICE: Duration = Duration::from_secs(20);
+/// The host is not asked more often.
+const SHORTEST_SLICE: Duration = Duration::from_millis(500);
 /// Pages of one host's list that are asked for at most.
 const MOST_PAGES: usize = 256;
 const CANCELLED: u8 = 130;
@@ -125,14 +128,37 @@ impl Desk<'_> {
             }
             What::Cancel { id } => {
                 let name = self.meant(&id).await?;
-                if self.is_away(&name.host).await? {
-                    return Err(Failure::TaskHostAway { host: name.host });
-                }
-                let view = self.task(&name, DeskRequest::TaskCancel { id: name.id.clone() }, PATIENCE).await?;
-                self.say(&name, &view)?;
-                Ok(ExitCode::SUCCESS)
+                self.cancel(&name).await
             }
         }
+    }
+
+    /// What its host has not seen yet is taken back at the broker.
+    async fn cancel(&self, name: &TaskName) -> Result<ExitCode, Failure> {
+        let request = DeskRequest::TaskCancel { id: name.id.clone() };
+        if self.is_away(&name.host).await? {
+            let id = MsgId::from(name.id.clone());
+            let is_untouched = queue::is_untouched(self.client, &name.host, &id).await;
+            if !is_untouched {
+                return Err(Failure::TaskHostAway { host: name.host.clone() });
+            }
+            match queue::take_back(self.client, &name.host, &id).await? {
+                Withdrawal::Gone => {
+                    let words = json!({"task": name.to_string(), "host": name.host, "status": "cancelled"}).to_string();
+                    print_line(&if self.json {
+                        words
+                    } else {
+                        format!("{name} cancelled: taken back from the queue")
+                    })?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                Withdrawal::StillThere => return Err(Failure::NotTakenBack { id: name.to_string() }),
+                Withdrawal::AskHost => {}
+            }
+        }
+        let view = self.task(name, request, PATIENCE).await?;
+        self.say(name, &view)?;
+        Ok(ExitCode::SUCCESS)
     }
 
     async fn list(&self) -> Result<ExitCode, Failure> {
@@ -150,28 +176,40 @@ impl Desk<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Until the task has ended.
+    /// Until the task has ended, wherever its host is meanwhile.
     async fn ended(&self, name: &TaskName, timeout: Duration) -> Result<TaskView, Failure> {
         let end = Instant::now() + timeout;
-        if self.is_away(&name.host).await? {
-            if timeout < PATIENCE {
-                return Err(Failure::TaskHostAway { host: name.host.clone() });
-            }
-            eprintln!("{} is away; waiting until it is back, Ctrl-C gives up", one_line(&name.host));
-        }
+        let mut told = false;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let slice = left.min(SLICE);
+            let asked = Instant::now();
+            let is_away = self.is_away(&name.host).await?;
+            if is_away && !std::mem::replace(&mut told, true) && !timeout.is_zero() {
+                eprintln!("note: host {} is away; waiting until it is back", one_line(&name.host));
+            }
+            let slice = end.saturating_duration_since(asked).min(SLICE);
             let request = DeskRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
-            // What is asked of a host that is away waits for it too.
-            let view = self.task(name, request, left + PATIENCE).await?;
-            if view.status.has_ended() {
-                return Ok(view);
+            if !is_away {
+                match self.task(name, request, slice + PATIENCE).await {
+                    Ok(view) if view.status.has_ended() => return Ok(view),
+                    // It may have left meanwhile.
+                    Ok(_) | Err(Failure::Client(BrokerError::Timeout(_))) => {}
+                    Err(failure) => return Err(failure),
+                }
             }
-            if left <= slice {
-                return Err(Failure::TaskWorks { id: name.to_string() });
+            if Instant::now() >= end {
+                return Err(match is_away {
+                    true => Failure::TaskHostAway { host: name.host.clone() },
+                    false => Failure::TaskWorks { id: name.to_string() },
+                });
             }
+            // A host with too many who wait answers at once.
+            tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await;
         }
+    }
+
+    async fn is_away(&self, host: &str) -> Result<bool, Failure> {
+        let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
+        Ok(hosts.iter().any(|entry| *entry.id == *host && !entry.online))
     }
 
     fn show(&self, view: TaskView, out: &std::path::Path) -> Result<ExitCode, Failure> {
@@ -199,16 +237,23 @@ impl Desk<'_> {
         if let Some(name) = TaskName::parse(id) {
             return Ok(name);
         }
-        let mut meant = self.tasks().await?.into_iter().filter(|task| task.name.id.starts_with(id));
+        let mut names: Vec<TaskName> = self.tasks().await?.into_iter().map(|task| task.name).collect();
+        names.extend(self.queued().await?);
+        let mut meant = names.into_iter().filter(|name| name.id.starts_with(id));
         match (meant.next(), meant.next()) {
-            (Some(task), None) => Ok(task.name),
+            (Some(name), None) => Ok(name),
             _ => Err(Failure::NoTask { id: id.to_owned() }),
         }
     }
 
-    async fn is_away(&self, host: &str) -> Result<bool, Failure> {
-        let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
-        Ok(hosts.iter().any(|entry| *entry.id == *host && !entry.online))
+    /// What waits for hosts that are away; tasks are among it.
+    async fn queued(&self) -> Result<Vec<TaskName>, Failure> {
+        let mut names = Vec::new();
+        for host in self.client.client().hosts(&BTreeMap::new()).await?.iter().filter(|host| !host.online) {
+            let looked = queue::waiting_for(self.client, &host.id).await.unwrap_or_default();
+            names.extend(looked.rows.iter().map(|row| TaskName { host: host.id.to_string(), id: row.id.to_string() }));
+        }
+        Ok(names)
     }
 
     /// Of all hosts that are there. One that can't be asked hides no other.

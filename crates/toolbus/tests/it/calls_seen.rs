@@ -124,6 +124,24 @@ async fn a_call_for_an_absent_host_is_seen_and_taken_back_or_not_made_at_all() {
 }
 
 #[tokio::test]
+async fn a_task_for_an_absent_host_is_taken_back_by_another_command_of_the_agent() {
+    let mut bus = Bus::start().await;
+    bus.host.kill().await.expect("it ran");
+    soon("the absence", async { while !bus.run(&["ps"]).await.out.contains("away for") {} }).await;
+    bus.run(&["call", "hold", "--detach", "--fail-fast"]).await.check(2, &[], &["TB0427", "it was not run"]);
+    bus.run(&["call", "hold", "--detach", "--deadline", "5s"]).await.check(2, &[], &["cannot be used with"]);
+    let begun = bus.run(&["call", "hold", "--detach"]).await;
+    begun.check(0, &["toolbus:"], &["is away; the task waits for it"]);
+    let task = begun.out.trim();
+    bus.run(&["task", "wait", task, "--timeout", "1s"]).await.check(2, &[], &["waiting until it is back", "TB0401"]);
+    let id = task.rsplit(':').next().expect("an id");
+    bus.run(&["task", "cancel", &id[..8]]).await.check(0, &[task, "cancelled"], &[]);
+    bus.run(&["calls"]).await.check(0, &["no calls under way"], &[]);
+    bus.run(&["task", "cancel", task]).await.check(2, &[], &["TB0401"]);
+    bus.run(&["calls", "cancel", id]).await.check(1, &[], &["TB0429"]);
+}
+
+#[tokio::test]
 async fn a_dead_letter_is_shown_retried_and_dropped_by_command() {
     let bus = Bus::start().await;
     bus.run(&["dead", "list"]).await.check(0, &["no dead letters"], &[]);

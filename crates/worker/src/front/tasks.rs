@@ -26,6 +26,13 @@ pub fn answer<'a>(asked: Asked<'a>, view: &Arc<View>) -> Result<Work, Asked<'a>>
     }
     let Some(NameKey::Task(text)) = routed_name(asked.method, asked.params.as_deref()) else { return Err(asked) };
     let Some(name) = TaskName::parse(&text) else { return Err(asked) };
+    // Behind a server there may be another bus, which names its tasks likewise.
+    let worker = &asked.front.worker;
+    let at_server = view.sole().is_some_and(|upstream| upstream.declares_tasks(asked.era))
+        || worker.owner(view, &NameKey::Task(text.clone())).is_some();
+    if at_server {
+        return Err(asked);
+    }
     if asked.era == Era::Modern && !wire::declares_tasks(asked.params.as_deref()) {
         return Ok(Work::Ready(Some(error::tasks_not_declared().into())));
     }

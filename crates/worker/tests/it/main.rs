@@ -12,3 +12,4 @@ mod real_bus;
 mod stdio;
 mod support;
 mod tasks;
+mod tasks_in_doubt;

@@ -6,21 +6,21 @@ use crate::support::{away, host, initialize, item, modern, own_tasks, request, s
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{DeskRequest, HostReply, HostRequest, ListKind, RpcError, TaskList, TaskStatus, TaskView, raw};
+use toolbus_mcp::{DeskRequest, HostReply, ListKind, RpcError, TaskList, TaskStatus, TaskView, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-fn one_server() -> Arc<FakeBus> {
+pub fn one_server() -> Arc<FakeBus> {
     FakeBus::new(vec![host("attic", vec![server("files", &["read"])])])
 }
 
-fn absent() -> Arc<FakeBus> {
+pub fn absent() -> Arc<FakeBus> {
     FakeBus::new(vec![away(host("attic", vec![server("files", &["read"])]))])
 }
 
-fn view(id: &str, status: TaskStatus) -> TaskView {
+pub fn view(id: &str, status: TaskStatus) -> TaskView {
     TaskView {
         id: id.into(),
         agent: "w".into(),
@@ -38,14 +38,14 @@ fn view(id: &str, status: TaskStatus) -> TaskView {
 }
 
 /// A modern request of a client that knows tasks.
-fn knowing(id: u64, method: &str, params: Value) -> Value {
+pub fn knowing(id: u64, method: &str, params: Value) -> Value {
     let mut request = modern(id, method, params);
     request["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"extensions": {EXTENSION: {}}});
     request
 }
 
 /// A legacy client of a server whose host greets as the echo does.
-async fn legacy(bus: &Arc<FakeBus>) -> StdioClient {
+pub async fn legacy(bus: &Arc<FakeBus>) -> StdioClient {
     let mut client = StdioClient::start(bus);
     greet(bus, &mut client, json!({})).await;
     client
@@ -329,20 +329,6 @@ async fn a_modern_cancel_and_update_are_acknowledged_with_nothing() {
     client.send(&knowing(4, "tasks/update", json!({"taskId": "toolbus:attic:u", "inputResponses": {}}))).await;
     bus.next_desk().await.refuse(ErrorCode::UnknownTask).await;
     assert_eq!(client.next().await["error"]["code"], -32602);
-}
-
-#[tokio::test]
-async fn a_task_whose_host_is_away_is_cancelled_when_it_is_back_and_says_so_now() {
-    let bus = absent();
-    let mut client = StdioClient::start(&bus);
-    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
-    let id = client.next().await["result"]["taskId"].take();
-    client.send(&knowing(2, "tasks/cancel", json!({"taskId": id}))).await;
-    assert_eq!(client.next().await["result"], json!({"resultType": "complete"}));
-    let left = bus.left()[0].clone();
-    bus.sent(|sent| matches!(sent, HostRequest::Desk(DeskRequest::TaskCancel { id }) if *id == left)).await;
-    client.send(&knowing(3, "tasks/get", json!({"taskId": id}))).await;
-    assert_eq!(client.next().await["result"]["status"], "cancelled");
 }
 
 #[tokio::test]

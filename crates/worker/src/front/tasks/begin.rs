@@ -9,7 +9,7 @@ use crate::error;
 use crate::front::away::when;
 use crate::front::call::Work;
 use crate::front::route::Asked;
-use crate::front::upstream_call::Purpose;
+use crate::front::upstream_call::{Purpose, UpstreamCall};
 use crate::front::{Front, Target, body};
 use crate::view::Upstream;
 use crate::worker::lock;
@@ -17,10 +17,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{Era, HostReply, HostRequest, Members, Outcome, Raw, Rpc, RpcError, TaskName, TaskView, TaskWish};
-use toolbus_protocol::Body;
+use toolbus_protocol::{Body, ErrorCode};
 
 /// How long a host that is there may take to accept a task. Past it the task is in its mailbox, which is as good.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request for a task waits for its host at least so long, however soon the task is to be forgotten.
+const SHORTEST_WAIT: Duration = Duration::from_secs(60);
+/// How long an answer is kept for a client that was given a task because its call took long.
+const KEPT_AFTER_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Whether a call is to be a task of the bus.
 pub enum Wish {
@@ -70,15 +75,23 @@ fn legacy_wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
 
 /// The modern era leaves it to the server. A call that continues another one is no call of its own.
 fn modern_wish(asked: &Asked<'_>, upstream: &Upstream) -> Wish {
-    let would_wait = upstream.away_since_ms.is_some() || asked.front.worker.options.task_after.is_some();
-    if !would_wait || !wire::declares_tasks(asked.params.as_deref()) {
+    let options = &asked.front.worker.options;
+    let is_away = upstream.away_since_ms.is_some();
+    let given = asked.params.as_deref();
+    // Inside of a task a server can't ask, so whoever can be asked waits for a host that is there.
+    let would_wait = is_away || (options.task_after.is_some() && !wire::can_be_asked(given));
+    if !would_wait || !wire::declares_tasks(given) {
         return Wish::No;
     }
-    let params = Members::of(asked.params.as_deref()).unwrap_or_default();
+    let params = Members::of(given).unwrap_or_default();
     if params.contains("requestState") || params.contains("inputResponses") {
         return Wish::No;
     }
-    Wish::Yes { wish: TaskWish::default(), params: asked.params.clone() }
+    // As long as the call could have taken, and a while to fetch the answer: most of these end at once, and a host keeps
+    // only so many.
+    let brief = (options.call_deadline + KEPT_AFTER_DEADLINE).as_millis() as u64;
+    let ttl_ms = (!is_away).then_some(brief);
+    Wish::Yes { wish: TaskWish { ttl_ms }, params: asked.params.clone() }
 }
 
 pub async fn begin(asked: Asked<'_>, upstream: &Arc<Upstream>, wish: TaskWish, params: Option<Raw>) -> Work {
@@ -88,12 +101,12 @@ pub async fn begin(asked: Asked<'_>, upstream: &Arc<Upstream>, wish: TaskWish, p
         session: front.session.clone(),
         client: front.hello(era),
         method: asked.method.to_owned(),
-        params,
+        params: params.clone(),
         task: Some(wish),
     };
     let tool = Members::of(rpc.params.as_deref()).ok().and_then(|params| params.text("name")).unwrap_or_default();
     // The request waits for its host as long as the task may live.
-    let limit = Duration::from_millis(wish.granted_ttl_ms());
+    let limit = Duration::from_millis(wish.granted_ttl_ms()).max(SHORTEST_WAIT);
     let call = match front.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await {
         Ok(call) => call,
         Err(error) => return Work::Ready(Some(error::from_bus(&error).into())),
@@ -101,16 +114,19 @@ pub async fn begin(asked: Asked<'_>, upstream: &Arc<Upstream>, wish: TaskWish, p
     if let Some(flight) = lock(&front.state).calls.get_mut(&asked.number) {
         flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id: call.id().to_owned(), era });
     }
-    let beginning = Beginning { front, upstream: Arc::clone(upstream), era, tool, wish };
+    let beginning = Beginning { front, number: asked.number, upstream: Arc::clone(upstream), era, tool, wish, params };
     Work::Gather(Box::pin(beginning.run(call)))
 }
 
 struct Beginning {
     front: Arc<Front>,
+    /// The client's call.
+    number: u64,
     upstream: Arc<Upstream>,
     era: Era,
     tool: String,
     wish: TaskWish,
+    params: Option<Raw>,
 }
 
 impl Beginning {
@@ -122,6 +138,10 @@ impl Beginning {
                 let view = self.left(&name);
                 self.front.worker.leave_task(&name, view.clone());
                 (view, true)
+            }
+            // The client asked for no task, and nothing ran.
+            Err(outcome) if self.era == Era::Modern && desk::has_code(&outcome, ErrorCode::TooManyTasks) => {
+                return self.as_call().await;
             }
             Err(outcome) => return outcome,
         };
@@ -142,7 +162,22 @@ impl Beginning {
                 () = &mut patience => return left_alone(call).await,
             }
         };
-        read(reply)
+        match reply {
+            // The broker has the request, and its host may have begun.
+            Err(BrokerError::Timeout(_)) => left_alone(call).await,
+            reply => read(reply),
+        }
+    }
+
+    async fn as_call(self) -> Outcome {
+        let request = ("tools/call", self.params);
+        let number = Some(self.number);
+        let call =
+            UpstreamCall::start(&self.front, number, &self.upstream, self.era, request, Purpose::MayMakeTask).await;
+        match call {
+            Ok(call) => call.outcome(&self.front).await,
+            Err(error) => error.into(),
+        }
     }
 
     /// What can be said of a task that only the broker has.

@@ -1,5 +1,5 @@
-//! What becomes of a task, asked of its host. A task that only the broker has, because its host is away, is spoken of from
-//! memory.
+//! What becomes of a task, asked of its host. Of a task that only the broker has, because its host is away, the broker is
+//! asked.
 
 use super::wire;
 use crate::bus::BusItem;
@@ -7,6 +7,7 @@ use crate::error;
 use crate::front::away::when;
 use crate::front::{Front, body};
 use crate::worker::{Worker, lock};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,35 +22,69 @@ use toolbus_protocol::ErrorCode;
 const WAIT_SLICE: Duration = Duration::from_secs(30);
 /// The host is not asked more often.
 const SHORTEST_SLICE: Duration = Duration::from_millis(500);
+/// A host that is there answers what is asked of its desk at once.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Tasks that are remembered because their hosts are away.
 const MAX_LEFT: usize = 4096;
 
 pub async fn get(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
-    if let Some(view) = waiting(&front, &name).await {
-        return Outcome::Result(shown(era, &name, &view, true));
+    match whereabouts(&front, &name).await {
+        Whereabouts::Queued(view) => return Outcome::Result(shown(era, &name, &view, true)),
+        Whereabouts::TakenBack(view) => return Outcome::Result(shown(era, &name, &view, false)),
+        Whereabouts::Touched { since } | Whereabouts::WithAbsentHost { since } => return away(&front, &name, since),
+        Whereabouts::AtHost => {}
     }
     // Only the modern era shows the answer together with the task.
     let request = match era {
         Era::Legacy => DeskRequest::TaskGet { id: name.id.clone() },
         Era::Modern => DeskRequest::TaskWait { id: name.id.clone(), limit_ms: 0 },
     };
-    match view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await) {
+    match view_of(ask(&front, &name.host, request, PATIENCE).await) {
         Ok(view) => Outcome::Result(shown(era, &name, &view, false)),
         Err(outcome) => outcome,
     }
 }
 
-/// A task that its host has not seen yet: as this worker remembers it, or as far as the broker can tell.
-async fn waiting(front: &Front, name: &TaskName) -> Option<TaskView> {
-    let since = front.worker.away_since(&name.host)?;
-    if let Some(view) = front.worker.left_task(name) {
-        return Some(view);
+/// Who knows about a task now.
+enum Whereabouts {
+    /// The host is there.
+    AtHost,
+    /// The broker alone has it: the host is away and was never brought it.
+    Queued(TaskView),
+    /// This worker took it back before any host got it.
+    TakenBack(TaskView),
+    /// The broker has it, and so may the host, which is away.
+    Touched { since: u64 },
+    /// Only the host can tell, and it is away.
+    WithAbsentHost { since: u64 },
+}
+
+/// What this worker remembers counts only as far as the broker confirms it now: the host may have been there meanwhile.
+async fn whereabouts(front: &Front, name: &TaskName) -> Whereabouts {
+    let remembered = front.worker.left_task(name);
+    if let Some(view) = remembered.as_ref().filter(|view| view.status == TaskStatus::Cancelled) {
+        return Whereabouts::TakenBack(view.clone());
     }
-    let age_ms = front.worker.bus.waits_since(&name.host, &name.id).await?;
-    let message = format!("queued: host {} is away since {}", name.host, when(since));
+    let Some(since) = front.worker.away_since(&name.host) else { return Whereabouts::AtHost };
+    let age_ms = match front.worker.bus.waits(&name.host, &name.id).await {
+        Some(waiting) if waiting.is_untouched => waiting.age_ms,
+        Some(_) => return Whereabouts::Touched { since },
+        None => return Whereabouts::WithAbsentHost { since },
+    };
+    let ahead = front.worker.bus.ahead(&name.host, &name.id).await;
+    let position = ahead.map_or(String::new(), |ahead| format!(", position {}", ahead + 1));
+    let message = Some(format!("queued: host {} is away since {}{position}", name.host, when(since)));
     let unseen = unseen(&name.id);
     let began = unseen.created_ms.saturating_sub(age_ms);
-    Some(TaskView { message: Some(message), created_ms: began, updated_ms: began, ..unseen })
+    let unseen = TaskView { created_ms: began, updated_ms: began, ..unseen };
+    Whereabouts::Queued(TaskView { message, ..remembered.unwrap_or(unseen) })
+}
+
+fn away(front: &Front, name: &TaskName, since: u64) -> Outcome {
+    match front.worker.options.fail_fast {
+        true => error::host_offline(&name.host, &when(since)).into(),
+        false => error::task_host_away(&name.host, &when(since)).into(),
+    }
 }
 
 /// What can be said of a task that only the broker has.
@@ -71,16 +106,25 @@ pub fn unseen(id: &str) -> TaskView {
     }
 }
 
-/// A legacy client waits for the end, however long it takes within the deadline of a call.
+/// A legacy client waits for the end, however long it takes within the deadline of a call, and wherever the host is.
 pub async fn result(front: Arc<Front>, name: TaskName) -> Outcome {
     let limit = front.worker.options.call_deadline;
     let end = Instant::now() + limit;
     loop {
         let left = end.saturating_duration_since(Instant::now());
+        let since = front.worker.away_since(&name.host);
         if left.is_zero() {
-            return error::call_timeout(limit).into();
+            return since.map_or_else(|| error::call_timeout(limit).into(), |since| away(&front, &name, since));
+        }
+        let taken_back = front.worker.left_task(&name).is_some_and(|view| view.status == TaskStatus::Cancelled);
+        if taken_back {
+            return error::task_cancelled().into();
         }
         let asked = Instant::now();
+        if since.is_some() && !front.worker.options.fail_fast {
+            tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await;
+            continue;
+        }
         match wait(&front, &name, left.min(WAIT_SLICE)).await {
             Ok(view) if view.status == TaskStatus::Cancelled => return error::task_cancelled().into(),
             Ok(view) if view.status.has_ended() => {
@@ -90,26 +134,27 @@ pub async fn result(front: Arc<Front>, name: TaskName) -> Outcome {
                     None => error::bad_reply("an ended task without its answer").into(),
                 };
             }
+            Err(outcome) if !has_code(&outcome, ErrorCode::CallTimeout) => return outcome,
             // A host with too many who wait answers at once.
-            Ok(_) => tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await,
-            Err(outcome) => return outcome,
+            _ => tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await,
         }
     }
 }
 
 pub async fn cancel(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
     let request = DeskRequest::TaskCancel { id: name.id.clone() };
-    let view = match waiting(&front, &name).await {
-        Some(view) => cancel_later(&front, &name, view).await,
-        None => view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await),
+    let view = match whereabouts(&front, &name).await {
+        Whereabouts::AtHost => view_of(ask(&front, &name.host, request, PATIENCE).await),
+        Whereabouts::Queued(view) => cancel_queued(&front, &name, view).await,
+        Whereabouts::Touched { .. } => cancel_later(&front, &name, unseen(&name.id)).await,
+        Whereabouts::TakenBack(view) => Ok(view),
+        Whereabouts::WithAbsentHost { since } => Err(away(&front, &name, since)),
     };
     match (era, view) {
         (Era::Legacy, Ok(view)) => Outcome::Result(wire::legacy(&name, &view, false)),
         (Era::Modern, Ok(_)) => Outcome::Result(acknowledged()),
         // To the modern era it is all the same whether there was something to cancel.
-        (Era::Modern, Err(outcome)) if code_of(&outcome).as_deref() == Some(ErrorCode::CallEnded.code()) => {
-            Outcome::Result(acknowledged())
-        }
+        (Era::Modern, Err(outcome)) if has_code(&outcome, ErrorCode::CallEnded) => Outcome::Result(acknowledged()),
         (_, Err(outcome)) => outcome,
     }
 }
@@ -117,19 +162,18 @@ pub async fn cancel(front: Arc<Front>, era: Era, name: TaskName) -> Outcome {
 /// A task of the bus asks nothing, so there is nothing to be answered; but the task has to be there.
 pub async fn update(front: Arc<Front>, name: TaskName) -> Outcome {
     let request = DeskRequest::TaskGet { id: name.id.clone() };
-    if waiting(&front, &name).await.is_some() {
-        return Outcome::Result(acknowledged());
-    }
-    match view_of(ask(&front, &name.host, request, front.worker.options.call_deadline).await) {
-        Ok(_) => Outcome::Result(acknowledged()),
-        Err(outcome) => outcome,
-    }
+    let known = match whereabouts(&front, &name).await {
+        Whereabouts::AtHost => view_of(ask(&front, &name.host, request, PATIENCE).await).map(drop),
+        Whereabouts::WithAbsentHost { since } => Err(away(&front, &name, since)),
+        Whereabouts::Queued(_) | Whereabouts::TakenBack(_) | Whereabouts::Touched { .. } => Ok(()),
+    };
+    known.map_or_else(|outcome| outcome, |()| Outcome::Result(acknowledged()))
 }
 
 /// The task with its answer, once it has ended or that time is over.
 pub async fn wait(front: &Front, name: &TaskName, time: Duration) -> Result<TaskView, Outcome> {
     let request = DeskRequest::TaskWait { id: name.id.clone(), limit_ms: time.as_millis() as u64 };
-    view_of(ask(front, &name.host, request, front.worker.options.call_deadline).await)
+    view_of(ask(front, &name.host, request, time + PATIENCE).await)
 }
 
 pub async fn ask(front: &Front, host: &str, request: DeskRequest, limit: Duration) -> Result<Raw, Outcome> {
@@ -147,7 +191,7 @@ pub async fn ask(front: &Front, host: &str, request: DeskRequest, limit: Duratio
     };
     let reply = match reply {
         Ok(reply) => reply,
-        Err(BrokerError::Timeout(_)) => return Err(error::call_timeout(limit).into()),
+        Err(BrokerError::Timeout(_)) => return Err(error::no_word_of_task(host, limit).into()),
         Err(error) => return Err(error::from_bus(&error).into()),
     };
     match std::str::from_utf8(reply.as_bytes()).map(HostReply::parse) {
@@ -159,16 +203,25 @@ pub async fn ask(front: &Front, host: &str, request: DeskRequest, limit: Duratio
     }
 }
 
-/// The host is told when it is back, after the task itself: messages of one worker arrive in order.
-async fn cancel_later(front: &Front, name: &TaskName, view: TaskView) -> Result<TaskView, Outcome> {
-    let request = HostRequest::Desk(DeskRequest::TaskCancel { id: name.id.clone() });
-    let limit = Duration::from_millis(view.ttl_ms);
-    let sent = front.worker.bus.deliver(&name.host, body(request), limit).await;
-    sent.map_err(|error| error::from_bus(&error))?;
+/// Taken back at the broker, so that nobody ever runs it; else its host is told.
+async fn cancel_queued(front: &Front, name: &TaskName, view: TaskView) -> Result<TaskView, Outcome> {
+    if !front.worker.bus.withdraw(&name.host, &name.id).await {
+        return cancel_later(front, name, view).await;
+    }
     let message = Some("cancelled before its host was back".to_owned());
     let cancelled = TaskView { status: TaskStatus::Cancelled, message, ..view };
     front.worker.leave_task(name, cancelled.clone());
     Ok(cancelled)
+}
+
+/// The host is told when it is back, after the task itself. Until then nobody knows whether it comes in time.
+async fn cancel_later(front: &Front, name: &TaskName, view: TaskView) -> Result<TaskView, Outcome> {
+    let request = HostRequest::Desk(DeskRequest::TaskCancel { id: name.id.clone() });
+    let limit = Duration::from_millis(TaskWish::LONGEST_TTL_MS);
+    let sent = front.worker.bus.deliver(&name.host, body(request), limit).await;
+    sent.map_err(|error| error::from_bus(&error))?;
+    let message = Some(format!("cancel requested; host {} is told when it is back", name.host));
+    Ok(TaskView { message, ..view })
 }
 
 fn view_of(answer: Result<Raw, Outcome>) -> Result<TaskView, Outcome> {
@@ -199,6 +252,10 @@ fn in_clients_terms(outcome: Outcome) -> Outcome {
     let Ok(mut error) = Members::of(Some(error)) else { return outcome };
     error.set("code", raw(&codes::INVALID_PARAMS));
     Outcome::Error(error.to_raw())
+}
+
+pub fn has_code(outcome: &Outcome, code: ErrorCode) -> bool {
+    code_of(outcome).as_deref() == Some(code.code())
 }
 
 fn code_of(outcome: &Outcome) -> Option<String> {
@@ -236,20 +293,31 @@ impl Worker {
         left.insert(name.clone(), view);
     }
 
-    /// A task of a host that is still away. Of one that is back the host itself knows more.
+    /// What is remembered of a task that was left to the broker. Of a host that is back nothing is, but what was taken back
+    /// before: that it never gets.
     pub(crate) fn left_task(&self, name: &TaskName) -> Option<TaskView> {
+        let is_there = self.away_since(&name.host).is_none();
         let mut left = lock(&self.left_tasks);
-        if self.away_since(&name.host).is_none() {
-            left.remove(name);
-            return None;
+        if is_there {
+            left.retain(|left, view| left.host != name.host || view.status == TaskStatus::Cancelled);
         }
         left.get(name).cloned()
     }
 
-    /// All of those.
-    pub(crate) fn left_tasks(&self) -> Vec<(TaskName, TaskView)> {
-        let left = lock(&self.left_tasks);
-        let away = left.iter().filter(|(name, _)| self.away_since(&name.host).is_some());
-        away.map(|(name, view)| (name.clone(), view.clone())).collect()
+    /// Those that wait for hosts that are away, as the broker confirms now, and those that were taken back.
+    pub(crate) async fn left_tasks(&self) -> Vec<(TaskName, TaskView)> {
+        let mut tasks: Vec<(TaskName, TaskView)> =
+            lock(&self.left_tasks).iter().map(|(name, view)| (name.clone(), view.clone())).collect();
+        let hosts: BTreeSet<String> = tasks.iter().map(|(name, _)| name.host.clone()).collect();
+        for host in hosts.into_iter().filter(|host| self.away_since(host).is_some()) {
+            let waiting = self.bus.waiting(&host).await.unwrap_or_default();
+            let untouched: HashSet<String> =
+                waiting.into_iter().filter(|waiting| waiting.is_untouched).map(|waiting| waiting.id).collect();
+            let is_true = |view: &TaskView| view.status == TaskStatus::Cancelled || untouched.contains(&view.id);
+            tasks.retain(|(name, view)| name.host != host || is_true(view));
+        }
+        let is_away = |name: &TaskName| self.away_since(&name.host).is_some();
+        tasks.retain(|(name, view)| view.status == TaskStatus::Cancelled || is_away(name));
+        tasks
     }
 }

@@ -2,6 +2,7 @@
 //! away, and beside them those of servers that have their own. Each host shows an agent its own tasks only.
 
 use super::{desk, wire};
+use crate::error;
 use crate::front::Front;
 use crate::front::call::Work;
 use crate::front::merge::{self, Listing, Place};
@@ -25,12 +26,25 @@ pub fn list(front: &Arc<Front>, view: &Arc<View>, params: Option<Raw>) -> Work {
         let of_hosts = join_all(ours.into_iter().map(|(host, after)| page(&front, host, after)));
         let of_servers = merge::pages(&front, theirs, Era::Legacy, Listing::Tasks, params.as_ref());
         let (of_hosts, of_servers) = tokio::join!(of_hosts, of_servers);
-        let mut tasks = if first { waiting(&front) } else { Vec::new() };
-        let mut next = Vec::new();
-        for (host, page) in of_hosts {
+        let mut tasks = if first { waiting(&front).await } else { Vec::new() };
+        let (mut next, mut failed) = (Vec::new(), None);
+        let nobody_answers = of_servers.is_empty() && of_hosts.iter().all(|asked| asked.page.is_err());
+        for Asked { host, after, page } in of_hosts {
+            let page = match page {
+                Ok(page) => page,
+                // Its tasks are not lost to the list: the next page asks for them again.
+                Err(outcome) => {
+                    next.push((host, NO_SERVER.to_owned(), raw(&after)));
+                    failed = Some(outcome);
+                    continue;
+                }
+            };
             let named = page.tasks.iter().map(|view| (TaskName { host: host.clone(), id: view.id.clone() }, view));
             tasks.extend(named.map(|(name, view)| wire::legacy(&name, view, false)));
             next.extend(page.next.map(|after| (host, NO_SERVER.to_owned(), raw(&after))));
+        }
+        if let Some(failed) = failed.filter(|_| nobody_answers && tasks.is_empty()) {
+            return failed;
         }
         let (of_servers, more) = merge::united(&front, &view, Listing::Tasks, of_servers);
         tasks.extend(of_servers);
@@ -58,15 +72,23 @@ fn split(front: &Front, view: &View, places: Option<&[Place]>) -> (Vec<HostPage>
     (ours.collect(), merge::servers_of(view, places))
 }
 
-async fn page(front: &Front, host: String, after: Option<String>) -> (String, TaskList) {
-    let patience = front.worker.options.list_patience;
-    let answer = desk::ask(front, &host, DeskRequest::TaskList { after }, patience).await;
-    let page = answer.ok().and_then(|answer| serde_json::from_str(answer.get()).ok());
-    (host, page.unwrap_or_default())
+struct Asked {
+    host: String,
+    after: Option<String>,
+    page: Result<TaskList, Outcome>,
 }
 
-fn waiting(front: &Front) -> Vec<Raw> {
-    front.worker.left_tasks().iter().map(|(name, view)| wire::legacy(name, view, true)).collect()
+async fn page(front: &Front, host: String, after: Option<String>) -> Asked {
+    let patience = front.worker.options.list_patience;
+    let answer = desk::ask(front, &host, DeskRequest::TaskList { after: after.clone() }, patience).await;
+    let page = answer.and_then(|answer| {
+        serde_json::from_str(answer.get()).map_err(|error| error::bad_reply(&error.to_string()).into())
+    });
+    Asked { host, after, page }
+}
+
+async fn waiting(front: &Front) -> Vec<Raw> {
+    front.worker.left_tasks().await.iter().map(|(name, view)| wire::legacy(name, view, true)).collect()
 }
 
 fn written(tasks: &[Raw], next: &[Place]) -> Raw {

@@ -14,6 +14,13 @@ pub fn object_member<'a>(members: &'a Members<'_>, name: &str) -> Option<Members
     Members::of(Some(members.get(name)?)).ok()
 }
 
+/// Whether a modern request says that a server may ask its client something before it answers.
+pub fn can_be_asked(params: Option<&RawValue>) -> bool {
+    let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };
+    let capabilities = Members::of(Some(&capabilities)).unwrap_or_default();
+    ["elicitation", "sampling", "roots"].into_iter().any(|name| capabilities.contains(name))
+}
+
 /// Whether a modern request says that its client knows tasks.
 pub fn declares_tasks(params: Option<&RawValue>) -> bool {
     let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{DeskRequest, HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
 use toolbus_protocol::{Body, ErrorCode};
-use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent};
+use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 
 pub struct FakeBus {
     hosts: watch::Sender<Hosts>,
@@ -24,6 +24,7 @@ pub struct FakeBus {
     /// Ids of calls that were taken back.
     taken_back: Arc<Mutex<Vec<String>>>,
     lost: Mutex<Vec<String>>,
+    touched: Mutex<Vec<String>>,
     last: Mutex<u64>,
 }
 
@@ -77,6 +78,7 @@ impl FakeBus {
             sessions: Mutex::default(),
             taken_back: Arc::default(),
             lost: Mutex::default(),
+            touched: Mutex::default(),
             last: Mutex::default(),
         })
     }
@@ -139,6 +141,12 @@ impl FakeBus {
     /// The first of the calls that wait makes room; its caller hears nothing of it.
     pub fn forget_first_waiting(&self) {
         self.waiting.lock().unwrap().remove(0);
+    }
+
+    /// The first of the calls that wait was brought to its host once.
+    pub fn touch_first_waiting(&self) {
+        let id = self.waiting.lock().unwrap()[0].id.clone();
+        self.touched.lock().unwrap().push(id);
     }
 
     pub fn taken_back(&self) -> Vec<String> {
@@ -257,14 +265,21 @@ impl Bus for FakeBus {
         Box::pin(async move { place.map(|place| place as u64) })
     }
 
-    fn waits_since<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
-        let ahead = self.ahead(host, call);
-        Box::pin(async { ahead.await.map(|_| 1000) })
+    fn waiting<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
+        let touched = self.touched.lock().unwrap();
+        let waiting = self.waiting.lock().unwrap();
+        let of_host = waiting.iter().filter(|waiting| waiting.host == host);
+        let as_row =
+            |call: &HostCall| Waiting { id: call.id.clone(), is_untouched: !touched.contains(&call.id), age_ms: 1000 };
+        let rows = of_host.map(as_row).collect();
+        Box::pin(async { Some(rows) })
     }
 
-    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
-        let ahead = self.ahead(host, call);
-        Box::pin(async { ahead.await.is_some() })
+    fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        let mut waiting = self.waiting.lock().unwrap();
+        let place = waiting.iter().position(|waiting| waiting.host == host && waiting.id == call);
+        place.into_iter().for_each(|place| drop(waiting.remove(place)));
+        Box::pin(async move { place.is_some() })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {
