@@ -57,10 +57,11 @@ pub async fn begin(
             // The same message sent again is stored once, and gets a receipt.
             client.client().deliver_with(host, message, SendOptions { deadline: Some(limit) }).await?;
             call.detach();
-            if hasty && queue::is_untouched(client, host, &id).await {
-                if queue::take_back(client, host, &id).await? == Withdrawal::Gone {
-                    return Err(offline());
-                }
+            if hasty
+                && queue::is_untouched(client, host, &id).await
+                && queue::take_back(client, host, &id).await? == Withdrawal::Gone
+            {
+                return Err(offline());
             }
             let waits = match queue::is_there(client, host).await {
                 true => "has not answered yet; the task is in its mailbox",

@@ -141,7 +141,7 @@ impl Beginning {
             }
             // The client asked for no task, and nothing ran.
             Err(outcome) if self.era == Era::Modern && desk::has_code(&outcome, ErrorCode::TooManyTasks) => {
-                return self.as_call().await;
+                return self.into_call().await;
             }
             Err(outcome) => return outcome,
         };
@@ -169,7 +169,7 @@ impl Beginning {
         }
     }
 
-    async fn as_call(self) -> Outcome {
+    async fn into_call(self) -> Outcome {
         let request = ("tools/call", self.params);
         let number = Some(self.number);
         let call =
