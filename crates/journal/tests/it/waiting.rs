@@ -186,11 +186,11 @@ async fn an_answer_that_could_not_be_read_again_is_refused_and_others_are_taken(
     journal.start(start(1), Wait::Synced).await.expect("written");
     let large = |bytes: usize| Finish { reply: Bytes::from(vec![b'x'; bytes]), ..finish(1) };
     for wait in [Wait::Synced, Wait::Noted] {
-        let refused = journal.finish(large(64 << 20), wait).await;
+        let refused = journal.finish(large(128 << 20), wait).await;
         assert!(matches!(refused, Err(JournalError::TooLarge { .. })), "{refused:?}");
     }
     assert!(matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))), "it is not answered");
-    let fits = (64 << 20) - 1024;
+    let fits = 64 << 20;
     journal.finish(large(fits), Wait::Synced).await.expect("written");
     let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
     assert_eq!(journal.reply(&reply).expect("readable").len(), fits);

@@ -6,7 +6,8 @@ use super::world::World;
 use bytes::Bytes;
 use bytestring::ByteString;
 use toolbus_engine::{
-    Command, ConnId, Delivery, Effect, Effects, Engine, Names, Outgoing, Peer, Purpose, Refusal, Rights, Sender,
+    Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Engine, Names, Outgoing, Peer, Purpose, Refusal,
+    Rights, Sender,
 };
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
@@ -66,8 +67,12 @@ impl World {
         let letter = &self.model.letters[about];
         let (mailbox, id, own) = (letter.mailbox.clone(), letter.id.clone(), client == Some(letter.from));
         let asker = self.clients[letter.from].name.clone();
-        // Whoever has a letter of that id may answer that one, and whoever sent it may take it back.
-        let holds = client.is_some_and(|client| self.model.find(&self.clients[client].name, &id).is_some());
+        // Whoever has a letter of that id may answer that one, also among dead letters, and whoever sent it may take it back.
+        let holds = client.is_some_and(|client| {
+            let name = &*self.clients[client].name;
+            let died_in = name.strip_suffix(DEAD_LETTER_SUFFIX);
+            [Some(name), died_in].into_iter().flatten().any(|mailbox| self.model.find(mailbox, &id).is_some())
+        });
         match self.rng.below(4) {
             0 if !own && client.is_none() => {
                 self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id })
