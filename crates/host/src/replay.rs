@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::server::Server;
 use std::collections::BTreeMap;
 use toolbus_journal::Replay;
-use toolbus_mcp::{Alone, Members, Raw};
+use toolbus_mcp::{Members, Raw, SomeTools};
 use toolbus_upstream::{CallSettings, Join, Replay as Setting};
 
 impl Host {
@@ -24,7 +24,7 @@ impl Host {
 
 /// Which calls are never joined to another: the operator says so, or they may run twice anyway. Under the names that
 /// workers see.
-pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> Alone {
+pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> SomeTools {
     let is_alone = |own: &str, annotations: Option<&Raw>| {
         let replay = decided(settings, own, || is_harmless(annotations));
         settings.join_of(own) == Join::Never || replay == Replay::Safe
@@ -37,11 +37,7 @@ pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> A
         hints.extend(listed.filter_map(|mut tool| Some((tool.text("name")?, tool.remove("annotations")))));
     }
     let differ = hints.iter().filter(|(own, annotations)| is_alone(own, annotations.as_ref()) != all);
-    let names = differ.map(|(own, _)| visible_name(prefix, own)).collect();
-    match all {
-        true => Alone { all, tools: Vec::new(), joined: names },
-        false => Alone { all, tools: names, joined: Vec::new() },
-    }
+    SomeTools::new(all, differ.map(|(own, _)| visible_name(prefix, own)).collect())
 }
 
 fn decided(settings: &CallSettings, own: &str, is_harmless: impl FnOnce() -> bool) -> Replay {
@@ -106,7 +102,7 @@ mod tests {
         ];
         let alone = |settings: &CallSettings| {
             let alone = alone(settings, Some("p"), &[&tools[0], &tools[1]]);
-            ["look", "write", "other"].map(|tool| alone.applies_to(&visible_name(Some("p"), tool)))
+            ["look", "write", "other"].map(|tool| alone.contain(Some(&visible_name(Some("p"), tool))))
         };
         let usual = CallSettings::default();
         assert_eq!(alone(&usual), [false; 3]);

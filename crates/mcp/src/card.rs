@@ -37,63 +37,44 @@ pub struct ServerCard {
     pub resource_templates: Vec<Raw>,
     #[serde(default)]
     pub prompts: Vec<Raw>,
-    /// What is not to wait for the host while it is away.
-    #[serde(default, skip_serializing_if = "FailFast::is_empty")]
-    pub fail_fast: FailFast,
-    /// What is never to be answered with what came of another call.
-    #[serde(default, skip_serializing_if = "Alone::is_empty")]
-    pub alone: Alone,
+    /// Calls that fail at once while the host is away, because its configuration says so.
+    #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
+    pub fail_fast: SomeTools,
+    /// Calls that always run, also if the same one was made before and its answer was lost: they may run twice, or the
+    /// host's configuration says so.
+    #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
+    pub alone: SomeTools,
 }
 
-/// Calls that always run, also if the same one was made before and its answer was lost: they may run twice, or the host's
-/// configuration says so.
+/// Some of a server's tools, under the names that workers see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alone {
-    /// Every call, but of `joined` tools.
+pub struct SomeTools {
+    /// All but those of `except`, and what names no tool as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// Calls of these tools, under the names that workers see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// Tools whose calls can be joined although others can't.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub joined: Vec<String>,
+    pub except: Vec<String>,
 }
 
-impl Alone {
+impl SomeTools {
+    /// All but those, or only those.
+    pub fn new(all: bool, named: Vec<String>) -> Self {
+        match all {
+            true => Self { all, tools: Vec::new(), except: named },
+            false => Self { all, tools: named, except: Vec::new() },
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         !self.all && self.tools.is_empty()
     }
 
-    pub fn applies_to(&self, tool: &str) -> bool {
-        let named = |tools: &[String]| tools.iter().any(|name| name == tool);
-        if self.all { !named(&self.joined) } else { named(&self.tools) }
-    }
-}
-
-/// Calls that fail at once while their host is away, because the host's configuration says so.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailFast {
-    /// Every call, but of `waiting` tools.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub all: bool,
-    /// Calls of these tools, under the names that workers see.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<String>,
-    /// Tools whose calls wait although others don't.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waiting: Vec<String>,
-}
-
-impl FailFast {
-    pub fn is_empty(&self) -> bool {
-        !self.all && self.tools.is_empty()
-    }
-
-    /// Whether a call of that tool, or one that names none, fails at once.
-    pub fn applies_to(&self, tool: Option<&str>) -> bool {
+    /// Whether that tool is among them, or what names none.
+    pub fn contain(&self, tool: Option<&str>) -> bool {
         let named = |tools: &[String]| tool.is_some_and(|tool| tools.iter().any(|name| name == tool));
-        if self.all { !named(&self.waiting) } else { named(&self.tools) }
+        if self.all { !named(&self.except) } else { named(&self.tools) }
     }
 }
 

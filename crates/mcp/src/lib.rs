@@ -17,7 +17,7 @@ mod method;
 pub use bus::{
     Answer, ApprovalDecision, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey,
 };
-pub use card::{Alone, Card, Down, FailFast, ServerCard, ServerState};
+pub use card::{Card, Down, ServerCard, ServerState, SomeTools};
 pub use desk::{
     CallList, CallRow, CallState, DeadLetter, DeadList, DeskRequest, TaskList, TaskName, TaskStatus, TaskView, TaskWish,
 };

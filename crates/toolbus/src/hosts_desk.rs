@@ -59,7 +59,7 @@ pub async fn ask<T: DeserializeOwned>(
     serde_json::from_str(answer.get()).map_err(|error| Failure::BadReply(error.to_string()))
 }
 
-async fn ask_raw(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
+pub async fn ask_raw(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
     let body = Body::parse(request.into_json())?;
     let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
     let reply = client.request_message(host, message, PATIENCE).await?;

@@ -13,7 +13,7 @@ use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
-use toolbus_mcp::{Alone, Card, Down, Era, FailFast, ListKind, Members, Raw, ServerCard, ServerState, member_text};
+use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState, SomeTools, member_text};
 use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
@@ -64,7 +64,7 @@ struct Entry {
     /// Tools whose definitions are not the approved ones.
     held_back: Vec<String>,
     /// Under the names that workers see.
-    fail_fast: FailFast,
+    fail_fast: SomeTools,
     calls: CallSettings,
     /// Why the server gets no calls for a while.
     tripped: Option<String>,
@@ -280,7 +280,7 @@ impl Entry {
     }
 
     /// Of tools that the viewer does not see it is not said that they are there.
-    fn alone(&self, viewer: &Viewer<'_>) -> Alone {
+    fn alone(&self, viewer: &Viewer<'_>) -> SomeTools {
         let tools = self.lists.of(ListKind::Tools).iter();
         let seen: Vec<&Raw> = tools.filter(|tool| viewer.shown(ListKind::Tools, tool).is_some()).collect();
         replay::alone(&self.calls, self.prefix.as_deref(), &seen)
@@ -312,14 +312,14 @@ impl Entry {
 }
 
 /// Which calls are not to wait for the host, as workers name them.
-fn fail_fast(config: &ServerConfig) -> FailFast {
+fn fail_fast(config: &ServerConfig) -> SomeTools {
     let named = |wanted: Offline| {
         let tools = config.calls.tool_offline.iter().filter(|(_, offline)| **offline == wanted);
         tools.map(|(own, _)| visible_name(config.prefix.as_deref(), own)).collect()
     };
     match config.calls.offline {
-        Offline::Fail => FailFast { all: true, tools: Vec::new(), waiting: named(Offline::Wait) },
-        Offline::Wait => FailFast { all: false, tools: named(Offline::Fail), waiting: Vec::new() },
+        Offline::Fail => SomeTools::new(true, named(Offline::Wait)),
+        Offline::Wait => SomeTools::new(false, named(Offline::Fail)),
     }
 }
 

@@ -3,17 +3,17 @@
 
 use super::print_line;
 use crate::failure::Failure;
+use crate::hosts_desk::ask_raw;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use toolbus_client::MultiplexedClient;
 use toolbus_host::pins::diff::escaped;
-use toolbus_mcp::{ApprovalDecision, HostReply, HostRequest, Members, Outcome, Raw};
-use toolbus_protocol::{Body, InboxKind, InboxMessage};
+use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,8 +50,6 @@ enum What {
     },
 }
 
-/// A host that is there answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Arguments below the table are cut here; `show` has them all.
 const SHOWN_ARGUMENTS: usize = 200;
 
@@ -125,7 +123,7 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
 
 async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(), Failure> {
     let Pending { id, host, .. } = meant(client, id).await?;
-    let answer = ask(client, &host, HostRequest::ApprovalsShow { id }).await?;
+    let answer = ask_raw(client, &host, HostRequest::ApprovalsShow { id }).await?;
     let members = Members::of(Some(&answer)).map_err(|error| Failure::BadReply(error.to_string()))?;
     let call = members.get("approval").map_or("null", |call| call.get());
     if as_json {
@@ -156,7 +154,7 @@ async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bo
     let pending = meant(client, id).await?;
     // Bound to what was listed: if the call under this id were another one by now, the host would refuse.
     let decision = ApprovalDecision { id: pending.id.clone(), hash: pending.hash.clone(), approve };
-    ask(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
+    ask_raw(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
     let word = if approve { "approved" } else { "denied" };
     print_line(&match as_json {
         true => json!({"id": pending.id, "decision": word, "call": pending}).to_string(),
@@ -189,22 +187,9 @@ async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
 
 async fn waiting_at(client: &MultiplexedClient, host: &str) -> Result<Vec<Pending>, Failure> {
     let bad = |error: &dyn std::fmt::Display| Failure::BadReply(error.to_string());
-    let answer = ask(client, host, HostRequest::ApprovalsList).await?;
+    let answer = ask_raw(client, host, HostRequest::ApprovalsList).await?;
     let members = Members::of(Some(&answer)).map_err(|error| bad(&error))?;
     let approvals = members.get("approvals").map_or("[]", |approvals| approvals.get());
     let of_host: Vec<Pending> = serde_json::from_str(approvals).map_err(|error| bad(&error))?;
     Ok(of_host.into_iter().map(|pending| Pending { host: host.to_owned(), ..pending }).collect())
-}
-
-async fn ask(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
-    let body = Body::parse(request.into_json())?;
-    let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
-    let reply = client.request_message(host, message, PATIENCE).await?;
-    let text = std::str::from_utf8(reply.body.as_bytes()).map_err(|error| Failure::BadReply(error.to_string()))?;
-    match HostReply::parse(text)? {
-        HostReply::Rpc(Outcome::Result(result)) => Ok(result),
-        HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
-        HostReply::Task(_) => Err(Failure::BadReply("a task where none was asked for".to_owned())),
-        HostReply::Cancelled => Err(Failure::BadReply("the request was cancelled".to_owned())),
-    }
 }

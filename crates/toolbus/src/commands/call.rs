@@ -139,7 +139,7 @@ fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &ToolSeen<'_>) -> R
 
 /// Whether the call is not to wait for its host.
 fn is_hasty(args: &CallArgs, tool: &ToolSeen<'_>) -> bool {
-    args.fail_fast || tool.server.fail_fast.applies_to(Some(&args.tool))
+    args.fail_fast || tool.server.fail_fast.contain(Some(&args.tool))
 }
 
 enum Ended {

@@ -109,7 +109,7 @@ impl Front {
             Some(sole) => Some(Arc::clone(sole)),
             None => name.as_ref().and_then(|name| self.worker.owner(&view, name)),
         };
-        upstream.is_some_and(|upstream| !upstream.card().alone.applies_to(tool))
+        upstream.is_some_and(|upstream| !upstream.card().alone.contain(Some(tool)))
     }
 
     /// Enters a call of another front among its own, so that its client can call it off.

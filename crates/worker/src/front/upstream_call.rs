@@ -258,7 +258,7 @@ impl Front {
         }
         let fail_fast = &upstream.card().fail_fast;
         let named = || Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("name"));
-        let by_card = || method == "tools/call" && fail_fast.applies_to(named().as_deref());
+        let by_card = || method == "tools/call" && fail_fast.contain(named().as_deref());
         self.worker.options.fail_fast || (!fail_fast.is_empty() && by_card())
     }
 

@@ -7,7 +7,7 @@ pub mod stdio;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Alone, Card, Era, FailFast, ListKind, Raw, ServerCard, ServerState, raw};
+use toolbus_mcp::{Card, Era, ListKind, Raw, ServerCard, ServerState, SomeTools, raw};
 use toolbus_worker::HostEntry;
 
 /// Longer than anything here takes, shorter than a person waits.
@@ -39,8 +39,8 @@ pub fn server(name: &str, tools: &[&str]) -> ServerCard {
         resources: Vec::new(),
         resource_templates: Vec::new(),
         prompts: Vec::new(),
-        fail_fast: FailFast::default(),
-        alone: Alone::default(),
+        fail_fast: SomeTools::default(),
+        alone: SomeTools::default(),
     }
 }
 
