@@ -30,7 +30,7 @@ pub struct EndpointArgs {
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
     /// Give clients that know tasks (MCP 2026-07-28) a task for a call that takes longer than this. By default only calls to
-    /// hosts that are away become tasks.
+    /// hosts that are away become tasks. Such calls show no progress; clients that can be asked things keep ordinary calls.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     task_after: Option<Duration>,
 }
