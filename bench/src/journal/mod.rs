@@ -2,6 +2,7 @@
 //! the same host without a journal, with one, and with one for a tool that may run twice, beside a bare sync of the same
 //! disk. All of it is interleaved within every round.
 
+mod busy;
 pub mod host;
 mod report;
 mod sync;
@@ -13,7 +14,7 @@ use clap::{Args, ValueEnum};
 use tokio::process::Command;
 
 use crate::{
-    mcp::{Era, drive, link::Link},
+    mcp::{Era, calls_begun, drive, link::Link},
     own_broker,
     process::Running,
     tools::{Tools, existing},
@@ -75,6 +76,8 @@ pub struct Sample {
     pub p99_us: f64,
     /// Calls a second with many in flight.
     pub rate: f64,
+    /// What the whole machine computes for one of them: it is less moved by neighbours than the rate.
+    pub busy_us: f64,
 }
 
 pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
@@ -97,7 +100,13 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
         // Nobody is always the first.
         for turn in 0..Mode::ALL.len() {
             let (mode, samples) = &mut measured[(round + turn) % Mode::ALL.len()];
-            samples.push(measure(&toolbus, &url, folder.path(), *mode, &options).await?);
+            let sample = measure(&toolbus, &url, folder.path(), *mode, &options).await?;
+            let Sample { p50_us, rate, busy_us, .. } = sample;
+            eprintln!(
+                "  {:30} {p50_us:6.0} µs alone {rate:7.0} calls/s {busy_us:5.0} µs CPU a call",
+                mode.description()
+            );
+            samples.push(sample);
         }
     }
     let (text, reached) = report::render(&measured, &syncs, &options);
@@ -129,11 +138,14 @@ async fn measure(
     let link = Arc::new(link);
     let window = Duration::from_secs_f64(options.seconds);
     let lone = drive(&link, 1, window).await?;
+    let (before, calls_before) = (busy::of_machine()?, calls_begun());
     let many = drive(&link, options.in_flight, window).await?;
+    let (busy, calls) = (busy::of_machine()? - before, calls_begun() - calls_before);
     Ok(Sample {
         p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
         rate: many.len() as f64 / window.as_secs_f64(),
+        busy_us: busy.as_secs_f64() * 1e6 / calls as f64,
     })
 }
 

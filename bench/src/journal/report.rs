@@ -21,8 +21,8 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &[SyncTime], options: &Jo
     let none = of(measured, Mode::None);
     let rate_title = format!("calls/s, {} in flight", options.in_flight);
     line(format!(
-        "{:30} {:>10} {:>10} {:>12} {:>10} {:>24} {:>8}",
-        "", "p50 alone", "p99 alone", "added (p50)", "in syncs", rate_title, "loss"
+        "{:30} {:>10} {:>10} {:>12} {:>10} {:>24} {:>8} {:>12}",
+        "", "p50 alone", "p99 alone", "added (p50)", "in syncs", rate_title, "loss", "CPU a call"
     ));
     let mut goals = Vec::new();
     for (mode, _) in measured {
@@ -30,7 +30,7 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &[SyncTime], options: &Jo
         let added = sample.p50_us - none.p50_us;
         let loss = 1.0 - sample.rate / none.rate;
         line(format!(
-            "{:30} {:>10} {:>10} {:>12} {:>10} {:>24.0} {:>8}",
+            "{:30} {:>10} {:>10} {:>12} {:>10} {:>24.0} {:>8} {:>12}",
             mode.description(),
             format!("{:.0} µs", sample.p50_us),
             format!("{:.0} µs", sample.p99_us),
@@ -38,6 +38,7 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &[SyncTime], options: &Jo
             if *mode == Mode::None { "–".to_owned() } else { format!("{:.2}", added / sync) },
             sample.rate,
             if *mode == Mode::None { "–".to_owned() } else { format!("{:.1} %", loss * 100.0) },
+            format!("{:.0} µs", sample.busy_us),
         ));
         let most = match mode {
             Mode::None => continue,
@@ -77,6 +78,7 @@ fn of(measured: &[(Mode, Vec<Sample>)], mode: Mode) -> Sample {
         p50_us: value(|sample| sample.p50_us),
         p99_us: value(|sample| sample.p99_us),
         rate: value(|sample| sample.rate),
+        busy_us: value(|sample| sample.busy_us),
     }
 }
 

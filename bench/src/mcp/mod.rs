@@ -6,7 +6,14 @@ mod paths;
 mod report;
 pub mod server;
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::Args;
@@ -148,25 +155,31 @@ async fn measure(standing: &Standing, era: Era, options: &McpOptions) -> anyhow:
     })
 }
 
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Since this program was started.
+pub fn calls_begun() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
+
 /// Calls without a pause, so many at a time, and how long each took in nanoseconds.
 pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
     let warm = Instant::now() + window / 4;
     let end = warm + window;
     let mut callers = tokio::task::JoinSet::new();
-    for caller in 0..in_flight {
+    for _ in 0..in_flight {
         let link = Arc::clone(link);
         callers.spawn(async move {
             let mut times = Histogram::<u64>::new(3).context("a histogram")?;
-            for call in 0_u64.. {
+            loop {
                 let start = Instant::now();
                 if start >= end {
                     return anyhow::Ok(times);
                 }
-                // No two calls are the same, as a client's are not.
-                link.echo(&format!(
-                    "a text of some length that is said back, as a tool's answer would be {caller}.{call}"
-                ))
-                .await?;
+                // No two calls are the same, as a client's are not: also not those of an earlier client of the same agent.
+                let call = CALLS.fetch_add(1, Ordering::Relaxed);
+                link.echo(&format!("a text of some length that is said back, as a tool's answer would be {call}"))
+                    .await?;
                 if start >= warm {
                     times.record(start.elapsed().as_nanos() as u64).ok();
                 }

@@ -73,7 +73,7 @@ impl Default for EngineOptions {
             unsettled_bytes: 64 << 20,
             max_attempts: 32,
             host_max_attempts: 1000,
-            linger: 5,
+            linger: 10,
             lazy: 100,
             history_ids: 100_000,
             history_age: 3_600_000,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_audit::{CallEnd, Caller as AuditCaller, Record as AuditRecord};
 use toolbus_journal::{Decision, End, Known, Replay, Start, decide};
-use toolbus_mcp::{Rpc, RpcError};
+use toolbus_mcp::{NameKey, Rpc, RpcError, routed_name};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
 /// How long a call is waited for that an earlier connection of this process still runs.
@@ -32,24 +32,24 @@ pub enum Arrival {
 impl Host {
     /// Looks a request up, and says what it is to those who look at the host's calls.
     pub fn arrive(&self, caller: &Caller, server: &Server, rpc: &Rpc, form: Form) -> Arrival {
+        let name = routed_name(&rpc.method, rpc.params.as_deref());
         let Some(journal) = self.options.journal.as_ref().filter(|_| is_journaled(&rpc.method)) else {
-            self.describe(caller, rpc, None);
+            self.describe(caller, rpc, name, None);
             return Arrival::Run(None);
         };
-        let record = Record::new(Arc::clone(journal), caller, rpc);
+        let record = Record::named(Arc::clone(journal), caller, rpc, name.as_ref());
         // The original's answers have another form, which nobody else could read.
         let is_joinable = form == Form::Mcp && rpc.task.is_none();
-        self.describe(caller, rpc, is_joinable.then_some(record.content));
+        self.describe(caller, rpc, name, is_joinable.then_some(record.content));
         match self.decide_about(&record, caller, server) {
             Decision::Run { attempt } => Arrival::Run(Some(record.in_attempt(attempt))),
             decision => Arrival::Known(Box::new(record), decision),
         }
     }
 
-    fn describe(&self, caller: &Caller, rpc: &Rpc, content: Option<[u8; 32]>) {
-        let name = toolbus_mcp::routed_name(&rpc.method, rpc.params.as_deref());
+    fn describe(&self, caller: &Caller, rpc: &Rpc, name: Option<NameKey>, content: Option<[u8; 32]>) {
         let tool = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => tool,
+            Some(NameKey::Tool(tool)) => tool,
             _ => rpc.method.clone(),
         };
         let about = About { server: rpc.server.clone(), tool, content, is_task: rpc.task.is_some() };

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use toolbus_audit::canonical::canonical;
 use toolbus_client::BrokerError;
 use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Known, Replay, Start, Wait};
-use toolbus_mcp::{Members, Rpc, RpcError, meta, required_name};
+use toolbus_mcp::{Members, NameKey, Rpc, RpcError, meta, routed_name};
 use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// How often a call is begun before it is taken for what ends its server or its host.
@@ -82,9 +82,14 @@ struct State {
 
 impl Record {
     pub fn new(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc) -> Self {
-        let name = required_name(&rpc.method, rpc.params.as_deref()).ok().flatten();
+        let name = routed_name(&rpc.method, rpc.params.as_deref());
+        Self::named(journal, caller, rpc, name.as_ref())
+    }
+
+    /// The same where somebody has read already what the request names.
+    pub fn named(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc, name: Option<&NameKey>) -> Self {
         let (tool, names_tool) = match name {
-            Some(toolbus_mcp::NameKey::Tool(tool)) => (kept_name(&tool), true),
+            Some(NameKey::Tool(tool)) => (kept_name(tool), true),
             _ => (kept_name(&rpc.method), false),
         };
         Self {
@@ -131,7 +136,11 @@ impl Record {
             return Ok(());
         }
         let start = self.start(state.attempt, replay);
-        self.journal.start(start, wait_for(replay)).await?;
+        let wait = match replay {
+            Replay::Never => Wait::Synced,
+            Replay::Safe => Wait::Written,
+        };
+        self.journal.start(start, wait).await?;
         state.begun = Some(replay);
         Ok(())
     }
@@ -177,8 +186,17 @@ impl Record {
         let body: Bytes = reply.body.as_bytes().clone();
         let reply_id = reply.id.as_str().into();
         let finish = Finish { key: self.key.clone(), reply_id, reply: body, end, at: now() };
-        let wait = if self.is_kept { Wait::Synced } else { wait_for(begun.unwrap_or_default()) };
-        self.journal.finish(finish, wait).await
+        self.journal.finish(finish, self.wait_for_end(begun)).await
+    }
+
+    /// If the machine stops before the end of a call is on disk, the call is in doubt, and that is what it is if its caller asks
+    /// again. What somebody will ask for must not change, and what was not begun must not begin after all.
+    fn wait_for_end(&self, begun: Option<Replay>) -> Wait {
+        match begun {
+            Some(Replay::Safe) if !self.is_kept => Wait::Written,
+            Some(Replay::Never) if !self.is_kept && !self.journal.syncs_results() => Wait::Written,
+            _ => Wait::Synced,
+        }
     }
 
     /// As it would stand in the journal.
@@ -270,27 +288,26 @@ impl Host {
 /// Eras differ in how answers are written, so a call of one is never that of another.
 fn content_of(rpc: &Rpc) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
-    for part in [rpc.client.era.as_str(), &rpc.server, &rpc.method] {
+    let mut update = |part: &str| {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
-    }
-    if let Some(params) = &rpc.params {
-        let without_meta = Members::of(Some(params)).map(|mut members| {
-            members.remove(meta::META);
-            members.to_raw()
-        });
-        hash.update(canonical(without_meta.as_ref().unwrap_or(params)).as_bytes());
+    };
+    [rpc.client.era.as_str(), &rpc.server, &rpc.method].into_iter().for_each(&mut update);
+    let params = rpc.params.as_deref();
+    match Members::of(params) {
+        Ok(members) => {
+            let mut members: Vec<_> = members.iter().filter(|(name, _)| *name != meta::META).collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            for (name, value) in members {
+                update(name);
+                update(&canonical(value));
+            }
+        }
+        Err(_) => params.iter().for_each(|params| update(params.get())),
     }
     let mut content = [0; 32];
     content.copy_from_slice(hash.finish().as_ref());
     content
-}
-
-fn wait_for(replay: Replay) -> Wait {
-    match replay {
-        Replay::Never => Wait::Synced,
-        Replay::Safe => Wait::Noted,
-    }
 }
 
 /// Milliseconds since 1970.

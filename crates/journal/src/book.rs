@@ -93,7 +93,8 @@ pub struct Book {
     limits: Limits,
     /// When this process began to read the journal.
     opened_at: u64,
-    calls: HashMap<CallKey, Call>,
+    /// Boxed, so that the table is small: it is copied as a whole when it grows.
+    calls: HashMap<CallKey, Box<Call>>,
     /// The latest call of an agent with that content, and when it began.
     latest: HashMap<(ByteString, [u8; 32]), (u64, CallKey)>,
     /// Tasks and dead letters by id.
@@ -202,15 +203,18 @@ impl Book {
     }
 
     fn enter_start(&mut self, start: &Arc<Start>, live: bool) {
-        let key = start.key.detached();
-        let call = self.calls.entry(key.clone()).or_default();
-        call.live |= live;
-        if call.start.as_ref().is_some_and(|known| known.attempt >= start.attempt) {
+        let is_known = |call: &Call| call.start.as_ref().is_some_and(|known| known.attempt >= start.attempt);
+        if let Some(call) = self.calls.get_mut(&start.key).filter(|call| is_known(call)) {
+            call.live |= live;
             return;
         }
-        let (server, tool) = (detached(&start.server), detached(&start.tool));
+        // What this process wrote owns its texts; what was read from a segment must not keep the segment in memory.
+        let start = if live { Arc::clone(start) } else { Arc::new(start.detached()) };
+        let key = start.key.clone();
+        let call = self.calls.entry(key.clone()).or_default();
+        call.live |= live;
         call.content = Some(start.content);
-        call.start = Some(Arc::new(Start { key: key.clone(), server, tool, ..**start }));
+        call.start = Some(Arc::clone(&start));
         if call.task.is_none() {
             self.note_latest(key.clone(), start.content, start.at);
         }
@@ -218,7 +222,8 @@ impl Book {
     }
 
     fn enter_finish(&mut self, finish: &Finish, reply: Place, live: bool) {
-        let key = finish.key.detached();
+        let own = |text: &ByteString| if live { text.clone() } else { detached(text) };
+        let key = CallKey { caller: own(&finish.key.caller), id: own(&finish.key.id) };
         let call = self.calls.entry(key.clone()).or_default();
         let Finish { end, at, .. } = *finish;
         // The first is what a caller may have been told. Entries that were moved are read after later ones.
@@ -226,7 +231,7 @@ impl Book {
         if call.answer.as_ref().is_some_and(is_later) {
             return;
         }
-        call.answer = Some(Answer { end, reply_id: detached(&finish.reply_id), reply, at });
+        call.answer = Some(Answer { end, reply_id: own(&finish.reply_id), reply, at });
         self.list_ended(&key);
     }
 

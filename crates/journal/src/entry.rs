@@ -48,6 +48,12 @@ pub struct Start {
     pub safe: bool,
 }
 
+impl Start {
+    pub(crate) fn detached(&self) -> Self {
+        Self { key: self.key.detached(), server: detached(&self.server), tool: detached(&self.tool), ..*self }
+    }
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {

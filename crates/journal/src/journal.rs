@@ -1,4 +1,4 @@
-//! The journal as a host uses it: looked up at once, written by one thread, and one sync for all who wait meanwhile.
+//! The journal as a host uses it: looked up and written at once, and one sync for all who wait meanwhile.
 
 use crate::book::{Book, CallSummary, Candidate, Known, LetterRow, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
@@ -6,7 +6,7 @@ use crate::log::{JournalLog, LogOptions, Place, Reader};
 use crate::memory::MemoryDisk;
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
-use crate::writer::{Clock, Shared, Waiting};
+use crate::writer::{Clock, Shared};
 use bytes::Bytes;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -15,7 +15,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::oneshot;
 use toolbus_store::{Disk, FolderDisk};
 
 /// When an entry's writer goes on.
@@ -23,11 +22,11 @@ use toolbus_store::{Disk, FolderDisk};
 pub enum Wait {
     /// Once it is durable.
     Synced,
-    /// At once: for calls that may be run again.
-    Noted,
+    /// Once it outlives this process. It outlives the machine a moment later.
+    Written,
 }
 
-/// Dropping it writes what is left and ends its thread.
+/// Dropping it syncs what is left and ends its thread.
 pub struct Journal {
     shared: Arc<Shared>,
     reader: Reader,
@@ -61,9 +60,9 @@ impl Journal {
             );
         }
         let reader = log.reader();
-        let shared = Arc::new(Shared::new(book, options, clock));
-        let writer = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || writer.write_all(log));
+        let shared = Arc::new(Shared::new(book, log, options, clock));
+        let kept = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.keep_safe());
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
         Ok(Self { shared, reader, recovery, thread: Some(thread) })
     }
@@ -75,6 +74,11 @@ impl Journal {
     /// Why nothing is taken any more.
     pub fn failure(&self) -> Option<Arc<io::Error>> {
         self.shared.failure()
+    }
+
+    /// Whether the answer to a call that may not run twice is to be durable before the caller is told.
+    pub fn syncs_results(&self) -> bool {
+        self.shared.options().sync_results
     }
 
     /// What became of a call that comes, perhaps again.
@@ -158,13 +162,10 @@ impl Journal {
     }
 
     async fn write(&self, entry: Entry, wait: Wait) -> Result<(), JournalError> {
-        let room = self.shared.room_for(&entry).await?;
-        if wait == Wait::Noted {
-            return self.shared.enqueue(Waiting { entry, done: None, _room: room });
+        match self.shared.write(entry, wait)? {
+            Some(durable) => durable.await.map_or(Err(JournalError::Closed), |told| told.outcome()),
+            None => Ok(()),
         }
-        let (done, outcome) = oneshot::channel();
-        self.shared.enqueue(Waiting { entry, done: Some(done), _room: room })?;
-        outcome.await.unwrap_or(Err(JournalError::Closed))
     }
 }
 

@@ -8,7 +8,7 @@
 //! - [`decide`] says what to do with a call that comes, by what is known of it.
 //! - [`JournalLog`] keeps the book's entries on a [`toolbus_store::Disk`].
 //! - [`Tidy`] makes the log smaller without losing what is needed.
-//! - [`Journal`] ties them together for a host: one thread writes, and one sync serves all who wait.
+//! - [`Journal`] ties them together for a host: entries are written at once, and one sync serves all who wait for one.
 
 mod book;
 mod decide;
@@ -29,7 +29,7 @@ pub use book::{
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
 pub use journal::{Journal, Wait};
-pub use log::{JournalLog, LogOptions, Place, Reader};
+pub use log::{JournalLog, LogOptions, Place, Reader, Unsynced};
 pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;
 pub use tidy::{Tidy, TidyOptions};

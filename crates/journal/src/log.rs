@@ -39,14 +39,15 @@ pub struct Segment {
     pub newest: u64,
 }
 
-/// Appends, syncs, reads back. One writer at a time.
+/// Appends, syncs, reads back. Whatever takes long (a sync, reading or removing a segment) can be done without it.
 pub struct JournalLog {
     disk: Arc<dyn Disk>,
     options: LogOptions,
     segments: BTreeMap<u32, Segment>,
     /// How much of the last segment is certainly on disk.
     safe: u64,
-    buffer: Vec<u8>,
+    /// Records that have a place and are not written yet.
+    staged: Vec<u8>,
     reader: Reader,
 }
 
@@ -61,7 +62,7 @@ impl JournalLog {
         let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
         let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
         let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
-        let mut log = Self { disk, options, segments, safe: 0, buffer: Vec::new(), reader };
+        let mut log = Self { disk, options, segments, safe: 0, staged: Vec::new(), reader };
         if log.segments.is_empty() {
             log.begin_segment(1)?;
         }
@@ -70,43 +71,72 @@ impl JournalLog {
         Ok((log, recovery))
     }
 
-    /// Writes entries with one call. They are durable only after [`JournalLog::sync`].
+    /// Writes entries with one call. They are durable only after a sync, but outlive this process from now on.
     pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Place>> {
-        let (mut number, bytes) = self.end();
-        if bytes >= self.options.segment_bytes {
-            self.sync()?;
-            number += 1;
-            self.begin_segment(number)?;
-        }
-        let segment = self.segments.get_mut(&number).ok_or(io::ErrorKind::NotFound)?;
-        let key = ChecksumKey(self.options.checksum_seed);
-        self.buffer.clear();
-        let mut places = Vec::new();
-        for entry in entries {
-            let from = self.buffer.len();
-            record::encode(key, entry, self.safe, &mut self.buffer);
-            let (offset, length) = (segment.bytes + from as u64, (self.buffer.len() - from) as u32);
-            places.push(Place::Log { segment: number, offset, length });
-        }
-        if let Err(error) = segment.file.append(&self.buffer) {
-            // Whatever part arrived must not stay in the way.
-            segment.file.truncate(segment.bytes)?;
-            return Err(error);
-        }
-        segment.bytes += self.buffer.len() as u64;
-        segment.newest = segment.newest.max(now);
-        self.buffer.clear();
-        self.buffer.shrink_to(1 << 20);
+        let places = entries.into_iter().map(|entry| self.stage(entry, now)).collect::<io::Result<_>>()?;
+        self.flush()?;
         Ok(places)
     }
 
-    pub fn sync(&mut self) -> io::Result<()> {
-        let Some((_, segment)) = self.segments.last_key_value() else { return Ok(()) };
-        if !self.options.planted_no_sync {
-            segment.file.sync()?;
+    /// Gives an entry its place. It is written with the next [`JournalLog::flush`].
+    pub fn stage(&mut self, entry: &Entry, now: u64) -> io::Result<Place> {
+        if self.end().bytes >= self.options.segment_bytes {
+            self.flush()?;
+            self.sync()?;
+            self.begin_segment(self.end().segment + 1)?;
         }
-        self.safe = segment.bytes;
+        let End { segment, bytes: offset } = self.end();
+        let from = self.staged.len();
+        record::encode(ChecksumKey(self.options.checksum_seed), entry, self.safe, &mut self.staged);
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.newest = segment.newest.max(now);
+        }
+        Ok(Place::Log { segment, offset, length: (self.staged.len() - from) as u32 })
+    }
+
+    /// Writes what was staged.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        let mut last = self.segments.last_entry().ok_or(io::ErrorKind::NotFound)?;
+        let segment = last.get_mut();
+        let written = segment.file.append(&self.staged);
+        if written.is_ok() {
+            segment.bytes += self.staged.len() as u64;
+        }
+        self.staged.clear();
+        self.staged.shrink_to(1 << 20);
+        // Whatever part arrived must not stay in the way.
+        written.or_else(|error| segment.file.truncate(segment.bytes).and(Err(error)))
+    }
+
+    /// Makes everything durable that was written.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let Some(unsynced) = self.unsynced() else { return Ok(()) };
+        unsynced.sync()?;
+        self.synced(&unsynced);
         Ok(())
+    }
+
+    /// What was written so far, to be synced while others write.
+    pub fn unsynced(&self) -> Option<Unsynced> {
+        let (number, segment) = self.segments.last_key_value()?;
+        let file = (!self.options.planted_no_sync).then(|| Arc::clone(&segment.file));
+        Some(Unsynced { file, segment: *number, bytes: segment.bytes })
+    }
+
+    /// It is durable now.
+    pub fn synced(&mut self, what: &Unsynced) {
+        // A segment that is not the last one was synced before the next was begun.
+        if self.end().segment == what.segment {
+            self.safe = self.safe.max(what.bytes);
+        }
+    }
+
+    /// The number of the segment that is written to.
+    pub fn last_segment(&self) -> u32 {
+        self.end().segment
     }
 
     /// Reads while others write.
@@ -119,10 +149,10 @@ impl JournalLog {
         (self.segments.len() > 1).then(|| self.segments.first_key_value()).flatten().map(|(number, it)| (*number, it))
     }
 
-    /// What can be read of a segment.
-    pub fn entries(&self, number: u32) -> io::Result<Vec<(Place, Entry)>> {
+    /// What can be read of a segment, without the log while it is read.
+    pub fn contents(&self, number: u32) -> io::Result<Contents> {
         let segment = self.segments.get(&number).ok_or(io::ErrorKind::NotFound)?;
-        replay::entries(self.reader.key, &*segment.file, number)
+        Ok(Contents { key: self.reader.key, file: Arc::clone(&segment.file), number })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -133,18 +163,21 @@ impl JournalLog {
         self.options.segment_bytes
     }
 
-    /// Removes a segment. Whatever in it is still needed has been written anew.
-    pub fn remove(&mut self, number: u32) -> io::Result<()> {
-        self.sync()?;
-        self.disk.remove(&replay::segment_name(number))?;
-        self.disk.sync_folder()?;
-        self.segments.remove(&number);
-        self.reader.retire(number);
-        Ok(())
+    /// The file of a segment, to be removed without the log.
+    pub fn file_of(&self, number: u32) -> SegmentFile {
+        SegmentFile { disk: Arc::clone(&self.disk), name: replay::segment_name(number) }
     }
 
-    fn end(&self) -> (u32, u64) {
-        self.segments.last_key_value().map_or((1, 0), |(number, segment)| (*number, segment.bytes))
+    /// The file of that segment is gone. Whatever in it is still needed has been written anew.
+    pub fn removed(&mut self, number: u32) {
+        self.segments.remove(&number);
+        self.reader.retire(number);
+    }
+
+    fn end(&self) -> End {
+        let last = self.segments.last_key_value();
+        let staged = self.staged.len() as u64;
+        last.map_or(End { segment: 1, bytes: 0 }, |(number, it)| End { segment: *number, bytes: it.bytes + staged })
     }
 
     fn begin_segment(&mut self, number: u32) -> io::Result<()> {
@@ -158,6 +191,52 @@ impl JournalLog {
         self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
         self.safe = 0;
         Ok(())
+    }
+}
+
+/// The end of the last segment, behind what is staged.
+#[derive(Clone, Copy)]
+struct End {
+    segment: u32,
+    bytes: u64,
+}
+
+/// What had been appended at some moment.
+pub struct Unsynced {
+    /// Absent where syncs do nothing.
+    file: Option<Arc<dyn DiskFile>>,
+    segment: u32,
+    bytes: u64,
+}
+
+impl Unsynced {
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| file.sync())
+    }
+}
+
+/// A segment that is not written to any more.
+pub struct Contents {
+    key: ChecksumKey,
+    file: Arc<dyn DiskFile>,
+    number: u32,
+}
+
+impl Contents {
+    pub fn read(&self) -> io::Result<Vec<(Place, Entry)>> {
+        replay::entries(self.key, &*self.file, self.number)
+    }
+}
+
+pub struct SegmentFile {
+    disk: Arc<dyn Disk>,
+    name: String,
+}
+
+impl SegmentFile {
+    pub fn remove(&self) -> io::Result<()> {
+        self.disk.remove(&self.name)?;
+        self.disk.sync_folder()
     }
 }
 

@@ -14,13 +14,13 @@ pub struct JournalOptions {
     pub limits: Limits,
     /// Past this size the oldest part of the journal goes, but for what is still needed.
     pub max_bytes: u64,
-    /// Entries that wait to be written; past it callers wait for their turn.
-    pub max_waiting_bytes: usize,
+    /// Results wait for the disk before anybody is told, and not only for the page cache.
+    pub sync_results: bool,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { log: LogOptions::default(), limits: Limits::default(), max_bytes: 1 << 30, max_waiting_bytes: 64 << 20 }
+        Self { log: LogOptions::default(), limits: Limits::default(), max_bytes: 1 << 30, sync_results: false }
     }
 }
 

@@ -3,12 +3,12 @@
 
 use crate::book::Book;
 use crate::entry::Entry;
-use crate::log::{JournalLog, Place};
+use crate::log::{Contents, JournalLog, Place};
 use std::io;
 use std::vec;
 
 /// Bytes that are written anew in one turn, so that callers don't wait long.
-const TURN_BYTES: usize = 1 << 20;
+const TURN_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone)]
 pub struct TidyOptions {
@@ -26,6 +26,16 @@ pub struct Tidy {
     leaving: Option<Leaving>,
 }
 
+/// What is done with the log and the book while they are lent.
+pub type Look<'a> = dyn FnMut(&mut JournalLog, &mut Book) + 'a;
+
+struct Chosen {
+    number: u32,
+    contents: Contents,
+    pressed: bool,
+    bytes: u64,
+}
+
 /// The segment that goes.
 struct Leaving {
     number: u32,
@@ -41,34 +51,28 @@ impl Tidy {
         Self { pressed_from: options.max_bytes, options, leaving: None }
     }
 
-    /// Does a part of the work, if there is any. `with_book` lends the book, as shortly as it can be.
-    pub fn turn(
-        &mut self,
-        log: &mut JournalLog,
-        now: u64,
-        mut with_book: impl FnMut(&mut dyn FnMut(&mut Book)),
-    ) -> io::Result<bool> {
+    /// Does a part of the work, if there is any. `lend` lends the log and the book, as shortly as it can be: callers wait for
+    /// them.
+    pub fn turn(&mut self, now: u64, mut lend: impl FnMut(&mut Look<'_>)) -> io::Result<bool> {
         if self.leaving.is_none() {
-            self.leaving = self.choose(log, now)?;
+            let mut chosen = Ok(None);
+            lend(&mut |log, _| chosen = self.choose(log, now));
+            let Some(chosen) = chosen? else { return Ok(false) };
+            let Chosen { number, contents, pressed, bytes } = chosen;
+            let rest = contents.read()?.into_iter();
+            self.leaving = Some(Leaving { number, rest, pressed, bytes, copied: 0 });
         }
         let Some(leaving) = &mut self.leaving else { return Ok(false) };
-        let mut needed = Vec::new();
-        with_book(&mut |book| needed = leaving.some_needed(book));
-        if !needed.is_empty() {
-            let before = log.bytes();
-            let places = log.append(&needed, now)?;
-            leaving.copied += log.bytes() - before;
-            with_book(&mut |book| {
-                needed.iter().zip(&places).for_each(|(entry, place)| book.restore(entry, place.clone()));
-            });
-        }
+        let mut moved = Ok(());
+        lend(&mut |log, book| moved = leaving.move_some(log, book, now));
+        moved?;
         if leaving.rest.as_slice().is_empty() {
-            self.finish(log)?;
+            self.finish(&mut lend)?;
         }
         Ok(true)
     }
 
-    fn choose(&self, log: &JournalLog, now: u64) -> io::Result<Option<Leaving>> {
+    fn choose(&self, log: &JournalLog, now: u64) -> io::Result<Option<Chosen>> {
         let Some((number, segment)) = log.oldest() else { return Ok(None) };
         let pressed = log.bytes() > self.pressed_from;
         let is_old = segment.newest.saturating_add(self.options.keep_ms) < now;
@@ -76,12 +80,23 @@ impl Tidy {
             return Ok(None);
         }
         let bytes = segment.bytes;
-        Ok(Some(Leaving { number, rest: log.entries(number)?.into_iter(), pressed, bytes, copied: 0 }))
+        Ok(Some(Chosen { number, contents: log.contents(number)?, pressed, bytes }))
     }
 
-    fn finish(&mut self, log: &mut JournalLog) -> io::Result<()> {
+    fn finish(&mut self, lend: &mut impl FnMut(&mut Look<'_>)) -> io::Result<()> {
         let Some(gone) = self.leaving.take() else { return Ok(()) };
-        log.remove(gone.number)?;
+        let (mut moved, mut file, mut left) = (None, None, (0, 0));
+        lend(&mut |log, _| (moved, file) = (log.unsynced(), Some(log.file_of(gone.number))));
+        if let (Some(moved), Some(file)) = (&moved, &file) {
+            // What was moved has to be safe at its new place first.
+            moved.sync()?;
+            file.remove()?;
+            lend(&mut |log, _| {
+                log.synced(moved);
+                log.removed(gone.number);
+                left = (log.bytes(), log.segment_bytes());
+            });
+        }
         tracing::debug!(
             segment = gone.number,
             bytes = gone.bytes,
@@ -90,7 +105,7 @@ impl Tidy {
         );
         if gone.pressed {
             let gained_little = gone.copied > gone.bytes / 2;
-            let more = if gained_little { log.bytes() + log.segment_bytes() } else { 0 };
+            let more = if gained_little { left.0 + left.1 } else { 0 };
             self.pressed_from = self.options.max_bytes.max(more);
         }
         Ok(())
@@ -98,6 +113,19 @@ impl Tidy {
 }
 
 impl Leaving {
+    /// Writes some of what is still needed anew.
+    fn move_some(&mut self, log: &mut JournalLog, book: &mut Book, now: u64) -> io::Result<()> {
+        let needed = self.some_needed(book);
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let before = log.bytes();
+        let places = log.append(&needed, now)?;
+        self.copied += log.bytes() - before;
+        needed.iter().zip(places).for_each(|(entry, place)| book.restore(entry, place));
+        Ok(())
+    }
+
     fn some_needed(&mut self, book: &mut Book) -> Vec<Entry> {
         let (mut needed, mut weight) = (Vec::new(), 0);
         while weight < TURN_BYTES {

@@ -1,22 +1,26 @@
-//! The thread that writes the journal, and what it shares with those who wait for it.
+//! What a journal shares between those who write and the thread that syncs.
+//!
+//! An entry whose writer does not wait for a sync is written at once, by its writer: a write to the page cache takes
+//! microseconds, a way to another thread and back takes longer than that, and what is written outlives this process. The thread
+//! makes it outlive the machine too: one write and one sync for all who wait meanwhile, and one now and then for what nobody
+//! waits for.
 
-use crate::book::{Book, Limits};
+use crate::book::Book;
 use crate::entry::Entry;
+use crate::journal::Wait;
 use crate::log::{JournalLog, Place};
 use crate::options::{JournalError, JournalOptions};
 use crate::record::MAX_PAYLOAD;
 use crate::tidy::{Tidy, TidyOptions};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 pub struct Shared {
     state: Mutex<State>,
     /// Wakes the thread.
     wake: Condvar,
-    /// In units of [`UNIT`] bytes of entries that wait.
-    room: Arc<Semaphore>,
     options: JournalOptions,
     clock: Clock,
 }
@@ -26,31 +30,104 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 pub struct State {
     pub book: Book,
+    log: JournalLog,
     pub failure: Option<Arc<io::Error>>,
     waiting: Vec<Waiting>,
+    /// Since when there is something that is not synced.
+    unsynced_since: Option<Instant>,
+    sleep: Sleep,
+    last_group: Group,
     stopping: bool,
     told_full: bool,
 }
 
-pub struct Waiting {
-    pub entry: Entry,
-    /// Absent where nobody waits.
-    pub done: Option<oneshot::Sender<Result<(), JournalError>>>,
-    /// Given back once it is written.
-    pub _room: OwnedSemaphorePermit,
+/// Who waited for a sync, and how long it took.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    waiting: usize,
+    time: Duration,
 }
 
-const UNIT: usize = 1024;
+impl Group {
+    /// Where calls come one by one, none is held up. Where many come at once, a moment's patience lets more of them share
+    /// the next sync, which costs the machine more than they do.
+    fn patience(self) -> Duration {
+        if self.waiting < MANY { Duration::ZERO } else { (self.time * 4).min(LONGEST_PATIENCE) }
+    }
+}
+
+/// What the thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    /// It is at work, and looks again before it sleeps.
+    None,
+    /// For a while, also if there is something that nobody waits for.
+    Short,
+    /// Until it is woken.
+    Long,
+}
+
+/// Whoever goes on once an entry is durable. It counts from then on.
+struct Waiting {
+    entry: Entry,
+    place: Place,
+    done: oneshot::Sender<Told>,
+}
+
+/// Tells when an entry is durable.
+pub type Durable = oneshot::Receiver<Told>;
+
+/// What became of a sync. Only the first who waited for it is told by the thread; it tells the others, on a thread where they
+/// are cheap to wake. So they are when it is dropped, whether somebody got it or not.
+pub struct Told {
+    outcome: Result<(), JournalError>,
+    others: Vec<oneshot::Sender<Told>>,
+}
+
+impl Told {
+    pub fn outcome(&self) -> Result<(), JournalError> {
+        self.outcome.clone()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        for other in self.others.drain(..) {
+            other.send(Told { outcome: self.outcome.clone(), others: Vec::new() }).ok();
+        }
+    }
+}
+
 /// What an entry carries, with room for the names around it.
 const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
+/// So many who wait for one sync are a crowd.
+const MANY: usize = 3;
+const LONGEST_PATIENCE: Duration = Duration::from_millis(1);
+/// How long an entry that nobody waits for is at the mercy of the machine, and once more that long at most.
+const SYNCED_WITHIN: Duration = Duration::from_millis(10);
+/// After that time without anything to do the thread sleeps until it is woken.
+const QUIET_AFTER: Duration = Duration::from_millis(100);
 /// How often an idle journal looks for what is too old.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 impl Shared {
-    pub fn new(book: Book, options: JournalOptions, clock: Clock) -> Self {
-        let room = Arc::new(Semaphore::new((options.max_waiting_bytes / UNIT).max(1)));
-        let state = State { book, failure: None, waiting: Vec::new(), stopping: false, told_full: false };
-        Self { state: Mutex::new(state), wake: Condvar::new(), room, options, clock }
+    pub fn new(book: Book, log: JournalLog, options: JournalOptions, clock: Clock) -> Self {
+        let state = State {
+            book,
+            log,
+            failure: None,
+            waiting: Vec::new(),
+            unsynced_since: None,
+            sleep: Sleep::None,
+            last_group: Group::default(),
+            stopping: false,
+            told_full: false,
+        };
+        Self { state: Mutex::new(state), wake: Condvar::new(), options, clock }
+    }
+
+    pub fn options(&self) -> &JournalOptions {
+        &self.options
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -62,103 +139,138 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Waits until an entry may wait. One that is larger than all the room takes all of it.
-    pub async fn room_for(&self, entry: &Entry) -> Result<OwnedSemaphorePermit, JournalError> {
+    /// Writes an entry. With [`Wait::Synced`] it counts, and may be relied upon, only once it is durable.
+    pub fn write(&self, entry: Entry, wait: Wait) -> Result<Option<Durable>, JournalError> {
         let (bytes, most) = (entry.weight(), MAX_ENTRY);
         if bytes > most {
             // It could be written, and would be taken for damage when it is read.
             return Err(JournalError::TooLarge { bytes, most });
         }
-        let all = (self.options.max_waiting_bytes / UNIT).max(1);
-        let units = entry.weight().div_ceil(UNIT).min(all);
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        Arc::clone(&self.room).acquire_many_owned(units).await.map_err(|_| JournalError::Closed)
-    }
-
-    pub fn enqueue(&self, waiting: Waiting) -> Result<(), JournalError> {
+        let now = (self.clock)();
         let mut state = self.lock();
-        if let Some(failure) = &state.failure {
-            return Err(JournalError::Write(Arc::clone(failure)));
+        state.check(&entry, self.options.limits.max_tasks, now)?;
+        let place = match state.put(&entry, wait, now) {
+            Ok(place) => place,
+            Err(error) => return Err(state.fail(Arc::new(error))),
+        };
+        state.book.announce(&entry);
+        state.unsynced_since.get_or_insert_with(Instant::now);
+        let durable = match wait {
+            Wait::Synced => {
+                let (done, durable) = oneshot::channel();
+                state.waiting.push(Waiting { entry, place, done });
+                Some(durable)
+            }
+            Wait::Written => {
+                state.book.enter(&entry, place);
+                None
+            }
+        };
+        let wake = state.sleep == Sleep::Long || (durable.is_some() && state.sleep == Sleep::Short);
+        if wake {
+            state.sleep = Sleep::None;
         }
-        let most = self.options.limits.max_tasks;
-        if matches!(waiting.entry, Entry::Task(_)) && state.book.count_tasks(None, (self.clock)()) >= most {
-            return Err(JournalError::TooManyTasks { most });
-        }
-        if let Entry::Finish(finish) = &waiting.entry
-            && !state.book.takes_answer(finish)
-        {
-            return Err(JournalError::Answered);
-        }
-        state.book.announce(&waiting.entry);
-        if let (Entry::Finish(finish), None) = (&waiting.entry, &waiting.done) {
-            // Its caller is told right away, so it counts right away.
-            state.book.enter(&waiting.entry, Place::Held(finish.reply.clone()));
-        }
-        state.waiting.push(waiting);
         drop(state);
-        self.wake.notify_one();
-        Ok(())
+        if wake {
+            self.wake.notify_one();
+        }
+        Ok(durable)
     }
 
-    /// The life of the thread: whatever waits is written; in between, the journal is made smaller.
-    pub fn write_all(&self, mut log: JournalLog) {
-        let Limits { keep_ms, .. } = self.options.limits;
+    /// The life of the thread: what is written is synced; in between, the journal is made smaller.
+    pub fn keep_safe(&self) {
+        let keep_ms = self.options.limits.keep_ms;
         let mut tidy = Tidy::new(TidyOptions { keep_ms, max_bytes: self.options.max_bytes });
         let mut more_to_tidy = true;
-        while let Some(group) = self.next_group(more_to_tidy) {
-            if !group.is_empty() {
-                self.write_group(&mut log, group);
-            }
-            more_to_tidy = self.make_smaller(&mut log, &mut tidy);
+        while self.wait_for_work(more_to_tidy) {
+            self.sync();
+            more_to_tidy = self.make_smaller(&mut tidy);
         }
     }
 
-    /// Waits for something to write, or for the next look at what is too old. Ends when the journal does.
-    fn next_group(&self, at_once: bool) -> Option<Vec<Waiting>> {
+    /// Returns when somebody waits for a sync, or it is time for one, or for a look at what is too old. False at the end of the
+    /// journal, when nothing is left to do.
+    fn wait_for_work(&self, at_once: bool) -> bool {
         let mut state = self.lock();
-        if state.waiting.is_empty() && !state.stopping && !at_once {
-            let idle = |state: &mut State| state.waiting.is_empty() && !state.stopping;
-            let waited = self.wake.wait_timeout_while(state, LOOK_EVERY, idle);
-            state = waited.expect("no code panics while it holds the book").0;
+        let (mut now, begun) = (Instant::now(), Instant::now());
+        loop {
+            if state.stopping {
+                return state.unsynced_since.is_some();
+            }
+            let is_due = state.unsynced_since.is_some_and(|since| now >= since + SYNCED_WITHIN);
+            if at_once || !state.waiting.is_empty() || is_due || now >= begun + LOOK_EVERY {
+                return true;
+            }
+            // While calls come, nobody has to wake the thread for what can wait.
+            let is_quiet = state.unsynced_since.is_none() && now >= begun + QUIET_AFTER;
+            let (sleep, time) = if is_quiet { (Sleep::Long, LOOK_EVERY) } else { (Sleep::Short, SYNCED_WITHIN) };
+            state.sleep = sleep;
+            state = self.wake.wait_timeout(state, time).expect("no code panics while it holds the book").0;
+            state.sleep = Sleep::None;
+            now = Instant::now();
         }
-        let group = std::mem::take(&mut state.waiting);
-        (!group.is_empty() || !state.stopping).then_some(group)
     }
 
-    /// Everything that came in while the last group was written, with one write and one sync.
-    fn write_group(&self, log: &mut JournalLog, group: Vec<Waiting>) {
-        let someone_waits = group.iter().any(|waiting| waiting.done.is_some());
-        let written = match self.failure() {
-            Some(failure) => Err(failure),
-            None => write(log, &group, (self.clock)(), someone_waits).map_err(Arc::new),
+    /// One sync for everything that has been written by now. Others write meanwhile.
+    fn sync(&self) {
+        let patience = self.lock().last_group.patience();
+        if !patience.is_zero() {
+            std::thread::sleep(patience);
+        }
+        let mut state = self.lock();
+        if state.unsynced_since.take().is_none() {
+            return;
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        if state.failure.is_none()
+            && let Err(error) = state.log.flush()
+        {
+            state.fail(Arc::new(error));
+        }
+        let (written, failure) = (state.log.unsynced(), state.failure.clone());
+        drop(state);
+        let begun = Instant::now();
+        let synced = match (failure, &written) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(written)) => written.sync().map_err(Arc::new),
+            (None, None) => Ok(()),
         };
         let mut state = self.lock();
-        let told = match written {
-            Ok(places) => {
-                group.iter().zip(places).for_each(|(waiting, place)| state.book.enter(&waiting.entry, place));
+        state.last_group = Group { waiting: waiting.len(), time: begun.elapsed() };
+        let outcome = match synced {
+            Ok(()) => {
+                written.iter().for_each(|written| state.log.synced(written));
+                waiting.iter().for_each(|waiting| state.book.enter(&waiting.entry, waiting.place.clone()));
                 Ok(())
             }
             Err(error) => Err(state.fail(error)),
         };
         state.forget((self.clock)());
         drop(state);
-        for waiting in group {
-            if let Some(done) = waiting.done {
-                done.send(told.clone()).ok();
-            }
+        let mut others = waiting.into_iter().map(|waiting| waiting.done);
+        if let Some(first) = others.next() {
+            first.send(Told { outcome, others: others.collect() }).ok();
         }
     }
 
-    /// Forgets what is too old, and does a turn of making the log smaller. Says whether there is more to do.
-    fn make_smaller(&self, log: &mut JournalLog, tidy: &mut Tidy) -> bool {
+    /// Does a turn of making the log smaller. Says whether there is more to do.
+    fn make_smaller(&self, tidy: &mut Tidy) -> bool {
         let now = (self.clock)();
         let mut state = self.lock();
         if state.failure.is_some() {
             return false;
         }
         state.forget(now);
+        if state.somebody_waits_in_an_older_segment() {
+            // The book does not know yet that it needs those entries.
+            return true;
+        }
         drop(state);
-        match tidy.turn(log, now, |look| look(&mut self.lock().book)) {
+        let turned = tidy.turn(now, |look| {
+            let State { log, book, .. } = &mut *self.lock();
+            look(log, book);
+        });
+        match turned {
             Ok(more) => more,
             Err(error) => {
                 self.lock().fail(Arc::new(error));
@@ -173,6 +285,35 @@ impl Shared {
 }
 
 impl State {
+    /// Whether an entry may be written.
+    fn check(&self, entry: &Entry, max_tasks: usize, now: u64) -> Result<(), JournalError> {
+        if let Some(failure) = &self.failure {
+            return Err(JournalError::Write(Arc::clone(failure)));
+        }
+        match entry {
+            Entry::Task(_) if self.book.count_tasks(None, now) >= max_tasks => {
+                Err(JournalError::TooManyTasks { most: max_tasks })
+            }
+            Entry::Finish(finish) if !self.book.takes_answer(finish) => Err(JournalError::Answered),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes an entry, unless its writer waits for the thread anyway: then the thread writes it, with all the others.
+    fn put(&mut self, entry: &Entry, wait: Wait, now: u64) -> io::Result<Place> {
+        let place = self.log.stage(entry, now)?;
+        if wait == Wait::Written {
+            self.log.flush()?;
+        }
+        Ok(place)
+    }
+
+    fn somebody_waits_in_an_older_segment(&self) -> bool {
+        let last = self.log.last_segment();
+        let is_older = |place: &Place| matches!(place, Place::Log { segment, .. } if *segment != last);
+        self.waiting.iter().any(|waiting| is_older(&waiting.place))
+    }
+
     fn forget(&mut self, now: u64) {
         let early = self.book.forget(now);
         if early > 0 && !self.told_full {
@@ -188,12 +329,4 @@ impl State {
         }
         JournalError::Write(Arc::clone(self.failure.get_or_insert(error)))
     }
-}
-
-fn write(log: &mut JournalLog, group: &[Waiting], now: u64, sync: bool) -> io::Result<Vec<Place>> {
-    let places = log.append(group.iter().map(|waiting| &waiting.entry), now)?;
-    if sync {
-        log.sync()?;
-    }
-    Ok(places)
 }

@@ -102,15 +102,20 @@ pub enum NameError {
 const TELLING: [&str; 6] = ["name", "uri", "arguments", "ref", "taskId", "type"];
 
 fn refuse_other_case(members: &Members<'_>) -> Result<(), NameError> {
-    let fold = |text: &str| text.to_uppercase().to_lowercase();
     let is_odd = |key: &str| {
         // Folding never makes a text of ASCII letters from a much longer one.
-        key.len() <= 32 && !TELLING.contains(&key) && TELLING.iter().any(|telling| fold(telling) == fold(key))
+        key.len() <= 32 && !TELLING.contains(&key) && TELLING.iter().any(|telling| is_same_but_for_case(telling, key))
     };
     match members.iter().find(|(key, _)| is_odd(key)) {
         Some((key, _)) => Err(NameError::OtherCase(key.to_owned())),
         None => Ok(()),
     }
+}
+
+fn is_same_but_for_case(telling: &str, key: &str) -> bool {
+    let fold = |text: &str| text.to_uppercase().to_lowercase();
+    // Nearly all keys are, and every request is asked several times.
+    if key.is_ascii() { telling.eq_ignore_ascii_case(key) } else { fold(telling) == fold(key) }
 }
 
 /// The name inside of a request's params, if its method has one. What must have a name and has none that can be read is

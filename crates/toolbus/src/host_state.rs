@@ -51,7 +51,8 @@ impl StatePlace {
     }
 
     fn open_journal(&self, folder: &Path) -> Result<Arc<Journal>, Failure> {
-        let options = JournalOptions::keeping(self.journal.keep, self.journal.max_size);
+        let kept = JournalOptions::keeping(self.journal.keep, self.journal.max_size);
+        let options = JournalOptions { sync_results: self.journal.sync_results, ..kept };
         let journal = Journal::open(folder, options);
         let journal = journal.map_err(|source| Failure::Journal { folder: folder.to_owned(), source })?;
         if journal.recovery().is_damaged() {

@@ -1,4 +1,4 @@
-//! A disk whose syncs wait until they are let through, or fail.
+//! A disk whose syncs wait until they are let through, and that can break.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -92,7 +92,7 @@ impl DiskFile for GatedFile {
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append(bytes)
+        if self.gate.state.lock().expect("no panic").broken { Err(broken()) } else { self.inner.append(bytes) }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -110,6 +110,10 @@ impl DiskFile for GatedFile {
             state = self.gate.changed.wait(state).expect("no panic");
         }
         state.waiting -= 1;
-        if state.broken { Err(io::Error::other("the disk broke")) } else { self.inner.sync() }
+        if state.broken { Err(broken()) } else { self.inner.sync() }
     }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("the disk broke")
 }

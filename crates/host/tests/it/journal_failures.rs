@@ -17,12 +17,19 @@ fn code(error: &Value) -> String {
 }
 
 pub async fn on_gated_disk(place: &Place, server: ServerConfig) -> (Rig, GatedDisk, CrashingHost) {
+    on_gated_disk_with(place, server, JournalOptions::default()).await
+}
+
+async fn on_gated_disk_with(
+    place: &Place,
+    server: ServerConfig,
+    options: JournalOptions,
+) -> (Rig, GatedDisk, CrashingHost) {
     let folder = place.path("journal");
     std::fs::create_dir_all(&folder).expect("a folder");
     let (disk, _) = FolderDisk::open(&folder).expect("a disk");
     let disk = GatedDisk::new(Arc::new(disk));
-    let journal =
-        Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), Arc::new(|| 0)).expect("a journal");
+    let journal = Journal::on_disk(Arc::new(disk.clone()), options, Arc::new(|| 0)).expect("a journal");
     let mut options = HostOptions::new(HostConfig { servers: vec![server] });
     options.journal = Some(Arc::new(journal));
     let rig = Rig::bus().await;
@@ -44,10 +51,11 @@ async fn workers(rig: &Rig, legacy: bool) -> Worker {
 }
 
 #[tokio::test]
-async fn no_tool_is_told_before_the_start_and_no_caller_before_the_result_is_on_disk() {
+async fn no_tool_is_told_before_the_start_is_on_disk_and_no_caller_before_the_result_is_if_it_is_to_be() {
+    let options = || JournalOptions { sync_results: true, ..JournalOptions::default() };
     for (era, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
         let place = Place::new();
-        let (rig, disk, _host) = on_gated_disk(&place, fake("one", era)).await;
+        let (rig, disk, _host) = on_gated_disk_with(&place, fake("one", era), options()).await;
         let worker = workers(&rig, legacy).await;
         // The session is open, so that only the call itself is waited for.
         worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text();
@@ -67,6 +75,24 @@ async fn no_tool_is_told_before_the_start_and_no_caller_before_the_result_is_on_
         assert!(early.is_err(), "{era} {legacy}: the caller was told before the result was on disk: {early:?}");
         disk.open_gate();
         assert_eq!(finish(call).await.text(), "effected");
+    }
+}
+
+#[tokio::test]
+async fn a_call_waits_for_one_sync_and_its_result_outlives_the_host_before_its_caller_is_told() {
+    for (era, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
+        let place = Place::new();
+        let (rig, disk, _host) = on_gated_disk(&place, fake("one", era)).await;
+        let worker = workers(&rig, legacy).await;
+        let call = begin(&worker, "effect", &place.waiting()).await;
+        place.effects_are(1).await;
+        disk.shut();
+        place.release();
+        assert_eq!(finish(call).await.text(), "effected", "{era} {legacy}");
+        let written = std::fs::read(place.path("journal").join("journal-0000000001.log")).expect("the journal's file");
+        let is_there = written.windows(8).any(|bytes| bytes == b"effected");
+        assert!(is_there, "{era} {legacy}: the caller was told before the result was written down");
+        disk.open_gate();
     }
 }
 

@@ -43,7 +43,7 @@ impl Life {
     pub fn tidy(&mut self, now: u64) -> io::Result<usize> {
         self.book.forget(now);
         let mut turns = 0;
-        while self.tidy.turn(&mut self.log, now, |look| look(&mut self.book))? {
+        while self.tidy.turn(now, |look| look(&mut self.log, &mut self.book))? {
             turns += 1;
             assert!(turns < 1000, "it goes round in circles");
         }

@@ -137,8 +137,8 @@ async fn a_dead_letter_stays_until_it_is_dropped() {
 #[tokio::test]
 async fn what_is_only_noted_counts_at_once() {
     let journal = Journal::in_memory().expect("memory is there");
-    journal.start(Start { safe: true, ..start(1) }, Wait::Noted).await.expect("noted");
-    journal.finish(finish(1), Wait::Noted).await.expect("noted");
+    journal.start(Start { safe: true, ..start(1) }, Wait::Written).await.expect("written");
+    journal.finish(finish(1), Wait::Written).await.expect("written");
     let Ok(Known::Answered { reply, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
     assert_eq!(journal.reply(&reply).expect("readable"), finish(1).reply);
 }

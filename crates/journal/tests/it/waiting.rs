@@ -7,9 +7,11 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
-use toolbus_journal::{Clock, Finish, Journal, JournalError, JournalOptions, Known, Limits, Wait};
-use toolbus_store::sim_disk::SimDisk;
+use std::time::{Duration, Instant};
+use toolbus_journal::{
+    Book, Clock, Finish, Journal, JournalError, JournalLog, JournalOptions, Known, Limits, LogOptions, Wait,
+};
+use toolbus_store::sim_disk::{Rng, SimDisk};
 
 #[tokio::test]
 async fn a_call_that_comes_again_finds_its_answer_also_in_the_next_life() {
@@ -77,7 +79,7 @@ async fn once_the_disk_fails_nothing_is_taken_any_more_and_everybody_is_told() {
         matches!(journal.start(start(2), Wait::Synced).await, Err(JournalError::Write(_))),
         "also when it works again"
     );
-    assert!(matches!(journal.start(start(3), Wait::Noted).await, Err(JournalError::Write(_))));
+    assert!(matches!(journal.start(start(3), Wait::Written).await, Err(JournalError::Write(_))));
     assert!(journal.failure().is_some());
     assert!(matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))), "an answer that is not safe is none");
 }
@@ -96,20 +98,30 @@ async fn nobody_else_can_look_into_the_folder() {
 }
 
 #[tokio::test]
-async fn what_waits_has_a_limit_and_all_of_it_is_written() {
-    let options = JournalOptions { max_waiting_bytes: 4096, ..JournalOptions::default() };
+async fn what_is_written_outlives_the_process_and_a_moment_later_the_machine() {
+    let disk = SimDisk::default();
     let clock: Clock = Arc::new(|| 1);
-    let journal = Journal::on_disk(Arc::new(SimDisk::default()), options, clock).expect("it opens");
-    for id in 0..200 {
-        journal.start(start(id), Wait::Noted).await.expect("noted");
-        let reply = Bytes::from(vec![1; 10_000]);
-        journal
-            .finish(Finish { reply, ..finish(id) }, Wait::Noted)
-            .await
-            .expect("noted, though it is larger than all the room");
+    let journal = Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), clock).expect("it opens");
+    journal.start(start(1), Wait::Synced).await.expect("written");
+    let known_after = |disk: &SimDisk| {
+        let mut book = Book::default();
+        JournalLog::open(Arc::new(disk.clone()), LogOptions::default(), |entry, place| book.restore(&entry, place))
+            .expect("it opens");
+        book.look_up(&key(1), &CONTENT).expect("the same call")
+    };
+    journal.finish(finish(1), Wait::Written).await.expect("written");
+    // A copy of the disk at this moment, as the next process would find it.
+    assert!(matches!(known_after(&disk.fork()), Known::Answered { .. }));
+    let is_synced = |seed| {
+        let stopped = disk.fork();
+        stopped.crash(&mut Rng::new(seed));
+        matches!(known_after(&stopped), Known::Answered { .. })
+    };
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !(0..20).all(is_synced) {
+        assert!(Instant::now() < limit, "it is never synced");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    journal.start(start(999), Wait::Synced).await.expect("written");
-    assert_eq!(journal.calls().len(), 201);
 }
 
 #[tokio::test]
@@ -157,11 +169,13 @@ async fn cost_of_a_call() {
     let together = together.elapsed() / 6400;
     let noted = Instant::now();
     for id in 100_000..102_000 {
-        journal.start(start(id), Wait::Noted).await.expect("noted");
-        journal.finish(finish(id), Wait::Noted).await.expect("noted");
+        journal.start(start(id), Wait::Written).await.expect("written");
+        journal.finish(finish(id), Wait::Written).await.expect("written");
     }
     let noted = noted.elapsed() / 2000;
-    println!("write + sync {bare:?}; start + finish: alone {alone:?}, 64 callers {together:?} a call, noted {noted:?}");
+    println!(
+        "write + sync {bare:?}; start + finish: alone {alone:?}, 64 callers {together:?} a call, not waited for {noted:?}"
+    );
 }
 
 #[tokio::test]
@@ -185,7 +199,7 @@ async fn an_answer_that_could_not_be_read_again_is_refused_and_others_are_taken(
     let journal = Journal::in_memory().expect("it opens");
     journal.start(start(1), Wait::Synced).await.expect("written");
     let large = |bytes: usize| Finish { reply: Bytes::from(vec![b'x'; bytes]), ..finish(1) };
-    for wait in [Wait::Synced, Wait::Noted] {
+    for wait in [Wait::Synced, Wait::Written] {
         let refused = journal.finish(large(128 << 20), wait).await;
         assert!(matches!(refused, Err(JournalError::TooLarge { .. })), "{refused:?}");
     }

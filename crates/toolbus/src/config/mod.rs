@@ -51,11 +51,13 @@ pub struct Config {
 pub struct JournalSettings {
     pub keep: Duration,
     pub max_size: u64,
+    /// Whether a result is on disk before its caller is told.
+    pub sync_results: bool,
 }
 
 impl Default for JournalSettings {
     fn default() -> Self {
-        Self { keep: Duration::from_secs(24 * 3600), max_size: 1 << 30 }
+        Self { keep: Duration::from_secs(24 * 3600), max_size: 1 << 30, sync_results: false }
     }
 }
 

@@ -23,7 +23,7 @@ const KEYS: [&str; 11] = [
     "caller_grace",
     "journal",
 ];
-const JOURNAL_KEYS: [&str; 2] = ["keep", "max_size"];
+const JOURNAL_KEYS: [&str; 3] = ["keep", "max_size", "sync_results"];
 const KEEP: &str = "a time of at least \"1h\", such as \"24h\", and longer than any call may take";
 /// A call that is forgotten while its caller may still ask for it would run a second time.
 const SHORTEST_KEEP: Duration = Duration::from_secs(3600);
@@ -145,6 +145,11 @@ impl Reader<'_> {
                     let size = value.get_ref().as_str().and_then(parse_size).filter(|size| *size >= SMALLEST_JOURNAL);
                     journal.max_size = size.ok_or_else(|| self.wrong("journal.max_size", value, SIZE))?;
                 }
+                "sync_results" => {
+                    let sync = value.get_ref().as_bool();
+                    journal.sync_results =
+                        sync.ok_or_else(|| self.wrong("journal.sync_results", value, "true or false"))?;
+                }
                 _ => return Err(self.unknown(key, &JOURNAL_KEYS)),
             }
         }
@@ -248,6 +253,10 @@ mod tests {
              take / correct the value",
         );
         check(
+            "[journal]\nsync_results = 'yes'",
+            "line 2, column 16: journal.sync_results has to be true or false / correct the value",
+        );
+        check(
             "[journal]\nmax_size = '1KiB'",
             "line 2, column 12: journal.max_size has to be a size of at least 16MiB, such as \"256MiB\" or \"1GiB\" / correct \
              the value",
@@ -258,10 +267,12 @@ mod tests {
     fn what_a_host_keeps_of_calls_is_said_beside_its_servers() {
         let usual = read("", &|_| None).expect("nothing is fine");
         assert_eq!(usual.caller_grace, Some(Duration::from_secs(120)));
-        assert_eq!(usual.journal, JournalSettings { keep: Duration::from_secs(24 * 3600), max_size: 1 << 30 });
-        let text = "caller_grace = 'off'\n[journal]\nkeep = '2h'\nmax_size = '64MiB'";
+        let keep = Duration::from_secs(24 * 3600);
+        assert_eq!(usual.journal, JournalSettings { keep, max_size: 1 << 30, sync_results: false });
+        let text = "caller_grace = 'off'\n[journal]\nkeep = '2h'\nmax_size = '64MiB'\nsync_results = true";
         let config = read(text, &|_| None).expect("a configuration");
         assert_eq!(config.caller_grace, None);
-        assert_eq!(config.journal, JournalSettings { keep: Duration::from_secs(7200), max_size: 64 << 20 });
+        let keep = Duration::from_secs(7200);
+        assert_eq!(config.journal, JournalSettings { keep, max_size: 64 << 20, sync_results: true });
     }
 }

@@ -11,7 +11,7 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{ConnId, Message, Millis, Outgoing, Refusal};
-use toolbus_journal::{CallKey, Decision, Known, Place, Replay, Start, decide};
+use toolbus_journal::{CallKey, Decision, Entry, Finish, Known, Place, Replay, Start, decide};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Host {
@@ -25,6 +25,8 @@ pub struct Host {
     pub runs: BTreeMap<CallKey, Run>,
     /// Answers without a receipt, by their ids.
     pub outbox: BTreeMap<ByteString, Reply>,
+    /// Answers that are written down when they have one, which is a planted defect.
+    pub unwritten: BTreeMap<ByteString, Finish>,
 }
 
 /// An answer on its way.
@@ -46,7 +48,16 @@ impl Host {
         let disk = SimDisk::default();
         let (paper, _) = Paper::open(&disk, plan, now).expect("an empty disk without faults can be opened");
         let name = ByteString::from(format!("host{number}"));
-        Self { name, conn: None, link: 0, disk, paper, runs: BTreeMap::new(), outbox: BTreeMap::new() }
+        Self {
+            name,
+            conn: None,
+            link: 0,
+            disk,
+            paper,
+            runs: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            unwritten: BTreeMap::new(),
+        }
     }
 }
 
@@ -70,7 +81,12 @@ impl World {
     pub fn host_reads(&mut self, host: usize, outgoing: Outgoing) {
         match outgoing {
             Outgoing::Message { message, deadline_ms, .. } => self.arrives(host, &message, deadline_ms),
-            Outgoing::Receipt { id, .. } => drop(self.hosts[host].outbox.remove(&id)),
+            Outgoing::Receipt { id, .. } => {
+                self.hosts[host].outbox.remove(&id);
+                if let Some(finish) = self.hosts[host].unwritten.remove(&id) {
+                    self.write_down(host, Entry::Finish(finish), false);
+                }
+            }
             Outgoing::Looked { request_id, view } => self.has_looked(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {}
             Outgoing::Refused { refusal, .. } => self.truth.violated(format!("an answer was refused: {refusal}")),
@@ -151,11 +167,14 @@ impl World {
         self.crashes += 1;
         self.note("host crashes", &[("host", host as u64), ("machine", u64::from(with_machine))]);
         self.disconnect(Owner::Host(host));
+        let in_doubt = self.hosts[host].paper.unsynced_ends();
         self.hosts[host].runs.clear();
         self.hosts[host].outbox.clear();
+        self.hosts[host].unwritten.clear();
         self.hosts[host].disk.stop_after(None);
         self.hosts[host].disk.fail_syncs(false);
         if with_machine {
+            self.truth.may_be_forgotten(&in_doubt);
             self.hosts[host].disk.crash(&mut self.rng);
         }
         if self.rng.chance(20) {
@@ -173,6 +192,7 @@ impl World {
                     return self.take_tasks_up(host);
                 }
                 Err(_) => {
+                    self.truth.may_be_forgotten(&in_doubt);
                     self.hosts[host].disk.stop_after(None);
                     self.hosts[host].disk.crash(&mut self.rng);
                 }

@@ -1,12 +1,13 @@
-//! A host's journal, driven by hand: entries wait, are written as a group, synced, and then those who wait are told. It is
-//! the order in which the journal's own thread does it, with everything else able to happen in between.
+//! A host's journal, driven by hand: what nobody waits for is written at once; the rest waits, is written as a group, synced, and
+//! then those who wait are told. It is the order in which the journal and its thread do it, with everything else able to happen
+//! in between.
 
 use super::World;
 use super::plan::Plan;
 use crate::planted::Planted;
 use std::io;
 use std::sync::Arc;
-use toolbus_journal::{Book, CallKey, Entry, JournalLog, Limits, Place, Recovery, Tidy, TidyOptions};
+use toolbus_journal::{Book, CallKey, Entry, Finish, JournalLog, Limits, Place, Recovery, Tidy, TidyOptions, Unsynced};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Paper {
@@ -15,17 +16,20 @@ pub struct Paper {
     tidy: Tidy,
     waiting: Vec<Waiting>,
     group: Option<Group>,
+    /// Calls whose ends were written, and that only a sync protects from the end of the machine.
+    ended: Vec<CallKey>,
 }
 
-/// An entry, and whether the call goes on only when it is safe.
+/// An entry whose call goes on only when it is safe.
 struct Waiting {
     entry: Entry,
-    waits: bool,
+    place: Place,
 }
 
 struct Group {
     entries: Vec<Waiting>,
-    places: Vec<Place>,
+    ended: Vec<CallKey>,
+    written: Option<Unsynced>,
 }
 
 impl Paper {
@@ -34,20 +38,38 @@ impl Paper {
         let (log, recovery) =
             JournalLog::open(Arc::new(disk.clone()), plan.journal.clone(), |entry, place| book.restore(&entry, place))?;
         let tidy = Tidy::new(TidyOptions { keep_ms: plan.tidy_after, max_bytes: u64::MAX });
-        Ok((Self { book, log, tidy, waiting: Vec::new(), group: None }, recovery))
+        Ok((Self { book, log, tidy, waiting: Vec::new(), group: None, ended: Vec::new() }, recovery))
     }
 
-    /// Takes an entry. If nobody waits for it, it counts at once.
-    fn enqueue(&mut self, entry: Entry, waits: bool) {
+    /// Takes an entry. If nobody waits for it, it is written and counts at once.
+    fn put(&mut self, entry: Entry, waits: bool, now: u64) -> io::Result<()> {
+        let place = self.log.stage(&entry, now)?;
         self.book.announce(&entry);
-        if let (Entry::Finish(finish), false) = (&entry, waits) {
-            self.book.enter(&entry, Place::Held(finish.reply.clone()));
+        if waits {
+            self.waiting.push(Waiting { entry, place });
+            return Ok(());
         }
-        self.waiting.push(Waiting { entry, waits });
+        self.log.flush()?;
+        self.book.enter(&entry, place);
+        if let Entry::Finish(finish) = entry {
+            self.ended.push(finish.key);
+        }
+        Ok(())
+    }
+
+    /// An answer counts that is nowhere but in memory.
+    pub fn keep_in_mind(&mut self, finish: &Finish) {
+        self.book.enter(&Entry::Finish(finish.clone()), Place::Held(finish.reply.clone()));
     }
 
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.group.is_none()
+    }
+
+    /// Calls that are in doubt if the machine stops now, whatever their callers were told.
+    pub fn unsynced_ends(&self) -> Vec<CallKey> {
+        let in_group = self.group.iter().flat_map(|group| &group.ended);
+        self.ended.iter().chain(in_group).cloned().collect()
     }
 
     pub fn reply(&self, place: &Place) -> io::Result<Vec<u8>> {
@@ -55,28 +77,29 @@ impl Paper {
     }
 
     /// Writes a group, or syncs the one that was written and returns what is safe now.
-    fn step(&mut self, now: u64) -> io::Result<Vec<Waiting>> {
-        let Some(group) = self.group.take() else {
-            let entries = std::mem::take(&mut self.waiting);
-            if !entries.is_empty() {
-                let places = self.log.append(entries.iter().map(|waiting| &waiting.entry), now)?;
-                self.group = Some(Group { entries, places });
+    fn step(&mut self) -> io::Result<Vec<Waiting>> {
+        let Some(group) = &self.group else {
+            if !self.waiting.is_empty() || !self.ended.is_empty() {
+                self.log.flush()?;
+                let (entries, ended) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.ended));
+                self.group = Some(Group { entries, ended, written: self.log.unsynced() });
             }
             return Ok(Vec::new());
         };
-        if group.entries.iter().any(|waiting| waiting.waits) {
-            self.log.sync()?;
+        if let Some(written) = &group.written {
+            written.sync()?;
+            self.log.synced(written);
         }
-        let entered = group.entries.iter().zip(group.places);
-        entered.for_each(|(waiting, place)| self.book.enter(&waiting.entry, place));
-        Ok(group.entries)
+        let entries = self.group.take().map(|group| group.entries).unwrap_or_default();
+        entries.iter().for_each(|waiting| self.book.enter(&waiting.entry, waiting.place.clone()));
+        Ok(entries)
     }
 
     fn tidy(&mut self, now: u64) -> io::Result<()> {
-        // The thread that writes does both, so never in the middle of a group.
-        if self.group.is_none() {
+        // The thread that syncs does both, so never in the middle of a group, nor before the book knows of what was written.
+        if self.is_idle() {
             self.book.forget(now);
-            self.tidy.turn(&mut self.log, now, |look| look(&mut self.book))?;
+            self.tidy.turn(now, |look| look(&mut self.log, &mut self.book))?;
         }
         Ok(())
     }
@@ -91,19 +114,21 @@ impl World {
             _ => false,
         };
         let key = entry.key().clone();
-        self.hosts[host].paper.enqueue(entry.clone(), waits && !early);
+        if self.hosts[host].paper.put(entry.clone(), waits && !early, self.now).is_err() {
+            return self.host_crashes(host, true);
+        }
         if early && waits {
             self.is_safe(host, &key, &entry);
         }
     }
 
     pub fn paper_step(&mut self, host: usize) {
-        match self.hosts[host].paper.step(self.now) {
+        match self.hosts[host].paper.step() {
             Ok(safe) => {
                 if !safe.is_empty() {
                     self.note("journal synced", &[("host", host as u64), ("entries", safe.len() as u64)]);
                 }
-                for waiting in safe.into_iter().filter(|waiting| waiting.waits) {
+                for waiting in safe {
                     let key: CallKey = waiting.entry.key().clone();
                     self.is_safe(host, &key, &waiting.entry);
                 }

@@ -14,6 +14,8 @@ pub struct Plan {
     pub journal: LogOptions,
     /// Segments of a journal that are older are written anew.
     pub tidy_after: u64,
+    /// Results wait for the disk before anybody is told.
+    pub sync_results: bool,
     pub planted: Option<Planted>,
     pub agents: usize,
     pub hosts: usize,
@@ -57,6 +59,7 @@ impl Plan {
             store,
             journal: LogOptions { segment_bytes, checksum_seed: rng.next_u64(), planted_no_sync },
             tidy_after: *pick(rng, &[50, 1000, u64::MAX]),
+            sync_results: rng.chance(30),
             planted,
             agents: 1 + rng.below(3) as usize,
             hosts: 1 + rng.below(2) as usize,

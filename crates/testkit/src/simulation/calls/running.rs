@@ -106,11 +106,9 @@ impl World {
         match entry {
             Entry::Start(_) => self.hand_over(host, key),
             Entry::Joined(joined) => self.is_joined(host, key, &joined.to),
-            Entry::Finish(finish) if !self.plan.is_planted(Planted::ResultAfterReply) => {
-                self.tell_everybody(host, finish);
-            }
+            Entry::Finish(finish) => self.tell_everybody(host, finish),
             Entry::Task(_) => self.is_accepted(host, key),
-            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+            Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
@@ -168,9 +166,17 @@ impl World {
         self.set_stage(host, key, Stage::Finishing);
         let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
         self.note("finish", &[("host", host as u64), ("call", call)]);
-        let waits = !run.work.is_safe();
+        // What somebody will ask for, or asks for again, must not change.
+        let is_kept = run.work.task || matches!(outcome, Outcome::Unknown | Outcome::Poisoned);
+        let waits = !run.work.is_safe() && (is_kept || self.plan.sync_results);
+        if self.plan.is_planted(Planted::ResultAfterReply) && !run.work.is_safe() {
+            self.hosts[host].paper.keep_in_mind(&finish);
+            self.hosts[host].unwritten.insert(finish.reply_id.clone(), finish.clone());
+            return self.tell_everybody(host, &finish);
+        }
+        let crashes = self.crashes;
         self.write_down(host, Entry::Finish(finish.clone()), waits);
-        if !waits || self.plan.is_planted(Planted::ResultAfterReply) {
+        if !waits && self.crashes == crashes {
             self.tell_everybody(host, &finish);
         }
     }

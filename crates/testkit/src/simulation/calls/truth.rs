@@ -102,6 +102,8 @@ pub struct Truth {
     /// Answers that were acknowledged, and how many batches the broker had begun to write by then.
     acked: BTreeMap<(ByteString, ByteString), u64>,
     safe_before: u64,
+    /// Calls whose ends their host may have forgotten with its machine, after their callers were told.
+    in_doubt: BTreeSet<ByteString>,
     /// Whether what was asked for in a look had been collected.
     looks: BTreeMap<ByteString, bool>,
     violation: Option<String>,
@@ -171,6 +173,10 @@ impl Truth {
             return;
         }
         let is_safe = request.work.is_safe();
+        if request.heard.is_some() && self.is_in_doubt(&answer) {
+            // Its caller has its answer, and is not told another.
+            return;
+        }
         if let Some(heard) = request.heard.as_ref().filter(|_| !is_safe) {
             let what = format!("the caller of {} was told {heard:?}, and then {answer:?}", request.id);
             return self.violated(what);
@@ -186,10 +192,19 @@ impl Truth {
     /// What is said of a call is true, and what was said before.
     fn sees(&mut self, answer: &Answer, is_safe: bool) {
         let first = *self.seen.entry(answer.of.clone()).or_insert(answer.outcome);
-        if first != answer.outcome && !is_safe {
+        if first != answer.outcome && !is_safe && !self.is_in_doubt(answer) {
             self.violated(format!("{} turned from {first:?} into {:?}", answer.of, answer.outcome));
         }
         self.check_outcome(answer, is_safe);
+    }
+
+    /// A host's machine stops before these ends are on its disk.
+    pub fn may_be_forgotten(&mut self, ended: &[CallKey]) {
+        self.in_doubt.extend(ended.iter().map(|key| key.id.clone()));
+    }
+
+    fn is_in_doubt(&self, answer: &Answer) -> bool {
+        answer.outcome == Outcome::Unknown && self.in_doubt.contains(&answer.of)
     }
 
     /// Tasks that somebody was told were taken.
