@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tokio::process::Command;
 
+use self::sync::SyncTime;
 use crate::{
     mcp::{Era, calls_begun, drive, link::Link},
     own_broker,
@@ -80,6 +81,13 @@ pub struct Sample {
     pub busy_us: f64,
 }
 
+/// One of each in every round.
+pub struct Syncs {
+    pub bare: Vec<SyncTime>,
+    /// Through the journal.
+    pub groups: Vec<SyncTime>,
+}
+
 pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     let tools = Tools::locate(options.out.clone())?;
     let toolbus = existing(tools.bench.with_file_name("toolbus"))?;
@@ -89,14 +97,15 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     for mode in Mode::ALL {
         hosts.push(start_host(&tools, &url, folder.path(), mode).await?);
     }
-    let mut syncs = Vec::new();
+    let (mut syncs, mut groups) = (Vec::new(), Vec::new());
     let mut measured: Vec<(Mode, Vec<Sample>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
     for round in 0..options.rounds as usize {
         eprintln!("round {} of {}", round + 1, options.rounds);
         let window = Duration::from_secs_f64(options.seconds);
         let place = folder.path().to_owned();
-        let sync = tokio::task::spawn_blocking(move || sync::measure(&place, window / 2));
+        let sync = tokio::task::spawn_blocking(move || sync::bare(&place, window / 2));
         syncs.push(sync.await.context("measure a sync")??);
+        groups.push(sync::through_journal(folder.path(), window / 2).await?);
         // Nobody is always the first.
         for turn in 0..Mode::ALL.len() {
             let (mode, samples) = &mut measured[(round + turn) % Mode::ALL.len()];
@@ -109,7 +118,7 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
             samples.push(sample);
         }
     }
-    let (text, reached) = report::render(&measured, &syncs, &options);
+    let (text, reached) = report::render(&measured, &Syncs { bare: syncs, groups }, &options);
     println!("{text}");
     std::fs::write(tools.out.join("journal.txt"), &text).context("write the report")?;
     Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })

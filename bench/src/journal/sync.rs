@@ -1,4 +1,5 @@
-//! What the disk takes for the least that a journal can do: one small append and an fdatasync.
+//! What the disk takes for the least that a journal can do, one small append and an fdatasync; and what it takes until whoever
+//! waits for it goes on, through the journal itself and its thread.
 
 use std::{
     fs::OpenOptions,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
+use toolbus_journal::{CallKey, Journal, JournalOptions, Start, Wait};
 
 /// About as long as an entry.
 const ENTRY: usize = 256;
@@ -18,19 +20,45 @@ pub struct SyncTime {
     pub p99_us: f64,
 }
 
-pub fn measure(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
+impl SyncTime {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[((times.len() as f64 * part) as usize).min(times.len() - 1)];
+        Self { p50_us: at(0.5), p99_us: at(0.99) }
+    }
+}
+
+pub fn bare(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
     let path = folder.join("sync");
     let mut file = OpenOptions::new().append(true).create(true).open(&path).context("open a file")?;
     let mut times = Vec::new();
     let end = Instant::now() + window;
-    while Instant::now() < end {
+    while Instant::now() < end || times.is_empty() {
         let start = Instant::now();
         file.write_all(&[7; ENTRY]).context("write")?;
         file.sync_data().context("sync")?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     std::fs::remove_file(path).ok();
-    times.sort_by(f64::total_cmp);
-    let at = |part: f64| times[((times.len() as f64 * part) as usize).min(times.len() - 1)];
-    Ok(SyncTime { p50_us: at(0.5), p99_us: at(0.99) })
+    Ok(SyncTime::of(times))
+}
+
+/// One entry at a time.
+pub async fn through_journal(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
+    let path = folder.join("group");
+    let journal = Journal::open(&path, JournalOptions::default()).context("open a journal")?;
+    let mut times = Vec::new();
+    let end = Instant::now() + window;
+    while Instant::now() < end || times.is_empty() {
+        let id = format!("00000000-0000-0000-0000-{:012}", times.len());
+        let key = CallKey { caller: "bench#sync".into(), id: id.into() };
+        let (server, tool) = ("echo".into(), "echo".into());
+        let entry = Start { key, server, tool, content: [7; 32], attempt: 1, at: 0, safe: false };
+        let start = Instant::now();
+        journal.start(entry, Wait::Synced).await.context("write an entry")?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(journal);
+    std::fs::remove_dir_all(path).ok();
+    Ok(SyncTime::of(times))
 }

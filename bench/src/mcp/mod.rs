@@ -184,7 +184,6 @@ pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow
                     times.record(start.elapsed().as_nanos() as u64).ok();
                 }
             }
-            Ok(times)
         });
     }
     let mut all = Histogram::<u64>::new(3).context("a histogram")?;

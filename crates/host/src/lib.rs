@@ -28,7 +28,6 @@ mod original;
 mod orphans;
 mod outbox;
 pub mod pins;
-mod presence;
 mod replay;
 mod running;
 mod server;

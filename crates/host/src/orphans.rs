@@ -2,8 +2,8 @@
 //! and its calls are ended as if it had called them off.
 
 use crate::caller::{Caller, Cause};
+use crate::callers;
 use crate::host::Host;
-use crate::presence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -80,7 +80,7 @@ async fn look(host: &Host, grace: Duration) {
     let waiting: Vec<Caller> = host.running.all().into_iter().filter(|caller| !is_task(caller)).collect();
     let mailboxes: BTreeSet<String> = waiting.iter().map(|caller| caller.mailbox().to_owned()).collect();
     let mailboxes: Vec<String> = mailboxes.into_iter().collect();
-    let Some(there) = presence::connected(host.outbox.client(), &mailboxes).await else {
+    let Some(there) = callers::connected(host.outbox.client(), &mailboxes).await else {
         return host.sightings.forget();
     };
     let gone = host.sightings.note(Instant::now(), grace, mailboxes.into_iter().zip(there));
@@ -107,7 +107,7 @@ impl Host {
             return;
         }
         while !caller.cancel.is_fired() && caller.progress.joiners().is_empty() {
-            match presence::is_connected(self.outbox.client(), caller.mailbox()).await {
+            match callers::is_connected(self.outbox.client(), caller.mailbox()).await {
                 Some(true) => return self.sightings.saw(caller.mailbox(), Instant::now()),
                 None => return,
                 Some(false) => {}

@@ -36,23 +36,26 @@ pub struct State {
     /// Since when there is something that is not synced.
     unsynced_since: Option<Instant>,
     sleep: Sleep,
-    last_group: Group,
+    /// Absent before the first.
+    last_group: Option<Group>,
     stopping: bool,
     told_full: bool,
 }
 
 /// Who waited for a sync, and how long it took.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Group {
     waiting: usize,
     time: Duration,
+    ended: Instant,
 }
 
 impl Group {
     /// Where calls come one by one, none is held up. Where many come at once, a moment's patience lets more of them share
     /// the next sync, which costs the machine more than they do.
     fn patience(self) -> Duration {
-        if self.waiting < MANY { Duration::ZERO } else { (self.time * 4).min(LONGEST_PATIENCE) }
+        let is_crowd = self.waiting >= MANY && self.ended.elapsed() < CROWD_FOR;
+        if is_crowd { (self.time * 4).min(LONGEST_PATIENCE) } else { Duration::ZERO }
     }
 }
 
@@ -102,6 +105,8 @@ impl Drop for Told {
 const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
 /// So many who wait for one sync are a crowd.
 const MANY: usize = 3;
+/// Whoever comes later than that comes alone.
+const CROWD_FOR: Duration = Duration::from_millis(5);
 const LONGEST_PATIENCE: Duration = Duration::from_millis(1);
 /// How long an entry that nobody waits for is at the mercy of the machine, and once more that long at most.
 const SYNCED_WITHIN: Duration = Duration::from_millis(10);
@@ -119,7 +124,7 @@ impl Shared {
             waiting: Vec::new(),
             unsynced_since: None,
             sleep: Sleep::None,
-            last_group: Group::default(),
+            last_group: None,
             stopping: false,
             told_full: false,
         };
@@ -213,7 +218,7 @@ impl Shared {
 
     /// One sync for everything that has been written by now. Others write meanwhile.
     fn sync(&self) {
-        let patience = self.lock().last_group.patience();
+        let patience = self.lock().last_group.map_or(Duration::ZERO, Group::patience);
         if !patience.is_zero() {
             std::thread::sleep(patience);
         }
@@ -236,7 +241,7 @@ impl Shared {
             (None, None) => Ok(()),
         };
         let mut state = self.lock();
-        state.last_group = Group { waiting: waiting.len(), time: begun.elapsed() };
+        state.last_group = Some(Group { waiting: waiting.len(), time: begun.elapsed(), ended: Instant::now() });
         let outcome = match synced {
             Ok(()) => {
                 written.iter().for_each(|written| state.log.synced(written));

@@ -85,10 +85,9 @@ impl Book {
 
     /// After everything was read: forgets the oldest interrupted calls past their limit. Returns how many.
     pub fn forget_interrupted(&mut self) -> usize {
-        let open =
-            |call: &&Box<Call>| call.start.is_some() && !call.live && call.answer.is_none() && call.task.is_none();
+        let open = |call: &&Call| call.start.is_some() && !call.live && call.answer.is_none() && call.task.is_none();
         let mut interrupted: Vec<(u64, CallKey)> =
-            (self.open.iter().filter_map(|key| self.calls.get(key)).filter(open))
+            (self.open.iter().filter_map(|key| self.calls.get(key)).map(|call| &**call).filter(open))
                 .filter_map(|call| call.start.as_ref().map(|start| (start.at, start.key.clone())))
                 .collect();
         let excess = interrupted.len().saturating_sub(self.limits.max_interrupted);
