@@ -108,8 +108,9 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
     let mut verdicts = Vec::new();
     for system in systems {
         verdicts.push(under_guard(&options, system, &tools.bench).await?);
+        // What was seen is not lost if somebody ends the next one.
+        println!("\n{}", table::render(&verdicts));
     }
-    println!("\n{}", table::render(&verdicts));
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_vec_pretty(&verdicts)?)
             .with_context(|| format!("write {}", file.display()))?;

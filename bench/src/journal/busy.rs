@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 /// In hundredths of a second, as Linux counts for everybody.
-const TICK: Duration = Duration::from_millis(10);
+const TICK_MS: u64 = 10;
 
 /// Since it was started. Waiting counts for nothing, nor does what a hypervisor gave to others.
 pub fn of_machine() -> anyhow::Result<Duration> {
@@ -17,9 +17,9 @@ pub fn of_machine() -> anyhow::Result<Duration> {
 fn busy_in(text: &str) -> Option<Duration> {
     let mut ticks = text.lines().next()?.split_ascii_whitespace();
     (ticks.next()? == "cpu").then_some(())?;
-    let ticks: Vec<u32> = ticks.map_while(|ticks| ticks.parse().ok()).collect();
-    let busy = [0, 1, 2, 5, 6].into_iter().map(|at| ticks.get(at).copied()).sum::<Option<u32>>()?;
-    Some(TICK * busy)
+    let ticks: Vec<u64> = ticks.map_while(|ticks| ticks.parse().ok()).collect();
+    let busy = [0, 1, 2, 5, 6].into_iter().map(|at| ticks.get(at).copied()).sum::<Option<u64>>()?;
+    Some(Duration::from_millis(busy.checked_mul(TICK_MS)?))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &Syncs, options: &Journal
         text.push_str(&line);
         text.push('\n');
     };
-    let sync = median(syncs.groups.iter().map(|sync| sync.p50_us));
+    let sync = median(syncs.bare.iter().map(|sync| sync.p50_us));
     let none = of(measured, Mode::None);
     let rate_title = format!("calls/s, {} in flight", options.in_flight);
     line(format!(

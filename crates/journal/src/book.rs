@@ -77,6 +77,8 @@ struct Call {
     live: bool,
     task: Option<Arc<TaskCard>>,
     answer: Option<Answer>,
+    /// The id of an answer that is on its way to the disk.
+    answering: Option<ByteString>,
     /// As what it was buried, should nothing else be known of it.
     buried: Option<Arc<Start>>,
     joined: Option<Arc<Joined>>,
@@ -166,14 +168,20 @@ impl Book {
         root.and_then(|root| root.start.as_ref()).map(|start| start.tool.clone()).or_else(of_task).unwrap_or_default()
     }
 
-    /// What is known from the moment it is decided, before it is on disk: that a call begins, and that a task was taken.
+    /// What is known from the moment it is decided, before it is on disk: that a call begins, that a task was taken, that no
+    /// other answer can be given, and that nobody wants a letter any more.
     pub fn announce(&mut self, entry: &Entry) {
         match entry {
             Entry::Start(start) => self.enter_start(start, true),
             Entry::Task(task) => self.enter_task(task, Place::Held(task.request.clone())),
             // A second call must not be joined to the same one meanwhile.
             Entry::Joined(joined) => self.note_latest(joined.key.detached(), joined.content, joined.at),
-            Entry::Finish(_) | Entry::Dead(_) | Entry::Dropped(_) => {}
+            Entry::Finish(finish) => {
+                let call = self.calls.entry(finish.key.clone()).or_default();
+                call.answering = Some(finish.reply_id.clone());
+            }
+            Entry::Dropped(key) => self.drop_letter(key),
+            Entry::Dead(_) => {}
         }
     }
 
@@ -231,14 +239,20 @@ impl Book {
         if call.answer.as_ref().is_some_and(is_later) {
             return;
         }
+        call.answering = None;
         call.answer = Some(Answer { end, reply_id: own(&finish.reply_id), reply, at });
         self.list_ended(&key);
     }
 
     /// A call has one answer. The same message may be written once more, with other content if nobody got the first.
     pub fn takes_answer(&self, finish: &Finish) -> bool {
-        let answer = self.calls.get(&finish.key).and_then(|call| call.answer.as_ref());
-        answer.is_none_or(|answer| answer.reply_id == finish.reply_id)
+        let Some(call) = self.calls.get(&finish.key) else { return true };
+        let given = call.answer.as_ref().map(|answer| &answer.reply_id).or(call.answering.as_ref());
+        given.is_none_or(|reply_id| *reply_id == finish.reply_id)
+    }
+
+    pub fn is_answered(&self, key: &CallKey) -> bool {
+        self.calls.get(key).is_some_and(|call| call.answer.is_some())
     }
 
     fn enter_joined(&mut self, joined: &Joined) {

@@ -26,6 +26,8 @@ pub enum Wait {
     Written,
 }
 
+/// Entries stay in memory as long as their calls are remembered: their texts must not be parts of larger messages.
+///
 /// Dropping it syncs what is left and ends its thread.
 pub struct Journal {
     shared: Arc<Shared>,

@@ -32,5 +32,5 @@ pub use journal::{Journal, Wait};
 pub use log::{JournalLog, LogOptions, Place, Reader, Unsynced};
 pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;
-pub use tidy::{Tidy, TidyOptions};
+pub use tidy::{Lent, Tidy, TidyOptions};
 pub use writer::Clock;

@@ -32,6 +32,15 @@ pub enum Place {
     Held(Bytes),
 }
 
+impl Place {
+    pub fn segment(&self) -> Option<u32> {
+        match self {
+            Self::Log { segment, .. } => Some(*segment),
+            Self::Held(_) => None,
+        }
+    }
+}
+
 pub struct Segment {
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
@@ -39,7 +48,8 @@ pub struct Segment {
     pub newest: u64,
 }
 
-/// Appends, syncs, reads back. Whatever takes long (a sync, reading or removing a segment) can be done without it.
+/// Appends, syncs, reads back. What often takes long (a sync, reading or removing a segment) can be done without it; only the
+/// beginning of a new segment syncs by itself.
 pub struct JournalLog {
     disk: Arc<dyn Disk>,
     options: LogOptions,
@@ -132,11 +142,6 @@ impl JournalLog {
         if self.end().segment == what.segment {
             self.safe = self.safe.max(what.bytes);
         }
-    }
-
-    /// The number of the segment that is written to.
-    pub fn last_segment(&self) -> u32 {
-        self.end().segment
     }
 
     /// Reads while others write.

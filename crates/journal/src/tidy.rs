@@ -26,8 +26,16 @@ pub struct Tidy {
     leaving: Option<Leaving>,
 }
 
-/// What is done with the log and the book while they are lent.
-pub type Look<'a> = dyn FnMut(&mut JournalLog, &mut Book) + 'a;
+/// What is needed to make a journal smaller.
+pub struct Lent<'a> {
+    pub log: &'a mut JournalLog,
+    pub book: &'a mut Book,
+    /// Entries of this segment and of later ones may not be in the book yet.
+    pub unentered_from: u32,
+}
+
+/// What is done while it is lent.
+pub type Look<'a> = dyn FnMut(&mut Lent<'_>) -> io::Result<()> + 'a;
 
 struct Chosen {
     number: u32,
@@ -51,52 +59,62 @@ impl Tidy {
         Self { pressed_from: options.max_bytes, options, leaving: None }
     }
 
-    /// Does a part of the work, if there is any. `lend` lends the log and the book, as shortly as it can be: callers wait for
-    /// them.
-    pub fn turn(&mut self, now: u64, mut lend: impl FnMut(&mut Look<'_>)) -> io::Result<bool> {
+    /// Does a part of the work, if there is any. `lend` lends what it is about, as shortly as it can be: callers wait for it. It
+    /// fails when the journal has failed.
+    pub fn turn(&mut self, now: u64, mut lend: impl FnMut(&mut Look<'_>) -> io::Result<()>) -> io::Result<bool> {
         if self.leaving.is_none() {
-            let mut chosen = Ok(None);
-            lend(&mut |log, _| chosen = self.choose(log, now));
-            let Some(chosen) = chosen? else { return Ok(false) };
-            let Chosen { number, contents, pressed, bytes } = chosen;
+            let mut chosen = None;
+            lend(&mut |lent| {
+                chosen = self.choose(lent, now)?;
+                Ok(())
+            })?;
+            let Some(Chosen { number, contents, pressed, bytes }) = chosen else { return Ok(false) };
             let rest = contents.read()?.into_iter();
             self.leaving = Some(Leaving { number, rest, pressed, bytes, copied: 0 });
         }
         let Some(leaving) = &mut self.leaving else { return Ok(false) };
-        let mut moved = Ok(());
-        lend(&mut |log, book| moved = leaving.move_some(log, book, now));
-        moved?;
+        lend(&mut |lent| leaving.move_some(lent, now))?;
         if leaving.rest.as_slice().is_empty() {
             self.finish(&mut lend)?;
         }
         Ok(true)
     }
 
-    fn choose(&self, log: &JournalLog, now: u64) -> io::Result<Option<Chosen>> {
+    fn choose(&self, lent: &Lent<'_>, now: u64) -> io::Result<Option<Chosen>> {
+        let log = &lent.log;
         let Some((number, segment)) = log.oldest() else { return Ok(None) };
         let pressed = log.bytes() > self.pressed_from;
         let is_old = segment.newest.saturating_add(self.options.keep_ms) < now;
-        if !pressed && !is_old {
+        // The book does not know yet that it needs what it was not told of.
+        if number >= lent.unentered_from || (!pressed && !is_old) {
             return Ok(None);
         }
         let bytes = segment.bytes;
         Ok(Some(Chosen { number, contents: log.contents(number)?, pressed, bytes }))
     }
 
-    fn finish(&mut self, lend: &mut impl FnMut(&mut Look<'_>)) -> io::Result<()> {
+    fn finish(&mut self, lend: &mut impl FnMut(&mut Look<'_>) -> io::Result<()>) -> io::Result<()> {
         let Some(gone) = self.leaving.take() else { return Ok(()) };
-        let (mut moved, mut file, mut left) = (None, None, (0, 0));
-        lend(&mut |log, _| (moved, file) = (log.unsynced(), Some(log.file_of(gone.number))));
-        if let (Some(moved), Some(file)) = (&moved, &file) {
-            // What was moved has to be safe at its new place first.
-            moved.sync()?;
-            file.remove()?;
-            lend(&mut |log, _| {
-                log.synced(moved);
-                log.removed(gone.number);
-                left = (log.bytes(), log.segment_bytes());
-            });
-        }
+        let (mut moved, mut left) = (None, (0, 0));
+        lend(&mut |lent| {
+            // What takes the place of an entry may not be written yet.
+            lent.log.flush()?;
+            moved = lent.log.unsynced().map(|unsynced| (unsynced, lent.log.file_of(gone.number)));
+            Ok(())
+        })?;
+        let Some((moved, file)) = moved else { return Ok(()) };
+        moved.sync()?;
+        lend(&mut |lent| {
+            // Only now: where another sync failed meanwhile, this one says nothing.
+            lent.log.synced(&moved);
+            Ok(())
+        })?;
+        file.remove()?;
+        lend(&mut |lent| {
+            lent.log.removed(gone.number);
+            left = (lent.log.bytes(), lent.log.segment_bytes());
+            Ok(())
+        })?;
         tracing::debug!(
             segment = gone.number,
             bytes = gone.bytes,
@@ -114,7 +132,8 @@ impl Tidy {
 
 impl Leaving {
     /// Writes some of what is still needed anew.
-    fn move_some(&mut self, log: &mut JournalLog, book: &mut Book, now: u64) -> io::Result<()> {
+    fn move_some(&mut self, lent: &mut Lent<'_>, now: u64) -> io::Result<()> {
+        let Lent { log, book, .. } = lent;
         let needed = self.some_needed(book);
         if needed.is_empty() {
             return Ok(());

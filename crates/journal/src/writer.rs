@@ -8,10 +8,10 @@
 use crate::book::Book;
 use crate::entry::Entry;
 use crate::journal::Wait;
-use crate::log::{JournalLog, Place};
+use crate::log::{JournalLog, Place, Unsynced};
 use crate::options::{JournalError, JournalOptions};
 use crate::record::MAX_PAYLOAD;
-use crate::tidy::{Tidy, TidyOptions};
+use crate::tidy::{Lent, Look, Tidy, TidyOptions};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -232,15 +232,14 @@ impl Shared {
         {
             state.fail(Arc::new(error));
         }
-        let (written, failure) = (state.log.unsynced(), state.failure.clone());
+        let written = state.log.unsynced();
         drop(state);
         let begun = Instant::now();
-        let synced = match (failure, &written) {
-            (Some(failure), _) => Err(failure),
-            (None, Some(written)) => written.sync().map_err(Arc::new),
-            (None, None) => Ok(()),
-        };
+        // Also after a failure: what was written before it may still be saved.
+        let synced = written.as_ref().map_or(Ok(()), Unsynced::sync).map_err(Arc::new);
         let mut state = self.lock();
+        // An error of the disk is told once. Whoever began a segment meanwhile may have got the one that was ours.
+        let synced = state.failure.clone().map_or(synced, Err);
         state.last_group = Some(Group { waiting: waiting.len(), time: begun.elapsed(), ended: Instant::now() });
         let outcome = match synced {
             Ok(()) => {
@@ -266,22 +265,12 @@ impl Shared {
             return false;
         }
         state.forget(now);
-        if state.somebody_waits_in_an_older_segment() {
-            // The book does not know yet that it needs those entries.
-            return true;
-        }
         drop(state);
-        let turned = tidy.turn(now, |look| {
-            let State { log, book, .. } = &mut *self.lock();
-            look(log, book);
-        });
-        match turned {
-            Ok(more) => more,
-            Err(error) => {
-                self.lock().fail(Arc::new(error));
-                false
-            }
-        }
+        let turned = tidy.turn(now, |look| self.lock().lend(look));
+        turned.unwrap_or_else(|error| {
+            self.lock().fail(Arc::new(error));
+            false
+        })
     }
 
     pub fn failure(&self) -> Option<Arc<io::Error>> {
@@ -313,10 +302,18 @@ impl State {
         Ok(place)
     }
 
-    fn somebody_waits_in_an_older_segment(&self) -> bool {
-        let last = self.log.last_segment();
-        let is_older = |place: &Place| matches!(place, Place::Log { segment, .. } if *segment != last);
-        self.waiting.iter().any(|waiting| is_older(&waiting.place))
+    /// A failure counts before anybody else can write.
+    fn lend(&mut self, look: &mut Look<'_>) -> io::Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(io::Error::new(failure.kind(), Arc::clone(failure)));
+        }
+        let unentered = self.waiting.iter().filter_map(|waiting| waiting.place.segment()).min();
+        let (log, book, unentered_from) = (&mut self.log, &mut self.book, unentered.unwrap_or(u32::MAX));
+        look(&mut Lent { log, book, unentered_from }).map_err(|error| {
+            let error = Arc::new(error);
+            self.fail(Arc::clone(&error));
+            io::Error::new(error.kind(), error)
+        })
     }
 
     fn forget(&mut self, now: u64) {

@@ -113,3 +113,25 @@ fn the_first_answer_stays_the_answer_in_whatever_order_they_are_read() {
     book.enter(&answer("first", 7), place(2));
     assert_eq!(reply_of(&book), ("first".to_owned(), place(2)), "the same message, written anew");
 }
+
+#[test]
+fn while_an_answer_is_on_its_way_to_the_disk_no_other_is_taken() {
+    let mut book = Book::default();
+    book.announce(&Entry::Start(start(1).into()));
+    assert!(book.takes_answer(&finish(1)));
+    book.announce(&Entry::Finish(finish(1)));
+    assert!(book.takes_answer(&finish(1)), "the same message");
+    assert!(!book.takes_answer(&Finish { reply_id: "other".into(), ..finish(1) }));
+}
+
+#[test]
+fn a_letter_that_somebody_drops_is_not_written_anew_behind_that() {
+    let mut book = Book::default();
+    let (server, tool, request) = ("files".into(), "write".into(), Bytes::from_static(b"{}"));
+    let letter = Dead { key: key(1), server, tool, request, role: None, attempts: 3, story: Vec::new(), at: 1 };
+    let (entry, place) = (Entry::Dead(letter), Place::Log { segment: 1, offset: 0, length: 100 });
+    book.enter(&entry, place.clone());
+    assert!(book.needs(&entry, &place));
+    book.announce(&Entry::Dropped(key(1)));
+    assert!(!book.needs(&entry, &place));
+}

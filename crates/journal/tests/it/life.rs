@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use toolbus_journal::{
-    Book, CallKey, Entry, JournalLog, Known, Limits, LogOptions, Place, Recovery, Tidy, TidyOptions,
+    Book, CallKey, Entry, JournalLog, Known, Lent, Limits, LogOptions, Place, Recovery, Tidy, TidyOptions,
 };
 use toolbus_store::sim_disk::SimDisk;
 
@@ -42,8 +42,11 @@ impl Life {
     /// Makes it as small as it gets. Returns how many turns that took.
     pub fn tidy(&mut self, now: u64) -> io::Result<usize> {
         self.book.forget(now);
-        let mut turns = 0;
-        while self.tidy.turn(now, |look| look(&mut self.log, &mut self.book))? {
+        let (mut turns, unentered_from) = (0, u32::MAX);
+        while self
+            .tidy
+            .turn(now, |look| look(&mut Lent { log: &mut self.log, book: &mut self.book, unentered_from }))?
+        {
             turns += 1;
             assert!(turns < 1000, "it goes round in circles");
         }

@@ -167,14 +167,13 @@ impl World {
         self.crashes += 1;
         self.note("host crashes", &[("host", host as u64), ("machine", u64::from(with_machine))]);
         self.disconnect(Owner::Host(host));
-        let in_doubt = self.hosts[host].paper.unsynced_ends();
+        let (in_doubt, mut machine_stopped) = (self.hosts[host].paper.unsynced_ends(), with_machine);
         self.hosts[host].runs.clear();
         self.hosts[host].outbox.clear();
         self.hosts[host].unwritten.clear();
         self.hosts[host].disk.stop_after(None);
         self.hosts[host].disk.fail_syncs(false);
         if with_machine {
-            self.truth.may_be_forgotten(&in_doubt);
             self.hosts[host].disk.crash(&mut self.rng);
         }
         if self.rng.chance(20) {
@@ -188,11 +187,15 @@ impl World {
                     if recovery.is_damaged() {
                         self.truth.violated("a crash was taken for damage");
                     }
+                    if machine_stopped {
+                        let is_lost = |key: &&CallKey| !paper.book.is_answered(key);
+                        self.truth.forgotten(in_doubt.iter().filter(is_lost));
+                    }
                     self.hosts[host].paper = paper;
                     return self.take_tasks_up(host);
                 }
                 Err(_) => {
-                    self.truth.may_be_forgotten(&in_doubt);
+                    machine_stopped = true;
                     self.hosts[host].disk.stop_after(None);
                     self.hosts[host].disk.crash(&mut self.rng);
                 }

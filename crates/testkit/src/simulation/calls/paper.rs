@@ -7,7 +7,9 @@ use super::plan::Plan;
 use crate::planted::Planted;
 use std::io;
 use std::sync::Arc;
-use toolbus_journal::{Book, CallKey, Entry, Finish, JournalLog, Limits, Place, Recovery, Tidy, TidyOptions, Unsynced};
+use toolbus_journal::{
+    Book, CallKey, Entry, Finish, JournalLog, Lent, Limits, Place, Recovery, Tidy, TidyOptions, Unsynced,
+};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Paper {
@@ -96,18 +98,20 @@ impl Paper {
     }
 
     fn tidy(&mut self, now: u64) -> io::Result<()> {
-        // The thread that syncs does both, so never in the middle of a group, nor before the book knows of what was written.
-        if self.is_idle() {
+        // The thread that syncs does both, so never in the middle of a group.
+        if self.group.is_none() {
             self.book.forget(now);
-            self.tidy.turn(now, |look| look(&mut self.log, &mut self.book))?;
+            let segments = self.waiting.iter().filter_map(|waiting| waiting.place.segment());
+            let unentered_from = segments.min().unwrap_or(u32::MAX);
+            self.tidy.turn(now, |look| look(&mut Lent { log: &mut self.log, book: &mut self.book, unentered_from }))?;
         }
         Ok(())
     }
 }
 
 impl World {
-    /// Writes an entry of a call down. `waits`: the call goes on when it is safe.
-    pub fn write_down(&mut self, host: usize, entry: Entry, waits: bool) {
+    /// Writes an entry of a call down. `waits`: the call goes on when it is safe. False if the host ended over it.
+    pub fn write_down(&mut self, host: usize, entry: Entry, waits: bool) -> bool {
         let early = match &entry {
             Entry::Start(_) => self.plan.is_planted(Planted::StartNotSynced),
             Entry::Task(_) => self.plan.is_planted(Planted::TaskNotSynced),
@@ -115,11 +119,13 @@ impl World {
         };
         let key = entry.key().clone();
         if self.hosts[host].paper.put(entry.clone(), waits && !early, self.now).is_err() {
-            return self.host_crashes(host, true);
+            self.host_crashes(host, true);
+            return false;
         }
         if early && waits {
             self.is_safe(host, &key, &entry);
         }
+        true
     }
 
     pub fn paper_step(&mut self, host: usize) {

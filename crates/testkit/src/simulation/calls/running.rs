@@ -87,8 +87,7 @@ impl World {
         let safe = run.work.is_safe();
         let (key, content, attempt) = (key.clone(), run.content, run.attempt);
         let start = Start { key: key.clone(), server: "s".into(), tool, content, attempt, at: self.now, safe };
-        self.write_down(host, Entry::Start(Arc::new(start)), !safe);
-        if safe {
+        if self.write_down(host, Entry::Start(Arc::new(start)), !safe) && safe {
             self.hand_over(host, &key);
         }
     }
@@ -153,7 +152,9 @@ impl World {
             let (request, story) = (run.work.body(), vec!["it was begun too often".to_owned()]);
             let attempts = run.attempt;
             let dead = Dead { key: key.clone(), server, tool, request, role: None, attempts, story, at: self.now };
-            self.write_down(host, Entry::Dead(dead), true);
+            if !self.write_down(host, Entry::Dead(dead), true) {
+                return;
+            }
         }
         let end = match outcome {
             Outcome::Result(_) => End::Done,
@@ -174,9 +175,7 @@ impl World {
             self.hosts[host].unwritten.insert(finish.reply_id.clone(), finish.clone());
             return self.tell_everybody(host, &finish);
         }
-        let crashes = self.crashes;
-        self.write_down(host, Entry::Finish(finish.clone()), waits);
-        if !waits && self.crashes == crashes {
+        if self.write_down(host, Entry::Finish(finish.clone()), waits) && !waits {
             self.tell_everybody(host, &finish);
         }
     }

@@ -102,7 +102,7 @@ pub struct Truth {
     /// Answers that were acknowledged, and how many batches the broker had begun to write by then.
     acked: BTreeMap<(ByteString, ByteString), u64>,
     safe_before: u64,
-    /// Calls whose ends their host may have forgotten with its machine, after their callers were told.
+    /// Calls whose ends their hosts lost with their machines, before they were synced.
     in_doubt: BTreeSet<ByteString>,
     /// Whether what was asked for in a look had been collected.
     looks: BTreeMap<ByteString, bool>,
@@ -198,9 +198,9 @@ impl Truth {
         self.check_outcome(answer, is_safe);
     }
 
-    /// A host's machine stops before these ends are on its disk.
-    pub fn may_be_forgotten(&mut self, ended: &[CallKey]) {
-        self.in_doubt.extend(ended.iter().map(|key| key.id.clone()));
+    /// A host's machine stopped before these ends were on its disk.
+    pub fn forgotten<'a>(&mut self, ended: impl Iterator<Item = &'a CallKey>) {
+        self.in_doubt.extend(ended.map(|key| key.id.clone()));
     }
 
     fn is_in_doubt(&self, answer: &Answer) -> bool {
