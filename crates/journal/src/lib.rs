@@ -8,7 +8,7 @@
 //! - [`decide`] says what to do with a call that comes, by what is known of it.
 //! - [`JournalLog`] keeps the book's entries on a [`toolbus_store::Disk`].
 //! - [`Tidy`] makes the log smaller without losing what is needed.
-//! - [`Journal`] ties them together for a host: entries are written at once, and one sync serves all who wait for one.
+//! - [`Journal`] ties them together for a host: what waits for no sync is written at once, and one sync serves all who wait.
 
 mod book;
 mod decide;

@@ -158,10 +158,10 @@ impl Shared {
             Ok(place) => place,
             Err(error) => return Err(state.fail(Arc::new(error))),
         };
-        state.book.announce(&entry);
         state.unsynced_since.get_or_insert_with(Instant::now);
         let durable = match wait {
             Wait::Synced => {
+                state.book.announce(&entry);
                 let (done, durable) = oneshot::channel();
                 state.waiting.push(Waiting { entry, place, done });
                 Some(durable)

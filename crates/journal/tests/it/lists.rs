@@ -135,7 +135,7 @@ async fn a_dead_letter_stays_until_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn what_is_only_noted_counts_at_once() {
+async fn what_is_only_written_counts_at_once() {
     let journal = Journal::in_memory().expect("memory is there");
     journal.start(Start { safe: true, ..start(1) }, Wait::Written).await.expect("written");
     journal.finish(finish(1), Wait::Written).await.expect("written");

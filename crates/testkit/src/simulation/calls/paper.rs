@@ -46,8 +46,8 @@ impl Paper {
     /// Takes an entry. If nobody waits for it, it is written and counts at once.
     fn put(&mut self, entry: Entry, waits: bool, now: u64) -> io::Result<()> {
         let place = self.log.stage(&entry, now)?;
-        self.book.announce(&entry);
         if waits {
+            self.book.announce(&entry);
             self.waiting.push(Waiting { entry, place });
             return Ok(());
         }
