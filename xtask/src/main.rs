@@ -3,6 +3,7 @@
 mod checks;
 mod child;
 mod conformance;
+mod fresh;
 mod parts;
 mod run;
 mod tidy;
@@ -25,6 +26,8 @@ struct Args {
 enum Task {
     /// All checks and tests; installs what it needs.
     Test,
+    /// Clones HEAD and runs the README's commands with an empty home and empty caches; prints how long each took.
+    Fresh,
     /// Format, lints, licences, house rules.
     Check,
     /// The original's client and host against our broker, and ours against its broker.
@@ -70,6 +73,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Args::parse().task {
         Task::Test => test(),
+        Task::Fresh => fresh::run(),
         Task::Check => checks::all(),
         Task::Interop => interop(),
         Task::Conformance(args) => conformance::run(&args),

@@ -2,6 +2,7 @@
 //! Tests find the folder in `TOOLBUS_PARTS`; the versions are pinned here and nowhere else.
 
 use crate::run::{Step, StepError, root};
+use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -61,6 +62,7 @@ impl Parts {
         if is_installed(&folder, &wanted) {
             return Ok(());
         }
+        tools::python_with_venv()?;
         start_over(&folder)?;
         let pip = folder.join("bin/pip");
         let sources = folder.join("sources");
@@ -87,6 +89,7 @@ impl Parts {
         if is_installed(&folder, &wanted) {
             return Ok(());
         }
+        tools::npm()?;
         start_over(&folder)?;
         write(&folder.join("package.json"), &wanted)?;
         Step::new("servers and clients for Node", "npm")

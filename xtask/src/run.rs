@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
@@ -11,6 +11,8 @@ pub enum StepError {
     Failed { step: String },
     #[error("{step} could not be started: {source}")]
     NotStarted { step: String, source: io::Error },
+    #[error("{what} is missing; on Debian: apt-get install {packages}")]
+    Missing { what: &'static str, packages: String },
     #[error("{0}")]
     Tidy(String),
     #[error("{}: {source}", path.display())]
@@ -38,6 +40,11 @@ impl Step {
         Self { name: name.to_owned(), command }
     }
 
+    /// A command that was put together elsewhere.
+    pub fn of(name: &str, command: Command) -> Self {
+        Self { name: name.to_owned(), command }
+    }
+
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self
@@ -57,6 +64,16 @@ impl Step {
         eprintln!("\n── {}", self.name);
         match self.command.status() {
             Ok(status) if status.success() => Ok(()),
+            Ok(_) => Err(StepError::Failed { step: self.name }),
+            Err(source) => Err(StepError::NotStarted { step: self.name, source }),
+        }
+    }
+
+    /// What it prints, without a heading.
+    pub fn output(mut self) -> Result<String, StepError> {
+        let output = self.command.stderr(Stdio::inherit()).output();
+        match output {
+            Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             Ok(_) => Err(StepError::Failed { step: self.name }),
             Err(source) => Err(StepError::NotStarted { step: self.name, source }),
         }

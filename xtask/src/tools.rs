@@ -1,6 +1,6 @@
 //! Tools that the checks need, installed by package name where they are missing.
 
-use crate::run::{StepError, cargo};
+use crate::run::{Step, StepError, cargo};
 
 pub fn cargo_nextest() -> Result<(), StepError> {
     install("nextest", "cargo-nextest")
@@ -15,4 +15,30 @@ fn install(command: &str, package: &str) -> Result<(), StepError> {
         return Ok(());
     }
     cargo(&format!("install {package}"), ["install", "--locked", package]).run()
+}
+
+pub fn python_with_venv() -> Result<(), StepError> {
+    // Debian's python3 comes without the part that puts pip into an environment.
+    let works = || Step::new("python3", "python3").args(["-c", "import venv, ensurepip"]).works();
+    from_debian("python3 with venv", works, &["python3", "python3-venv"])
+}
+
+pub fn npm() -> Result<(), StepError> {
+    from_debian("npm", || Step::new("npm", "npm").arg("--version").works(), &["npm"])
+}
+
+/// Installs Debian packages as root on a Debian system; elsewhere the error says what is missing.
+fn from_debian(what: &'static str, works: impl Fn() -> bool, packages: &[&str]) -> Result<(), StepError> {
+    if works() {
+        return Ok(());
+    }
+    let apt = |action: &str| {
+        let install = Step::new(&format!("apt-get {action}"), "apt-get").env("DEBIAN_FRONTEND", "noninteractive");
+        install.arg("--quiet").arg(action)
+    };
+    if rustix::process::geteuid().is_root() && Step::new("apt-get", "apt-get").arg("--version").works() {
+        apt("update").run()?;
+        apt("install").arg("--yes").args(packages).run()?;
+    }
+    if works() { Ok(()) } else { Err(StepError::Missing { what, packages: packages.join(" ") }) }
 }
