@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
-use toolbus_host::{HostOptions, run_host};
+use toolbus_host::{HostOptions, LivePolicy, run_host};
 use toolbus_journal::{Journal, JournalOptions};
 use toolbus_upstream::{HostConfig, Replay, ServerConfig};
 
@@ -29,6 +29,7 @@ pub async fn run(options: JournalHostOptions) -> anyhow::Result<()> {
         server.calls.replay = Replay::Safe;
     }
     let mut host = HostOptions::new(HostConfig { servers: vec![server] });
+    host.policy = LivePolicy::everyone();
     if options.mode != Mode::None {
         let folder = options.folder.join(options.mode.name()).join("journal");
         host.journal = Some(Arc::new(Journal::open(&folder, JournalOptions::default()).context("open the journal")?));

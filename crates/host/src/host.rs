@@ -121,11 +121,11 @@ impl Default for HostLimits {
 }
 
 impl HostOptions {
-    /// Everybody may use everything, unless another policy is set.
+    /// With the built-in policy: only the roles of the broker's own machine may use anything.
     pub fn new(config: HostConfig) -> Self {
         Self {
             config,
-            policy: LivePolicy::everyone(),
+            policy: LivePolicy::new(PolicySet::default()),
             connection: ConnectionOptions::default(),
             limits: HostLimits::default(),
             pins: Arc::new(Pins::in_memory()),

@@ -19,7 +19,7 @@ impl LivePolicy {
         Arc::new(Self { current, gates: Gates::default(), task_owners: TaskOwners::default() })
     }
 
-    /// Everybody may use everything.
+    /// Every role may use everything.
     pub fn everyone() -> Arc<Self> {
         Self::new(PolicySet::everyone())
     }

@@ -93,7 +93,7 @@ pub struct Decision<'p> {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Reason<'p> {
-    /// There are no roles: whoever the broker lets in may use everything.
+    /// One token is shared by all and no roles are configured.
     Everyone,
     Rule(&'p Rule),
     /// Some rule of the role could be about the server.
@@ -138,7 +138,7 @@ impl<'p> Decision<'p> {
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everyone => f.write_str("no roles are configured, so everybody may use everything"),
+            Self::Everyone => f.write_str("one shared token and no [roles]: every role may use everything"),
             Self::Rule(rule) => write!(f, "{rule}"),
             Self::SomeRule => f.write_str("a rule of the role is about this server"),
             Self::NoRule => f.write_str("no rule of the role allows it"),

@@ -9,10 +9,10 @@ use crate::rule::Rule;
 use crate::send::Recipients;
 use std::collections::BTreeMap;
 
-/// What toolbus.toml says about who may use what. Made once, asked often.
-#[derive(Debug, Clone, Default)]
+/// What toolbus.toml says about who may use what. Made once, asked often. The default is [`PolicySet::built_in`].
+#[derive(Debug, Clone)]
 pub struct PolicySet {
-    /// None: there are no roles, and everybody may use everything.
+    /// `None` only for a shared token without `[roles]`: every role may use everything.
     pub(crate) roles: Option<BTreeMap<String, Role>>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) limit_index: Index,
@@ -38,28 +38,41 @@ pub(crate) struct Role {
     pub limit: Option<Limit>,
     pub recipients: Recipients,
     pub approves: bool,
-    /// It is there because the operator always is, not because the file names it.
+    /// It has the built-in rules of the operator, because the file has no entry for it.
     pub implied: bool,
 }
 
-/// The role that keeps its say over messages and approvals whatever the file allows it to use.
+/// Keeps its built-in rules beside the roles of a file, unless the file has an entry for it.
 pub(crate) const OPERATOR: &str = "operator";
 pub(crate) const LOCAL: &str = "local";
 
 const BUILT_IN: &str = "[roles.local]\nallow = [\"**\"]\n[roles.operator]\nallow = [\"**\"]\n";
 
+/// Denies every role but those of the broker's own machine.
+impl Default for PolicySet {
+    fn default() -> Self {
+        Self::built_in()
+    }
+}
+
 impl PolicySet {
-    /// From the text of a toolbus.toml, of which only `[roles]` and `[limits]` are read. Without any role it is the
-    /// [built-in](Self::built_in) ones that count.
+    /// From the text of a toolbus.toml, of which only `[roles]` and `[limits]` are read. The built-in roles
+    /// ([`PolicySet::built_in`]) count where it names none; where it names some, only that of the operator does.
     pub fn read(text: &str) -> Result<(Self, Vec<Warning>), PolicyError> {
         let (mut set, warnings) = read::read(text)?;
-        if set.roles.is_none() {
-            set.roles = Self::built_in().roles;
+        let mut built_in = Self::built_in().roles.unwrap_or_default();
+        match &mut set.roles {
+            None => set.roles = Some(built_in),
+            Some(roles) if roles.contains_key(OPERATOR) => {}
+            Some(roles) => {
+                let operator = built_in.remove(OPERATOR).expect("the built-in rules have an operator");
+                roles.insert(OPERATOR.to_owned(), Role { implied: true, ..operator });
+            }
         }
         Ok((set, warnings))
     }
 
-    /// `local` and `operator` may use everything, nobody else anything.
+    /// The roles `local` and `operator` may use everything, every other role nothing.
     pub fn built_in() -> Self {
         let (mut set, _) = read::read(BUILT_IN).expect("the built-in rules can be read");
         let rules = set.roles.iter_mut().flatten().flat_map(|(_, role)| &mut role.rules);
@@ -67,12 +80,13 @@ impl PolicySet {
         Self { own_roles: false, ..set }
     }
 
-    /// Everybody whom the broker lets in may use everything and write to everybody.
+    /// Every role may use everything and write to every mailbox. Only for brokers that know no identities.
     pub fn everyone() -> Self {
-        Self::default()
+        Self { roles: None, ..Self::built_in() }
     }
 
-    /// For brokers that know no identities: where the file names no roles, everybody may use everything.
+    /// For a shared token, with which a peer takes any role it likes: without `[roles]` in the file, every role may use
+    /// everything.
     pub fn for_shared_token(self) -> Self {
         if self.own_roles { self } else { Self { roles: None, ..self } }
     }
@@ -87,10 +101,15 @@ impl PolicySet {
         self.roles.is_none()
     }
 
-    /// The roles that have rules of their own. Whoever has none of them may use nothing.
+    /// The roles that have rules. An agent of any other role may use nothing.
     pub fn roles(&self) -> impl Iterator<Item = &str> {
-        let roles = self.roles.iter().flatten();
-        roles.filter(|(_, role)| !role.implied).map(|(name, _)| name.as_str())
+        self.roles.iter().flatten().map(|(name, _)| name.as_str())
+    }
+
+    /// The roles that the file names.
+    pub fn named_roles(&self) -> impl Iterator<Item = &str> {
+        let roles = self.roles.iter().flatten().filter(|(_, role)| self.own_roles && !role.implied);
+        roles.map(|(name, _)| name.as_str())
     }
 
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
@@ -150,9 +169,9 @@ impl PolicySet {
 }
 
 impl Role {
-    /// Whoever is the operator, without a word about it.
+    /// The operator writes to every mailbox and decides approvals unless its entry says otherwise.
     pub fn operator() -> Self {
-        Self { recipients: Recipients::everybody(), approves: true, implied: true, ..Self::default() }
+        Self { recipients: Recipients::everybody(), approves: true, ..Self::default() }
     }
 
     /// Prepares the rules for being asked.

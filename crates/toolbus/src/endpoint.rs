@@ -6,6 +6,7 @@ mod pool;
 use crate::commands::broker::OpenBroker;
 use crate::commands::parse_duration;
 use crate::failure::Failure;
+use crate::roles::{claimed_role_without_rules, role_without_rules};
 use clap::Args;
 use gate::{Admission, FromAdmission, Gate};
 use hyper::body::Incoming;
@@ -62,12 +63,23 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Said loudly at the start.
-pub fn warning(role: &str) -> String {
-    format!(
-        "WARNING: --loopback-role is on. Every program on this machine may use the tools as role '{role}', without a \
-         token."
-    )
+impl EndpointArgs {
+    /// What the start has to say about the roles that HTTP clients get, in a broker whose file names these roles.
+    pub fn warnings(&self, roles: &[&str], shared_token: bool) -> Vec<String> {
+        let without_rules = |option: &str, role: &String| match shared_token {
+            true => claimed_role_without_rules(option, role, roles),
+            false => role_without_rules(option, role, roles),
+        };
+        let open = self.loopback_role.iter().map(|role| {
+            format!(
+                "WARNING: --loopback-role is on. Every program on this machine may use the tools as role '{role}', \
+                 without a token."
+            )
+        });
+        let loopback = self.loopback_role.iter().filter_map(|role| without_rules("--loopback-role", role));
+        let shared = self.mcp_role.iter().filter_map(|role| without_rules("--mcp-role", role));
+        open.chain(loopback).chain(shared).collect()
+    }
 }
 
 struct Endpoint {

@@ -4,7 +4,7 @@ use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
-use crate::roles::unknown_role;
+use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -98,7 +98,8 @@ impl BusArgs {
         // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
         if self.broker.is_none() {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
-            let warning = unknown_role("--role", agent.role.as_deref(), &roles);
+            let role = agent.role.as_deref();
+            let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
             warning.into_iter().for_each(|warning| eprintln!("{warning}"));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));

@@ -211,6 +211,6 @@ mod tests {
         replace(&policy, read("").for_shared_token(), &[]);
         assert!(policy.current().has_own_roles());
         replace(&policy, read("[roles.other]\nallow = ['a']"), &[]);
-        assert_eq!(policy.current().roles().collect::<Vec<_>>(), ["other"]);
+        assert_eq!(policy.current().named_roles().collect::<Vec<_>>(), ["other"]);
     }
 }

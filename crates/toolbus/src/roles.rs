@@ -1,11 +1,24 @@
-//! A role that nobody gave any rules is most likely a mistyped one.
+//! Warnings about roles that may use nothing, which are most likely mistyped.
 
 use crate::nearest::{nearest, or_list};
 
-/// A warning about a role that is not among those of the configuration. Where there are none, every role is as good.
-pub fn unknown_role(option: &str, role: Option<&str>, roles: &[&str]) -> Option<String> {
-    let role = role?;
-    if roles.is_empty() || roles.contains(&role) {
+/// Have rules where toolbus.toml names no roles.
+const BUILT_IN: [&str; 2] = ["local", "operator"];
+/// Keeps its built-in rules where toolbus.toml names others.
+const ALWAYS_BUILT_IN: &str = "operator";
+
+/// A warning about a role, given by that option, for which there are no rules: neither in the file, whose roles these are,
+/// nor built in.
+pub fn role_without_rules(option: &str, role: &str, roles: &[&str]) -> Option<String> {
+    if roles.is_empty() {
+        return (!BUILT_IN.contains(&role)).then(|| {
+            format!(
+                "WARNING: {option} {role}: there are no [roles] in toolbus.toml here, so it may use nothing; add \
+                 [roles.{role}] with allow = [\"…\"] where the host runs"
+            )
+        });
+    }
+    if roles.contains(&role) || role == ALWAYS_BUILT_IN {
         return None;
     }
     let guess = match nearest(role, roles.iter().copied())[..] {
@@ -17,44 +30,33 @@ pub fn unknown_role(option: &str, role: Option<&str>, roles: &[&str]) -> Option<
     ))
 }
 
-/// A warning about a credential for a role that may use nothing. Without any `[roles]` only two roles have rules, which
-/// are built in.
-pub fn role_without_rules(role: &str, roles: &[String]) -> Option<String> {
-    let known: Vec<&str> = roles.iter().map(String::as_str).collect();
-    match known.is_empty() {
-        false => unknown_role("--role", Some(role), &known),
-        true if BUILT_IN.contains(&role) => None,
-        true => Some(format!(
-            "WARNING: --role {role}: there are no [roles] in toolbus.toml here, so it may use nothing; add [roles.{role}] \
-             with allow = [\"…\"] where the host runs"
-        )),
-    }
+/// The same with a shared token, where every role may use everything as long as the file names none.
+pub fn claimed_role_without_rules(option: &str, role: &str, roles: &[&str]) -> Option<String> {
+    if roles.is_empty() { None } else { role_without_rules(option, role, roles) }
 }
-
-/// Have rules where toolbus.toml has none.
-const BUILT_IN: [&str; 2] = ["local", "operator"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_for_a_role_without_rules_is_worth_a_warning() {
-        assert_eq!(role_without_rules("local", &[]), None);
-        assert_eq!(role_without_rules("reader", &["reader".into()]), None);
-        assert!(role_without_rules("reader", &[]).is_some_and(|warning| warning.contains("[roles.reader]")));
-        let warning = role_without_rules("raeder", &["reader".into()]).expect("a warning");
-        assert!(warning.ends_with("did you mean reader?"), "{warning}");
+    fn a_role_without_rules_is_worth_a_warning() {
+        let warning = |role, roles: &[&str]| role_without_rules("--role", role, roles);
+        assert_eq!(warning("local", &[]), None);
+        assert_eq!(warning("operator", &[]), None);
+        assert_eq!(warning("operator", &["reader"]), None);
+        assert_eq!(warning("reader", &["reader"]), None);
+        assert!(warning("reader", &[]).is_some_and(|warning| warning.contains("[roles.reader]")));
+        assert!(warning("local", &["reader"]).is_some());
+        let misspelt = role_without_rules("--mcp-role", "raeder", &["reader", "clerk"]).expect("a warning");
+        assert!(misspelt.contains("--mcp-role raeder") && misspelt.ends_with("did you mean reader?"), "{misspelt}");
+        let unknown = warning("x", &["reader", "clerk"]).expect("a warning");
+        assert!(unknown.ends_with("there is reader or clerk"), "{unknown}");
     }
 
     #[test]
-    fn only_a_role_without_rules_among_others_with_rules_is_worth_a_warning() {
-        assert_eq!(unknown_role("--role", Some("x"), &[]), None);
-        assert_eq!(unknown_role("--role", None, &["reader"]), None);
-        assert_eq!(unknown_role("--role", Some("reader"), &["reader"]), None);
-        let warning = unknown_role("--mcp-role", Some("raeder"), &["reader", "clerk"]).expect("a warning");
-        assert!(warning.contains("--mcp-role raeder") && warning.ends_with("did you mean reader?"), "{warning}");
-        let warning = unknown_role("--role", Some("x"), &["reader", "clerk"]).expect("a warning");
-        assert!(warning.ends_with("there is reader or clerk"), "{warning}");
+    fn with_a_shared_token_every_role_has_rules_as_long_as_none_are_configured() {
+        assert_eq!(claimed_role_without_rules("--role", "x", &[]), None);
+        assert!(claimed_role_without_rules("--role", "x", &["reader"]).is_some());
     }
 }

@@ -5,7 +5,6 @@ use crate::endpoint;
 use crate::folders;
 use crate::hosting::Hosting;
 use crate::reach::from_here;
-use crate::roles::unknown_role;
 use serde_json::json;
 
 /// The role of the agent that a broker makes for its own machine.
@@ -16,7 +15,8 @@ pub struct Welcome<'a> {
     pub hosting: &'a Hosting,
     /// Those that have rules.
     pub roles: Vec<&'a str>,
-    pub loopback_role: Option<&'a str>,
+    /// About the roles of HTTP clients.
+    pub warnings: Vec<String>,
     pub mcp_role: Option<&'a str>,
 }
 
@@ -24,7 +24,7 @@ impl Welcome<'_> {
     /// Everything in one piece: whoever reads it may stop reading at any line.
     pub fn text(&self) -> String {
         let mut text = format!("{}\nhosting {}\n", self.broker.whereabouts(), self.hosted());
-        for warning in self.warnings() {
+        for warning in &self.warnings {
             text.push_str(&format!("\n{warning}\n"));
         }
         text.push_str(&self.for_agents());
@@ -51,13 +51,6 @@ impl Welcome<'_> {
             return "the demo server; `toolbus init` writes a toolbus.toml for servers of your own".to_owned();
         }
         self.hosting.server_names()
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        let loopback = self.loopback_role.map(endpoint::warning);
-        let unknown = [("--loopback-role", self.loopback_role), ("--mcp-role", self.mcp_role)];
-        let unknown = unknown.into_iter().filter_map(|(option, role)| unknown_role(option, role, &self.roles));
-        loopback.into_iter().chain(unknown).collect()
     }
 
     /// Whether the token of this machine is of use: its agent has a role like any other.

@@ -55,9 +55,7 @@ fn start_toolbus(binary: &Path, server: &serde_json::Value, folder: &Path) -> Re
     std::fs::write(&config, text).map_err(|source| StepError::File { path: config.clone(), source })?;
     let address = free_address()?;
     let mut command = Command::new(binary);
-    command
-        .args(["up", "--listen", &address.to_string(), "--loopback-role", "conformance", "--mcp-config"])
-        .arg(config);
+    command.args(["up", "--listen", &address.to_string(), "--loopback-role", "local", "--mcp-config"]).arg(config);
     command.arg("--data").arg(folder.join("data"));
     let running = start("toolbus up", &mut command, address, &folder.join("toolbus.log"))?;
     Ok((url(address), running))

@@ -1,7 +1,7 @@
 //! Calls under `ask`: they wait, they survive, they are bound to what was shown, and not everybody decides.
 
 use crate::policy::{set, worker};
-use crate::support::{PATIENCE, Reply, Rig, Worker, fake, finish, next_event, parts, within};
+use crate::support::{PATIENCE, Reply, Rig, Worker, fake, finish, next_event, open_host, parts, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const RULES: &str = "[roles.reader]\nallow = ['echo', 'whoami']\nask = ['add']\n
                      [roles.boss]\napprove = true\n[roles.guest]\nallow = ['echo']";
 
 fn options(state: &tempfile::TempDir) -> HostOptions {
-    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    let mut options = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     options.policy = LivePolicy::new(set(RULES));
     options.approvals = Arc::new(Approvals::open(state.path()).expect("approvals"));
     options.limits.approval_progress = Duration::from_millis(20);

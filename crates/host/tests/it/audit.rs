@@ -1,19 +1,19 @@
 //! What the host writes down about decisions and calls, and that nothing runs that can't be written down.
 
 use crate::policy::{set, worker};
-use crate::support::{Rig, fake, within};
+use crate::support::{Rig, fake, open_host, within};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 use toolbus_audit::{AuditLog, AuditOptions, Tail, argument_hash, verify};
-use toolbus_host::{HostOptions, LivePolicy};
+use toolbus_host::LivePolicy;
 use toolbus_mcp::raw;
 use toolbus_upstream::HostConfig;
 
 const RULES: &str = "[roles.reader]\nallow = ['echo', 'fail', 'whoami']\nrate = '2/h'\n[roles.other]\nallow = ['**']";
 
 async fn rig(folder: &Path, options: AuditOptions) -> Rig {
-    let mut host = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    let mut host = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     host.policy = LivePolicy::new(set(RULES));
     host.audit = Some(AuditLog::open(folder, options).expect("a log"));
     Rig::with(host).await
@@ -84,7 +84,7 @@ async fn what_can_not_be_written_down_is_not_run() {
 #[tokio::test]
 async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut host = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    let mut host = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     host.policy = LivePolicy::new(set("[roles.reader]\nask = ['add']\n[roles.boss]\napprove = true"));
     let options = AuditOptions { max_file_bytes: 1, ..AuditOptions::default() };
     host.audit = Some(AuditLog::open(folder.path(), options).expect("a log"));

@@ -1,6 +1,6 @@
 //! A host that can be ended in the middle of everything, and what its tools leave behind.
 
-use crate::support::{PATIENCE, Rig, Worker, connect, fake, within};
+use crate::support::{PATIENCE, Rig, Worker, connect, fake, open_host, within};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ pub struct CrashingHost {
 
 impl CrashingHost {
     pub async fn start(rig: &Rig, place: &Place, servers: Vec<ServerConfig>) -> Self {
-        let mut options = HostOptions::new(HostConfig { servers });
+        let mut options = open_host(HostConfig { servers });
         options.journal = Some(Arc::new(place.journal()));
         Self::with(rig, options).await
     }

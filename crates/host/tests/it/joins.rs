@@ -1,13 +1,13 @@
 //! A worker ends, its client's next worker calls the same again: when that is the same call, and when it is not.
 
 use crate::crashing::{CrashingHost, Place, begin, safe, server};
-use crate::support::{Rig, Worker, fake, finish, next_event, parts, within};
+use crate::support::{Rig, Worker, fake, finish, next_event, open_host, parts, within};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolbus_client::{AgentRef, Look};
-use toolbus_host::{Callers, HostOptions};
+use toolbus_host::Callers;
 use toolbus_journal::{End, Stage};
 use toolbus_mcp::{ClientHello, HostReply, raw};
 use toolbus_upstream::{HostConfig, Join, ServerConfig};
@@ -209,7 +209,7 @@ impl Callers for Told {
 #[tokio::test]
 async fn a_caller_that_loses_its_link_for_a_moment_keeps_its_call_to_itself() {
     let (rig, place) = (Rig::bus().await, Place::new());
-    let mut options = HostOptions::new(HostConfig { servers: vec![server()] });
+    let mut options = open_host(HostConfig { servers: vec![server()] });
     options.journal = Some(Arc::new(place.journal()));
     options.limits.caller_absence = Duration::from_millis(20);
     options.callers = Some(Arc::new(Told(Mutex::new([false, true].into()))));

@@ -1,11 +1,10 @@
 //! One effect per call, whatever ends in between.
 
 use crate::crashing::{CrashingHost, Place, begin, safe, server};
-use crate::support::{PATIENCE, Rig, Worker, fake, finish, within};
+use crate::support::{PATIENCE, Rig, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_client::{AgentRef, CallItem, InboxKind, InboxMessage};
-use toolbus_host::HostOptions;
 use toolbus_journal::Stage;
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, raw};
 use toolbus_protocol::Body;
@@ -324,7 +323,7 @@ async fn a_host_that_ends_in_order_leaves_what_is_not_begun_to_the_next() {
     let place = Place::new();
     let mut one = server();
     one.max_concurrency = 1;
-    let mut options = HostOptions::new(HostConfig { servers: vec![one] });
+    let mut options = open_host(HostConfig { servers: vec![one] });
     options.journal = Some(Arc::new(place.journal()));
     let mut rig = Rig::with(options).await;
     let (first, second) = (rig.legacy("w").await, rig.legacy("v").await);

@@ -2,11 +2,10 @@
 
 use crate::crashing::{CrashingHost, Place, begin, safe, server};
 use crate::gated_disk::GatedDisk;
-use crate::support::{Rig, Worker, fake, finish, within};
+use crate::support::{Rig, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_host::HostOptions;
 use toolbus_journal::{Journal, JournalOptions};
 use toolbus_store::FolderDisk;
 use toolbus_upstream::{HostConfig, ServerConfig, TripSettings};
@@ -30,7 +29,7 @@ async fn on_gated_disk_with(
     let (disk, _) = FolderDisk::open(&folder).expect("a disk");
     let disk = GatedDisk::new(Arc::new(disk));
     let journal = Journal::on_disk(Arc::new(disk.clone()), options, Arc::new(|| 0)).expect("a journal");
-    let mut options = HostOptions::new(HostConfig { servers: vec![server] });
+    let mut options = open_host(HostConfig { servers: vec![server] });
     options.journal = Some(Arc::new(journal));
     let rig = Rig::bus().await;
     let host = CrashingHost::with(&rig, options).await;

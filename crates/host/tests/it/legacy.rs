@@ -1,6 +1,6 @@
 //! Legacy clients on a legacy server: pass-through, sessions of their own, and what outlives a death.
 
-use crate::support::{Rig, fake, finish, next_event, parts, within};
+use crate::support::{Rig, fake, finish, next_event, open_host, parts, within};
 use serde_json::json;
 use std::time::Duration;
 use toolbus_host::{HostLimits, HostOptions};
@@ -116,7 +116,7 @@ async fn a_client_that_left_without_a_word_makes_room_for_the_next() {
     server.max_sessions = 1;
     let limits = HostLimits { evicted_after: Duration::ZERO, ..HostLimits::default() };
     let config = HostConfig { servers: vec![server] };
-    let rig = Rig::with(HostOptions { limits, ..HostOptions::new(config) }).await;
+    let rig = Rig::with(HostOptions { limits, ..open_host(config) }).await;
     let (gone, next) = (rig.legacy("gone").await, rig.legacy("next").await);
     let first = gone.tool("one", "whoami", json!({})).await.json();
     let second = next.tool("one", "whoami", json!({})).await.json();

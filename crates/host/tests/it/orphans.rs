@@ -1,7 +1,7 @@
 //! Calls whose callers are gone for good.
 
 use crate::crashing::{CrashingHost, Place, server};
-use crate::support::{Rig, Worker, within};
+use crate::support::{Rig, Worker, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use toolbus_upstream::HostConfig;
 const DEADLINE: SendOptions = SendOptions { deadline: Some(Duration::from_secs(600)) };
 
 fn options(place: &Place, grace: Option<Duration>) -> HostOptions {
-    let mut options = HostOptions::new(HostConfig { servers: vec![server()] });
+    let mut options = open_host(HostConfig { servers: vec![server()] });
     options.journal = Some(Arc::new(place.journal()));
     options.limits.caller_grace = grace;
     options

@@ -1,18 +1,18 @@
 //! A tool whose definition changes is hidden and refused until somebody has looked at it.
 
 use crate::policy::worker;
-use crate::support::{Rig, Worker, fake, within};
+use crate::support::{Rig, Worker, fake, open_host, within};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_host::pins::{PINS_FILE, PinFile};
-use toolbus_host::{HostOptions, PinOptions, Pins};
+use toolbus_host::{PinOptions, Pins};
 use toolbus_mcp::{Card, Raw};
 use toolbus_upstream::HostConfig;
 
 async fn rig(state: &Path) -> Rig {
-    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", "modern")] });
+    let mut options = open_host(HostConfig { servers: vec![fake("one", "modern")] });
     let pins = PinOptions { state: Some(state.to_owned()), ..PinOptions::default() };
     options.pins = Arc::new(Pins::open(pins).expect("pins"));
     options.limits.list_interval = Duration::from_millis(50);

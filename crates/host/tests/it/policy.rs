@@ -1,9 +1,9 @@
 //! Roles: what is not allowed is not shown, not called, not read and not completed.
 
-use crate::support::{Rig, Worker, fake, finish};
+use crate::support::{Rig, Worker, fake, finish, open_host};
 use serde_json::{Value, json};
 use toolbus_client::AgentRef;
-use toolbus_host::{HostOptions, LivePolicy};
+use toolbus_host::LivePolicy;
 use toolbus_mcp::{ClientHello, raw};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{HostConfig, ServerConfig};
@@ -15,7 +15,7 @@ pub fn set(rules: &str) -> PolicySet {
 }
 
 pub async fn rig_with(servers: Vec<ServerConfig>, rules: &str) -> Rig {
-    let mut options = HostOptions::new(HostConfig { servers });
+    let mut options = open_host(HostConfig { servers });
     options.policy = LivePolicy::new(set(rules));
     // Nobody decides here.
     options.limits.approval_time = std::time::Duration::from_millis(300);
@@ -130,7 +130,7 @@ async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
 
 #[tokio::test]
 async fn a_new_policy_counts_at_once_for_cards_lists_and_calls() {
-    let mut options = HostOptions::new(HostConfig { servers: vec![fake("one", "legacy")] });
+    let mut options = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     let policy = LivePolicy::new(set(RULES));
     options.policy = policy.clone();
     let rig = Rig::with(options).await;

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 use toolbus_client::{AgentRef, BrokerClient, Call, CallItem, InboxKind, InboxMessage, MsgId, MultiplexedClient};
-use toolbus_host::{HostError, HostOptions, run_host};
+use toolbus_host::{HostError, HostOptions, LivePolicy, run_host};
 use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, TaskWish, raw};
 use toolbus_protocol::Body;
 use toolbus_upstream::{HostConfig, ServerConfig};
@@ -30,6 +30,11 @@ pub fn fake(name: &str, era: &str) -> ServerConfig {
     ServerConfig::stdio(name, "python3", &[script, era, name])
 }
 
+/// A host of which every role may use everything, unless the test sets rules.
+pub fn open_host(config: HostConfig) -> HostOptions {
+    HostOptions { policy: LivePolicy::everyone(), ..HostOptions::new(config) }
+}
+
 pub struct Rig {
     address: SocketAddr,
     _folder: TempDir,
@@ -40,7 +45,7 @@ pub struct Rig {
 
 impl Rig {
     pub async fn start(servers: Vec<ServerConfig>) -> Self {
-        Self::with(HostOptions::new(HostConfig { servers })).await
+        Self::with(open_host(HostConfig { servers })).await
     }
 
     pub async fn with(options: HostOptions) -> Self {
@@ -54,7 +59,7 @@ impl Rig {
 
     pub async fn bus_on(broker: ServerOptions) -> Self {
         let (address, folder) = serve_bus(broker).await;
-        let options = HostOptions::new(HostConfig::default());
+        let options = open_host(HostConfig::default());
         Self {
             address,
             _folder: folder,
@@ -102,7 +107,7 @@ impl Rig {
         self
     }
 
-    pub fn policy(&self) -> &toolbus_host::LivePolicy {
+    pub fn policy(&self) -> &LivePolicy {
         &self.options.policy
     }
 

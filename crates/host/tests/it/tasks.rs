@@ -2,7 +2,7 @@
 
 use crate::crashing::{CrashingHost, Place, safe, server};
 use crate::journal_failures::{on_gated_disk, waited_for};
-use crate::support::{Reply, Rig, Worker, fake, within};
+use crate::support::{Reply, Rig, Worker, fake, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn worker(rig: &Rig, legacy: bool) -> Worker {
 }
 
 pub fn options(servers: Vec<ServerConfig>) -> HostOptions {
-    let mut options = HostOptions::new(HostConfig { servers });
+    let mut options = open_host(HostConfig { servers });
     options.journal = Some(Arc::new(Journal::in_memory().expect("a journal")));
     options
 }

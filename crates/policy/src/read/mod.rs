@@ -26,7 +26,7 @@ pub fn read(text: &str) -> Result<(PolicySet, Vec<Warning>), PolicyError> {
         PolicyError { position, problem: Problem::Syntax(error.message().to_owned()) }
     })?;
     let mut reader = Reader::new(text);
-    let mut set = PolicySet::default();
+    let mut set = PolicySet { roles: None, limits: Vec::new(), limit_index: Index::default(), own_roles: false };
     if let Some(roles) = file.get_ref().get("roles") {
         let roles = roles_of(&mut reader, roles)?;
         set.own_roles = !roles.is_empty();
@@ -59,9 +59,6 @@ fn roles_of(reader: &mut Reader<'_>, value: &Value<'_>) -> Result<BTreeMap<Strin
         }
         let role = reader.role(&name, position, value)?;
         roles.insert(name, role);
-    }
-    if !roles.is_empty() && !roles.contains_key(OPERATOR) {
-        roles.insert(OPERATOR.to_owned(), Role::operator());
     }
     Ok(roles)
 }

@@ -19,7 +19,6 @@ impl Reader<'_> {
     pub fn role(&mut self, name: &str, position: Position, value: &Value<'_>) -> Result<Role, PolicyError> {
         let table = format!("roles.{name}");
         let mut role = if name == OPERATOR { Role::operator() } else { Role::default() };
-        role.implied = false;
         let mut limit = Limit::none(LimitKind::Role(name.to_owned()), position);
         let mut rules = Rules { role: name.into(), list: Vec::new(), pointers: Pointers::default() };
         for (key, value) in self.table(&table, value, "a table: [roles.NAME] with allow = [\"pattern\", …]")? {

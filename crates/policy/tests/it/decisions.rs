@@ -155,7 +155,7 @@ fn a_decision_names_its_rule_and_its_line() {
 
 #[test]
 fn without_roles_local_and_operator_may_use_everything_and_others_nothing() {
-    for set in [set("listen = \"x\""), set("[roles]"), PolicySet::built_in()] {
+    for set in [set("listen = \"x\""), set("[roles]"), PolicySet::built_in(), PolicySet::default()] {
         assert_eq!(call(&set, "local", "s", "t", "{}"), Effect::Allow);
         assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Allow);
         assert_eq!(call(&set, "worker", "s", "t", "{}"), Effect::Deny);
@@ -169,13 +169,16 @@ fn without_roles_local_and_operator_may_use_everything_and_others_nothing() {
 }
 
 #[test]
-fn with_roles_the_operator_keeps_messages_and_approvals_but_uses_what_the_file_says() {
+fn beside_the_roles_of_a_file_the_operator_keeps_its_built_in_rule_unless_the_file_has_its_own() {
     let set = set(RULES);
-    assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Deny);
+    assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Allow);
+    assert_eq!(call(&set, "local", "s", "t", "{}"), Effect::Deny);
     assert!(set.may_approve(Some("operator")));
     assert!(set.may_message(Some("operator"), "anybody", |_| None::<&str>));
-    assert_eq!(set.roles().collect::<Vec<_>>(), ["boss", "locked", "reader"]);
+    assert_eq!(set.named_roles().collect::<Vec<_>>(), ["boss", "locked", "reader"]);
+    assert_eq!(set.roles().collect::<Vec<_>>(), ["boss", "locked", "operator", "reader"]);
     let own = crate::set("[roles.operator]\napprove = false\nsend = [\"a\"]");
+    assert_eq!(call(&own, "operator", "s", "t", "{}"), Effect::Deny);
     assert!(!own.may_approve(Some("operator")));
     assert!(!own.may_message(Some("operator"), "b", |_| None::<&str>));
 }

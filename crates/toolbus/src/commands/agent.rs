@@ -126,7 +126,8 @@ impl PlaceArgs {
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
     let data = args.place.data()?;
-    let roles = local_broker().unwrap_or_default().roles;
+    let local = local_broker().unwrap_or_default();
+    let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
     let role = args.role.as_deref().unwrap_or(if args.host { HOST_ROLE } else { OPERATOR_ROLE });
     let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
     check_token_file(token_file.as_deref())?;
@@ -137,7 +138,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     let new = NewAgent { name: &args.name, role, host: args.host, operator: args.operator, lifetime: args.expires };
     let issued = AgentsFolder::new(&data).add(&new)?;
     if !args.host
-        && let Some(warning) = role_without_rules(role, &roles)
+        && let Some(warning) = role_without_rules("--role", role, &roles)
     {
         eprintln!("{warning}");
     }

@@ -9,7 +9,6 @@ use crate::host_state::AUDIT_FOLDER;
 use crate::hosting::Identities;
 use crate::reach::from_here;
 use crate::reload;
-use crate::roles::unknown_role;
 use crate::send_rules::PolicySendRules;
 use crate::stop::service_stop_signal;
 use clap::Args;
@@ -98,8 +97,6 @@ pub struct BrokerCommandArgs {
 pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     let local = LocalBroker::load(args.config.as_deref())?;
     let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
-    let unknown = [("--loopback-role", &args.endpoint.loopback_role), ("--mcp-role", &args.endpoint.mcp_role)];
-    let unknown = unknown.map(|(option, role)| unknown_role(option, role.as_deref(), &roles));
     for warning in &local.warnings {
         tracing::warn!("{warning}");
     }
@@ -108,11 +105,11 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         args.broker.or(local.listen, local.data.clone(), local.shared_token_file.clone(), local.auth.clone());
     let mode = broker_args.identities();
     let broker = broker_args.open().await?;
-    let loopback_role = args.endpoint.loopback_role.clone();
+    let warnings = args.endpoint.warnings(&roles, broker.shared_token);
     endpoint::mount(&broker, args.endpoint)?;
     let mut text = broker.whereabouts();
     text.push_str(&format!("\nMCP over HTTP at {}{}", broker.web_address(), endpoint::PATH));
-    for warning in loopback_role.map(|role| endpoint::warning(&role)).into_iter().chain(unknown.into_iter().flatten()) {
+    for warning in warnings {
         text.push_str(&format!("\n{warning}"));
     }
     tell(&text);

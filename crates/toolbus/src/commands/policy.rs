@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use toolbus_policy::{Arguments, Decision, Effect, Item, Limit, Position, Question};
+use toolbus_policy::{Arguments, Decision, Effect, Item, Limit, Position, Question, Reason};
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
@@ -128,10 +128,26 @@ impl Shown<'_> {
             }
             lines.extend(decision.limits.iter().map(|limit| format!("  limit: {}", described(limit))));
         }
-        if !self.own_roles {
-            lines.push("  no roles are configured; with a shared token everybody may use everything".to_owned());
+        if let Some(note) = self.note(decisions) {
+            lines.push(format!("  {note}"));
         }
         lines.join("\n")
+    }
+
+    /// What the decision alone doesn't show.
+    fn note(&self, decisions: &[(&str, Decision<'_>)]) -> Option<String> {
+        let role = &self.args.role;
+        let is_unknown = decisions.iter().any(|(_, decision)| matches!(decision.reason, Reason::UnknownRole));
+        if is_unknown && self.own_roles {
+            return Some(format!("add [roles.{role}] to toolbus.toml to allow something"));
+        }
+        is_unknown.then(|| {
+            format!(
+                "no [roles] are configured: only the built-in roles local and operator may use anything; add \
+                 [roles.{role}] to toolbus.toml to allow something. With a shared token and no [roles], every role may \
+                 use everything"
+            )
+        })
     }
 
     fn as_json(&self, decisions: &[(&str, Decision<'_>)]) -> String {

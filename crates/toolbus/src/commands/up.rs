@@ -48,17 +48,13 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     args.hosting.state_place(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.follow(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
-    let (loopback_role, mcp_role) = (args.endpoint.loopback_role.clone(), args.endpoint.mcp_role.clone());
-    endpoint::mount(&broker, args.endpoint)?;
     let roles = config.roles();
     let roles: Vec<&str> = roles.iter().map(String::as_str).collect();
-    let welcome = Welcome {
-        broker: &broker,
-        hosting: &hosting,
-        roles,
-        loopback_role: loopback_role.as_deref(),
-        mcp_role: mcp_role.as_deref(),
-    };
+    let warnings = args.endpoint.warnings(&roles, broker.shared_token);
+    let mcp_role = args.endpoint.mcp_role.clone();
+    endpoint::mount(&broker, args.endpoint)?;
+    let mcp_role = mcp_role.as_deref();
+    let welcome = Welcome { broker: &broker, hosting: &hosting, roles, warnings, mcp_role };
     tell(&welcome.text());
 
     let policy = Arc::clone(&hosting.options.policy);

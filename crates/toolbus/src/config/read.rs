@@ -110,7 +110,7 @@ pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
 
 /// The roles that the file names.
 pub fn own_roles(policy: &PolicySet) -> Vec<String> {
-    if policy.has_own_roles() { policy.roles().map(str::to_owned).collect() } else { Vec::new() }
+    policy.named_roles().map(str::to_owned).collect()
 }
 
 struct Reader<'a> {

@@ -9,6 +9,7 @@ mod cli;
 mod client;
 mod configuration;
 mod credentials;
+mod deny_by_default;
 mod fidelity;
 mod guarded;
 mod hostile_servers;

@@ -11,6 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -36,8 +37,12 @@ pub struct StdioClient {
 
 impl StdioClient {
     pub async fn start(up: &UpProcess) -> Self {
+        Self::connect(&up.bus_url(), &up.token_file())
+    }
+
+    pub fn connect(broker: &str, token_file: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        command.args(["connect", "--broker", &up.bus_url(), "--token-file"]).arg(up.token_file());
+        command.args(["connect", "--broker", broker, "--token-file"]).arg(token_file);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -90,8 +95,12 @@ pub struct HttpClient {
 
 impl HttpClient {
     pub fn new(up: &UpProcess) -> Self {
+        Self::to(&up.mcp_url(), &up.token())
+    }
+
+    pub fn to(url: &str, token: &str) -> Self {
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-        Self { client, url: up.mcp_url(), token: up.token(), session: None, ids: 0 }
+        Self { client, url: url.to_owned(), token: token.to_owned(), session: None, ids: 0 }
     }
 
     pub fn session(&self) -> &str {

@@ -223,6 +223,7 @@ async fn the_token_opens_mcp_and_a_loopback_role_does_so_without_one() {
     }
     let open = Place::start(&["--loopback-role", "guest"]).await.settled().await;
     assert!(open.said.contains("WARNING") && open.said.contains("'guest'"), "{}", open.said);
+    assert!(open.said.contains("--loopback-role guest: there are no [roles]"), "{}", open.said);
     let answer = post(&open.url, None, &initialize).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = post(&open.url, Some("wrong"), &initialize).await;

@@ -36,7 +36,7 @@ impl Hosted {
         let log = std::fs::File::create(folder.path().join("log")).expect("the folder is writable");
         let address = free_address().await;
         let child = Command::new(env!("CARGO_BIN_EXE_toolbus"))
-            .args(["up", "--loopback-role", "tests", "--listen", &address.to_string(), "--mcp-config"])
+            .args(["up", "--loopback-role", "local", "--listen", &address.to_string(), "--mcp-config"])
             .arg(config)
             .arg("--data")
             .arg(folder.path().join("data"))
