@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{CHALLENGE_HEADER, ErrorCode, MAX_CHALLENGE_BYTES, PROOF_HEADER};
 
 type Answer = Response<AppBody>;
 
@@ -45,6 +45,8 @@ pub struct Visitor {
     /// Where the listener is bound.
     bound: SocketAddr,
     peer: SocketAddr,
+    /// The address that the peer connected to.
+    dialled: Option<SocketAddr>,
     is_encrypted: bool,
     certificate: Option<Bytes>,
     place: Mutex<Place>,
@@ -72,7 +74,8 @@ impl Visitor {
         unknown_peer: OwnedSemaphorePermit,
     ) -> Self {
         let place = Mutex::new(Place::Unknown { _permit: unknown_peer });
-        Self { server, bound, peer, is_encrypted: false, certificate: None, place, spoke: CancellationToken::new() }
+        let spoke = CancellationToken::new();
+        Self { server, bound, peer, dialled: None, is_encrypted: false, certificate: None, place, spoke }
     }
 
     fn rules(&self) -> WebRules<'_> {
@@ -103,6 +106,7 @@ impl Visitor {
 
 /// Serves one TCP connection until it ends or becomes a bus connection.
 pub async fn serve(socket: TcpStream, tls: Option<Arc<Tls>>, mut visitor: Visitor) {
+    visitor.dialled = socket.local_addr().ok();
     let Some(tls) = tls else { return converse(socket, visitor).await };
     // A peer has the time for a hello to come to terms about TLS, and is counted as unknown meanwhile.
     let accepting = tokio::time::timeout(visitor.server.options.hello_timeout, tls.accept(socket));
@@ -219,6 +223,7 @@ fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
     let server = Arc::clone(&visitor.server);
     let Some(seat) = server.take_seat() else { return no_seat() };
     let presented = Presented::in_request(request.headers(), visitor.certificate.clone());
+    let proof = proof(request.headers(), visitor);
     let upgraded = hyper::upgrade::on(&mut request);
     let unknown_peer = visitor.move_out();
     let tracker = server.connections.clone();
@@ -238,7 +243,18 @@ fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    if let Some(proof) = proof {
+        headers.insert(PROOF_HEADER, proof);
+    }
     answer
+}
+
+/// The answer to a challenge, for clients that dialled a loopback address: others have no use for it.
+fn proof(headers: &HeaderMap, visitor: &Visitor) -> Option<HeaderValue> {
+    let key = visitor.server.options.broker_key.as_ref()?;
+    let challenge = headers.get(CHALLENGE_HEADER).filter(|challenge| challenge.len() <= MAX_CHALLENGE_BYTES)?;
+    let dialled = visitor.dialled.filter(|address| address.ip().to_canonical().is_loopback())?;
+    HeaderValue::try_from(key.prove(challenge.as_bytes(), dialled)).ok()
 }
 
 /// The bare connection, of whichever of the two kinds [`converse`] is given.

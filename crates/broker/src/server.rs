@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
-use toolbus_protocol::{AgentRef, ErrorCode, Limits, check_name};
+use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
 
 /// Bytes on their way through a pipe within the process, in each direction.
 const PIPE_BYTES: usize = 256 << 10;
@@ -51,6 +51,8 @@ pub struct ServerOptions {
     pub audit: Option<AuditLog>,
     /// Without it connections are in plain text.
     pub tls: Option<TlsSettings>,
+    /// Proves to clients on this machine that this broker belongs to its data folder.
+    pub broker_key: Option<BrokerKey>,
 }
 
 impl Default for ServerOptions {
@@ -67,6 +69,7 @@ impl Default for ServerOptions {
             stop_limit: Duration::from_secs(4),
             audit: None,
             tls: None,
+            broker_key: None,
         }
     }
 }

@@ -19,6 +19,9 @@ pub enum BrokerError {
     /// Either end does not accept the other's certificate, or only one of them speaks TLS.
     #[error("no secure connection to the broker: {0}")]
     Tls(String),
+    /// The token was not sent, because of where it would have gone.
+    #[error("the token was not sent: {reason}")]
+    TokenWithheld { code: ErrorCode, reason: String },
     #[error("the broker's answer makes no sense: {0}")]
     Protocol(String),
     #[error("no answer within {0:?}")]
@@ -35,13 +38,18 @@ impl BrokerError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Auth { code, .. } | Self::Rejected { code, .. } => *code,
+            Self::TokenWithheld { code, .. } => Some(*code),
             _ => None,
         }
     }
 
-    /// Whether a new attempt over a new connection could help.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Auth { .. } | Self::Address(_) | Self::Protocol(_))
+    /// Whether a new attempt over a new connection is useless. A broker that did not prove itself may still come back to
+    /// its port.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::TokenWithheld { code, .. } => *code == ErrorCode::PlainTextToken,
+            error => matches!(error, Self::Auth { .. } | Self::Address(_) | Self::Protocol(_)),
+        }
     }
 }
 

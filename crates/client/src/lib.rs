@@ -8,6 +8,7 @@ mod ask;
 mod asked;
 mod call;
 mod client;
+mod dial;
 mod error;
 mod hosts;
 mod link;
@@ -32,7 +33,7 @@ pub use client::{BrokerClient, SendOptions};
 pub use error::{BrokerError, BrokerResult};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
-pub use options::{ClientOptions, TlsOptions};
+pub use options::{ClientOptions, TlsOptions, TokenScope};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Letter, LetterRow, Look, Looked,

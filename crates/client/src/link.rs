@@ -1,17 +1,15 @@
-//! Making a connection: address, socket, WebSocket, `hello` and `welcome`.
+//! Making a connection: the destination, `hello` and `welcome`. The socket itself is made in `dial`.
 
+use crate::dial::Dialling;
 use crate::error::{BrokerError, BrokerResult};
-use crate::options::{ClientOptions, TlsOptions};
+use crate::options::ClientOptions;
 use crate::terms::Terms;
 use crate::tls;
 use futures_util::{SinkExt, StreamExt};
 use http::Uri;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::net::TcpStream;
-use tokio_websockets::upgrade::Error as UpgradeError;
 use tokio_websockets::{ClientBuilder, Error as WsError, Limits, Message, WebSocketStream};
 use toolbus_protocol::{
     AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
@@ -60,9 +58,6 @@ impl Destination {
         if uri.host().is_none() {
             return Err(BrokerError::Address(format!("{endpoint}: it names no host")));
         }
-        if !is_secure && !is_here(uri.host().unwrap_or_default()) {
-            tracing::warn!("{endpoint} is in plain text: whoever is on the way can read the token and all messages");
-        }
         Ok(Self { way: Way::Network { uri, is_secure, token: token.to_owned() }, agent })
     }
 
@@ -71,19 +66,13 @@ impl Destination {
     }
 }
 
-/// Whether it names this very machine.
-fn is_here(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Link> {
     let connecting = async {
         let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
         match &destination.way {
             Way::Network { uri, is_secure, token } => {
-                let secure = is_secure.then_some(&options.tls);
-                greet(dial(uri, secure, limits).await?, &destination.agent, token, options).await
+                let socket = Dialling { uri, is_secure: *is_secure, options }.connect(limits).await?;
+                greet(socket, &destination.agent, token, options).await
             }
             Way::Pipe(pipes) => {
                 let pipe: Box<dyn Transport> = Box::new(pipes()?);
@@ -95,30 +84,6 @@ pub async fn connect(destination: &Destination, options: &ClientOptions) -> Brok
     tokio::time::timeout(options.connect_timeout, connecting)
         .await
         .unwrap_or(Err(BrokerError::Timeout(options.connect_timeout)))
-}
-
-/// Over TLS where there are options for it.
-async fn dial(uri: &Uri, secure: Option<&TlsOptions>, limits: Limits) -> BrokerResult<Socket> {
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let transport =
-        |what: &str, error: &dyn std::fmt::Display| BrokerError::Transport(format!("{what} {uri}: {error}"));
-    let usual_port = if secure.is_some() { 443 } else { 80 };
-    let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(usual_port)))
-        .await
-        .map_err(|error| transport("can't reach", &error))?;
-    socket.set_nodelay(true).map_err(|error| transport("can't set up", &error))?;
-    let socket: Box<dyn Transport> = match secure {
-        Some(options) => Box::new(tls::secure(socket, uri, host, options).await?),
-        None => Box::new(socket),
-    };
-    match ClientBuilder::from_uri(uri.clone()).limits(limits).connect_on(socket).await {
-        Ok((socket, _)) => Ok(socket),
-        Err(WsError::Io(error)) if secure.is_some() => Err(tls::explain(uri, &error)),
-        Err(WsError::Upgrade(UpgradeError::DidNotSwitchProtocols(400))) if secure.is_none() => {
-            Err(BrokerError::Tls(format!("{uri} does not want plain text; it may want TLS, which is wss://")))
-        }
-        Err(error) => Err(transport("no WebSocket at", &error)),
-    }
 }
 
 async fn greet(mut socket: Socket, agent: &AgentRef, token: &str, options: &ClientOptions) -> BrokerResult<Link> {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
-use toolbus_protocol::Framing;
+use toolbus_protocol::{BrokerKey, Framing};
 
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
@@ -27,6 +27,20 @@ pub struct ClientOptions {
     pub reconnect_attempts: Option<NonZeroU32>,
     pub max_frame_bytes: usize,
     pub tls: TlsOptions,
+    /// Where the token may be sent.
+    pub token_scope: TokenScope,
+}
+
+/// Where a client may send its token. Checked for every connection, before `hello`.
+#[derive(Debug, Clone, Default)]
+pub enum TokenScope {
+    /// To the address that was given, whatever it is; a warning is logged for plain text beyond loopback.
+    #[default]
+    Anywhere,
+    /// Over TLS, or in plain text on loopback.
+    EncryptedOrLoopback,
+    /// Only to the broker that proves, on a loopback address, that it holds this key.
+    Holder(BrokerKey),
 }
 
 /// For brokers at `wss://`. Files are read for every connection, so that renewed ones count.
@@ -53,6 +67,7 @@ impl Default for ClientOptions {
             reconnect_attempts: None,
             max_frame_bytes: 64 << 20,
             tls: TlsOptions::default(),
+            token_scope: TokenScope::default(),
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod authenticator;
 mod binding;
+mod broker_key;
 mod certificate;
 mod chain;
 mod config;
@@ -23,6 +24,7 @@ mod token;
 
 pub use authenticator::{AuthRefusal, Authenticator, Credential};
 pub use binding::{BadAgentName, check_agent_name};
+pub use broker_key::{BROKER_KEY_FILE, ensure_broker_key, read_broker_key};
 pub use certificate::{CertificateAuthenticator, CertificateConfig, NameField};
 pub use chain::Chain;
 pub use config::{AuthConfig, AuthConfigError, Position, read_auth};

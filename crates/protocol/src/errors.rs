@@ -72,6 +72,10 @@ codes! {
         "Leave the role out: it comes with the credential. `toolbus agent add NAME --role ROLE` makes one for it.";
     CannotCheck = "TB0116", "cannot_check", "The credential can't be checked right now.",
         "Try again in a moment: the keys of its issuer are being fetched.";
+    BrokerUnproven = "TB0117", "broker_unproven", "The broker did not prove that it belongs to the data folder of the token.",
+        "Another program may listen on that port. To send a token there all the same, name it with --token-file.";
+    PlainTextToken = "TB0118", "plain_text_token", "A token would cross the network in plain text.",
+        "Use wss:// (the broker's --tls-cert and --tls-key), or accept it with --insecure.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker holds as many messages as it may.",

@@ -12,6 +12,7 @@ pub mod json;
 mod kind;
 mod look;
 mod names;
+mod proof;
 mod varint;
 
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
@@ -23,6 +24,7 @@ pub use frames::{
 pub use kind::InboxKind;
 pub use look::{Letter, LetterRow, Look, Looked, MAX_LOOKED_AT};
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
+pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER, hex};
 
 /// The version of the protocol that `hello` and `welcome` name. Peers that name none speak version 1, the
 /// original's; version 2 adds delivery tags, numbered receipts, receipts implied by replies, and live events.

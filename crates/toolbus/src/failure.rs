@@ -26,6 +26,8 @@ pub enum Failure {
     Demo(#[from] toolbus_demo::DemoError),
     #[error("no token to connect with")]
     NoToken,
+    #[error("there is a token in {}, but no key by which its broker could prove itself", folder.display())]
+    NoBrokerKey { folder: PathBuf },
     #[error("can't listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("can't read standard input: {0}")]
@@ -250,6 +252,9 @@ impl Failure {
             Self::Client(BrokerError::Transport(_)) => Some("is the broker running? start one with `toolbus up`"),
             Self::Client(BrokerError::Address(_)) => Some("an address looks like ws://127.0.0.1:7420/bus"),
             Self::Client(BrokerError::Timeout(_)) => Some("is anyone there? `toolbus ps` shows who is connected"),
+            Self::NoBrokerKey { .. } => {
+                Some("start the broker of that folder again, which makes one; or name the token with --token-file")
+            }
             Self::NoToken | Self::Token(_) => {
                 Some("set TOOLBUS_TOKEN or give --token-file; the broker prints the file's path at start")
             }

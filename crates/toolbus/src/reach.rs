@@ -8,10 +8,11 @@ use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toolbus_broker::{OWN_NAME, TokenError, read_token};
-use toolbus_client::{BrokerClient, ClientOptions, TlsOptions};
+use toolbus_client::{BrokerClient, ClientOptions, TlsOptions, TokenScope};
+use toolbus_identity::read_broker_key;
 use toolbus_protocol::AgentRef;
 
 /// How long it may take to find out that there is no broker.
@@ -34,6 +35,15 @@ pub struct BusArgs {
     /// Key of that certificate (PEM).
     #[arg(long, global = true, env = "TOOLBUS_CLIENT_KEY", requires = "client_cert", value_name = "FILE")]
     client_key: Option<PathBuf>,
+    /// Send the token in plain text (ws://) to another machine: it can be read on the way.
+    #[arg(long, global = true)]
+    insecure: bool,
+}
+
+/// What a command shows to the broker, and where it may be sent.
+struct Credential {
+    token: String,
+    scope: TokenScope,
 }
 
 #[derive(Args)]
@@ -103,12 +113,12 @@ impl BusArgs {
             warning.into_iter().for_each(|warning| eprintln!("{warning}"));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
-        let options = ClientOptions { reconnect, tls: self.tls(), ..ClientOptions::default() };
-        let token = match self.token(who, local) {
+        let Credential { token, scope: token_scope } = match self.credential(who, local) {
             // Without a broker there is no token either; that is not what to look for then.
             Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
-            token => token?,
+            credential => credential?,
         };
+        let options = ClientOptions { reconnect, tls: self.tls(), token_scope, ..ClientOptions::default() };
         Ok(BrokerClient::connect_with(&url, agent, &token, options).await?)
     }
 
@@ -120,48 +130,44 @@ impl BusArgs {
         }
     }
 
-    /// Never from the command line: that is visible to everyone on the machine.
-    fn token(&self, who: LocalAgent, local: LocalBroker) -> Result<String, Failure> {
-        if let Some(file) = &self.token_file {
-            return Ok(read_token(file)?);
+    fn credential(&self, who: LocalAgent, local: LocalBroker) -> Result<Credential, Failure> {
+        if let Some(token) = self.given_token()? {
+            let scope = if self.insecure { TokenScope::Anywhere } else { TokenScope::EncryptedOrLoopback };
+            return Ok(Credential { token, scope });
         }
-        if let Ok(token) = env::var("TOOLBUS_TOKEN")
-            && !token.trim().is_empty()
-        {
-            return Ok(token.trim().to_owned());
-        }
-        // Whoever has a certificate to show needs no token, and means to be known by the former.
+        // A client with a certificate needs no token, and wants to be known by the former.
         if self.client_cert.is_some() {
-            return Ok(String::new());
-        }
-        // What lets in here is nobody else's business.
-        if self.broker.as_deref().is_some_and(|url| !is_this_machine(url)) {
-            return Err(Failure::NoToken);
+            return Ok(Credential { token: String::new(), scope: TokenScope::EncryptedOrLoopback });
         }
         let folder = match local.data {
             Some(folder) => folder,
             None => folders::data_folder()?,
         };
-        for file in who.token_files() {
-            match read_token(&folder.join(file)) {
-                Err(TokenError::Read { .. }) => {}
-                other => return Ok(other?),
-            }
+        found_credential(who, &folder)
+    }
+
+    /// From a file or the environment, never from the command line: that is visible to everyone on the machine.
+    fn given_token(&self) -> Result<Option<String>, Failure> {
+        if let Some(file) = &self.token_file {
+            return Ok(Some(read_token(file)?));
         }
-        Err(Failure::NoToken)
+        let token = env::var("TOOLBUS_TOKEN").unwrap_or_default();
+        Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
 }
 
-/// Whether the address is of a kind that no other machine can have.
-fn is_this_machine(url: &str) -> bool {
-    let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    if let Ok(address) = host.parse::<SocketAddr>() {
-        return address.ip().is_loopback();
+/// A token that was found in a data folder goes to the broker of that folder and to no other: the address may come from a
+/// toolbus.toml that somebody else wrote, and another program may listen there.
+fn found_credential(who: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
+    for file in who.token_files() {
+        let token = match read_token(&folder.join(file)) {
+            Err(TokenError::Read { .. }) => continue,
+            token => token?,
+        };
+        let key = read_broker_key(folder)?.ok_or_else(|| Failure::NoBrokerKey { folder: folder.to_owned() })?;
+        return Ok(Credential { token, scope: TokenScope::Holder(key) });
     }
-    let name = host.split(':').next().unwrap_or_default();
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    Err(Failure::NoToken)
 }
 
 async fn somebody_listens(url: &str) -> bool {
@@ -204,29 +210,5 @@ pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {
     match role {
         Some(role) => agent.with_role(role),
         None => agent,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_of_this_machine_are_for_this_machine() {
-        for here in
-            ["ws://127.0.0.1:7420/bus", "wss://localhost/bus", "ws://LOCALHOST:1", "ws://[::1]:7420/", "ws://[::1]"]
-        {
-            assert!(is_this_machine(here), "{here}");
-        }
-        for elsewhere in [
-            "ws://bus.example/bus",
-            "ws://localhost.example",
-            "ws://10.0.0.1:7420",
-            "ws://127.0.0.1@evil:7420/bus",
-            "",
-            "x",
-        ] {
-            assert!(!is_this_machine(elsewhere), "{elsewhere}");
-        }
     }
 }

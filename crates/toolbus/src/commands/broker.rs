@@ -20,7 +20,8 @@ use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings, read_token};
 use toolbus_host::LivePolicy;
 use toolbus_identity::{
-    AuthConfig, Authenticator, CertificateAuthenticator, Chain, JwtAuthenticator, Registry, ensure_local_credentials,
+    AuthConfig, Authenticator, CertificateAuthenticator, Chain, JwtAuthenticator, Registry, ensure_broker_key,
+    ensure_local_credentials,
 };
 
 pub const DEFAULT_PORT: u16 = 7420;
@@ -184,6 +185,7 @@ impl BrokerArgs {
             allowed_hosts: self.allow_host,
             audit: Some(AuditLog::open(&data.join(AUDIT_FOLDER), AuditOptions::default())?),
             tls,
+            broker_key: Some(ensure_broker_key(&data)?),
             ..ServerOptions::default()
         };
         let server = BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options);

@@ -19,7 +19,7 @@ use toolbus_protocol::{AgentRef, ErrorCode};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  toolbus host --broker ws://bus.example:7420/bus --token-file token --id desktop
+  toolbus host --broker wss://bus.example:7420/bus --token-file token --id desktop
   toolbus host --mcp-config ~/.cursor/mcp.json")]
 pub struct HostArgs {
     #[command(flatten)]
@@ -108,8 +108,7 @@ async fn serve(
 fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Client(error) | Failure::Host(HostError::Bus(error)) => {
-            matches!(error, BrokerError::Auth { .. } | BrokerError::Address(_) | BrokerError::Protocol(_))
-                || error.code() == Some(ErrorCode::NotAHost)
+            error.is_final() || error.code() == Some(ErrorCode::NotAHost)
         }
         Failure::Host(_) => false,
         _ => true,

@@ -21,5 +21,6 @@ mod mcp_process;
 mod policy;
 mod process;
 mod support;
+mod tokens_stay_home;
 mod up;
 mod up_trouble;

@@ -1,0 +1,59 @@
+//! The file with the key by which a data folder's broker proves itself to commands that found a token in the folder.
+
+use crate::RegistryError;
+use crate::files::write_private;
+use std::fs;
+use std::io;
+use std::path::Path;
+use toolbus_protocol::{BrokerKey, hex};
+
+/// In the data folder, readable by its owner only.
+pub const BROKER_KEY_FILE: &str = "broker.key";
+
+/// The folder's key; made if there is none, or if what is there can't be one.
+pub fn ensure_broker_key(data: &Path) -> Result<BrokerKey, RegistryError> {
+    if let Some(key) = read_broker_key(data)? {
+        return Ok(key);
+    }
+    let mut bytes = [0; BrokerKey::LENGTH];
+    getrandom::fill(&mut bytes).map_err(|error| RegistryError::Random(error.to_string()))?;
+    let path = data.join(BROKER_KEY_FILE);
+    write_private(&path, format!("{}\n", hex(&bytes)).as_bytes())
+        .map_err(|source| RegistryError::Write { path, source })?;
+    Ok(BrokerKey::new(&bytes))
+}
+
+/// The folder's key, if a broker has made one.
+pub fn read_broker_key(data: &Path) -> Result<Option<BrokerKey>, RegistryError> {
+    let path = data.join(BROKER_KEY_FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(BrokerKey::from_hex(text.trim())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Err(source) => Err(RegistryError::Read { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_key_is_made_once_private_and_made_again_where_it_is_no_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = "127.0.0.1:1".parse().expect("an address");
+        assert!(read_broker_key(folder.path()).expect("readable").is_none());
+        let proof = ensure_broker_key(folder.path()).expect("made").prove(b"c", address);
+        assert_eq!(ensure_broker_key(folder.path()).expect("kept").prove(b"c", address), proof);
+        let read = read_broker_key(folder.path()).expect("readable").expect("a key");
+        assert!(read.verify(b"c", address, &proof));
+        let file = folder.path().join(BROKER_KEY_FILE);
+        assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+        for damaged in ["", "00", &"zz".repeat(32), &"é".repeat(32)] {
+            fs::write(&file, damaged).expect("writable");
+            assert!(read_broker_key(folder.path()).expect("readable").is_none(), "{damaged}");
+        }
+        assert_ne!(ensure_broker_key(folder.path()).expect("made again").prove(b"c", address), proof);
+    }
+}
