@@ -20,7 +20,7 @@ pub fn frame_cost(frame: &ClientFrame) -> usize {
         // A few at a time: while the first are on their way to their recipients, the next are taken in.
         ClientFrame::Deliver(_) => TURN_BUDGET / DELIVERS_PER_TURN,
         ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
-        ClientFrame::Status { .. } | ClientFrame::Look(_) | ClientFrame::Hosts(_) => TURN_BUDGET,
+        ClientFrame::Status { .. } | ClientFrame::Inspect(_) | ClientFrame::Hosts(_) => TURN_BUDGET,
         ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => TURN_BUDGET / 8,
         _ => MESSAGE_COST,
     }

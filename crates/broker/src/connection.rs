@@ -5,7 +5,7 @@ use crate::auditing::Auditor;
 use crate::budget::{BYTES_PER_COST, MESSAGE_COST, TURN_BUDGET, charge, frame_cost};
 use crate::egress::Egress;
 use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
-use crate::host_desk::HostDesk;
+use crate::host_registration::HostRegistration;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
 use crate::wire;
@@ -56,7 +56,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         numbered_receipts,
         packed: Bytes::new(),
         packed_size: 0,
-        desk: (version >= 2).then(|| HostDesk::new(server, &identity, conn, Arc::clone(&outbox))),
+        registration: (version >= 2).then(|| HostRegistration::new(server, &identity, conn, Arc::clone(&outbox))),
         outbox,
         commands: Vec::new(),
         outgoing: Vec::new(),
@@ -72,7 +72,7 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         standing: watch(identity),
     };
     let end = poll_fn(|cx| connection.poll_turn(cx)).await;
-    connection.desk = None;
+    connection.registration = None;
     server.core.detach(conn);
     connection.outbox.tell_closed(if let End::Dismissed(goodbye) = &end { Some(goodbye) } else { None });
     match end {
@@ -107,7 +107,7 @@ struct Connection {
     packed: Bytes,
     packed_size: usize,
     /// For peers that know of hosts.
-    desk: Option<HostDesk>,
+    registration: Option<HostRegistration>,
     commands: Vec<Command>,
     outgoing: Vec<Outgoing>,
     others: Vec<BrokerFrame>,
@@ -312,13 +312,13 @@ impl Connection {
         if matches!(frame, ClientFrame::Hello(_)) {
             return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
         }
-        match (frame, &mut self.desk) {
-            (ClientFrame::Announce(announce), Some(desk)) => {
-                if desk.announce(announce) {
+        match (frame, &mut self.registration) {
+            (ClientFrame::Announce(announce), Some(registration)) => {
+                if registration.announce(announce) {
                     self.commands.push(Command::ActAsHost);
                 }
             }
-            (ClientFrame::Hosts(ask), Some(desk)) => desk.ask(ask),
+            (ClientFrame::Hosts(ask), Some(registration)) => registration.ask(ask),
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())

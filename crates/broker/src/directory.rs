@@ -1,7 +1,7 @@
-//! The hosts that announced themselves, and their cards. What the rest of the broker needs of it is one small trait; the
-//! implementation here keeps cards in memory and in a folder, so that the tools of a host that is away stay known.
+//! The hosts that announced themselves, and their manifests. What the rest of the broker needs of it is one small trait; the
+//! implementation here keeps manifests in memory and in a folder, so that the tools of a host that is away stay known.
 
-use crate::card_files::{CardFiles, StoredCards};
+use crate::manifest_files::{ManifestFiles, StoredManifests};
 use bytestring::ByteString;
 use hashbrown::{HashMap, HashSet};
 use std::future::Future;
@@ -12,46 +12,46 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use toolbus_engine::ConnId;
-use toolbus_protocol::{Body, Card, HostEntry};
+use toolbus_protocol::{Body, HostEntry, RoleManifest};
 
-/// Longest card, in bytes.
-pub const MAX_CARD_BYTES: usize = 8 << 20;
-/// Cards of one host: one for each role, and one for all others.
+/// Longest manifest, in bytes.
+pub const MAX_MANIFEST_BYTES: usize = 8 << 20;
+/// Manifests of one host: one for each role, and one for all others.
 pub const MAX_ROLES_PER_HOST: usize = 64;
 pub const MAX_HOSTS: usize = 1024;
 /// A host that was away for longer is forgotten.
 pub const KEPT_WHILE_AWAY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Cards that go into one answer, in bytes; the first one always does.
+/// Manifests that go into one answer, in bytes; the first one always does.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// Why cards are not kept.
+/// Why manifests are not kept.
 #[derive(Debug, thiserror::Error)]
-pub enum CardRefusal {
-    #[error("a card of {0} bytes; the limit is {MAX_CARD_BYTES}")]
+pub enum ManifestRefusal {
+    #[error("a manifest of {0} bytes; the limit is {MAX_MANIFEST_BYTES}")]
     TooLarge(usize),
-    #[error("{0} cards; a host may have {MAX_ROLES_PER_HOST}")]
+    #[error("{0} manifests; a host may have {MAX_ROLES_PER_HOST}")]
     TooManyRoles(usize),
-    #[error("two cards for the same role")]
+    #[error("two manifests for the same role")]
     SameRole,
     #[error("there are {MAX_HOSTS} hosts already")]
     TooManyHosts,
     #[error("too many announcements at a time")]
     TooManyAtATime,
-    #[error("the cards can't be written: {0}")]
+    #[error("the manifests can't be written: {0}")]
     Unwritten(io::Error),
 }
 
-pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<(), CardRefusal>> + Send>>;
+pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<(), ManifestRefusal>> + Send>>;
 
 /// Which hosts there are. A cluster has another one than a single broker.
 pub trait HostDirectory: Send + Sync {
-    /// Replaces the cards of a host; done when they are durable. From now on the host is online until `left`.
-    fn announce(&self, host: &str, conn: ConnId, cards: Vec<Card>) -> AnnounceFuture;
+    /// Replaces the manifests of a host; done when they are durable. From now on the host is online until `left`.
+    fn announce(&self, host: &str, conn: ConnId, manifests: Vec<RoleManifest>) -> AnnounceFuture;
     /// A connection that announced is gone.
     fn left(&self, host: &str, conn: ConnId);
-    /// The hosts that have a card for this role, and those cards that the asker does not know.
+    /// The hosts that have a manifest for this role, and those manifests that the asker does not know.
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
-    /// Whether a host of that name has cards here, present or away.
+    /// Whether a host of that name has manifests here, present or away.
     fn is_host(&self, name: &str) -> bool;
     /// Counts changes.
     fn changes(&self) -> watch::Receiver<u64>;
@@ -65,7 +65,7 @@ pub struct FolderDirectory {
 struct Shared {
     state: Mutex<State>,
     /// One writer at a time.
-    files: Mutex<CardFiles>,
+    files: Mutex<ManifestFiles>,
     changes: watch::Sender<u64>,
 }
 
@@ -77,9 +77,9 @@ struct State {
 }
 
 struct Host {
-    cards: Vec<Card>,
+    manifests: Vec<RoleManifest>,
     versions: Vec<u64>,
-    /// Which announcement the cards are from; an earlier one that is late does not replace them.
+    /// Which announcement the manifests are from; an earlier one that is late does not replace them.
     announcement: u64,
     away_since: SystemTime,
 }
@@ -90,12 +90,12 @@ struct Presence {
 }
 
 impl FolderDirectory {
-    /// Reads the cards of an earlier run. What can't be read is set aside and never stops the broker.
+    /// Reads the manifests of an earlier run. What can't be read is set aside and never stops the broker.
     pub fn open(folder: &Path, seed: u64) -> Self {
-        let files = CardFiles::new(folder.join("hosts"), seed);
+        let files = ManifestFiles::new(folder.join("hosts"), seed);
         let mut hosts = HashMap::new();
-        for StoredCards { host, cards, seen } in files.read_all(KEPT_WHILE_AWAY) {
-            hosts.insert(Arc::from(&*host), Host::new(cards, 0, seen));
+        for StoredManifests { host, manifests, seen } in files.read_all(KEPT_WHILE_AWAY) {
+            hosts.insert(Arc::from(&*host), Host::new(manifests, 0, seen));
         }
         let state = State { hosts, ..State::default() };
         let shared = Shared { state: Mutex::new(state), files: Mutex::new(files), changes: watch::Sender::new(0) };
@@ -104,16 +104,16 @@ impl FolderDirectory {
 }
 
 impl HostDirectory for FolderDirectory {
-    fn announce(&self, host: &str, conn: ConnId, cards: Vec<Card>) -> AnnounceFuture {
+    fn announce(&self, host: &str, conn: ConnId, manifests: Vec<RoleManifest>) -> AnnounceFuture {
         let host: Arc<str> = Arc::from(host);
-        let number = match self.shared.lock().begin(&host, conn, &cards) {
+        let number = match self.shared.lock().begin(&host, conn, &manifests) {
             Ok(number) => number,
             Err(refusal) => return Box::pin(std::future::ready(Err(refusal))),
         };
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let writing = tokio::task::spawn_blocking(move || shared.replace(host, number, cards));
-            writing.await.unwrap_or_else(|error| Err(CardRefusal::Unwritten(io::Error::other(error))))
+            let writing = tokio::task::spawn_blocking(move || shared.replace(host, number, manifests));
+            writing.await.unwrap_or_else(|error| Err(ManifestRefusal::Unwritten(io::Error::other(error))))
         })
     }
 
@@ -139,11 +139,11 @@ impl HostDirectory for FolderDirectory {
         entries.sort_by(|a, b| a.id.cmp(&b.id));
         let mut room = MAX_ANSWER_BYTES;
         for entry in &mut entries {
-            let size = entry.card.as_ref().map_or(0, |card| card.as_bytes().len());
+            let size = entry.manifest.as_ref().map_or(0, |manifest| manifest.as_bytes().len());
             let is_known = known.get(&entry.id) == Some(&entry.version);
             // The first goes whatever its size, or a client could never get it.
             if is_known || (size > room && room < MAX_ANSWER_BYTES) {
-                entry.card = None;
+                entry.manifest = None;
             } else {
                 room = room.saturating_sub(size);
             }
@@ -165,7 +165,7 @@ impl Shared {
         self.state.lock().expect("no code panics while it holds the hosts")
     }
 
-    fn files(&self) -> MutexGuard<'_, CardFiles> {
+    fn files(&self) -> MutexGuard<'_, ManifestFiles> {
         self.files.lock().expect("no code panics while it holds the files")
     }
 
@@ -174,18 +174,18 @@ impl Shared {
     }
 
     /// Writes, then shows. Blocks on the disk.
-    fn replace(&self, host: Arc<str>, number: u64, cards: Vec<Card>) -> Result<(), CardRefusal> {
+    fn replace(&self, host: Arc<str>, number: u64, manifests: Vec<RoleManifest>) -> Result<(), ManifestRefusal> {
         let files = self.files();
         if self.lock().hosts.get(&host).is_some_and(|known| known.announcement > number) {
             return Ok(());
         }
-        let written = if cards.is_empty() { files.remove(&host) } else { files.write(&host, &cards) };
-        written.map_err(CardRefusal::Unwritten)?;
+        let written = if manifests.is_empty() { files.remove(&host) } else { files.write(&host, &manifests) };
+        written.map_err(ManifestRefusal::Unwritten)?;
         let mut state = self.lock();
-        if cards.is_empty() {
+        if manifests.is_empty() {
             state.hosts.remove(&host);
         } else {
-            state.hosts.insert(host, Host::new(cards, number, SystemTime::now()));
+            state.hosts.insert(host, Host::new(manifests, number, SystemTime::now()));
         }
         drop(state);
         self.changed();
@@ -195,16 +195,16 @@ impl Shared {
 
 impl State {
     /// Checks the limits and gives the announcement its number.
-    fn begin(&mut self, host: &Arc<str>, conn: ConnId, cards: &[Card]) -> Result<u64, CardRefusal> {
-        check(cards)?;
-        if cards.is_empty() {
+    fn begin(&mut self, host: &Arc<str>, conn: ConnId, manifests: &[RoleManifest]) -> Result<u64, ManifestRefusal> {
+        check(manifests)?;
+        if manifests.is_empty() {
             self.absent(host, conn);
         } else {
             // Those that announce right now count, too.
             let others = self.presence.keys().filter(|present| !self.hosts.contains_key(*present)).count();
             let is_new = !self.hosts.contains_key(host) && !self.presence.contains_key(host);
             if is_new && self.hosts.len() + others >= MAX_HOSTS {
-                return Err(CardRefusal::TooManyHosts);
+                return Err(ManifestRefusal::TooManyHosts);
             }
             let since = Instant::now();
             let presence = self.presence.entry(Arc::clone(host)).or_insert_with(|| Presence::new(since));
@@ -226,7 +226,7 @@ impl State {
     }
 
     fn entry(&self, id: &str, host: &Host, role: Option<&str>) -> Option<HostEntry> {
-        let of = |wanted: Option<&str>| host.cards.iter().position(|card| card.role.as_deref() == wanted);
+        let of = |wanted: Option<&str>| host.manifests.iter().position(|manifest| manifest.role.as_deref() == wanted);
         let index = role.and_then(|role| of(Some(role))).or_else(|| of(None))?;
         let presence = self.presence.get(id);
         let since = match presence {
@@ -241,15 +241,15 @@ impl State {
             online: presence.is_some(),
             since_ms: since.as_millis() as u64,
             version: host.versions[index],
-            card: Some(host.cards[index].card.clone()),
+            manifest: Some(host.manifests[index].manifest.clone()),
         })
     }
 }
 
 impl Host {
-    fn new(cards: Vec<Card>, announcement: u64, away_since: SystemTime) -> Self {
-        let versions = cards.iter().map(|card| version(&card.card)).collect();
-        Self { cards, versions, announcement, away_since }
+    fn new(manifests: Vec<RoleManifest>, announcement: u64, away_since: SystemTime) -> Self {
+        let versions = manifests.iter().map(|manifest| version(&manifest.manifest)).collect();
+        Self { manifests, versions, announcement, away_since }
     }
 }
 
@@ -260,17 +260,19 @@ impl Presence {
 }
 
 /// The same content has the same version, also after a restart. It fits into the numbers of every JSON reader.
-fn version(card: &Body) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(card.as_bytes()) >> 11
+fn version(manifest: &Body) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(manifest.as_bytes()) >> 11
 }
 
-fn check(cards: &[Card]) -> Result<(), CardRefusal> {
-    if cards.len() > MAX_ROLES_PER_HOST {
-        return Err(CardRefusal::TooManyRoles(cards.len()));
+fn check(manifests: &[RoleManifest]) -> Result<(), ManifestRefusal> {
+    if manifests.len() > MAX_ROLES_PER_HOST {
+        return Err(ManifestRefusal::TooManyRoles(manifests.len()));
     }
-    if let Some(large) = cards.iter().map(|card| card.card.as_bytes().len()).find(|size| *size > MAX_CARD_BYTES) {
-        return Err(CardRefusal::TooLarge(large));
+    if let Some(large) =
+        manifests.iter().map(|manifest| manifest.manifest.as_bytes().len()).find(|size| *size > MAX_MANIFEST_BYTES)
+    {
+        return Err(ManifestRefusal::TooLarge(large));
     }
-    let roles: HashSet<Option<&str>> = cards.iter().map(|card| card.role.as_deref()).collect();
-    if roles.len() < cards.len() { Err(CardRefusal::SameRole) } else { Ok(()) }
+    let roles: HashSet<Option<&str>> = manifests.iter().map(|manifest| manifest.role.as_deref()).collect();
+    if roles.len() < manifests.len() { Err(ManifestRefusal::SameRole) } else { Ok(()) }
 }

@@ -10,7 +10,6 @@
 mod app;
 mod auditing;
 mod budget;
-mod card_files;
 mod clock;
 mod connection;
 mod core;
@@ -19,8 +18,9 @@ mod dispatch;
 mod egress;
 mod error;
 mod handshake;
-mod host_desk;
+mod host_registration;
 mod http;
+mod manifest_files;
 mod names;
 mod outbox;
 mod prefixed;
@@ -35,7 +35,7 @@ mod wire;
 pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
 pub use core::{BrokerCore, CoreOptions};
 pub use directory::{
-    AnnounceFuture, CardRefusal, HostDirectory, KEPT_WHILE_AWAY, MAX_CARD_BYTES, MAX_HOSTS, MAX_ROLES_PER_HOST,
+    AnnounceFuture, HostDirectory, KEPT_WHILE_AWAY, MAX_HOSTS, MAX_MANIFEST_BYTES, MAX_ROLES_PER_HOST, ManifestRefusal,
 };
 pub use error::{BrokerError, BrokerResult};
 pub use names::{DenyAll, SendRules};

@@ -1,5 +1,5 @@
 //! What the engine asks about names: who is a host, and who may write to whom. Answered from the credentials, from the
-//! cards of the directory, and from rules that an operator may change while the broker runs.
+//! manifests of the directory, and from rules that an operator may change while the broker runs.
 
 use crate::directory::HostDirectory;
 use std::sync::{Arc, RwLock};
@@ -37,7 +37,7 @@ impl BrokerNames {
 }
 
 impl BrokerNames {
-    /// Whether cards under that name are to be believed: an agent that is no host any more offers nothing.
+    /// Whether manifests under that name are to be believed: an agent that is no host any more offers nothing.
     pub fn may_offer(&self, host: &str) -> bool {
         let agent = principal_of(host);
         self.authenticator.is_host(agent) || !self.authenticator.knows(agent)
@@ -45,7 +45,7 @@ impl BrokerNames {
 }
 
 impl Names for BrokerNames {
-    /// Cards count for those whom only others know, and for mailboxes beside an agent's own: a name by itself must not make
+    /// Manifests count for those whom only others know, and for mailboxes beside an agent's own: a name by itself must not make
     /// room for any number of mailboxes.
     fn is_host(&self, mailbox: &str) -> bool {
         let agent = principal_of(mailbox);

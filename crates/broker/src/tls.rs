@@ -112,11 +112,11 @@ impl Tls {
             tokio::time::sleep(EVERY).await;
             let tls = Arc::clone(&self);
             // Off the thread of the connections: a disk may be slow.
-            tokio::task::spawn_blocking(move || tls.look()).await.ok();
+            tokio::task::spawn_blocking(move || tls.inspect()).await.ok();
         }
     }
 
-    fn look(&self) {
+    fn inspect(&self) {
         let mut watched = self.watched.lock().expect("no code panics while it looks at the files");
         let marks = self.settings.marks();
         let is_at_rest = std::mem::replace(&mut watched.seen, marks.clone()) == marks;
@@ -196,17 +196,17 @@ mod tests {
         let current = || Arc::clone(&tls.config.read().expect("not poisoned"));
         let begun_with = current();
         fs::write(&tls.settings.key, &second.key).expect("written");
-        tls.look();
-        tls.look();
+        tls.inspect();
+        tls.inspect();
         assert!(Arc::ptr_eq(&begun_with, &current()), "a key of another certificate");
         fs::write(&tls.settings.certificate, "").expect("written");
-        tls.look();
-        tls.look();
+        tls.inspect();
+        tls.inspect();
         assert!(Arc::ptr_eq(&begun_with, &current()), "an empty file");
         fs::write(&tls.settings.certificate, &second.certificate).expect("written");
-        tls.look();
+        tls.inspect();
         assert!(Arc::ptr_eq(&begun_with, &current()), "it may still be written to");
-        tls.look();
+        tls.inspect();
         assert!(!Arc::ptr_eq(&begun_with, &current()));
     }
 

@@ -4,11 +4,12 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{
-    Command, Delivery, LetterAt, LetterView, Look, LookView, Message, Outgoing, Purpose, Refusal, Sender, StatusView,
+    Command, Delivery, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose, Refusal, Sender,
+    StatusView,
 };
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Letter,
-    LetterRow, Looked, MailboxStatus, Push, Refusal as RefusalFrame, Status, compact,
+    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Inspected,
+    MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
 };
 
 /// A client's frame as a command. `None` for what is ignored after the handshake; the handshake itself is not a
@@ -35,11 +36,11 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
         }
         ClientFrame::Status { request_id } => Command::Status { request_id },
-        ClientFrame::Look(look) => {
-            let letter = |letter: Letter| LetterAt { to: letter.to, id: letter.id };
-            let letters = look.letters.into_iter().map(letter).collect();
-            let (request_id, peers, rows_of) = (look.request_id, look.peers, look.rows_of);
-            Command::Look { request_id, look: Box::new(Look { peers, letters, rows_of }) }
+        ClientFrame::Inspect(inspect) => {
+            let message = |message: MessageRef| MessageAt { to: message.to, id: message.id };
+            let messages = inspect.messages.into_iter().map(message).collect();
+            let (request_id, peers, rows_of) = (inspect.request_id, inspect.peers, inspect.rows_of);
+            Command::Inspect { request_id, inspect: Box::new(Inspect { peers, messages, rows_of }) }
         }
         ClientFrame::Hello(_) | ClientFrame::Announce(_) | ClientFrame::Hosts(_) | ClientFrame::Unknown { .. } => {
             return None;
@@ -122,7 +123,7 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             body: Body::from_trusted(body.clone()),
         }),
         Outgoing::Status { request_id, view } => BrokerFrame::Status(status(request_id, view)),
-        Outgoing::Looked { request_id, view } => BrokerFrame::Looked(looked(request_id, view)),
+        Outgoing::Inspected { request_id, view } => BrokerFrame::Inspected(inspected(request_id, view)),
     }
 }
 
@@ -182,8 +183,8 @@ fn status(request_id: &ByteString, view: &StatusView) -> Status {
     }
 }
 
-fn looked(request_id: &ByteString, view: &LookView) -> Looked {
-    let row = |row: &LetterView| LetterRow {
+fn inspected(request_id: &ByteString, view: &InspectView) -> Inspected {
+    let row = |row: &MessageView| MessageRow {
         id: row.id.clone(),
         from: ByteString::from(&*row.from),
         age_ms: row.age_ms,
@@ -191,10 +192,10 @@ fn looked(request_id: &ByteString, view: &LookView) -> Looked {
         in_flight: row.in_flight,
         deadline_ms: row.deadline_ms,
     };
-    Looked {
+    Inspected {
         request_id: request_id.clone(),
         peers: view.peers.clone(),
-        letters: view.letters.clone(),
+        messages: view.messages.clone(),
         rows: view.rows.iter().map(row).collect(),
         more: view.more,
     }

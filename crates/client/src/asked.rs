@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
-use toolbus_protocol::{Looked, Status};
+use toolbus_protocol::{Inspected, Status};
 
 type Waiting<T> = HashMap<ByteString, oneshot::Sender<BrokerResult<T>>>;
 
@@ -13,7 +13,7 @@ type Waiting<T> = HashMap<ByteString, oneshot::Sender<BrokerResult<T>>>;
 #[derive(Default)]
 pub struct Asked {
     pub statuses: Waiting<Status>,
-    pub looks: Waiting<Looked>,
+    pub looks: Waiting<Inspected>,
 }
 
 /// A question that is not waited for any more is forgotten: its answer may never come.
@@ -42,9 +42,9 @@ impl Asked {
         }
     }
 
-    pub fn looked(&mut self, looked: Looked) {
-        if let Some(asked) = self.looks.remove(&looked.request_id) {
-            asked.send(Ok(looked)).ok();
+    pub fn inspected(&mut self, inspected: Inspected) {
+        if let Some(asked) = self.looks.remove(&inspected.request_id) {
+            asked.send(Ok(inspected)).ok();
         }
     }
 

@@ -273,7 +273,7 @@ impl BrokerClient {
         mut take: impl FnMut(&mut Session) -> Option<T>,
         over: impl Fn(&Session) -> bool,
     ) -> Option<T> {
-        let mut look = || {
+        let mut inspect = || {
             let mut session = self.shared.lock();
             let was_full = session.inbox.len() >= self.options.max_inbox;
             let item = take(&mut session);
@@ -289,12 +289,12 @@ impl BrokerClient {
         };
         loop {
             // Mostly there is something; only who finds nothing has to sign up to be woken, and look once more.
-            if let Some(found) = look() {
+            if let Some(found) = inspect() {
                 return found;
             }
             let mut arrived = std::pin::pin!(self.shared.arrivals.notified());
             arrived.as_mut().enable();
-            if let Some(found) = look() {
+            if let Some(found) = inspect() {
                 return found;
             }
             arrived.await;

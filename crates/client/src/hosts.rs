@@ -1,4 +1,4 @@
-//! Hosts and their cards, from both sides: announcing one's own, and knowing those of others.
+//! Hosts and their manifests, from both sides: announcing one's own, and knowing those of others.
 
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
@@ -6,61 +6,64 @@ use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use tokio::sync::{oneshot, watch};
-use toolbus_protocol::{Announce, Announced, AskHosts, Body, Card, ClientFrame, ErrorCode, HostEntry, Hosts, MsgId};
+use toolbus_protocol::{
+    Announce, Announced, AskHosts, Body, ClientFrame, ErrorCode, HostEntry, Hosts, MsgId, RoleManifest,
+};
 
-/// The versions of the cards that a caller has, by host.
+/// The versions of the manifests that a caller has, by host.
 pub type KnownHosts = BTreeMap<String, u64>;
 
-/// Questions for cards that did not fit into one answer. More than a broker has hosts.
+/// Questions for manifests that did not fit into one answer. More than a broker has hosts.
 const MAX_ROUNDS: usize = 2048;
 
 impl BrokerClient {
     /// Makes this agent a host: what it offers, for each role and (with no role) for all others. Replaces what was
     /// announced before; nothing at all ends it. Done when the broker has it on disk. Announced again by itself after
     /// every reconnect, unless the broker refused it.
-    pub async fn announce(&self, cards: Vec<(Option<String>, Body)>) -> BrokerResult<()> {
+    pub async fn announce(&self, manifests: Vec<(Option<String>, Body)>) -> BrokerResult<()> {
         self.check_version()?;
         let limit = self.shared.lock().terms.max_frame_bytes.unwrap_or(u64::MAX);
         let mut size = 0;
-        for (_, card) in &cards {
-            card.check()?;
-            size += card.as_bytes().len() as u64 + 512;
+        for (_, manifest) in &manifests {
+            manifest.check()?;
+            size += manifest.as_bytes().len() as u64 + 512;
         }
         if size > limit {
-            let reason = format!("cards of {size} bytes; the broker's limit is {limit}");
+            let reason = format!("manifests of {size} bytes; the broker's limit is {limit}");
             return Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, id: None });
         }
-        let card = |(role, card): (Option<String>, Body)| Card { role: role.map(ByteString::from), card };
+        let manifest =
+            |(role, manifest): (Option<String>, Body)| RoleManifest { role: role.map(ByteString::from), manifest };
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
-            if let Some(frame) = session.hosts.announce(cards.into_iter().map(card).collect(), sender) {
+            if let Some(frame) = session.hosts.announce(manifests.into_iter().map(manifest).collect(), sender) {
                 session.send(frame);
             }
         });
         self.await_receipt(answer).await
     }
 
-    /// The hosts that this agent's role may see. Cards whose versions are in `known` are left out.
+    /// The hosts that this agent's role may see. Manifests whose versions are in `known` are left out.
     pub async fn hosts(&self, known: &KnownHosts) -> BrokerResult<Vec<HostEntry>> {
         self.check_version()?;
         let mut known: Vec<_> = known.iter().map(|(id, version)| (ByteString::from(&**id), *version)).collect();
-        let mut cards: HashMap<ByteString, (u64, Body)> = HashMap::new();
+        let mut manifests: HashMap<ByteString, (u64, Body)> = HashMap::new();
         for _ in 0..MAX_ROUNDS {
             let mut hosts = self.ask_hosts(known.clone()).await?;
-            let before = cards.len();
+            let before = manifests.len();
             for host in &hosts {
-                if let Some(card) = &host.card {
+                if let Some(manifest) = &host.manifest {
                     known.retain(|(id, _)| *id != host.id);
                     known.push((host.id.clone(), host.version));
-                    cards.insert(host.id.clone(), (host.version, card.clone()));
+                    manifests.insert(host.id.clone(), (host.version, manifest.clone()));
                 }
             }
             let lacking =
                 |host: &HostEntry| !known.iter().any(|(id, version)| *id == host.id && *version == host.version);
-            if !hosts.iter().any(lacking) || cards.len() == before {
+            if !hosts.iter().any(lacking) || manifests.len() == before {
                 for host in &mut hosts {
-                    let got = cards.remove(&host.id).filter(|(version, _)| *version == host.version);
-                    host.card = got.map(|(_, card)| card);
+                    let got = manifests.remove(&host.id).filter(|(version, _)| *version == host.version);
+                    host.manifest = got.map(|(_, manifest)| manifest);
                 }
                 return Ok(hosts);
             }
@@ -114,7 +117,7 @@ impl HostsWatch {
 
 struct Announcement {
     request_id: ByteString,
-    cards: Vec<Card>,
+    manifests: Vec<RoleManifest>,
 }
 
 /// What a session knows of hosts.
@@ -122,11 +125,11 @@ pub struct HostsView {
     /// What this agent announced last, to be announced again; and who waits for the answer.
     current: Option<Announcement>,
     /// What the broker took last: should it refuse what comes after, this is what is announced again.
-    accepted: Option<Vec<Card>>,
+    accepted: Option<Vec<RoleManifest>>,
     announcing: HashMap<ByteString, Vec<oneshot::Sender<BrokerResult<()>>>>,
     asking: HashMap<ByteString, oneshot::Sender<Vec<HostEntry>>>,
     watching: bool,
-    /// Versions that came last: a watch that is renewed does not fetch their cards again.
+    /// Versions that came last: a watch that is renewed does not fetch their manifests again.
     seen: BTreeMap<ByteString, u64>,
     bell: Option<watch::Sender<u64>>,
 }
@@ -146,13 +149,17 @@ impl Default for HostsView {
 }
 
 impl HostsView {
-    /// Remembers the cards and returns the frame for them.
-    fn announce(&mut self, cards: Vec<Card>, answer: oneshot::Sender<BrokerResult<()>>) -> Option<ClientFrame> {
+    /// Remembers the manifests and returns the frame for them.
+    fn announce(
+        &mut self,
+        manifests: Vec<RoleManifest>,
+        answer: oneshot::Sender<BrokerResult<()>>,
+    ) -> Option<ClientFrame> {
         self.bell.as_ref()?;
         let request_id = MsgId::new().into_inner();
-        self.current = Some(Announcement { request_id: request_id.clone(), cards: cards.clone() });
+        self.current = Some(Announcement { request_id: request_id.clone(), manifests: manifests.clone() });
         self.announcing.insert(request_id.clone(), vec![answer]);
-        Some(ClientFrame::Announce(Announce { request_id, cards }))
+        Some(ClientFrame::Announce(Announce { request_id, manifests }))
     }
 
     pub fn announced(&mut self, Announced { request_id, reason, code }: Announced) {
@@ -160,7 +167,7 @@ impl HostsView {
         let outcome = match reason {
             None => {
                 if let Some(current) = current {
-                    self.accepted = Some(current.cards.clone());
+                    self.accepted = Some(current.manifests.clone());
                     self.current = Some(current);
                 }
                 Ok(())
@@ -178,11 +185,11 @@ impl HostsView {
         }
     }
 
-    /// Cards that were refused once would be refused on every connection.
+    /// Manifests that were refused once would be refused on every connection.
     fn forget_refused(&mut self, refused: Announcement) {
-        let accepted = self.accepted.take().filter(|cards| *cards != refused.cards);
+        let accepted = self.accepted.take().filter(|manifests| *manifests != refused.manifests);
         self.accepted = accepted.clone();
-        self.current = accepted.map(|cards| Announcement { cards, ..refused });
+        self.current = accepted.map(|manifests| Announcement { manifests, ..refused });
     }
 
     fn ask(&mut self, known: Vec<(ByteString, u64)>, answer: oneshot::Sender<Vec<HostEntry>>) -> ClientFrame {
@@ -226,7 +233,7 @@ impl HostsView {
             current.request_id = request_id.clone();
             let waiting = self.announcing.drain().flat_map(|(_, waiting)| waiting).collect();
             self.announcing.insert(request_id.clone(), waiting);
-            frames.push(ClientFrame::Announce(Announce { request_id, cards: current.cards.clone() }));
+            frames.push(ClientFrame::Announce(Announce { request_id, manifests: current.manifests.clone() }));
         }
         if self.watching {
             frames.push(self.renew_watch());
@@ -251,12 +258,12 @@ impl HostsView {
 mod tests {
     use super::*;
 
-    fn cards(text: &str) -> Vec<Card> {
-        vec![Card { role: None, card: Body::of(&text).expect("a text") }]
+    fn manifests(text: &str) -> Vec<RoleManifest> {
+        vec![RoleManifest { role: None, manifest: Body::of(&text).expect("a text") }]
     }
 
     fn announce(view: &mut HostsView, text: &str) -> ByteString {
-        match view.announce(cards(text), oneshot::channel().0) {
+        match view.announce(manifests(text), oneshot::channel().0) {
             Some(ClientFrame::Announce(announce)) => announce.request_id,
             other => panic!("{other:?}"),
         }
@@ -268,18 +275,18 @@ mod tests {
     }
 
     /// What is announced on the next connection.
-    fn announced_again(view: &mut HostsView) -> Option<(ByteString, Vec<Card>)> {
+    fn announced_again(view: &mut HostsView) -> Option<(ByteString, Vec<RoleManifest>)> {
         let mut frames = Vec::new();
         view.connected(&mut frames);
         match frames.pop() {
-            Some(ClientFrame::Announce(Announce { request_id, cards })) => Some((request_id, cards)),
+            Some(ClientFrame::Announce(Announce { request_id, manifests })) => Some((request_id, manifests)),
             None => None,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn refused_cards_are_not_announced_again() {
+    fn refused_manifests_are_not_announced_again() {
         let mut view = HostsView::default();
         let first = announce(&mut view, "a");
         answer(&mut view, first, true);
@@ -295,18 +302,18 @@ mod tests {
         answer(&mut view, second, true);
         for refused in [false, true] {
             let (request_id, again) = announced_again(&mut view).expect("the first ones");
-            assert_eq!(again, cards("a"));
+            assert_eq!(again, manifests("a"));
             answer(&mut view, request_id, refused);
         }
         assert_eq!(announced_again(&mut view), None);
     }
 
     #[test]
-    fn a_late_refusal_of_older_cards_leaves_the_newer_ones() {
+    fn a_late_refusal_of_older_manifests_leaves_the_newer_ones() {
         let mut view = HostsView::default();
         let first = announce(&mut view, "a");
         announce(&mut view, "b");
         answer(&mut view, first, true);
-        assert_eq!(announced_again(&mut view).map(|(_, cards)| cards), Some(cards("b")));
+        assert_eq!(announced_again(&mut view).map(|(_, manifests)| manifests), Some(manifests("b")));
     }
 }

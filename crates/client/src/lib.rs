@@ -11,8 +11,8 @@ mod client;
 mod dial;
 mod error;
 mod hosts;
+mod inspect;
 mod link;
-mod look;
 mod mux;
 mod options;
 mod outstanding;
@@ -36,6 +36,6 @@ pub use mux::MultiplexedClient;
 pub use options::{ClientOptions, TlsOptions, TokenScope};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Letter, LetterRow, Look, Looked,
-    MAX_LOOKED_AT, MsgId, Status,
+    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect, Inspected,
+    MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
 };

@@ -285,7 +285,7 @@ impl Session {
                 }
             }
             BrokerFrame::Status(status) => self.asked.status(status),
-            BrokerFrame::Looked(looked) => self.asked.looked(looked),
+            BrokerFrame::Inspected(inspected) => self.asked.inspected(inspected),
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
             BrokerFrame::HostsChanged => self.hosts.ring(),

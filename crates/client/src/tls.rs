@@ -54,7 +54,7 @@ pub fn reason(error: &io::Error) -> Option<String> {
         }
         TlsError::InvalidMessage(_) => "it does not speak TLS there; use ws://".into(),
         TlsError::AlertReceived(alert) if is_about_us(*alert) => {
-            format!("it does not accept our certificate ({alert:?}); look at --client-cert")
+            format!("it does not accept our certificate ({alert:?}); check --client-cert")
         }
         other => other.to_string(),
     })

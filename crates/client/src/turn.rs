@@ -255,7 +255,9 @@ fn size_hint(frame: &ClientFrame) -> usize {
     match frame {
         ClientFrame::Deliver(deliver) => deliver.envelope.sealed().len() + deliver.to.len(),
         ClientFrame::Event(event) => event.body.as_bytes().len(),
-        ClientFrame::Announce(announce) => announce.cards.iter().map(|card| card.card.as_bytes().len()).sum(),
+        ClientFrame::Announce(announce) => {
+            announce.manifests.iter().map(|manifest| manifest.manifest.as_bytes().len()).sum()
+        }
         _ => 64,
     }
 }

@@ -160,15 +160,15 @@ impl Engine {
     pub(crate) fn dead_letter(&mut self, now: Millis, index: usize, message: &Message, effects: &mut Effects) -> bool {
         let name = self.dead_letter_name(&message.mailbox);
         let fingerprint = fingerprint(self.options.fingerprint_seed, &name, &message.id);
-        let letter = match self.ledger.get(&fingerprint) {
+        let dead_letter = match self.ledger.get(&fingerprint) {
             Some(known) if known.pending && known.content != message.content => return false,
             // It died before and is there already.
             Some(known) if known.pending => known.seq,
-            _ => self.take_in_letter(now, &name, fingerprint, message, effects),
+            _ => self.take_in_dead_letter(now, &name, fingerprint, message, effects),
         };
-        self.hand_over(message.seq, letter);
-        let waiters = self.settle(now, index, message.seq, message.fingerprint, Some(letter));
-        self.wait_for(letter, waiters, effects);
+        self.hand_over(message.seq, dead_letter);
+        let waiters = self.settle(now, index, message.seq, message.fingerprint, Some(dead_letter));
+        self.wait_for(dead_letter, waiters, effects);
         true
     }
 
@@ -184,16 +184,16 @@ impl Engine {
         ByteString::from(format!("{kept}{ending}"))
     }
 
-    /// A reply that dies before it is safe leaves to its letter what it settled.
-    fn hand_over(&mut self, dying: Seq, letter: Seq) {
+    /// A reply that dies before it is safe leaves to its dead letter what it settled.
+    fn hand_over(&mut self, dying: Seq, dead_letter: Seq) {
         let Some(reply) = self.unsettled.get_mut(dying) else { return };
         let (stage, settles) = (reply.stage, std::mem::take(&mut reply.settles));
         for provisional in &settles {
-            self.ledger.depend_on(&provisional.settled.fingerprint, letter);
+            self.ledger.depend_on(&provisional.settled.fingerprint, dead_letter);
         }
         match &mut self.writing {
-            Some(writing) if stage == Stage::Writing => writing.handed_over.push((letter, settles)),
-            _ => self.ride_on(letter, settles),
+            Some(writing) if stage == Stage::Writing => writing.handed_over.push((dead_letter, settles)),
+            _ => self.ride_on(dead_letter, settles),
         }
     }
 
@@ -205,7 +205,7 @@ impl Engine {
         }
     }
 
-    fn take_in_letter(
+    fn take_in_dead_letter(
         &mut self,
         now: Millis,
         name: &str,
@@ -214,7 +214,7 @@ impl Engine {
         effects: &mut Effects,
     ) -> Seq {
         let dead = self.mailbox(name);
-        let letter = Arc::new(Message {
+        let dead_letter = Arc::new(Message {
             seq: self.unsettled.end(),
             mailbox: Arc::clone(&self.boxes[dead].name),
             from: Arc::clone(&message.from),
@@ -226,6 +226,6 @@ impl Engine {
             accepted_at: message.accepted_at,
             expires_at: None,
         });
-        self.take_in(now, dead, letter, Waiters::new(), effects)
+        self.take_in(now, dead, dead_letter, Waiters::new(), effects)
     }
 }

@@ -163,9 +163,9 @@ impl Engine {
         self.disk_low = true;
         let puts = std::mem::take(&mut batch.puts);
         self.open.put_back(batch, writing.confirmations);
-        for (letter, settles) in writing.handed_over {
+        for (message, settles) in writing.handed_over {
             self.open.settled.retain(|settled| !settles.iter().any(|provisional| provisional.settled == *settled));
-            self.ride_on(letter, settles);
+            self.ride_on(message, settles);
         }
         self.open.confirmations.retain(|confirmation| self.conns.contains_key(&confirmation.conn));
         self.forget_places(&puts);

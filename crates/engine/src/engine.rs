@@ -6,7 +6,8 @@ use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::unsettled::{Unsettled, Waiter};
 use crate::{
-    ConnId, EngineOptions, Look, LookView, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq, StatusView,
+    ConnId, EngineOptions, Inspect, InspectView, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq,
+    StatusView,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -56,9 +57,9 @@ pub enum Command {
     Status {
         request_id: ByteString,
     },
-    Look {
+    Inspect {
         request_id: ByteString,
-        look: Box<Look>,
+        inspect: Box<Inspect>,
     },
     /// The peer has announced itself as a host, and may hold more messages from now on.
     ActAsHost,
@@ -93,7 +94,7 @@ pub enum Outgoing {
     Connected { ids: Vec<Arc<str>> },
     Event { from: Arc<str>, correlation_id: ByteString, body: Bytes },
     Status { request_id: ByteString, view: Box<StatusView> },
-    Looked { request_id: ByteString, view: Box<LookView> },
+    Inspected { request_id: ByteString, view: Box<InspectView> },
 }
 
 /// What the shell has to do.
@@ -253,7 +254,7 @@ impl Engine {
         let name = Arc::clone(&peer.sender.name);
         if let Err(refusal) = self.may(peer, &command) {
             let id = match command {
-                Command::Status { request_id } | Command::Look { request_id, .. } => Some(request_id),
+                Command::Status { request_id } | Command::Inspect { request_id, .. } => Some(request_id),
                 _ => None,
             };
             refusal.into_iter().for_each(|refusal| effects.send(conn, Outgoing::Refused { refusal, id: id.clone() }));
@@ -281,9 +282,9 @@ impl Engine {
                 let view = Box::new(self.status(now));
                 effects.send(conn, Outgoing::Status { request_id, view });
             }
-            Command::Look { request_id, look } => {
-                let view = Box::new(self.look(now, conn, &look));
-                effects.send(conn, Outgoing::Looked { request_id, view });
+            Command::Inspect { request_id, inspect } => {
+                let view = Box::new(self.inspect(now, conn, &inspect));
+                effects.send(conn, Outgoing::Inspected { request_id, view });
             }
             Command::ActAsHost => self.act_as_host(now, conn, effects),
             Command::Unreadable { message } => self.unreadable(now, conn, &message, effects),

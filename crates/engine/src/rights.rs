@@ -82,7 +82,9 @@ impl Engine {
                 if found.is_some_and(|(_, known)| known.pending) { Ok(()) } else { Err(None) }
             }
             Command::Status { .. } if !conn.rights.operator => Err(Some(Refusal::OperatorOnly)),
-            Command::Look { look, .. } if !self.may_look(conn, &look.peers) => Err(Some(Refusal::OperatorOnly)),
+            Command::Inspect { inspect, .. } if !self.may_inspect(conn, &inspect.peers) => {
+                Err(Some(Refusal::OperatorOnly))
+            }
             Command::ActAsHost if !conn.rights.host => Err(Some(Refusal::NotAHost)),
             _ => Ok(()),
         }
@@ -148,7 +150,7 @@ impl Engine {
     }
 
     /// Whether this connection may know if those mailboxes have somebody connected.
-    fn may_look(&self, conn: &Conn, peers: &[ByteString]) -> bool {
+    fn may_inspect(&self, conn: &Conn, peers: &[ByteString]) -> bool {
         let Conn { rights, sender, .. } = conn;
         let all = rights.unrestricted || rights.operator || rights.host;
         let is_own = |peer: &str| agent_of(peer) == agent_of(&sender.name);
@@ -197,7 +199,7 @@ impl Engine {
     fn sender_of_pending(&self, mailbox: &str, id: &str) -> Option<Arc<str>> {
         let (_, known) = self.find(mailbox, id).filter(|(_, known)| known.pending)?;
         let index = *self.names.get(mailbox)?;
-        Some(self.letter(&self.boxes[index], known.seq)?.1)
+        Some(self.message(&self.boxes[index], known.seq)?.1)
     }
 
     /// A sender in 64 bits, keyed by the store's seed so that nobody can choose a name that passes for another.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{Card, ListKind, raw};
+use toolbus_mcp::{HostManifest, ListKind, raw};
 use toolbus_protocol::{Body, ErrorCode};
 
 /// Changes that come together are told together.
@@ -15,10 +15,10 @@ const GATHER: Duration = Duration::from_millis(20);
 /// After a failure that may pass.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-type Cards = Vec<(Option<String>, Body)>;
+type Manifests = Vec<(Option<String>, Body)>;
 
 pub async fn run(host: Arc<Host>) {
-    // Until then workers see the last card, with the tools that are about to come back.
+    // Until then workers see the last manifest, with the tools that are about to come back.
     tokio::select! {
         () = host.catalog.settled() => {}
         () = tokio::time::sleep(host.options.limits.start_quiet) => {}
@@ -29,11 +29,11 @@ pub async fn run(host: Arc<Host>) {
     let mut unmatched = Unmatched::default();
     loop {
         unmatched.warn(&host, &policy.borrow_and_update());
-        let cards = cards(&host, |card| card);
+        let manifests = manifests(&host, |manifest| manifest);
         let mut again = false;
-        if told.as_ref() != Some(&text_of(&cards)) {
-            let text = text_of(&cards);
-            again = !announce(&host, cards).await;
+        if told.as_ref() != Some(&text_of(&manifests)) {
+            let text = text_of(&manifests);
+            again = !announce(&host, manifests).await;
             told = (!again).then_some(text);
         }
         let earliest = Instant::now() + host.options.limits.announce_interval;
@@ -49,16 +49,18 @@ pub async fn run(host: Arc<Host>) {
 }
 
 /// False if it should be tried again.
-async fn announce(host: &Host, cards: Cards) -> bool {
-    let outcome = match host.outbox.client().announce(cards).await {
+async fn announce(host: &Host, manifests: Manifests) -> bool {
+    let outcome = match host.outbox.client().announce(manifests).await {
         Err(BrokerError::Rejected {
-            code: Some(ErrorCode::FrameTooLarge | ErrorCode::CardRefused), reason, ..
+            code: Some(ErrorCode::FrameTooLarge | ErrorCode::ManifestRefused),
+            reason,
+            ..
         }) => {
             tracing::warn!(
                 reason,
                 "the host offers more than the broker takes; its items are announced without details"
             );
-            let bare = self::cards(host, |card| without_items(card, &reason));
+            let bare = self::manifests(host, |manifest| without_items(manifest, &reason));
             host.outbox.client().announce(bare).await
         }
         outcome => outcome,
@@ -83,25 +85,25 @@ async fn announce(host: &Host, cards: Cards) -> bool {
     }
 }
 
-fn cards(host: &Host, change: impl Fn(Card) -> Card) -> Cards {
+fn manifests(host: &Host, change: impl Fn(HostManifest) -> HostManifest) -> Manifests {
     let policy = host.options.policy.current();
     let roles = policy.roles().map(|role| Some(role.to_owned())).chain([None]);
-    let card = |role: Option<String>| {
-        let card = raw(&change(host.catalog.card(role.as_deref(), &policy)));
-        (role, Body::from_trusted(Bytes::from(card.get().to_owned())))
+    let manifest = |role: Option<String>| {
+        let manifest = raw(&change(host.catalog.manifest(role.as_deref(), &policy)));
+        (role, Body::from_trusted(Bytes::from(manifest.get().to_owned())))
     };
-    roles.map(card).collect()
+    roles.map(manifest).collect()
 }
 
-fn without_items(mut card: Card, reason: &str) -> Card {
-    for server in &mut card.servers {
+fn without_items(mut manifest: HostManifest, reason: &str) -> HostManifest {
+    for server in &mut manifest.servers {
         ListKind::ALL.into_iter().for_each(|kind| server.items_mut(kind).clear());
     }
-    card.problems.push(format!("the lists are too long to be announced: {reason}"));
-    card
+    manifest.problems.push(format!("the lists are too long to be announced: {reason}"));
+    manifest
 }
 
-/// The same card for another role is another announcement.
-fn text_of(cards: &Cards) -> Vec<(Option<String>, Bytes)> {
-    cards.iter().map(|(role, card)| (role.clone(), card.as_bytes().clone())).collect()
+/// The same manifest for another role is another announcement.
+fn text_of(manifests: &Manifests) -> Vec<(Option<String>, Bytes)> {
+    manifests.iter().map(|(role, manifest)| (role.clone(), manifest.as_bytes().clone())).collect()
 }

@@ -1,12 +1,12 @@
 //! What happens to a call under `ask`: it waits at the host, unacknowledged on the bus, until somebody who may approve calls
 //! has decided, its time is over, or its caller takes it back. A decision is on disk before it counts.
 
-mod desk;
+mod admin;
 mod listed;
 mod store;
 mod unique_keys;
 
-pub use desk::is_operator;
+pub use admin::is_operator;
 pub use store::Approvals;
 
 use crate::caller::{Stage, until};

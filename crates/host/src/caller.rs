@@ -26,7 +26,7 @@ pub enum Cause {
     /// Nobody did, but nobody is there any more to wait for it.
     CallerGone,
     /// Somebody who looks after calls: the caller waits on and is to be told.
-    Desk,
+    Admin,
 }
 
 impl Cancel {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_client::{BrokerClient, BrokerError, Letter, Look, Looked, MAX_LOOKED_AT};
+use toolbus_client::{BrokerClient, BrokerError, Inspect, Inspected, MAX_INSPECTED, MessageRef};
 
 /// The broker answers from memory.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -24,15 +24,16 @@ pub trait Callers: Send + Sync {
 #[async_trait::async_trait]
 impl Callers for BrokerClient {
     async fn connected(&self, mailbox: &str) -> Option<bool> {
-        let looked = look(self, Look { peers: vec![mailbox.into()], ..Look::default() }, LINK_PATIENCE).await?;
-        looked.peers.first().copied()
+        let inspected =
+            inspect(self, Inspect { peers: vec![mailbox.into()], ..Inspect::default() }, LINK_PATIENCE).await?;
+        inspected.peers.first().copied()
     }
 
     async fn waits(&self, mailbox: &str, reply_id: &str) -> Option<bool> {
-        let letters = vec![Letter { to: mailbox.into(), id: reply_id.into() }];
-        let looked = look(self, Look { letters, ..Look::default() }, LINK_PATIENCE).await?;
+        let messages = vec![MessageRef { to: mailbox.into(), id: reply_id.into() }];
+        let inspected = inspect(self, Inspect { messages, ..Inspect::default() }, LINK_PATIENCE).await?;
         // One that the broker did not take has reached nobody.
-        let waits = looked.letters.first()?.is_some();
+        let waits = inspected.messages.first()?.is_some();
         Some(waits || self.reply_was_refused(mailbox, reply_id))
     }
 }
@@ -40,10 +41,10 @@ impl Callers for BrokerClient {
 /// Whether somebody is connected under each of these names. Where the link is lost now, nobody can tell.
 pub async fn connected(client: &BrokerClient, mailboxes: &[String]) -> Option<Vec<bool>> {
     let mut connected = Vec::with_capacity(mailboxes.len());
-    for some in mailboxes.chunks(MAX_LOOKED_AT) {
+    for some in mailboxes.chunks(MAX_INSPECTED) {
         let peers = some.iter().map(|name| name.as_str().into()).collect();
-        let looked = look(client, Look { peers, ..Look::default() }, Duration::ZERO).await?;
-        connected.extend(looked.peers);
+        let inspected = inspect(client, Inspect { peers, ..Inspect::default() }, Duration::ZERO).await?;
+        connected.extend(inspected.peers);
     }
     (connected.len() == mailboxes.len()).then_some(connected)
 }
@@ -53,16 +54,16 @@ pub async fn is_connected(client: &BrokerClient, mailbox: &str) -> Option<bool> 
 }
 
 /// A link that is lost is waited for as long as that.
-async fn look(client: &BrokerClient, look: Look, link_patience: Duration) -> Option<Looked> {
+async fn inspect(client: &BrokerClient, inspect: Inspect, link_patience: Duration) -> Option<Inspected> {
     let end = Instant::now() + link_patience;
     loop {
-        match tokio::time::timeout(PATIENCE, client.look(look.clone())).await {
-            Ok(Ok(looked)) => return Some(looked),
+        match tokio::time::timeout(PATIENCE, client.inspect(inspect.clone())).await {
+            Ok(Ok(inspected)) => return Some(inspected),
             Ok(Err(BrokerError::Transport(_))) if !client.is_closed() && Instant::now() < end => {
                 tokio::time::sleep(AGAIN).await;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "the broker does not let the host look");
+                tracing::debug!(%error, "the broker does not let the host inspect");
                 return None;
             }
             Err(_) => return None,

@@ -52,10 +52,10 @@ impl Host {
                 let outcome = self.show_approval(&message.from, &id);
                 self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
             }
-            Ok(HostRequest::Desk(request)) => {
+            Ok(HostRequest::Admin(request)) => {
                 let host = Arc::clone(self);
                 self.tasks.spawn(async move {
-                    let outcome = host.at_desk(&message, request).await;
+                    let outcome = host.at_admin(&message, request).await;
                     host.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
                 });
             }

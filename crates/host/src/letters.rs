@@ -1,18 +1,18 @@
 //! The host's dead letters: calls that ended their server or their host each time they ran. Somebody looks at them, and lets
 //! each run once more or drops it.
 
-use crate::desk::{MAX_ROWS, Viewer};
+use crate::admin::{MAX_ROWS, Viewer};
 use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
-use toolbus_journal::{Journal, LetterRow};
+use toolbus_journal::{DeadLetterRow, Journal};
 use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskView, TaskWish};
 use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
     pub(crate) fn list_letters(&self, viewer: Viewer<'_>) -> DeadList {
         let all = self.options.journal.as_ref().map(|journal| journal.letters()).unwrap_or_default();
-        let own: Vec<&Arc<LetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
+        let own: Vec<&Arc<DeadLetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
         let letters = own.iter().take(MAX_ROWS).map(|letter| view(letter, None)).collect();
         DeadList { letters, more: own.len().saturating_sub(MAX_ROWS) as u64 }
     }
@@ -63,13 +63,13 @@ impl Host {
         Some(self.view_of_task(&row))
     }
 
-    async fn drop_retried(&self, journal: &Journal, letter: &LetterRow) {
+    async fn drop_retried(&self, journal: &Journal, letter: &DeadLetterRow) {
         if let Err(error) = journal.drop_letter(&letter.key).await {
             self.journal_failed(&error);
         }
     }
 
-    fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<LetterRow>), RpcError> {
+    fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<DeadLetterRow>), RpcError> {
         let found = || {
             let journal = self.options.journal.as_ref()?;
             let letter = journal.letter(id).filter(|letter| viewer.sees(letter.key.agent()))?;
@@ -90,7 +90,7 @@ fn unknown(id: &str) -> RpcError {
 }
 
 /// The call as it came.
-fn request(journal: &Journal, letter: &LetterRow) -> Result<Rpc, RpcError> {
+fn request(journal: &Journal, letter: &DeadLetterRow) -> Result<Rpc, RpcError> {
     let unreadable = |reason: String| {
         let message = format!("the dead letter {:?} can't be read: {reason}", letter.key.id);
         failure::bus(ErrorCode::JournalFailed, message)
@@ -103,7 +103,7 @@ fn request(journal: &Journal, letter: &LetterRow) -> Result<Rpc, RpcError> {
     }
 }
 
-fn view(letter: &LetterRow, params: Option<Raw>) -> DeadLetter {
+fn view(letter: &DeadLetterRow, params: Option<Raw>) -> DeadLetter {
     DeadLetter {
         id: letter.key.id.to_string(),
         agent: letter.key.agent().to_owned(),

@@ -5,6 +5,7 @@
 //! each other. `server`, `link` and `session` keep the connections; how one connection works is the business of the crate
 //! below.
 
+mod admin;
 mod announce;
 mod approvals;
 mod arrival;
@@ -13,7 +14,6 @@ mod caller;
 mod callers;
 mod calls;
 mod catalog;
-mod desk;
 mod dispatch;
 mod failure;
 mod gates;

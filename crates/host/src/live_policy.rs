@@ -1,4 +1,4 @@
-//! The policy in force. It can be replaced while calls run: whoever asks next asks the new one, and the cards are
+//! The policy in force. It can be replaced while calls run: whoever asks next asks the new one, and the manifests are
 //! announced anew. What has been counted against limits, and whose tasks there are, outlives both the replacement and the connection to the bus.
 
 use crate::gates::Gates;

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_journal::End;
-use toolbus_mcp::{Card, ClientHello, Members, Outcome, Raw, Rpc, empty_object, raw};
+use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, raw};
 use toolbus_protocol::{Body, InboxMessage};
 
 /// Who asks a server on behalf of a worker that speaks no MCP.
@@ -41,8 +41,8 @@ pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
 pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
     let (reply, end, record) = match operation {
         Operation::Manifest => {
-            let card = host.catalog.card(caller.role(), &host.options.policy.current());
-            (raw(&json!({"manifest": manifest(&card)})), End::Done, None)
+            let manifest = host.catalog.manifest(caller.role(), &host.options.policy.current());
+            (raw(&json!({"manifest": original_manifest(&manifest)})), End::Done, None)
         }
         Operation::Call { tool, arguments } => {
             let Some(called) = call(&host, &caller, tool, &arguments).await else { return };
@@ -58,7 +58,7 @@ pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
 }
 
 /// Tools as function schemas.
-fn manifest(card: &Card) -> Vec<Value> {
+fn original_manifest(manifest: &HostManifest) -> Vec<Value> {
     let schema = |tool: &Raw| {
         let tool = Members::of(Some(tool)).ok()?;
         let parameters = tool.get("inputSchema").map_or_else(empty_object, ToOwned::to_owned);
@@ -66,7 +66,7 @@ fn manifest(card: &Card) -> Vec<Value> {
         let function = json!({"name": tool.text("name")?, "description": description, "parameters": parameters});
         Some(json!({"type": "function", "function": function}))
     };
-    card.servers.iter().flat_map(|server| &server.tools).filter_map(schema).collect()
+    manifest.servers.iter().flat_map(|server| &server.tools).filter_map(schema).collect()
 }
 
 /// A reply that says why not.

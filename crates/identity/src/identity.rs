@@ -21,7 +21,7 @@ pub struct Identity {
 pub struct Rights {
     /// One secret for all, as in the original: no rule about who sends what to whom.
     pub unrestricted: bool,
-    /// May announce cards, answer requests, and be sent requests.
+    /// May announce manifests, answer requests, and be sent requests.
     pub host: bool,
     /// May see all mailboxes and connections, and send to everybody.
     pub operator: bool,

@@ -7,7 +7,7 @@ mod limits;
 mod lists;
 
 pub use limits::Limits;
-pub use lists::{CallSummary, Candidate, CandidateState, LetterRow, Sharer, Stage, TaskRow};
+pub use lists::{CallSummary, Candidate, CandidateState, DeadLetterRow, Sharer, Stage, TaskRow};
 
 use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, detached};
 use crate::log::Place;
@@ -23,7 +23,7 @@ pub enum Known {
     /// Never begun here.
     New,
     /// A task that was taken and not begun.
-    Waiting(Arc<TaskCard>),
+    Waiting(Arc<TaskManifest>),
     /// This process runs it.
     Running(Arc<Start>),
     /// It was answered; the answer is there in the log. It may have been answered without having been begun.
@@ -42,7 +42,7 @@ pub enum Refused {
 
 /// A task without its request, which stays in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskCard {
+pub struct TaskManifest {
     pub key: CallKey,
     pub server: ByteString,
     pub tool: ByteString,
@@ -53,7 +53,7 @@ pub struct TaskCard {
     pub request: Place,
 }
 
-impl TaskCard {
+impl TaskManifest {
     /// Nobody is shown it any more from then on.
     pub fn expires_at(&self) -> u64 {
         self.at.saturating_add(self.ttl_ms)
@@ -75,7 +75,7 @@ struct Call {
     start: Option<Arc<Start>>,
     /// This process began it.
     live: bool,
-    task: Option<Arc<TaskCard>>,
+    task: Option<Arc<TaskManifest>>,
     answer: Option<Answer>,
     /// The id of an answer that is on its way to the disk.
     answering: Option<ByteString>,
@@ -100,8 +100,8 @@ pub struct Book {
     /// The latest call of an agent with that content, and when it began.
     latest: HashMap<(ByteString, [u8; 32]), (u64, CallKey)>,
     /// Tasks and dead letters by id.
-    tasks: BTreeMap<(ByteString, ByteString), Arc<TaskCard>>,
-    letters: BTreeMap<(ByteString, ByteString), Arc<LetterRow>>,
+    tasks: BTreeMap<(ByteString, ByteString), Arc<TaskManifest>>,
+    letters: BTreeMap<(ByteString, ByteString), Arc<DeadLetterRow>>,
     ended: Ended,
     /// All the others.
     open: BTreeSet<CallKey>,
@@ -202,8 +202,8 @@ impl Book {
             Entry::Joined(joined) => self.enter_joined(joined),
             Entry::Task(task) => {
                 self.enter_task(task, place);
-                let card = self.calls.get(&task.key).and_then(|call| call.task.clone());
-                self.tasks.extend(card.map(|card| (by_id(&card.key), card)));
+                let manifest = self.calls.get(&task.key).and_then(|call| call.task.clone());
+                self.tasks.extend(manifest.map(|manifest| (by_id(&manifest.key), manifest)));
             }
             Entry::Dead(dead) => self.enter_dead(dead, place),
             Entry::Dropped(key) => self.drop_letter(key),
@@ -272,10 +272,10 @@ impl Book {
         let (key, server, tool) = (task.key.detached(), detached(&task.server), detached(&task.tool));
         let Task { content, ttl_ms, at, .. } = *task;
         let role = task.role.as_ref().map(detached);
-        let card = Arc::new(TaskCard { key: key.clone(), server, tool, content, role, ttl_ms, at, request });
+        let manifest = Arc::new(TaskManifest { key: key.clone(), server, tool, content, role, ttl_ms, at, request });
         let call = self.calls.entry(key.clone()).or_default();
         call.content = Some(content);
-        call.task = Some(Arc::clone(&card));
+        call.task = Some(Arc::clone(&manifest));
         // Its START may have been read before it.
         if self.latest.get(&by_content(&key, content)).is_some_and(|(_, latest)| *latest == key) {
             self.latest.remove(&by_content(&key, content));
@@ -284,7 +284,7 @@ impl Book {
     }
 
     fn enter_dead(&mut self, dead: &Dead, request: Place) {
-        let letter = Arc::new(LetterRow::new(dead, request));
+        let letter = Arc::new(DeadLetterRow::new(dead, request));
         let (server, tool) = (letter.server.clone(), letter.tool.clone());
         let call = self.calls.entry(letter.key.clone()).or_default();
         let start = Start { server, tool, attempt: dead.attempts, ..nameless(&letter.key, [0; 32], dead.at) };

@@ -1,6 +1,6 @@
 //! The journal as a host uses it: looked up and written at once, and one sync for all who wait meanwhile.
 
-use crate::book::{Book, CallSummary, Candidate, Known, LetterRow, Refused, TaskRow};
+use crate::book::{Book, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::log::{JournalLog, LogOptions, Place, Reader};
 use crate::memory::MemoryDisk;
@@ -135,7 +135,7 @@ impl Journal {
         self.shared.lock().book.calls()
     }
 
-    /// All tasks, oldest first, also those whose time is over: see [`crate::TaskCard::expires_at`].
+    /// All tasks, oldest first, also those whose time is over: see [`crate::TaskManifest::expires_at`].
     pub fn tasks(&self) -> Vec<TaskRow> {
         self.shared.lock().book.tasks()
     }
@@ -155,11 +155,11 @@ impl Journal {
         self.shared.lock().book.count_tasks(agent, now)
     }
 
-    pub fn letters(&self) -> Vec<Arc<LetterRow>> {
+    pub fn letters(&self) -> Vec<Arc<DeadLetterRow>> {
         self.shared.lock().book.letters()
     }
 
-    pub fn letter(&self, id: &str) -> Option<Arc<LetterRow>> {
+    pub fn letter(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
         self.shared.lock().book.letter(id)
     }
 

@@ -24,7 +24,8 @@ mod tidy;
 mod writer;
 
 pub use book::{
-    Book, CallSummary, Candidate, CandidateState, Known, LetterRow, Limits, Refused, Sharer, Stage, TaskCard, TaskRow,
+    Book, CallSummary, Candidate, CandidateState, DeadLetterRow, Known, Limits, Refused, Sharer, Stage, TaskManifest,
+    TaskRow,
 };
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};

@@ -3,7 +3,7 @@
 //! A request is self-contained. It names the server, the worker's session, and the client's own words about itself, so
 //! that a host that was restarted can open a legacy session again and nobody notices.
 
-use crate::{DeskRequest, Era, Id, Outcome, Raw, TaskView, TaskWish};
+use crate::{AdminRequest, Era, Id, Outcome, Raw, TaskView, TaskWish};
 use serde::{Deserialize, Serialize};
 
 /// Tells one client's use of a server from another's. Legacy servers have a session for each.
@@ -47,7 +47,7 @@ pub enum HostRequest {
     /// What somebody decided about one of them. Answered by a [`HostReply`].
     ApprovalsDecide(ApprovalDecision),
     /// About calls, tasks and dead letters. Answered by a [`HostReply`].
-    Desk(DeskRequest),
+    Admin(AdminRequest),
 }
 
 /// Bound to what was shown: the hash covers server, tool and arguments.
@@ -125,8 +125,8 @@ impl HostRequest {
 
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
-        if DeskRequest::OPS.contains(&wire.op.as_str()) {
-            return serde_json::from_str(body).map(Self::Desk).map_err(|error| reason(error.to_string()));
+        if AdminRequest::OPS.contains(&wire.op.as_str()) {
+            return serde_json::from_str(body).map(Self::Admin).map_err(|error| reason(error.to_string()));
         }
         match wire.op.as_str() {
             "approvals_list" => return Ok(Self::ApprovalsList),
@@ -179,7 +179,7 @@ impl HostRequest {
     pub fn into_json(self) -> String {
         let mut wire = RequestWire::default();
         match self {
-            Self::Desk(request) => return written(&request),
+            Self::Admin(request) => return written(&request),
             Self::Rpc(Rpc { server, session, client, method, params, task }) => {
                 wire.op = "rpc".into();
                 (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));

@@ -4,25 +4,26 @@
 //! proxy must change it (ids, tokens, names), and everything else stays the text that it was: numbers, unknown fields
 //! and the order of members included.
 
+mod admin;
 mod bus;
-mod card;
-mod desk;
 mod era;
 mod error;
+mod manifest;
 mod members;
 mod message;
 pub mod meta;
 mod method;
 
+pub use admin::{
+    AdminRequest, CallList, CallRow, CallState, DeadLetter, DeadList, TaskList, TaskName, TaskStatus, TaskView,
+    TaskWish,
+};
 pub use bus::{
     Answer, ApprovalDecision, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey,
 };
-pub use card::{Card, Down, ServerCard, ServerState, SomeTools};
-pub use desk::{
-    CallList, CallRow, CallState, DeadLetter, DeadList, DeskRequest, TaskList, TaskName, TaskStatus, TaskView, TaskWish,
-};
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};
+pub use manifest::{Down, HostManifest, ServerManifest, ServerState, SomeTools};
 pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
 pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};

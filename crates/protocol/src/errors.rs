@@ -100,8 +100,8 @@ codes! {
         "Read from the connection all the time; unacknowledged messages come again.";
     Unreadable = "TB0212", "unreadable", "The message cannot be shown to its recipient and is among the dead letters.",
         "Look at it with `toolbus recv --as NAME#dead`.";
-    CardRefused = "TB0213", "card_refused", "The broker does not keep these cards.",
-        "Keep to the limits: 8 MiB a card, 64 roles a host, 1024 hosts; the reason says which one was passed.";
+    ManifestRefused = "TB0213", "manifest_refused", "The broker does not keep these manifests.",
+        "Keep to the limits: 8 MiB a manifest, 64 roles a host, 1024 hosts; the reason says which one was passed.";
     Cancelled = "TB0214", "cancelled", "The message was taken back by its sender.",
         "Nothing is to be done. A recipient that had it before and left may have begun the work.";
     NotYourRequest = "TB0215", "not_your_request", "The reply answers no open request of that recipient in your mailbox.",
@@ -187,7 +187,7 @@ pub enum DecodeError {
     Missing(&'static str, &'static str),
     #[error("the frame is cut short")]
     Truncated,
-    #[error("the `{0}` frame asks about more than {limit} at a time", limit = crate::MAX_LOOKED_AT)]
+    #[error("the `{0}` frame asks about more than {limit} at a time", limit = crate::MAX_INSPECTED)]
     TooMany(&'static str),
     #[error("a number is out of range")]
     BadNumber,

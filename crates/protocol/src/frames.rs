@@ -1,6 +1,6 @@
 //! The frames, independent of how they are written down.
 
-use crate::{AgentRef, Body, Envelope, ErrorCode, Look, Looked};
+use crate::{AgentRef, Body, Envelope, ErrorCode, Inspect, Inspected};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -60,7 +60,7 @@ pub enum ClientFrame {
         request_id: ByteString,
     },
     /// Asks about single peers, messages or one mailbox (version 2).
-    Look(Look),
+    Inspect(Inspect),
     /// What I offer as a host; replaces what I announced before (version 2).
     Announce(Announce),
     /// Asks which hosts there are (version 2).
@@ -134,7 +134,7 @@ pub enum BrokerFrame {
     },
     Event(Event),
     Status(Status),
-    Looked(Looked),
+    Inspected(Inspected),
     Announced(Announced),
     Hosts(Hosts),
     /// Something about the hosts changed since the last answer to a client that watches them (version 2).
@@ -220,21 +220,21 @@ pub struct MailboxStatus {
     pub oldest_ms: Option<u64>,
 }
 
-/// Replaces all cards of the connection's agent. Without cards it is no longer a host.
+/// Replaces all manifests of the connection's agent. Without manifests it is no longer a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announce {
     pub request_id: ByteString,
-    pub cards: Vec<Card>,
+    pub manifests: Vec<RoleManifest>,
 }
 
-/// What a host offers to a role; without one, to every role that has no card of its own. The broker does not read it.
+/// What a host offers to a role; without one, to every role that has no manifest of its own. The broker does not read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct RoleManifest {
     pub role: Option<ByteString>,
-    pub card: Body,
+    pub manifest: Body,
 }
 
-/// Answers `announce`: the cards are durable, or refused.
+/// Answers `announce`: the manifests are durable, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
     pub request_id: ByteString,
@@ -247,7 +247,7 @@ pub struct AskHosts {
     pub request_id: ByteString,
     /// Tell me of changes from now on.
     pub watch: bool,
-    /// Versions of the cards that the client has, by host: these are not sent again.
+    /// Versions of the manifests that the client has, by host: these are not sent again.
     pub known: Vec<(ByteString, u64)>,
 }
 
@@ -264,10 +264,10 @@ pub struct HostEntry {
     pub online: bool,
     /// For how long it has been online, or away.
     pub since_ms: u64,
-    /// Names this content of the card.
+    /// Names this content of the manifest.
     pub version: u64,
     /// Left out when the client knows it, and when the answer would get too long: then ask again, with what came.
-    pub card: Option<Body>,
+    pub manifest: Option<Body>,
 }
 
 /// Ties every variant to its word on the wire, so that none can be added without one.
@@ -299,7 +299,7 @@ kinds!(ClientFrame {
     Self::ListConnected { .. } => "list_connected",
     Self::Event(_) => "live_event",
     Self::Status { .. } => "status",
-    Self::Look(_) => "look",
+    Self::Inspect(_) => "inspect",
     Self::Announce(_) => "announce",
     Self::Hosts(_) => "hosts",
 });
@@ -316,7 +316,7 @@ kinds!(BrokerFrame {
     Self::Connected { .. } => "connected",
     Self::Event(_) => "live_event",
     Self::Status(_) => "status",
-    Self::Looked(_) => "looked",
+    Self::Inspected(_) => "inspected",
     Self::Announced(_) => "announced",
     Self::Hosts(_) => "hosts",
     Self::HostsChanged => "hosts_changed",

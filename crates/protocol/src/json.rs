@@ -1,7 +1,7 @@
 //! The JSON framing: one object per text message, tagged by `kind`. This is the original's published protocol; what
 //! we add are extra fields and extra frames.
 
-mod look;
+mod inspect;
 mod object;
 mod read;
 mod write;

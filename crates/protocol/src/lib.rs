@@ -8,9 +8,9 @@ pub mod compact;
 mod envelope;
 mod errors;
 mod frames;
+mod inspect;
 pub mod json;
 mod kind;
-mod look;
 mod names;
 mod proof;
 mod varint;
@@ -18,11 +18,11 @@ mod varint;
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};
 pub use frames::{
-    AckResult, Announce, Announced, AskHosts, BrokerFrame, Card, ClientFrame, Connection, Deliver, Event, Framing,
-    Hello, HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, Status, Welcome,
+    AckResult, Announce, Announced, AskHosts, BrokerFrame, ClientFrame, Connection, Deliver, Event, Framing, Hello,
+    HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, RoleManifest, Status, Welcome,
 };
+pub use inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
 pub use kind::InboxKind;
-pub use look::{Letter, LetterRow, Look, Looked, MAX_LOOKED_AT};
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
 pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER, hex};
 

@@ -8,7 +8,7 @@
 //! - `script` is one story without chance, for stopping it at every point.
 //! - `forger` sends what it may not, in the variant with credentials.
 //! - `calls` is a world of its own: workers, a broker and hosts with their journals.
-//! - `letters` and `model` say what must be true, `drain` is the good end that every run must have.
+//! - `messages` and `model` say what must be true, `drain` is the good end that every run must have.
 
 mod behaviour;
 mod broker_side;
@@ -18,10 +18,10 @@ mod client_side;
 mod drain;
 mod effects;
 mod forger;
-mod letters;
 mod model;
 mod scenario;
 mod script;
+mod sent;
 mod steps;
 mod storage;
 mod trace;
@@ -54,7 +54,7 @@ pub struct Options {
 pub struct Report {
     pub steps: u64,
     pub crashes: u64,
-    pub letters: u64,
+    pub sent: u64,
     /// Messages that nobody may send; none was taken.
     pub forgeries: u64,
     /// What became of calls.
@@ -124,7 +124,7 @@ fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, Strin
         None => Ok(Report {
             steps: *step,
             crashes: world.crashes,
-            letters: world.model.letters.len() as u64,
+            sent: world.model.sent.len() as u64,
             forgeries: world.forgeries,
             calls: Tally::default(),
             trace_hash: world.trace.hash(),

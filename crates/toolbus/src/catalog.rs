@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_client::{BrokerClient, KnownHosts};
-use toolbus_mcp::{Card, Members, Raw, ServerCard, ServerState};
+use toolbus_mcp::{HostManifest, Members, Raw, ServerManifest, ServerState};
 
 /// Hosts in the order of their names, servers in the order of their host's configuration: where a name is there twice,
 /// the first one is meant, as it is for a worker.
@@ -21,13 +21,13 @@ pub struct HostSeen {
     pub online: bool,
     /// For how long it has been online or away.
     pub since_ms: u64,
-    pub card: Card,
+    pub manifest: HostManifest,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct ToolSeen<'a> {
     pub host: &'a HostSeen,
-    pub server: &'a ServerCard,
+    pub server: &'a ServerManifest,
     pub definition: &'a Raw,
 }
 
@@ -58,21 +58,27 @@ impl Catalog {
     async fn now(client: &BrokerClient) -> Result<Self, Failure> {
         let mut hosts = Vec::new();
         for entry in client.hosts(&KnownHosts::default()).await? {
-            let card = entry.card.as_ref().and_then(|card| card.to().ok()).unwrap_or_default();
-            hosts.push(HostSeen { name: entry.id.to_string(), online: entry.online, since_ms: entry.since_ms, card });
+            let manifest = entry.manifest.as_ref().and_then(|manifest| manifest.to().ok()).unwrap_or_default();
+            hosts.push(HostSeen {
+                name: entry.id.to_string(),
+                online: entry.online,
+                since_ms: entry.since_ms,
+                manifest,
+            });
         }
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self { hosts })
     }
 
     fn is_settled(&self) -> bool {
-        let starting = |server: &ServerCard| server.state == ServerState::Starting;
-        !self.hosts.is_empty() && !self.hosts.iter().any(|host| host.online && host.card.servers.iter().any(starting))
+        let starting = |server: &ServerManifest| server.state == ServerState::Starting;
+        !self.hosts.is_empty()
+            && !self.hosts.iter().any(|host| host.online && host.manifest.servers.iter().any(starting))
     }
 
     pub fn tools(&self) -> impl Iterator<Item = ToolSeen<'_>> {
         self.hosts.iter().flat_map(|host| {
-            let servers = host.card.servers.iter();
+            let servers = host.manifest.servers.iter();
             servers.flat_map(move |server| {
                 server.tools.iter().map(move |definition| ToolSeen { host, server, definition })
             })
@@ -81,7 +87,7 @@ impl Catalog {
 
     /// Whether the hosts are there, and well, and still have nothing to offer: a matter of the caller's role.
     pub fn has_nothing_for_role(&self) -> bool {
-        let well = |host: &HostSeen| host.card.servers.iter().all(|server| server.state == ServerState::Up);
+        let well = |host: &HostSeen| host.manifest.servers.iter().all(|server| server.state == ServerState::Up);
         !self.hosts.is_empty() && self.tools().next().is_none() && self.hosts.iter().all(well)
     }
 
@@ -149,9 +155,9 @@ mod tests {
             .iter()
             .map(|name| json!({"name": name, "annotations": {"readOnlyHint": true, "destructiveHint": false}}))
             .collect();
-        let card = json!({"servers": [{"name": "s", "state": "up", "tools": tools}]});
-        let card = serde_json::from_value(card).expect("a card");
-        HostSeen { name: name.into(), online: true, since_ms: 0, card }
+        let manifest = json!({"servers": [{"name": "s", "state": "up", "tools": tools}]});
+        let manifest = serde_json::from_value(manifest).expect("a manifest");
+        HostSeen { name: name.into(), online: true, since_ms: 0, manifest }
     }
 
     #[test]

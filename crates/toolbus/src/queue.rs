@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_client::{Letter, Look, Looked, MultiplexedClient};
+use toolbus_client::{Inspect, Inspected, MessageRef, MultiplexedClient};
 use toolbus_protocol::MsgId;
 
 /// The broker answers from memory.
@@ -15,34 +15,34 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How many messages are before that call, while it waits.
 pub async fn ahead(client: &MultiplexedClient, host: &str, call: &MsgId) -> Option<u64> {
-    let letters = vec![Letter { to: host.into(), id: call.clone().into_inner() }];
-    look(client, Look { letters, ..Look::default() }).await?.letters.first().copied().flatten()
+    let messages = vec![MessageRef { to: host.into(), id: call.clone().into_inner() }];
+    inspect(client, Inspect { messages, ..Inspect::default() }).await?.messages.first().copied().flatten()
 }
 
 /// Whether it is certain that the call waits for its host and was never brought to it.
 pub async fn is_untouched(client: &MultiplexedClient, host: &str, call: &MsgId) -> bool {
-    look(client, look_for(host, call)).await.is_some_and(|looked| has_untouched(&looked, call))
+    inspect(client, look_for(host, call)).await.is_some_and(|inspected| has_untouched(&inspected, call))
 }
 
-fn has_untouched(looked: &Looked, call: &MsgId) -> bool {
-    if let Some(row) = looked.rows.iter().find(|row| &*row.id == call.as_str()) {
+fn has_untouched(inspected: &Inspected, call: &MsgId) -> bool {
+    if let Some(row) = inspected.rows.iter().find(|row| &*row.id == call.as_str()) {
         return row.attempt == 0;
     }
     // It waits behind those that the answer has room for. Messages are brought in order, so none behind one was brought that
     // was not.
-    let waits = looked.letters.first().copied().flatten().is_some();
-    waits && looked.more && looked.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight)
+    let waits = inspected.messages.first().copied().flatten().is_some();
+    waits && inspected.more && inspected.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight)
 }
 
 /// What waits for that host, as far as the asker may know.
-pub async fn waiting_for(client: &MultiplexedClient, host: &str) -> Option<Looked> {
-    look(client, Look { rows_of: Some(host.into()), ..Look::default() }).await
+pub async fn waiting_for(client: &MultiplexedClient, host: &str) -> Option<Inspected> {
+    inspect(client, Inspect { rows_of: Some(host.into()), ..Inspect::default() }).await
 }
 
 /// Whether the host is connected now.
 pub async fn is_there(client: &MultiplexedClient, host: &str) -> bool {
-    let looked = look(client, Look { peers: vec![host.into()], ..Look::default() }).await;
-    looked.is_some_and(|looked| looked.peers.first() == Some(&true))
+    let inspected = inspect(client, Inspect { peers: vec![host.into()], ..Inspect::default() }).await;
+    inspected.is_some_and(|inspected| inspected.peers.first() == Some(&true))
 }
 
 /// What became of a request that was to be taken back.
@@ -60,10 +60,10 @@ pub async fn take_back(client: &MultiplexedClient, host: &str, call: &MsgId) -> 
     client.client().cancel(host, call).await?;
     let until = Instant::now() + TAKE_BACK_PATIENCE;
     loop {
-        if let Some(looked) = look(client, look_for(host, call)).await {
-            let waits = looked.letters.first().copied().flatten().is_some()
-                || looked.rows.iter().any(|row| &*row.id == call.as_str());
-            match looked.peers.first() {
+        if let Some(inspected) = inspect(client, look_for(host, call)).await {
+            let waits = inspected.messages.first().copied().flatten().is_some()
+                || inspected.rows.iter().any(|row| &*row.id == call.as_str());
+            match inspected.peers.first() {
                 Some(false) if !waits => return Ok(Withdrawal::Gone),
                 Some(true) if !waits => return Ok(Withdrawal::AskHost),
                 _ => {}
@@ -76,11 +76,11 @@ pub async fn take_back(client: &MultiplexedClient, host: &str, call: &MsgId) -> 
     }
 }
 
-fn look_for(host: &str, call: &MsgId) -> Look {
-    let letters = vec![Letter { to: host.into(), id: call.clone().into_inner() }];
-    Look { peers: vec![host.into()], letters, rows_of: Some(host.into()), ..Look::default() }
+fn look_for(host: &str, call: &MsgId) -> Inspect {
+    let messages = vec![MessageRef { to: host.into(), id: call.clone().into_inner() }];
+    Inspect { peers: vec![host.into()], messages, rows_of: Some(host.into()), ..Inspect::default() }
 }
 
-async fn look(client: &MultiplexedClient, look: Look) -> Option<Looked> {
-    tokio::time::timeout(PATIENCE, client.client().look(look)).await.ok()?.ok()
+async fn inspect(client: &MultiplexedClient, inspect: Inspect) -> Option<Inspected> {
+    tokio::time::timeout(PATIENCE, client.client().inspect(inspect)).await.ok()?.ok()
 }

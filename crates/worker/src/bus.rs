@@ -1,4 +1,4 @@
-//! What a front needs of the bus: calls with events, messages that nobody answers, the hosts' cards, and what hosts say
+//! What a front needs of the bus: calls with events, messages that nobody answers, the hosts' manifests, and what hosts say
 //! outside of any call. A trait, so that tests can put a host of their own behind it.
 
 use std::future::Future;
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use toolbus_client::BrokerError;
-use toolbus_mcp::{Card, HostEvent};
+use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::Body;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A host as the broker knows it: connected now, or away since then with the card that it left.
+/// A host as the broker knows it: connected now, or away since then with the manifest that it left.
 #[derive(Debug, Clone)]
 pub struct HostEntry {
     pub name: String,
     /// Milliseconds since 1970; `None` while the host is connected.
     pub away_since_ms: Option<u64>,
-    pub card: Arc<Card>,
+    pub manifest: Arc<HostManifest>,
 }
 
 /// All hosts that this worker may use, replaced as a whole when one changes.

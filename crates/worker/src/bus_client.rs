@@ -1,5 +1,5 @@
 //! The bus as its client gives it: one connection for all sessions of an identity. Tasks of its own keep the hosts'
-//! cards up to date and bring what belongs to no call to its session.
+//! manifests up to date and bring what belongs to no call to its session.
 
 use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 use crate::worker::lock;
@@ -10,16 +10,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use toolbus_client::{
-    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, KnownHosts, Letter, LetterRow, Look, Looked,
-    MultiplexedClient, SendOptions,
+    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, Inspect, Inspected, KnownHosts, MessageRef,
+    MessageRow, MultiplexedClient, SendOptions,
 };
-use toolbus_mcp::{Card, HostEvent};
+use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
 /// What waits for one session; a client that does not read loses the rest.
 const SESSION_QUEUE: usize = 256;
 /// How long the broker may take to say where a call stands.
-const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often it is asked whether a request was taken back.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The pause after the broker did not say which hosts there are.
@@ -28,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub struct BusClient {
     client: Arc<MultiplexedClient>,
     hosts: watch::Receiver<Hosts>,
-    sessions: Arc<SessionDesk>,
+    sessions: Arc<SessionAdmin>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -37,9 +37,9 @@ impl BusClient {
     pub async fn start(client: BrokerClient) -> BrokerResult<Arc<Self>> {
         let client = Arc::new(client.into_multiplexed());
         let watch = client.client().watch_hosts();
-        let mut directory = Directory { client: Arc::clone(&client), cards: BTreeMap::new() };
+        let mut directory = Directory { client: Arc::clone(&client), manifests: BTreeMap::new() };
         let (sender, hosts) = watch::channel(directory.ask().await?);
-        let sessions = Arc::new(SessionDesk::default());
+        let sessions = Arc::new(SessionAdmin::default());
         let tasks = vec![
             tokio::spawn(directory.keep(watch, sender)),
             tokio::spawn(bring_live_events(Arc::clone(&client), Arc::clone(&sessions))),
@@ -52,9 +52,9 @@ impl BusClient {
         &self.client
     }
 
-    async fn look(&self, look: Look) -> Option<Looked> {
-        let looked = tokio::time::timeout(LOOK_PATIENCE, self.client.client().look(look)).await;
-        looked.ok()?.inspect_err(|error| tracing::debug!(%error, "the broker does not let us look")).ok()
+    async fn inspect(&self, inspect: Inspect) -> Option<Inspected> {
+        let inspected = tokio::time::timeout(INSPECT_TIMEOUT, self.client.client().inspect(inspect)).await;
+        inspected.ok()?.inspect_err(|error| tracing::debug!(%error, "the broker does not let us inspect")).ok()
     }
 
     fn message(&self, body: Body) -> InboxMessage {
@@ -98,19 +98,19 @@ impl Bus for BusClient {
     }
 
     fn ahead<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
-        let letters = vec![Letter { to: host.into(), id: call.into() }];
-        let look = self.look(Look { letters, ..Look::default() });
-        Box::pin(async { look.await?.letters.first().copied().flatten() })
+        let messages = vec![MessageRef { to: host.into(), id: call.into() }];
+        let inspect = self.inspect(Inspect { messages, ..Inspect::default() });
+        Box::pin(async { inspect.await?.messages.first().copied().flatten() })
     }
 
     fn waiting<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
-        let look = self.look(Look { rows_of: Some(host.into()), ..Look::default() });
-        Box::pin(async { Some(look.await?.rows.iter().map(as_waiting).collect()) })
+        let inspect = self.inspect(Inspect { rows_of: Some(host.into()), ..Inspect::default() });
+        Box::pin(async { Some(inspect.await?.rows.iter().map(as_waiting).collect()) })
     }
 
     fn waits<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<Waiting>> {
-        let look = self.look(look_for(host, call));
-        Box::pin(async move { found(&look.await?, call) })
+        let inspect = self.inspect(look_for(host, call));
+        Box::pin(async move { found(&inspect.await?, call) })
     }
 
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
@@ -122,12 +122,12 @@ impl Bus for BusClient {
                 return false;
             }
             // The broker does not answer a cancel, so it is asked what became of the message.
-            let until = Instant::now() + LOOK_PATIENCE;
+            let until = Instant::now() + INSPECT_TIMEOUT;
             while Instant::now() < until {
-                match self.look(look_for(host, call)).await {
+                match self.inspect(look_for(host, call)).await {
                     // A host that is back may have got it just before.
-                    Some(looked) if looked.peers.first() != Some(&false) => return false,
-                    Some(looked) if found(&looked, call).is_none() => return !looked.more,
+                    Some(inspected) if inspected.peers.first() != Some(&false) => return false,
+                    Some(inspected) if found(&inspected, call).is_none() => return !inspected.more,
                     _ => tokio::time::sleep(LOOK_AGAIN).await,
                 }
             }
@@ -149,22 +149,23 @@ impl Bus for BusClient {
 }
 
 /// Whether the host is there, where the request stands, and how often it was brought.
-fn look_for(host: &str, call: &str) -> Look {
-    let letters = vec![Letter { to: host.into(), id: call.into() }];
-    Look { peers: vec![host.into()], letters, rows_of: Some(host.into()), ..Look::default() }
+fn look_for(host: &str, call: &str) -> Inspect {
+    let messages = vec![MessageRef { to: host.into(), id: call.into() }];
+    Inspect { peers: vec![host.into()], messages, rows_of: Some(host.into()), ..Inspect::default() }
 }
 
-fn as_waiting(row: &LetterRow) -> Waiting {
+fn as_waiting(row: &MessageRow) -> Waiting {
     Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0, age_ms: row.age_ms }
 }
 
 /// The request among the rows; or behind them, where their number is limited.
-fn found(looked: &Looked, call: &str) -> Option<Waiting> {
-    let row = looked.rows.iter().find(|row| &*row.id == call).map(as_waiting);
+fn found(inspected: &Inspected, call: &str) -> Option<Waiting> {
+    let row = inspected.rows.iter().find(|row| &*row.id == call).map(as_waiting);
     let behind = || {
-        looked.letters.first().copied().flatten()?;
+        inspected.messages.first().copied().flatten()?;
         // Messages are brought in order, so none behind one was brought that was not.
-        let is_untouched = looked.more && looked.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight);
+        let is_untouched =
+            inspected.more && inspected.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight);
         Some(Waiting { id: call.to_owned(), is_untouched, age_ms: 0 })
     };
     row.or_else(behind)
@@ -214,30 +215,30 @@ impl BusCall for ClientCall {
     }
 }
 
-/// The hosts and their cards; a card is fetched and read once for each of its versions.
+/// The hosts and their manifests; a manifest is fetched and read once for each of its versions.
 struct Directory {
     client: Arc<MultiplexedClient>,
-    cards: BTreeMap<String, (u64, Arc<Card>)>,
+    manifests: BTreeMap<String, (u64, Arc<HostManifest>)>,
 }
 
 impl Directory {
     async fn ask(&mut self) -> BrokerResult<Hosts> {
-        let known: KnownHosts = self.cards.iter().map(|(host, (version, _))| (host.clone(), *version)).collect();
+        let known: KnownHosts = self.manifests.iter().map(|(host, (version, _))| (host.clone(), *version)).collect();
         let hosts = self.client.client().hosts(&known).await?;
-        let mut cards = BTreeMap::new();
+        let mut manifests = BTreeMap::new();
         let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
         let entries = hosts.into_iter().map(|host| {
             let name = host.id.to_string();
-            let card = match host.card {
-                Some(card) => read(&name, &card),
-                None => self.cards.get(&name).map(|(_, card)| Arc::clone(card)).unwrap_or_default(),
+            let manifest = match host.manifest {
+                Some(manifest) => read(&name, &manifest),
+                None => self.manifests.get(&name).map(|(_, manifest)| Arc::clone(manifest)).unwrap_or_default(),
             };
-            cards.insert(name.clone(), (host.version, Arc::clone(&card)));
+            manifests.insert(name.clone(), (host.version, Arc::clone(&manifest)));
             let away_since_ms = (!host.online).then(|| now.saturating_sub(host.since_ms));
-            HostEntry { name, away_since_ms, card }
+            HostEntry { name, away_since_ms, manifest }
         });
         let entries = Arc::new(entries.collect());
-        self.cards = cards;
+        self.manifests = manifests;
         Ok(entries)
     }
 
@@ -258,21 +259,21 @@ impl Directory {
     }
 }
 
-fn read(host: &str, card: &Body) -> Arc<Card> {
-    let card = serde_json::from_slice(card.as_bytes());
-    Arc::new(card.unwrap_or_else(|error| {
-        tracing::warn!(%host, %error, "the card of this host can't be read");
-        Card::default()
+fn read(host: &str, manifest: &Body) -> Arc<HostManifest> {
+    let manifest = serde_json::from_slice(manifest.as_bytes());
+    Arc::new(manifest.unwrap_or_else(|error| {
+        tracing::warn!(%host, %error, "the manifest of this host can't be read");
+        HostManifest::default()
     }))
 }
 
 /// Which session gets what belongs to no call.
 #[derive(Default)]
-struct SessionDesk {
+struct SessionAdmin {
     open: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
 }
 
-impl SessionDesk {
+impl SessionAdmin {
     fn open(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
         let (sender, receiver) = mpsc::channel(SESSION_QUEUE);
         let mut open = lock(&self.open);
@@ -291,13 +292,13 @@ impl SessionDesk {
     }
 }
 
-async fn bring_live_events(client: Arc<MultiplexedClient>, sessions: Arc<SessionDesk>) {
+async fn bring_live_events(client: Arc<MultiplexedClient>, sessions: Arc<SessionAdmin>) {
     while let Some(event) = client.client().next_event().await {
         sessions.bring(event.correlation_id.as_str(), &event.from, &event.body);
     }
 }
 
-async fn bring_messages(client: Arc<MultiplexedClient>, sessions: Arc<SessionDesk>) {
+async fn bring_messages(client: Arc<MultiplexedClient>, sessions: Arc<SessionAdmin>) {
     while let Some(message) = client.client().next_message().await {
         if let (InboxKind::McpEvent, Some(key)) = (&message.kind, &message.correlation_id) {
             sessions.bring(key.as_str(), &message.from.session_id, &message.body);

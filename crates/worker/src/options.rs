@@ -10,7 +10,7 @@ pub struct WorkerOptions {
     pub call_deadline: Duration,
     /// How long a `subscriptions/listen` lives before it is ended gracefully.
     pub listen_deadline: Duration,
-    /// How long a merged list waits for one server before it is answered from the card.
+    /// How long a merged list waits for one server before it is answered from the manifest.
     pub list_patience: Duration,
     /// How long a modern client that knows tasks waits for a tool before it gets a task instead. Without it only calls to
     /// hosts that are away become tasks.

@@ -7,7 +7,7 @@ mod process;
 pub use process::{Input, Output, stdin, stdout};
 
 use crate::envelope::Envelope;
-use crate::front::{Front, FrontCall, News};
+use crate::frontend::{Frontend, FrontendCall, News};
 use crate::worker::Worker;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -56,24 +56,24 @@ pub async fn serve_streams(
     output: impl AsyncWrite + Unpin,
     options: StdioOptions,
 ) -> Result<(), StdioError> {
-    let front = Front::new(worker, uuid::Uuid::new_v4().to_string());
-    let news = News::open(&front);
+    let frontend = Frontend::new(worker, uuid::Uuid::new_v4().to_string());
+    let news = News::open(&frontend);
     let calls = FuturesUnordered::new();
-    let mut service = Service { front: Arc::clone(&front), news, calls, output, options };
+    let mut service = Service { frontend: Arc::clone(&frontend), news, calls, output, options };
     let outcome = service.run(input).await;
     // What is still under way is cancelled before the session is closed.
     drop(service);
-    tokio::time::timeout(GOODBYE, front.close()).await.ok();
+    tokio::time::timeout(GOODBYE, frontend.close()).await.ok();
     outcome
 }
 
 /// How long the hosts' goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-type Waiting = std::pin::Pin<Box<dyn Future<Output = (FrontCall, Option<Message>)> + Send>>;
+type Waiting = std::pin::Pin<Box<dyn Future<Output = (FrontendCall, Option<Message>)> + Send>>;
 
 struct Service<W> {
-    front: Arc<Front>,
+    frontend: Arc<Frontend>,
     news: News,
     calls: FuturesUnordered<Waiting>,
     output: W,
@@ -101,7 +101,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     async fn finish(&mut self) -> Result<(), StdioError> {
         let until = Instant::now() + self.options.last_answers_within;
         // Listening would never end by itself.
-        while self.front.calls_under_way() > self.front.listenings() {
+        while self.frontend.calls_under_way() > self.frontend.listenings() {
             tokio::select! {
                 next = self.calls.next() => match next {
                     Some((call, message)) => self.go_on(call, message).await?,
@@ -114,7 +114,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
         Ok(())
     }
 
-    async fn go_on(&mut self, call: FrontCall, message: Option<Message>) -> Result<(), StdioError> {
+    async fn go_on(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {
         let Some(message) = message else { return Ok(()) };
         if !matches!(message, Message::Response(_)) {
             self.calls.push(wait(call));
@@ -146,11 +146,13 @@ impl<W: AsyncWrite + Unpin> Service<W> {
                 {
                     return self.refuse(Some(request.id), error).await;
                 }
-                let call = self.front.request(era, request).await;
+                let call = self.frontend.request(era, request).await;
                 self.calls.push(wait(call));
             }
-            Ok(Message::Notification(notification)) => self.front.notification(self.front.era(), notification).await,
-            Ok(Message::Response(response)) => self.front.response(response).await,
+            Ok(Message::Notification(notification)) => {
+                self.frontend.notification(self.frontend.era(), notification).await
+            }
+            Ok(Message::Response(response)) => self.frontend.response(response).await,
             Err(error) => return self.refuse(error.id().cloned(), error.to_rpc_error()).await,
         }
         Ok(())
@@ -175,7 +177,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     }
 }
 
-fn wait(mut call: FrontCall) -> Waiting {
+fn wait(mut call: FrontendCall) -> Waiting {
     Box::pin(async move {
         let message = call.next().await;
         (call, message)

@@ -8,7 +8,7 @@ mod template;
 use crate::bus::HostEntry;
 use routes::Routes;
 use std::sync::{Arc, OnceLock};
-use toolbus_mcp::{Card, Era, ListKind, Members, NameKey, Raw, ServerCard, ServerState, meta};
+use toolbus_mcp::{Era, HostManifest, ListKind, Members, NameKey, Raw, ServerManifest, ServerState, meta};
 
 /// Hosts in the order of their names, servers in the order of their host's configuration.
 pub struct View {
@@ -21,8 +21,8 @@ pub struct View {
 pub struct Upstream {
     pub host: String,
     pub away_since_ms: Option<u64>,
-    card: Arc<Card>,
-    /// The server's place in the card, and the upstream's in the view.
+    manifest: Arc<HostManifest>,
+    /// The server's place in the manifest, and the upstream's in the view.
     place: usize,
     pub index: usize,
 }
@@ -32,10 +32,10 @@ impl View {
         let mut hosts: Vec<&HostEntry> =
             hosts.iter().filter(|host| only.is_none_or(|only| only == host.name)).collect();
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
-        let servers = hosts.iter().flat_map(|host| (0..host.card.servers.len()).map(move |place| (host, place)));
+        let servers = hosts.iter().flat_map(|host| (0..host.manifest.servers.len()).map(move |place| (host, place)));
         let upstreams = servers.enumerate().map(|(index, (host, place))| {
-            let (card, away_since_ms) = (Arc::clone(&host.card), host.away_since_ms);
-            Arc::new(Upstream { host: host.name.clone(), away_since_ms, card, place, index })
+            let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
+            Arc::new(Upstream { host: host.name.clone(), away_since_ms, manifest, place, index })
         });
         Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
     }
@@ -56,12 +56,12 @@ impl View {
         self.upstreams.iter().find(|upstream| upstream.host == host && upstream.server() == server)
     }
 
-    /// Whose name that is, by the cards. Tasks are on no card.
+    /// Whose name that is, by the manifests. Tasks are on no manifest.
     pub fn owner(&self, name: &NameKey) -> Option<&Arc<Upstream>> {
         self.routes().owner(name).map(|index| &self.upstreams[index])
     }
 
-    /// Whose item of a list that is, by the cards.
+    /// Whose item of a list that is, by the manifests.
     pub fn owner_of_item(&self, kind: ListKind, key: &str) -> Option<&Arc<Upstream>> {
         self.routes().owner_of_item(kind, key).map(|index| &self.upstreams[index])
     }
@@ -74,7 +74,7 @@ impl View {
     /// Whether a client would see the same list of that kind there.
     pub fn same_list(&self, other: &Self, kind: ListKind) -> bool {
         fn list(view: &View, kind: ListKind) -> impl Iterator<Item = &str> {
-            view.upstreams.iter().flat_map(move |upstream| upstream.card().items(kind)).map(|item| item.get())
+            view.upstreams.iter().flat_map(move |upstream| upstream.manifest().items(kind)).map(|item| item.get())
         }
         list(self, kind).eq(list(other, kind))
     }
@@ -85,25 +85,25 @@ impl View {
 }
 
 impl Upstream {
-    pub fn card(&self) -> &ServerCard {
-        &self.card.servers[self.place]
+    pub fn manifest(&self) -> &ServerManifest {
+        &self.manifest.servers[self.place]
     }
 
     pub fn server(&self) -> &str {
-        &self.card().name
+        &self.manifest().name
     }
 
-    /// Nobody is there to answer: what the card says has to do.
+    /// Nobody is there to answer: what the manifest says has to do.
     pub fn is_out(&self) -> bool {
-        self.away_since_ms.is_some() || self.card().state == ServerState::Down
+        self.away_since_ms.is_some() || self.manifest().state == ServerState::Down
     }
 
     /// The server's word about itself, in the client's era if it has one in that era.
     pub fn greeting(&self, era: Era) -> Option<&Raw> {
-        let card = self.card();
+        let manifest = self.manifest();
         match era {
-            Era::Legacy => card.initialize.as_ref().or(card.discover.as_ref()),
-            Era::Modern => card.discover.as_ref().or(card.initialize.as_ref()),
+            Era::Legacy => manifest.initialize.as_ref().or(manifest.discover.as_ref()),
+            Era::Modern => manifest.discover.as_ref().or(manifest.initialize.as_ref()),
         }
     }
 

@@ -1,5 +1,5 @@
 //! What all client sessions of one identity share: the bus, the view of the hosts, and what was learned about names that
-//! stand on no card.
+//! stand on no manifest.
 
 use crate::bus::{Bus, Hosts};
 use crate::options::WorkerOptions;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
 
-/// Names of one kind that are remembered beside the cards, and tasks.
+/// Names of one kind that are remembered beside the manifests, and tasks.
 const MAX_LEARNED: usize = 20_000;
 
 pub struct Worker {
@@ -58,7 +58,7 @@ impl Worker {
         self.hosts.clone()
     }
 
-    /// Whose name that is: by the cards, or because its server listed it or made it.
+    /// Whose name that is: by the manifests, or because its server listed it or made it.
     pub(crate) fn owner(&self, view: &View, name: &NameKey) -> Option<Arc<Upstream>> {
         if let Some(upstream) = view.owner(name) {
             return Some(Arc::clone(upstream));

@@ -115,20 +115,20 @@ enum Loaf {
     /// A frame of an opcode that nobody knows, skipped by its length.
     Junk,
     /// A message to someone who is not there. It is on disk soon, and then only the crumb is in memory.
-    Letter,
+    Message,
 }
 
 /// A message of a few bytes and a live event, and around them much more.
 fn crumbs(to: &str, n: usize, deadline_ms: Option<u64>, loaf: Loaf) -> Bytes {
-    let letter = |to: &str, id: String, body: Body| {
+    let message = |to: &str, id: String, body: Body| {
         let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
         message.id = id.into();
         ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack: None })
     };
     let event = Event { peer: to.into(), correlation_id: "c".into(), body: Body::null() };
-    let mut frames = vec![letter(to, format!("crumb-{n}"), Body::null()), ClientFrame::Event(event)];
-    if matches!(loaf, Loaf::Letter) {
-        frames.push(letter("nobody", format!("loaf-{n}"), Body::of(&"x".repeat(MIB)).expect("a body")));
+    let mut frames = vec![message(to, format!("crumb-{n}"), Body::null()), ClientFrame::Event(event)];
+    if matches!(loaf, Loaf::Message) {
+        frames.push(message("nobody", format!("loaf-{n}"), Body::of(&"x".repeat(MIB)).expect("a body")));
     }
     let mut bytes = BytesMut::new();
     frames.iter().for_each(|frame| compact::write_client(frame, &AgentRef::new("unused"), &mut bytes));
@@ -153,7 +153,7 @@ async fn until_receipted(peer: &mut Peer, mut open: u64) {
 #[tokio::test]
 async fn a_crumb_that_waits_for_its_reader_does_not_keep_the_loaf() {
     let _alone = alone().await;
-    for loaf in [Loaf::Junk, Loaf::Letter] {
+    for loaf in [Loaf::Junk, Loaf::Message] {
         let bus = wide_bus().await;
         let mut witness = Witness::join(&bus).await;
         let mut sender = bus.peer("sender").await;
@@ -168,7 +168,7 @@ async fn a_crumb_that_waits_for_its_reader_does_not_keep_the_loaf() {
 #[tokio::test]
 async fn a_crumb_that_waits_for_its_deadline_does_not_keep_the_loaf() {
     let _alone = alone().await;
-    for loaf in [Loaf::Junk, Loaf::Letter] {
+    for loaf in [Loaf::Junk, Loaf::Message] {
         let bus = Bus::start().await;
         let before = resident_bytes();
         send_crumbs(&bus, "nobody", Some(3_600_000), loaf).await;
@@ -195,7 +195,7 @@ async fn a_crumb_that_waits_for_the_disk_does_not_keep_the_loaf() {
 /// Sends 150 of them and waits until they are on disk.
 async fn send_crumbs(bus: &Bus, to: &str, deadline_ms: Option<u64>, loaf: Loaf) {
     let mut miser = bus.compact_peer("miser").await;
-    let delivers = if matches!(loaf, Loaf::Letter) { 2 } else { 1 };
+    let delivers = if matches!(loaf, Loaf::Message) { 2 } else { 1 };
     for n in 0..150 {
         miser.send_binary(crumbs(to, n, deadline_ms, loaf)).await;
         // A few at a time, so that what waits for the disk is not what is measured.

@@ -11,7 +11,7 @@ mod first_frame;
 mod health;
 mod hoarding;
 mod holes;
-mod host_cards;
+mod host_manifests;
 mod hosts_and_origins;
 mod leaving;
 mod limits;

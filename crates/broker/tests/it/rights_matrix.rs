@@ -321,9 +321,11 @@ async fn attack_with_questions(name: &'static str, claimed: &'static str, mailbo
         }
     }
     if framing == Framing::Compact {
-        for cards in [json!([{"card": 1}]), json!([])] {
-            peer.send(json!({"kind": "announce", "request_id": "a", "cards": cards, "agent": {"session_id": "h1"}}))
-                .await;
+        for manifests in [json!([{"manifest": 1}]), json!([])] {
+            peer.send(
+                json!({"kind": "announce", "request_id": "a", "manifests": manifests, "agent": {"session_id": "h1"}}),
+            )
+            .await;
             let refused = (name == "w1" || name == "w2" || name == "op").then_some("TB0217");
             assert_eq!(peer.next_of("announced").await["code"].as_str(), refused, "{name}");
             cases += 1;

@@ -165,7 +165,7 @@ async fn a_host_without_credentials_of_its_own_holds_more_once_it_announced_itse
     sender.settle().await;
     let pushed = |frames: Vec<Value>| frames.iter().filter(|frame| frame["kind"] == "message").count();
     assert_eq!(pushed(host.drain().await), 1024);
-    host.send(json!({"kind": "announce", "request_id": "a", "cards": [{"card": 1}]})).await;
+    host.send(json!({"kind": "announce", "request_id": "a", "manifests": [{"manifest": 1}]})).await;
     for _ in 1024..1100 {
         host.next_of("message").await;
     }
@@ -215,7 +215,7 @@ async fn whoever_announced_itself_as_a_host_is_one_and_stays_one_while_it_is_awa
     let mut host = Peer::join(bus.address, hello("host", "h")).await;
     worker.send(of_kind("mcp_request", "h", "1", None)).await;
     worker.expect_error("TB0216").await;
-    host.send(json!({"kind": "announce", "request_id": "a", "cards": [{"card": 1}]})).await;
+    host.send(json!({"kind": "announce", "request_id": "a", "manifests": [{"manifest": 1}]})).await;
     host.next_of("announced").await;
     worker.send(of_kind("mcp_request", "h", "2", None)).await;
     worker.next_of("receipts").await;

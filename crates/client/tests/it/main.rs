@@ -4,7 +4,7 @@
 
 mod cancels;
 mod endings;
-mod look;
+mod inspect;
 mod pki;
 mod replies;
 mod support;

@@ -152,10 +152,10 @@ fn the_dead_letters_of_a_mailbox_with_a_long_name_have_a_name_that_a_peer_can_ha
         bench.send(alice, &name, "a");
         let message = bench.pushed("a");
         bench.handle(bob, Command::Unreadable { message });
-        let letter = bench.take_all().puts[0].mailbox.to_string();
-        assert!(letter.len() <= MAX_MAILBOX_NAME_BYTES && letter.ends_with("#dead"), "{letter}");
-        assert!(letter.starts_with(&name[..200]), "{letter}");
-        names.push(letter);
+        let message = bench.take_all().puts[0].mailbox.to_string();
+        assert!(message.len() <= MAX_MAILBOX_NAME_BYTES && message.ends_with("#dead"), "{message}");
+        assert!(message.starts_with(&name[..200]), "{message}");
+        names.push(message);
     }
     assert_eq!(names[2], format!("{}#dead", "n".repeat(251)));
     names.sort();

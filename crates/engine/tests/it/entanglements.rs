@@ -41,13 +41,13 @@ fn a_reply_that_dies_before_it_is_safe_leaves_its_request_to_its_letter() {
     bench.handle(alice, Command::Unreadable { message: unreadable });
     bench.told(alice);
     bench.send(alice, "bob", "q");
-    assert_eq!(bench.told(alice), [], "the request is as safe as the letter, which is in memory only");
+    assert_eq!(bench.told(alice), [], "the request is as safe as the message, which is in memory only");
     let batch = bench.take_all();
     assert_eq!((puts(&batch), &*batch.puts[0].mailbox), (vec!["reply"], "alice#dead"));
-    assert!(settles(&batch, "bob", "q"), "request and letter go to disk together");
+    assert!(settles(&batch, "bob", "q"), "request and message go to disk together");
     bench.refuse(batch, 2_000);
     bench.serve_fetches();
-    assert!(bench.told(bob).contains(&message("q", 1)), "without the letter the request is pending again");
+    assert!(bench.told(bob).contains(&message("q", 1)), "without the message the request is pending again");
 }
 
 #[test]

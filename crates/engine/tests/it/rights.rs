@@ -3,7 +3,7 @@
 
 use crate::support::{Bench, Told, delivery, message, receipt, refused};
 use std::sync::Arc;
-use toolbus_engine::{Command, ConnId, Delivery, LetterAt, Look, Names, Purpose, Refusal, Rights, Sender};
+use toolbus_engine::{Command, ConnId, Delivery, Inspect, MessageAt, Names, Purpose, Refusal, Rights, Sender};
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
 const HOST: Rights = Rights { host: true, ..WORKER };
@@ -213,8 +213,8 @@ fn what_was_cancelled_in_flight_may_still_be_answered() {
 fn a_dead_letter_is_answered_from_the_mailbox_of_dead_letters_alone() {
     let mut town = town();
     town.ask("q");
-    let letter = town.bench.pushed("q");
-    town.bench.handle(town.host, Command::Unreadable { message: letter });
+    let message = town.bench.pushed("q");
+    town.bench.handle(town.host, Command::Unreadable { message });
     town.bench.told(town.host);
     town.refuses(town.host, reply(Purpose::HostReply, "ana", "r", "q"), not_yours("ana", "r", "q"));
     let dead = join(&mut town.bench, "host#dead", HOST);
@@ -279,18 +279,18 @@ fn what_an_agent_sent_is_taken_back_from_any_of_its_mailboxes_and_from_no_other_
     let (first, second) = (join(&mut town.bench, "ana#1", WORKER), join(&mut town.bench, "ana#2", WORKER));
     let near = join(&mut town.bench, "ana2", WORKER);
     town.takes(first, Delivery { deadline_ms: Some(1000), ..of(Purpose::Request, "host", "q") });
-    let look = |town: &Town, conn| {
-        let letters = vec![LetterAt { to: "host".into(), id: "q".into() }];
-        town.bench.engine.look(town.bench.now, conn, &Look { letters, ..Look::default() }).letters
+    let inspect = |town: &Town, conn| {
+        let messages = vec![MessageAt { to: "host".into(), id: "q".into() }];
+        town.bench.engine.inspect(town.bench.now, conn, &Inspect { messages, ..Inspect::default() }).messages
     };
     for conn in [town.bo, town.other, near] {
         town.bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
         town.bench.sync_all();
-        assert_eq!((look(&town, conn), look(&town, second)), (vec![None], vec![Some(0)]));
+        assert_eq!((inspect(&town, conn), inspect(&town, second)), (vec![None], vec![Some(0)]));
     }
     town.bench.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
     town.bench.sync_all();
-    assert_eq!(look(&town, second), [None]);
+    assert_eq!(inspect(&town, second), [None]);
     let taken_back = Refusal::Cancelled { id: "q".into(), mailbox: "host".into() };
     assert_eq!((town.bench.told(first), town.bench.told(second)), (vec![refused(taken_back, "q")], vec![]));
 }

@@ -282,7 +282,7 @@ fn told(outgoing: Outgoing) -> Told {
         Outgoing::Event { from, correlation_id, body } => {
             Told::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }
         }
-        Outgoing::Status { .. } | Outgoing::Looked { .. } => unreachable!("tests ask the engine itself"),
+        Outgoing::Status { .. } | Outgoing::Inspected { .. } => unreachable!("tests ask the engine itself"),
     }
 }
 

@@ -136,7 +136,7 @@ impl Job {
     pub async fn run(mut self) {
         let answer = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => Answer::of(&HostReply::Rpc(outcome)),
-            Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Desk) => {
+            Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Admin) => {
                 Answer { end: End::Cancelled, ..Answer::of(&self.called_off()) }
             }
             Err(Stop::Cancelled) => Answer::of(&self.called_off()),
@@ -335,7 +335,7 @@ impl Job {
                 let message = format!("the caller of {} was gone for too long", self.rpc.method);
                 HostReply::Rpc(failure::bus(ErrorCode::CallerGone, message).into())
             }
-            None if cancel.is_fired_for(Cause::Desk) => {
+            None if cancel.is_fired_for(Cause::Admin) => {
                 let why = cancel.reason().unwrap_or("cancelled");
                 let message = format!("{} of server {:?} was {why}", self.rpc.method, self.server.name());
                 HostReply::Rpc(failure::bus(ErrorCode::Cancelled, message).into())

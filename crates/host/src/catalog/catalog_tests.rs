@@ -18,9 +18,9 @@ fn eras() -> Arc<Eras> {
     Arc::new(Eras { modern: None, legacy: Some(raw(&json!({"capabilities": {}}))) })
 }
 
-fn shown(card: &Card) -> Vec<Vec<String>> {
+fn shown(manifest: &HostManifest) -> Vec<Vec<String>> {
     let name = |tool: &Raw| Members::of(Some(tool)).expect("an object").text("name").expect("a name");
-    card.servers.iter().map(|server| server.tools.iter().map(name).collect()).collect()
+    manifest.servers.iter().map(|server| server.tools.iter().map(name).collect()).collect()
 }
 
 #[test]
@@ -30,11 +30,11 @@ fn the_earlier_server_keeps_a_name_whichever_comes_up_first() {
         for server in order {
             catalog.set_up(server, eras(), tools(&["same", if server == 0 { "a" } else { "b" }]), vec![]);
         }
-        let card = catalog.card(None, &PolicySet::everyone());
-        assert_eq!(shown(&card), [vec!["same", "a"], vec!["b"]]);
-        assert_eq!(card.problems.len(), 1);
+        let manifest = catalog.manifest(None, &PolicySet::everyone());
+        assert_eq!(shown(&manifest), [vec!["same", "a"], vec!["b"]]);
+        assert_eq!(manifest.problems.len(), 1);
         for word in ["\"one\"", "\"two\"", "same", "prefix"] {
-            assert!(card.problems[0].contains(word), "{word} is missing: {}", card.problems[0]);
+            assert!(manifest.problems[0].contains(word), "{word} is missing: {}", manifest.problems[0]);
         }
     }
 }
@@ -44,10 +44,10 @@ fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
     let catalog = Catalog::new(&[config("one", None), config("two", Some("two_"))]);
     catalog.set_up(0, eras(), tools(&["same"]), vec![]);
     catalog.set_up(1, eras(), tools(&["same", &"x".repeat(61)]), vec![]);
-    let card = catalog.card(None, &PolicySet::everyone());
-    assert_eq!(shown(&card)[1][0], "two_same");
-    assert_eq!(card.problems.len(), 1);
-    assert!(card.problems[0].contains("65 characters"), "{}", card.problems[0]);
+    let manifest = catalog.manifest(None, &PolicySet::everyone());
+    assert_eq!(shown(&manifest)[1][0], "two_same");
+    assert_eq!(manifest.problems.len(), 1);
+    assert!(manifest.problems[0].contains("65 characters"), "{}", manifest.problems[0]);
     assert_eq!(catalog.tool("two_same"), Some(1));
 }
 
@@ -55,24 +55,28 @@ fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
 fn a_server_that_went_down_keeps_its_tools_and_says_why() {
     let catalog = Catalog::new(&[config("one", None), config("two", None)]);
     assert!(
-        catalog.card(None, &PolicySet::everyone()).servers.iter().all(|server| server.state == ServerState::Starting)
+        catalog
+            .manifest(None, &PolicySet::everyone())
+            .servers
+            .iter()
+            .all(|server| server.state == ServerState::Starting)
     );
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
     catalog.set_down(0, "it exited with code 1".to_owned(), vec!["boom".to_owned()]);
-    let card = catalog.card(None, &PolicySet::everyone());
-    assert_eq!(card.servers[0].state, ServerState::Down);
-    assert_eq!(card.servers[0].down.as_ref().expect("a reason").stderr, ["boom"]);
-    assert_eq!(shown(&card)[0], ["a"]);
-    assert_eq!(card.servers[1].state, ServerState::Starting);
+    let manifest = catalog.manifest(None, &PolicySet::everyone());
+    assert_eq!(manifest.servers[0].state, ServerState::Down);
+    assert_eq!(manifest.servers[0].down.as_ref().expect("a reason").stderr, ["boom"]);
+    assert_eq!(shown(&manifest)[0], ["a"]);
+    assert_eq!(manifest.servers[1].state, ServerState::Starting);
 }
 
 #[test]
-fn each_role_has_its_own_card() {
+fn each_role_has_its_own_manifest() {
     let rules = PolicySet::read("[roles.reader]\nallow = ['a']").expect("patterns").0;
     let catalog = Catalog::new(&[config("one", None)]);
     catalog.set_up(0, eras(), tools(&["a", "b"]), vec![]);
-    assert_eq!(shown(&catalog.card(Some("reader"), &rules)), [["a"]]);
-    assert!(catalog.card(None, &rules).servers.is_empty());
+    assert_eq!(shown(&catalog.manifest(Some("reader"), &rules)), [["a"]]);
+    assert!(catalog.manifest(None, &rules).servers.is_empty());
 }
 
 #[test]
@@ -82,7 +86,7 @@ fn problems_are_bounded() {
     let catalog = Catalog::new(&[config("one", None), config("two", None)]);
     catalog.set_up(0, eras(), tools(&names), vec![]);
     catalog.set_up(1, eras(), tools(&names), vec![]);
-    let problems = catalog.card(None, &PolicySet::everyone()).problems;
+    let problems = catalog.manifest(None, &PolicySet::everyone()).problems;
     assert_eq!(problems.len(), MOST_PROBLEMS + 1);
     assert_eq!(problems.last().map(String::as_str), Some("and 4980 more problems"));
 }
@@ -95,13 +99,16 @@ fn only_what_the_server_says_now_lifts_a_hold() {
     let server = PinnedServer { name: "one", mode: None };
     // A page for some worker, newer than the catalog.
     assert!(pins.holds_back(server, Some(Era::Legacy), "a", &raw(&json!({"name": "a", "description": "other"}))));
-    assert_eq!(shown(&catalog.card(None, &PolicySet::everyone()))[0], [""; 0]);
+    assert_eq!(shown(&catalog.manifest(None, &PolicySet::everyone()))[0], [""; 0]);
     catalog.look_again();
     catalog.set_down(0, "gone".to_owned(), vec![]);
-    catalog.card(None, &PolicySet::everyone());
+    catalog.manifest(None, &PolicySet::everyone());
     assert!(pins.is_held(server, "a"), "an old list has lifted the hold");
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
-    assert_eq!((shown(&catalog.card(None, &PolicySet::everyone()))[0].len(), pins.is_held(server, "a")), (1, false));
+    assert_eq!(
+        (shown(&catalog.manifest(None, &PolicySet::everyone()))[0].len(), pins.is_held(server, "a")),
+        (1, false)
+    );
 }
 
 #[test]
@@ -114,9 +121,9 @@ fn a_server_is_shown_to_those_who_may_use_something_of_it_and_problems_to_those_
     catalog.set_up(1, eras(), tools(&["b"]), vec![]);
     catalog.set_up(2, eras(), Lists::default(), vec![]);
     let seen = |role: &str| {
-        let card = catalog.card(Some(role), &rules);
-        let names: Vec<String> = card.servers.into_iter().map(|server| server.name).collect();
-        (names.join(" "), !card.problems.is_empty())
+        let manifest = catalog.manifest(Some(role), &rules);
+        let names: Vec<String> = manifest.servers.into_iter().map(|server| server.name).collect();
+        (names.join(" "), !manifest.problems.is_empty())
     };
     assert_eq!(seen("fetcher"), ("one".to_owned(), false));
     assert_eq!(seen("user"), ("one none".to_owned(), false));

@@ -1,4 +1,4 @@
-//! What all servers of the host have, as one list: who keeps which name, what is wrong with it, and the cards that tell
+//! What all servers of the host have, as one list: who keeps which name, what is wrong with it, and the manifests that tell
 //! workers of each role what they may use.
 
 pub mod names;
@@ -13,7 +13,9 @@ use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
-use toolbus_mcp::{Card, Down, Era, ListKind, Members, Raw, ServerCard, ServerState, SomeTools, member_text};
+use toolbus_mcp::{
+    Down, Era, HostManifest, ListKind, Members, Raw, ServerManifest, ServerState, SomeTools, member_text,
+};
 use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
@@ -133,7 +135,7 @@ impl Catalog {
     }
 
     /// What workers of that role are told.
-    pub fn card(&self, role: Option<&str>, policy: &PolicySet) -> Card {
+    pub fn manifest(&self, role: Option<&str>, policy: &PolicySet) -> HostManifest {
         let state = self.lock();
         let sees_all = policy.may_use_everything(role);
         let servers = state.entries.iter().enumerate().map(|(index, entry)| {
@@ -150,16 +152,16 @@ impl Catalog {
                 era: entry.era(),
             };
             // Who may use nothing of a server does not even learn that it is there.
-            let card = viewer.may_use(Item::Server).then(|| entry.card(&viewer))?;
-            let is_of_use = ListKind::ALL.iter().any(|kind| !card.items(*kind).is_empty());
+            let manifest = viewer.may_use(Item::Server).then(|| entry.manifest(&viewer))?;
+            let is_of_use = ListKind::ALL.iter().any(|kind| !manifest.items(*kind).is_empty());
             let may_be = entry.has_no_items() && policy.speaks_of_server(role, &entry.name);
-            (is_of_use || may_be || sees_all).then_some(card)
+            (is_of_use || may_be || sees_all).then_some(manifest)
         });
         let servers: Vec<_> = servers.flatten().collect();
         // Problems name servers and tools, and speak of all of them.
         let problems = || state.trouble.iter().chain(&state.problems).cloned().collect();
         let problems = if sees_all { problems() } else { Vec::new() };
-        Card { servers, problems }
+        HostManifest { servers, problems }
     }
 
     /// The server and the visible name of everything that has one; none while a server's lists are not known.
@@ -286,10 +288,10 @@ impl Entry {
         replay::alone(&self.calls, self.prefix.as_deref(), &seen)
     }
 
-    fn card(&self, viewer: &Viewer<'_>) -> ServerCard {
+    fn manifest(&self, viewer: &Viewer<'_>) -> ServerManifest {
         let eras = self.eras.as_deref();
         let spoken = |era| eras.is_some_and(|eras| eras.speaks(era));
-        let mut card = ServerCard {
+        let mut manifest = ServerManifest {
             name: self.name.clone(),
             state: self.state,
             down: self.down.clone(),
@@ -305,9 +307,9 @@ impl Entry {
         };
         for kind in ListKind::ALL {
             let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));
-            *card.items_mut(kind) = shown.map(|item| item.into_owned()).collect();
+            *manifest.items_mut(kind) = shown.map(|item| item.into_owned()).collect();
         }
-        card
+        manifest
     }
 }
 

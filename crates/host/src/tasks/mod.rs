@@ -4,9 +4,9 @@
 //! A task has a session of its own at its server, because it outlives that of its caller; and nobody is there whom a server
 //! could ask anything, so servers are told that nothing can be asked.
 
+mod admin;
 mod alone;
 mod board;
-mod desk;
 mod places;
 mod resume;
 mod view;

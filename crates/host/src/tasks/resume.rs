@@ -36,7 +36,7 @@ impl Host {
             let (message, rpc) = match message_of(&journal, &row) {
                 Ok(message) => message,
                 Err(error) => {
-                    self.tasks.spawn(give_up(Arc::clone(&journal), row.card.key.clone(), error));
+                    self.tasks.spawn(give_up(Arc::clone(&journal), row.manifest.key.clone(), error));
                     continue;
                 }
             };
@@ -61,7 +61,7 @@ impl Host {
         let _over = in_line.clone().drop_guard();
         let Left { row, message, rpc, place } = left;
         let Some(caller) = self.place(&message, place).await else { return };
-        let left = Duration::from_millis(row.card.expires_at().saturating_sub(now()));
+        let left = Duration::from_millis(row.manifest.expires_at().saturating_sub(now()));
         caller.cancel.expire_at(Instant::now() + left);
         let Some(journal) = self.options.journal.clone() else { return };
         let Some(server) = self.server(&rpc.server).map(Arc::clone) else {
@@ -161,25 +161,25 @@ fn kept(mut record: Record) -> Record {
 
 /// The message that began the task, as it came.
 fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rpc), RpcError> {
-    if row.card.expires_at() <= now() {
+    if row.manifest.expires_at() <= now() {
         return Err(failure::bus(ErrorCode::Expired, "the task's time was over before it ran"));
     }
     let unreadable = |reason: String| {
         failure::bus(ErrorCode::JournalFailed, format!("the task can't be read from the journal: {reason}"))
     };
-    let body = journal.request(&row.card.request).map_err(|error| unreadable(error.to_string()))?;
+    let body = journal.request(&row.manifest.request).map_err(|error| unreadable(error.to_string()))?;
     let rpc = match HostRequest::parse(&String::from_utf8_lossy(&body)) {
         Ok(HostRequest::Rpc(rpc)) => rpc,
         Ok(_) => return Err(unreadable("it is no call".to_owned())),
         Err(error) => return Err(unreadable(error.to_string())),
     };
-    let from = AgentRef::new(row.card.key.caller.clone());
-    let from = match &row.card.role {
+    let from = AgentRef::new(row.manifest.key.caller.clone());
+    let from = match &row.manifest.role {
         Some(role) => from.with_role(role.clone()),
         None => from,
     };
     let mut message = InboxMessage::new(from, InboxKind::McpRequest, Body::from_trusted(body));
-    message.id = MsgId::from(row.card.key.id.clone());
+    message.id = MsgId::from(row.manifest.key.id.clone());
     Ok((Arc::new(message), rpc))
 }
 

@@ -11,8 +11,8 @@ use toolbus_protocol::{ErrorCode, MsgId};
 impl Host {
     /// Without its answer. A tool that failed by its own words counts as failed here.
     pub fn view_of_task(&self, row: &TaskRow) -> TaskView {
-        let card = &row.card;
-        let id = MsgId::from(card.key.id.clone());
+        let manifest = &row.manifest;
+        let id = MsgId::from(manifest.key.id.clone());
         let (status, began) = match &row.known {
             Known::Answered { end: End::Done, start, .. } => (TaskStatus::Completed, start.as_ref()),
             Known::Answered { end: End::Cancelled, start, .. } => (TaskStatus::Cancelled, start.as_ref()),
@@ -23,17 +23,17 @@ impl Host {
         };
         let said = self.task_board.said(&id).filter(|_| !status.has_ended());
         let message = said.as_ref().map(|said| said.message.clone()).or_else(|| self.stage_of_task(&id, status));
-        let began_at = began.map_or(card.at, |start| start.at);
+        let began_at = began.map_or(manifest.at, |start| start.at);
         TaskView {
-            id: card.key.id.to_string(),
-            agent: card.key.agent().to_owned(),
-            server: card.server.to_string(),
-            tool: card.tool.to_string(),
+            id: manifest.key.id.to_string(),
+            agent: manifest.key.agent().to_owned(),
+            server: manifest.server.to_string(),
+            tool: manifest.tool.to_string(),
             status,
             message,
-            created_ms: card.at,
-            updated_ms: row.ended_at.or(said.map(|said| said.at)).unwrap_or(began_at).max(card.at),
-            ttl_ms: card.ttl_ms,
+            created_ms: manifest.at,
+            updated_ms: row.ended_at.or(said.map(|said| said.at)).unwrap_or(began_at).max(manifest.at),
+            ttl_ms: manifest.ttl_ms,
             tool_failed: false,
             result: None,
             error: None,

@@ -339,7 +339,7 @@ async fn an_originals_call_waits_no_longer_than_its_caller() {
     let (rig, _state) = rig().await;
     let boss = agent(&rig, "b", "boss").await;
     let reader = worker(&rig, Some("reader"), true).await;
-    rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
+    rig.manifest(&reader, |manifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
     let _original = original_add(&rig, Duration::from_millis(1500)).await;
     waiting(&boss, 1).await;
     waiting(&boss, 0).await;
@@ -350,8 +350,9 @@ async fn an_originals_call_that_waits_survives_a_restart_of_its_host() {
     let (mut rig, _state) = rig().await;
     let boss = agent(&rig, "b", "boss").await;
     let reader = worker(&rig, Some("reader"), true).await;
-    let has_tools = |card: &toolbus_mcp::Card| card.servers.first().is_some_and(|server| !server.tools.is_empty());
-    rig.card(&reader, has_tools).await;
+    let has_tools =
+        |manifest: &toolbus_mcp::HostManifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty());
+    rig.manifest(&reader, has_tools).await;
     let (_bus, mut call) = original_add(&rig, PATIENCE).await;
     waiting(&boss, 1).await;
     rig.restart_host().await;

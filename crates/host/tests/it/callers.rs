@@ -43,7 +43,7 @@ async fn a_host_whose_broker_is_away_waits_for_it_instead_of_guessing() {
     // It has the folder as long as it is there.
     drop(server);
     within("the host to notice", async {
-        while host.look(toolbus_client::Look::default()).await.is_ok() {
+        while host.inspect(toolbus_client::Inspect::default()).await.is_ok() {
             tokio::task::yield_now().await;
         }
     })

@@ -2,28 +2,28 @@
 
 use crate::support::{Rig, fake};
 use serde_json::json;
-use toolbus_mcp::{Card, Members, ServerCard, ServerState};
+use toolbus_mcp::{HostManifest, Members, ServerManifest, ServerState};
 use toolbus_upstream::ServerConfig;
 
-fn tools(server: &ServerCard) -> Vec<String> {
+fn tools(server: &ServerManifest) -> Vec<String> {
     let name = |tool: &toolbus_mcp::Raw| Members::of(Some(tool)).expect("an object").text("name").expect("a name");
     server.tools.iter().map(name).collect()
 }
 
-fn all_up(card: &Card) -> bool {
-    card.servers.iter().all(|server| server.state == ServerState::Up)
+fn all_up(manifest: &HostManifest) -> bool {
+    manifest.servers.iter().all(|server| server.state == ServerState::Up)
 }
 
 #[tokio::test]
 async fn lists_are_paged_through_in_both_eras() {
     let rig = Rig::start(vec![fake("old", "legacy"), fake("new", "modern")]).await;
     let worker = rig.legacy("w").await;
-    let card = rig.card(&worker, all_up).await;
-    assert_eq!(tools(&card.servers[0]).len(), 11);
-    assert_eq!(card.servers[0].resources.len(), 1);
-    assert_eq!(card.servers[0].prompts.len(), 1);
-    assert!(card.servers[0].initialize.is_some() && card.servers[0].discover.is_none());
-    assert!(card.servers[1].discover.is_some() && card.servers[1].initialize.is_none());
+    let manifest = rig.manifest(&worker, all_up).await;
+    assert_eq!(tools(&manifest.servers[0]).len(), 11);
+    assert_eq!(manifest.servers[0].resources.len(), 1);
+    assert_eq!(manifest.servers[0].prompts.len(), 1);
+    assert!(manifest.servers[0].initialize.is_some() && manifest.servers[0].discover.is_none());
+    assert!(manifest.servers[1].discover.is_some() && manifest.servers[1].initialize.is_none());
 }
 
 #[tokio::test]
@@ -32,11 +32,15 @@ async fn the_earlier_server_keeps_a_name_and_a_prefix_makes_room() {
     third.prefix = Some("t_".to_owned());
     let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "legacy"), third]).await;
     let worker = rig.legacy("w").await;
-    let card = rig.card(&worker, all_up).await;
-    assert_eq!(tools(&card.servers[0]).len(), 11);
-    assert!(tools(&card.servers[1]).is_empty());
-    assert_eq!(tools(&card.servers[2])[0], "t_echo");
-    assert!(card.problems[0].contains("\"one\"") && card.problems[0].contains("\"two\""), "{:?}", card.problems);
+    let manifest = rig.manifest(&worker, all_up).await;
+    assert_eq!(tools(&manifest.servers[0]).len(), 11);
+    assert!(tools(&manifest.servers[1]).is_empty());
+    assert_eq!(tools(&manifest.servers[2])[0], "t_echo");
+    assert!(
+        manifest.problems[0].contains("\"one\"") && manifest.problems[0].contains("\"two\""),
+        "{:?}",
+        manifest.problems
+    );
 
     let error = worker.tool("two", "echo", json!({})).await.error();
     assert_eq!(error["data"]["code"], "TB0410");
@@ -54,11 +58,11 @@ async fn a_broken_server_is_shown_as_down_with_its_last_words_and_stops_no_other
     let missing = ServerConfig::stdio("missing", "/nowhere/at/all", &[]);
     let rig = Rig::start(vec![broken, missing, fake("good", "legacy")]).await;
     let worker = rig.legacy("w").await;
-    let settled = |card: &Card| card.servers.iter().all(|server| server.state != ServerState::Starting);
-    let card = rig.card(&worker, settled).await;
-    let states: Vec<_> = card.servers.iter().map(|server| server.state).collect();
+    let settled = |manifest: &HostManifest| manifest.servers.iter().all(|server| server.state != ServerState::Starting);
+    let manifest = rig.manifest(&worker, settled).await;
+    let states: Vec<_> = manifest.servers.iter().map(|server| server.state).collect();
     assert_eq!(states, [ServerState::Down, ServerState::Down, ServerState::Up]);
-    let down = card.servers[0].down.as_ref().expect("a reason");
+    let down = manifest.servers[0].down.as_ref().expect("a reason");
     assert!(down.stderr.iter().any(|line| line.contains("no such screen")), "{down:?}");
     assert_eq!(worker.tool("good", "add", json!({"a": 1, "b": 2})).await.text(), "3");
     assert_eq!(worker.tool("broken", "add", json!({})).await.error()["data"]["code"], "TB0402");
@@ -73,10 +77,10 @@ async fn a_changed_list_is_announced_anew() {
         }
         let rig = Rig::start(vec![server]).await;
         let worker = rig.legacy("w").await;
-        rig.card(&worker, all_up).await;
+        rig.manifest(&worker, all_up).await;
         worker.tool("one", "change", json!({"name": "brand_new"})).await.result();
-        let card = rig.card(&worker, |card| tools(&card.servers[0]).len() == 12).await;
-        assert_eq!(tools(&card.servers[0])[11], "brand_new");
+        let manifest = rig.manifest(&worker, |manifest| tools(&manifest.servers[0]).len() == 12).await;
+        assert_eq!(tools(&manifest.servers[0])[11], "brand_new");
     }
 }
 
@@ -84,11 +88,11 @@ async fn a_changed_list_is_announced_anew() {
 async fn a_server_that_dies_comes_back_by_itself() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let worker = rig.modern("w").await;
-    rig.card(&worker, all_up).await;
+    rig.manifest(&worker, all_up).await;
     worker.tool("one", "die", json!({})).await.error();
-    rig.card(&worker, |card| !all_up(card)).await;
-    let card = rig.card(&worker, all_up).await;
-    assert_eq!(tools(&card.servers[0]).len(), 11);
+    rig.manifest(&worker, |manifest| !all_up(manifest)).await;
+    let manifest = rig.manifest(&worker, all_up).await;
+    assert_eq!(tools(&manifest.servers[0]).len(), 11);
 }
 
 /// A server whose list of tools changes all the time; the last tool says how often it was read.
@@ -117,8 +121,8 @@ for line in sys.stdin:
     ServerConfig::stdio("restless", "python3", &["-c", script, tools])
 }
 
-fn reads(card: &Card) -> u32 {
-    let last = card.servers[0].tools.last().and_then(|tool| Members::of(Some(tool)).ok()?.text("name"));
+fn reads(manifest: &HostManifest) -> u32 {
+    let last = manifest.servers[0].tools.last().and_then(|tool| Members::of(Some(tool)).ok()?.text("name"));
     last.and_then(|name| name.strip_prefix("reads_")?.parse().ok()).unwrap_or_default()
 }
 
@@ -127,9 +131,9 @@ async fn a_list_that_changes_in_a_loop_is_read_once_a_second() {
     let rig = Rig::start(vec![restless("1"), fake("calm", "legacy")]).await;
     let begun = std::time::Instant::now();
     let worker = rig.legacy("w").await;
-    let card = rig.card(&worker, |card| all_up(card) && reads(card) >= 3).await;
+    let manifest = rig.manifest(&worker, |manifest| all_up(manifest) && reads(manifest) >= 3).await;
     let most = begun.elapsed().as_secs() as u32 + 2;
-    assert!(reads(&card) <= most, "it was read {} times, where {most} would do", reads(&card));
+    assert!(reads(&manifest) <= most, "it was read {} times, where {most} would do", reads(&manifest));
     assert_eq!(worker.tool("calm", "add", json!({"a": 1, "b": 2})).await.text(), "3");
 }
 
@@ -137,8 +141,8 @@ async fn a_list_that_changes_in_a_loop_is_read_once_a_second() {
 async fn a_server_may_have_thousands_of_tools() {
     let rig = Rig::start(vec![restless("5000")]).await;
     let worker = rig.legacy("w").await;
-    let card = rig.card(&worker, all_up).await;
-    assert_eq!(card.servers[0].tools.len(), 5001);
+    let manifest = rig.manifest(&worker, all_up).await;
+    assert_eq!(manifest.servers[0].tools.len(), 5001);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use toolbus_client::{AgentRef, Look};
+use toolbus_client::{AgentRef, Inspect};
 use toolbus_host::Callers;
 use toolbus_journal::{End, Stage};
 use toolbus_mcp::{ClientHello, HostReply, raw};
@@ -50,8 +50,8 @@ impl Scene {
         drop(call);
         let watcher = self.rig.client(AgentRef::new("watcher")).await;
         within("the worker to be gone", async {
-            let look = || Look { peers: vec![name.into()], ..Look::default() };
-            while watcher.look(look()).await.expect("a look").peers != [false] {
+            let look = || Inspect { peers: vec![name.into()], ..Inspect::default() };
+            while watcher.inspect(look()).await.expect("a look").peers != [false] {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })

@@ -117,7 +117,7 @@ async fn what_can_not_be_written_down_is_not_run_and_everybody_is_told() {
     }
     assert_eq!(place.effects(), [""; 0]);
     worker.rpc("one", "tools/list", json!({})).await.result();
-    rig.card(&worker, |card| card.problems.iter().any(|problem| problem.contains("journal"))).await;
+    rig.manifest(&worker, |manifest| manifest.problems.iter().any(|problem| problem.contains("journal"))).await;
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn a_server_that_fails_again_and_again_gets_no_calls_for_a_while() {
     let error = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
     assert_eq!(code(&error), "TB0422", "{error}");
     assert_eq!(worker.tool("two", "two_add", json!({"a": 1, "b": 2})).await.text(), "3", "others are untouched");
-    rig.card(&worker, |card| card.problems.iter().any(|problem| problem.contains("failed 3 times"))).await;
+    rig.manifest(&worker, |manifest| manifest.problems.iter().any(|problem| problem.contains("failed 3 times"))).await;
     within("the server to get calls again", async {
         while let toolbus_mcp::HostReply::Rpc(toolbus_mcp::Outcome::Error(_)) =
             worker.tool("one", "add", json!({"a": 1, "b": 2})).await.end
@@ -203,5 +203,5 @@ async fn a_server_that_fails_again_and_again_gets_no_calls_for_a_while() {
         }
     })
     .await;
-    rig.card(&worker, |card| card.problems.is_empty()).await;
+    rig.manifest(&worker, |manifest| manifest.problems.is_empty()).await;
 }

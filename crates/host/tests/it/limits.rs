@@ -105,7 +105,7 @@ async fn the_originals_operations_are_held_to_the_same_rules() {
     let rules = "[roles.reader]\nallow = ['add']\nrate = '2/h'\n[[roles.reader.rules]]\neffect = 'allow'\n\
                  match = ['echo']\nwhen = [{ pointer = '/path', prefix = '/tmp/' }]";
     let (rig, worker) = reader(rules).await;
-    rig.card(&worker, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
+    rig.manifest(&worker, |manifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
     let client = rig.client(AgentRef::new("old").with_role("reader")).await;
     client.subscribe().await.expect("a mailbox");
     let bus = client.into_multiplexed();

@@ -1,11 +1,11 @@
 //! A host on a real broker with real children, as workers meet it.
 
+mod admin;
 mod approvals;
 mod audit;
 mod callers;
 mod catalog;
 mod crashing;
-mod desk;
 mod eras;
 mod gated_disk;
 mod joins;

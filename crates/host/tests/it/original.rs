@@ -21,7 +21,10 @@ async fn ask(bus: &MultiplexedClient, body: Value) -> Value {
 async fn an_original_worker_gets_a_manifest_and_calls_tools() {
     let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "modern")]).await;
     let worker = rig.legacy("w").await;
-    rig.card(&worker, |card| card.servers.iter().all(|server| server.state == toolbus_mcp::ServerState::Up)).await;
+    rig.manifest(&worker, |manifest| {
+        manifest.servers.iter().all(|server| server.state == toolbus_mcp::ServerState::Up)
+    })
+    .await;
     let client = rig.client(AgentRef::new("old")).await;
     client.subscribe().await.expect("a mailbox");
     let bus = client.into_multiplexed();

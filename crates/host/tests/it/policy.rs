@@ -109,19 +109,21 @@ async fn empty_entries_and_unknown_roles_are_locked_out() {
 }
 
 #[tokio::test]
-async fn cards_are_made_for_each_role() {
+async fn manifests_are_made_for_each_role() {
     let rig = rig("legacy").await;
     let reader = worker(&rig, Some("reader"), true).await;
-    let card = rig.card(&reader, |card| card.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
-    assert_eq!(card.servers[0].tools.len(), 2);
+    let manifest =
+        rig.manifest(&reader, |manifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
+    assert_eq!(manifest.servers[0].tools.len(), 2);
 }
 
 #[tokio::test]
 async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
     let rig = rig_with(vec![fake("one", "legacy"), fake("two", "modern")], "[roles.reader]\nallow = ['one/add']").await;
     let reader = worker(&rig, Some("reader"), true).await;
-    let card = rig.card(&reader, |card| card.servers.iter().any(|server| !server.tools.is_empty())).await;
-    assert_eq!(card.servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["one"]);
+    let manifest =
+        rig.manifest(&reader, |manifest| manifest.servers.iter().any(|server| !server.tools.is_empty())).await;
+    assert_eq!(manifest.servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["one"]);
     for method in ["initialize", "tools/list", "ping", "resources/list", "logging/setLevel"] {
         let error = reader.rpc("two", method, json!({"level": "error"})).await.error();
         assert_eq!(error["data"]["code"], "TB0403", "{method}");
@@ -129,21 +131,21 @@ async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
 }
 
 #[tokio::test]
-async fn a_new_policy_counts_at_once_for_cards_lists_and_calls() {
+async fn a_new_policy_counts_at_once_for_manifests_lists_and_calls() {
     let mut options = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     let policy = LivePolicy::new(set(RULES));
     options.policy = policy.clone();
     let rig = Rig::with(options).await;
     let reader = worker(&rig, Some("reader"), true).await;
-    let tools = |card: &toolbus_mcp::Card| card.servers.first().map_or(0, |server| server.tools.len());
-    rig.card(&reader, |card| tools(card) == 2).await;
+    let tools = |manifest: &toolbus_mcp::HostManifest| manifest.servers.first().map_or(0, |server| server.tools.len());
+    rig.manifest(&reader, |manifest| tools(manifest) == 2).await;
     policy.replace(set("[roles.reader]\nallow = ['whoami']"));
     assert_eq!(reader.tool("one", "add", json!({"a": 1, "b": 2})).await.error()["data"]["code"], "TB0403");
     reader.tool("one", "whoami", json!({})).await.text();
     assert_eq!(names(&reader.rpc("one", "tools/list", json!({})).await.result()), ["whoami"]);
-    rig.card(&reader, |card| tools(card) == 1).await;
+    rig.manifest(&reader, |manifest| tools(manifest) == 1).await;
     policy.replace(set("[roles.other]\nallow = ['whoami']"));
-    rig.card(&reader, |card| card.servers.is_empty()).await;
+    rig.manifest(&reader, |manifest| manifest.servers.is_empty()).await;
 }
 
 const CONDITIONS: &str = r#"

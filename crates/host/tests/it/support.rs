@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 use toolbus_client::{AgentRef, BrokerClient, Call, CallItem, InboxKind, InboxMessage, MsgId, MultiplexedClient};
 use toolbus_host::{HostError, HostOptions, LivePolicy, run_host};
-use toolbus_mcp::{Card, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, TaskWish, raw};
+use toolbus_mcp::{
+    ClientHello, HostEvent, HostManifest, HostReply, HostRequest, Id, Notify, Outcome, Raw, Rpc, TaskWish, raw,
+};
 use toolbus_protocol::Body;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
@@ -137,17 +139,17 @@ impl Rig {
         Worker { bus: client.into_multiplexed(), session: "s1".to_owned(), hello }
     }
 
-    /// The host's card for this worker, once it satisfies the condition.
-    pub async fn card(&self, worker: &Worker, condition: impl Fn(&Card) -> bool) -> Card {
+    /// The host's manifest for this worker, once it satisfies the condition.
+    pub async fn manifest(&self, worker: &Worker, condition: impl Fn(&HostManifest) -> bool) -> HostManifest {
         let mut last = String::new();
         let look = async {
             loop {
                 let hosts = worker.bus.client().hosts(&BTreeMap::new()).await.expect("the directory");
-                if let Some(card) = hosts.iter().find_map(|host| host.card.as_ref()) {
-                    let card: Card = card.to().expect("a card");
-                    last = format!("{card:?}");
-                    if condition(&card) {
-                        return card;
+                if let Some(manifest) = hosts.iter().find_map(|host| host.manifest.as_ref()) {
+                    let manifest: HostManifest = manifest.to().expect("a manifest");
+                    last = format!("{manifest:?}");
+                    if condition(&manifest) {
+                        return manifest;
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -155,7 +157,7 @@ impl Rig {
         };
         tokio::time::timeout(PATIENCE, look)
             .await
-            .unwrap_or_else(|_| panic!("waited too long for a card; last: {last}"))
+            .unwrap_or_else(|_| panic!("waited too long for a manifest; last: {last}"))
     }
 }
 
@@ -274,7 +276,7 @@ impl Worker {
         self.rpc(server, "tools/call", json!({"name": name, "arguments": arguments})).await
     }
 
-    /// A question of the desk's kind, or any other request that is answered.
+    /// A question of the admin's kind, or any other request that is answered.
     pub async fn ask(&self, request: HostRequest) -> Reply {
         let message = self.message(request);
         finish(self.bus.start_call("host", message, PATIENCE).await.expect("a call")).await

@@ -101,8 +101,8 @@ async fn a_journal_that_takes_no_more_tasks_takes_calls() {
     let refused = worker.task("one", "effect", place.quick(), None).await.error();
     assert_eq!(refused["data"]["code"], "TB0428", "{refused}");
     assert_eq!(worker.tool("one", "effect", place.quick()).await.text(), "effected");
-    let card = rig.card(&worker, |card| !card.servers.is_empty()).await;
-    assert!(card.problems.is_empty(), "{card:?}");
+    let manifest = rig.manifest(&worker, |manifest| !manifest.servers.is_empty()).await;
+    assert!(manifest.problems.is_empty(), "{manifest:?}");
     within("the first to be over", async {
         while worker.task("one", "effect", place.quick(), None).await.refused() {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use toolbus_client::AgentRef;
 use toolbus_host::{HostOptions, LivePolicy};
 use toolbus_journal::Journal;
-use toolbus_mcp::{ClientHello, DeskRequest, HostReply, HostRequest, Outcome, TaskList, TaskStatus, TaskView};
+use toolbus_mcp::{AdminRequest, ClientHello, HostReply, HostRequest, Outcome, TaskList, TaskStatus, TaskView};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
@@ -30,21 +30,21 @@ pub fn view(reply: &Reply) -> TaskView {
 }
 
 async fn get(worker: &Worker, id: &str) -> Reply {
-    worker.ask(HostRequest::Desk(DeskRequest::TaskGet { id: id.to_owned() })).await
+    worker.ask(HostRequest::Admin(AdminRequest::TaskGet { id: id.to_owned() })).await
 }
 
 pub async fn wait(worker: &Worker, id: &str, limit_ms: u64) -> Reply {
-    worker.ask(HostRequest::Desk(DeskRequest::TaskWait { id: id.to_owned(), limit_ms })).await
+    worker.ask(HostRequest::Admin(AdminRequest::TaskWait { id: id.to_owned(), limit_ms })).await
 }
 
 async fn cancel(worker: &Worker, id: &str) -> Reply {
-    worker.ask(HostRequest::Desk(DeskRequest::TaskCancel { id: id.to_owned() })).await
+    worker.ask(HostRequest::Admin(AdminRequest::TaskCancel { id: id.to_owned() })).await
 }
 
 async fn list(worker: &Worker) -> Vec<String> {
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let reply = worker.ask(HostRequest::Desk(DeskRequest::TaskList { after })).await;
+        let reply = worker.ask(HostRequest::Admin(AdminRequest::TaskList { after })).await;
         let page: TaskList = serde_json::from_value(reply.result()).expect("a list");
         ids.extend(page.tasks.into_iter().map(|task| task.id));
         after = page.next;

@@ -1,6 +1,6 @@
 //! What the book shows: to a call that may be joined to an earlier one, and to people.
 
-use super::{Book, Call, Known, TaskCard, by_id, reply_id};
+use super::{Book, Call, Known, TaskManifest, by_id, reply_id};
 use crate::entry::{CallKey, Dead, End, Start, detached};
 use crate::log::Place;
 use bytestring::ByteString;
@@ -65,14 +65,14 @@ pub struct CallSummary {
 /// A task and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
-    pub card: Arc<TaskCard>,
+    pub manifest: Arc<TaskManifest>,
     pub known: Known,
     pub ended_at: Option<u64>,
 }
 
 /// A call that is not tried any more. Its request stays in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LetterRow {
+pub struct DeadLetterRow {
     pub key: CallKey,
     pub server: ByteString,
     pub tool: ByteString,
@@ -83,7 +83,7 @@ pub struct LetterRow {
     pub request: Place,
 }
 
-impl LetterRow {
+impl DeadLetterRow {
     pub(super) fn new(dead: &Dead, request: Place) -> Self {
         Self {
             key: dead.key.detached(),
@@ -196,8 +196,8 @@ impl Book {
 
     /// All tasks that are remembered, oldest first.
     pub fn tasks(&self) -> Vec<TaskRow> {
-        let mut rows: Vec<TaskRow> = self.tasks.values().filter_map(|card| self.row(card)).collect();
-        rows.sort_by(|a, b| (a.card.at, &a.card.key).cmp(&(b.card.at, &b.card.key)));
+        let mut rows: Vec<TaskRow> = self.tasks.values().filter_map(|manifest| self.row(manifest)).collect();
+        rows.sort_by(|a, b| (a.manifest.at, &a.manifest.key).cmp(&(b.manifest.at, &b.manifest.key)));
         rows
     }
 
@@ -205,8 +205,8 @@ impl Book {
     pub fn task(&self, id: &str, agent: Option<&str>) -> Option<TaskRow> {
         let from = (ByteString::from(id), ByteString::new());
         let same_id = self.tasks.range(from..).take_while(|((other, _), _)| *other == *id);
-        let own = |card: &TaskCard| agent.is_none_or(|agent| card.key.agent() == agent);
-        same_id.map(|(_, card)| card).find(|card| own(card)).and_then(|card| self.row(card))
+        let own = |manifest: &TaskManifest| agent.is_none_or(|agent| manifest.key.agent() == agent);
+        same_id.map(|(_, manifest)| manifest).find(|manifest| own(manifest)).and_then(|manifest| self.row(manifest))
     }
 
     /// Tasks without an answer, in the order in which they were taken.
@@ -216,31 +216,32 @@ impl Book {
 
     /// How many tasks there are, of that agent or of all, that have not expired.
     pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
-        let counts =
-            |card: &&Arc<TaskCard>| card.expires_at() > now && agent.is_none_or(|agent| card.key.agent() == agent);
+        let counts = |manifest: &&Arc<TaskManifest>| {
+            manifest.expires_at() > now && agent.is_none_or(|agent| manifest.key.agent() == agent)
+        };
         self.tasks.values().filter(counts).count()
     }
 
-    fn row(&self, card: &Arc<TaskCard>) -> Option<TaskRow> {
-        let call = self.calls.get(&card.key)?;
+    fn row(&self, manifest: &Arc<TaskManifest>) -> Option<TaskRow> {
+        let call = self.calls.get(&manifest.key)?;
         let ended_at = self.resolve(call).0.map(|answer| answer.at);
-        Some(TaskRow { card: Arc::clone(card), known: self.known(&card.key, call), ended_at })
+        Some(TaskRow { manifest: Arc::clone(manifest), known: self.known(&manifest.key, call), ended_at })
     }
 
     /// All dead letters, oldest first.
-    pub fn letters(&self) -> Vec<Arc<LetterRow>> {
-        let mut letters: Vec<Arc<LetterRow>> = self.letters.values().cloned().collect();
+    pub fn letters(&self) -> Vec<Arc<DeadLetterRow>> {
+        let mut letters: Vec<Arc<DeadLetterRow>> = self.letters.values().cloned().collect();
         letters.sort_by(|a, b| (a.at, &a.key).cmp(&(b.at, &b.key)));
         letters
     }
 
-    pub fn letter(&self, id: &str) -> Option<Arc<LetterRow>> {
+    pub fn letter(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
         let from = (ByteString::from(id), ByteString::new());
         let (_, letter) = self.letters.range(from..).next().filter(|((other, _), _)| *other == *id)?;
         Some(Arc::clone(letter))
     }
 
-    pub(super) fn letter_at(&self, key: &CallKey) -> Option<&Arc<LetterRow>> {
+    pub(super) fn letter_at(&self, key: &CallKey) -> Option<&Arc<DeadLetterRow>> {
         self.letters.get(&by_id(key))
     }
 }

@@ -44,10 +44,10 @@ async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
 
     let journal = open();
     let rows = journal.unfinished_tasks();
-    assert_eq!(rows.iter().map(|row| &*row.card.key.id).collect::<Vec<_>>(), ["b", "a"], "in the order they came");
+    assert_eq!(rows.iter().map(|row| &*row.manifest.key.id).collect::<Vec<_>>(), ["b", "a"], "in the order they came");
     assert!(matches!(rows[0].known, Known::Interrupted(_)));
     assert!(matches!(rows[1].known, Known::Waiting(_)));
-    assert_eq!(journal.request(&rows[1].card.request).expect("readable"), "request a");
+    assert_eq!(journal.request(&rows[1].manifest.request).expect("readable"), "request a");
     assert_eq!(journal.candidate("w", &CONTENT, 0), None, "nothing is joined to a task");
     journal.finish(Finish { key: of("w#mcp", "b"), ..finish(0) }, Wait::Synced).await.expect("written");
     assert_eq!(journal.unfinished_tasks().len(), 1);

@@ -72,14 +72,14 @@ fn check(disk: &SimDisk, written: usize, what: &str) -> usize {
         }
     }
     if written > 1 {
-        let Known::Waiting(card) = life.known(&named("waits"), &CONTENT) else { panic!("{what}: the task waits") };
-        assert_eq!(life.carried(&card.request), request("waits"));
+        let Known::Waiting(manifest) = life.known(&named("waits"), &CONTENT) else { panic!("{what}: the task waits") };
+        assert_eq!(life.carried(&manifest.request), request("waits"));
     }
     if written > 2 {
         let row = life.book.task("ended", None).expect("a task that ended stays");
         let Known::Answered { reply, .. } = row.known else { panic!("{what}: the task has ended") };
         assert_eq!(
-            (life.carried(&reply), life.carried(&row.card.request)),
+            (life.carried(&reply), life.carried(&row.manifest.request)),
             (request("ended").into(), request("ended").into())
         );
         let letter = life.book.letter("kept").expect("a letter that was not dropped stays");

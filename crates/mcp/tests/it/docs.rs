@@ -1,7 +1,7 @@
 //! The page about these bodies must change with them.
 
 use std::path::Path;
-use toolbus_mcp::{Card, HostEvent, HostReply, HostRequest};
+use toolbus_mcp::{HostEvent, HostManifest, HostReply, HostRequest};
 
 #[test]
 fn every_example_of_the_page_is_read_and_written_the_same() {
@@ -14,13 +14,13 @@ fn every_example_of_the_page_is_read_and_written_the_same() {
             line if line.starts_with("{\"rpc\"") => HostReply::parse(line).expect("a reply").to_json(),
             line if line.starts_with("{\"event\"") => HostEvent::parse(line).expect("an event").to_json(),
             line => {
-                let card: Card = serde_json::from_str(line).expect("a card");
-                serde_json::to_string(&card).expect("it can be written")
+                let manifest: HostManifest = serde_json::from_str(line).expect("a manifest");
+                serde_json::to_string(&manifest).expect("it can be written")
             }
         };
         assert_eq!(again, *example);
     }
-    for op in HostRequest::OPS.iter().chain(&toolbus_mcp::DeskRequest::OPS) {
+    for op in HostRequest::OPS.iter().chain(&toolbus_mcp::AdminRequest::OPS) {
         assert!(examples.iter().any(|line| line.contains(&format!("\"op\":\"{op}\""))), "no example of {op}");
     }
 }

@@ -1,7 +1,7 @@
 //! Text to frames. Each direction is read into one flat struct of optional fields: serde can't keep raw bodies inside
 //! an internally tagged enum, and unknown fields fall away by themselves.
 
-use super::look::{self, Answered, Asked, FlatLetter, FlatRow};
+use super::inspect::{self, Answered, Asked, FlatMessageRef, FlatRow};
 use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
@@ -33,21 +33,21 @@ struct FlatClient<'a> {
     role: Option<String>,
     tags: Option<Vec<u64>>,
     #[serde(borrow)]
-    cards: Option<Vec<Object<FlatCard<'a>>>>,
+    manifests: Option<Vec<Object<FlatManifest<'a>>>>,
     watch: Option<bool>,
     known: Option<BTreeMap<String, u64>>,
     peers: Option<Vec<String>>,
-    letters: Option<Vec<Object<FlatLetter>>>,
+    messages: Option<Vec<Object<FlatMessageRef>>>,
     rows_of: Option<String>,
     #[serde(borrow, default, deserialize_with = "present")]
     body: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct FlatCard<'a> {
+struct FlatManifest<'a> {
     role: Option<String>,
     #[serde(borrow)]
-    card: &'a RawValue,
+    manifest: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -109,15 +109,15 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
-        "look" => look::look(Asked {
+        "inspect" => inspect::inspect(Asked {
             request_id: flat.request_id,
             peers: flat.peers,
-            letters: flat.letters,
+            messages: flat.messages,
             rows_of: flat.rows_of,
         })?,
         "announce" => ClientFrame::Announce(Announce {
             request_id: required(flat.request_id, "announce", "request_id")?,
-            cards: cards(flat.cards.ok_or(DecodeError::Missing("announce", "cards"))?)?,
+            manifests: manifests(flat.manifests.ok_or(DecodeError::Missing("announce", "manifests"))?)?,
         }),
         "hosts" => ClientFrame::Hosts(AskHosts {
             request_id: required(flat.request_id, "hosts", "request_id")?,
@@ -158,7 +158,7 @@ struct FlatBroker<'a> {
     more_mailboxes: Option<u64>,
     set_aside: Option<u64>,
     peers: Option<Vec<bool>>,
-    letters: Option<Vec<Option<u64>>>,
+    messages: Option<Vec<Option<u64>>>,
     rows: Option<Vec<Object<FlatRow>>>,
     more: Option<bool>,
     #[serde(borrow)]
@@ -172,7 +172,7 @@ struct FlatHost<'a> {
     since_ms: u64,
     version: u64,
     #[serde(borrow, default, deserialize_with = "present")]
-    card: Option<&'a RawValue>,
+    manifest: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -241,10 +241,10 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => status(flat)?,
-        "looked" => look::looked(Answered {
+        "inspected" => inspect::inspected(Answered {
             request_id: flat.request_id,
             peers: flat.peers,
-            letters: flat.letters,
+            messages: flat.messages,
             rows: flat.rows,
             more: flat.more,
         })?,
@@ -293,12 +293,12 @@ fn status(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
     }))
 }
 
-fn cards(flat: Vec<Object<FlatCard<'_>>>) -> Result<Vec<Card>, DecodeError> {
-    let card = |Object(flat): Object<FlatCard<'_>>| {
+fn manifests(flat: Vec<Object<FlatManifest<'_>>>) -> Result<Vec<RoleManifest>, DecodeError> {
+    let manifest = |Object(flat): Object<FlatManifest<'_>>| {
         let role = flat.role.map(|role| name(role.into())).transpose()?;
-        Ok(Card { role, card: body(flat.card)? })
+        Ok(RoleManifest { role, manifest: body(flat.manifest)? })
     };
-    flat.into_iter().map(card).collect()
+    flat.into_iter().map(manifest).collect()
 }
 
 fn hosts(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
@@ -308,7 +308,7 @@ fn hosts(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
             online: flat.online,
             since_ms: flat.since_ms,
             version: flat.version,
-            card: flat.card.map(body).transpose()?,
+            manifest: flat.manifest.map(body).transpose()?,
         })
     };
     let hosts = flat.hosts.ok_or(DecodeError::Missing("hosts", "hosts"))?;

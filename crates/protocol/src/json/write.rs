@@ -1,6 +1,6 @@
 //! Frames to text. The small frames go through serde; a message's body is spliced in as it is.
 
-use super::look::{look_text, looked_text};
+use super::inspect::{inspect_text, inspected_text};
 use crate::frames::*;
 use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
         ClientFrame::Event(event) => event_text(event, "to"),
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
-        ClientFrame::Look(look) => look_text(look),
+        ClientFrame::Inspect(inspect) => inspect_text(inspect),
         ClientFrame::Announce(announce) => announce_text(announce),
         ClientFrame::Hosts(ask) => {
             let known: serde_json::Map<_, _> =
@@ -85,7 +85,7 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
             event_text(event, "from")
         }
         BrokerFrame::Status(status) => status_text(status),
-        BrokerFrame::Looked(looked) => looked_text(looked),
+        BrokerFrame::Inspected(inspected) => inspected_text(inspected),
         BrokerFrame::Announced(announced) => announced_text(announced),
         BrokerFrame::Hosts(hosts) => hosts_text(hosts),
         BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),
@@ -195,28 +195,28 @@ fn status_text(status: &Status) -> String {
     .to_string()
 }
 
-/// Cards are taken on trust here. Their host's client has checked them, and the broker has read them out of JSON.
+/// Manifests are taken on trust here. Their host's client has checked them, and the broker has read them out of JSON.
 fn announce_text(announce: &Announce) -> String {
     let mut out = String::from(r#"{"kind":"announce","request_id":"#);
     push_json(&mut out, &*announce.request_id);
-    out.push_str(r#","cards":["#);
-    for (index, Card { role, card }) in announce.cards.iter().enumerate() {
+    out.push_str(r#","manifests":["#);
+    for (index, RoleManifest { role, manifest }) in announce.manifests.iter().enumerate() {
         out.push_str(if index == 0 { "{" } else { ",{" });
         if let Some(role) = role {
             out.push_str(r#""role":"#);
             push_json(&mut out, &**role);
             out.push(',');
         }
-        push_card(&mut out, card);
+        push_manifest(&mut out, manifest);
         out.push('}');
     }
     out.push_str("]}");
     out
 }
 
-fn push_card(out: &mut String, card: &Body) {
-    out.push_str(r#""card":"#);
-    out.push_str(&String::from_utf8_lossy(card.as_bytes()));
+fn push_manifest(out: &mut String, manifest: &Body) {
+    out.push_str(r#""manifest":"#);
+    out.push_str(&String::from_utf8_lossy(manifest.as_bytes()));
 }
 
 fn announced_text(announced: &Announced) -> String {
@@ -240,9 +240,9 @@ fn hosts_text(hosts: &Hosts) -> String {
         out.push_str(&format!(",\"online\":{}", host.online));
         push_number(&mut out, "since_ms", Some(host.since_ms));
         push_number(&mut out, "version", Some(host.version));
-        if let Some(card) = &host.card {
+        if let Some(manifest) = &host.manifest {
             out.push(',');
-            push_card(&mut out, card);
+            push_manifest(&mut out, manifest);
         }
         out.push('}');
     }

@@ -2,7 +2,7 @@
 
 use crate::samples;
 use serde_json::Value;
-use toolbus_protocol::{ErrorCode, MAX_BODY_DEPTH, MAX_LOOKED_AT, MAX_NAME_BYTES, json};
+use toolbus_protocol::{ErrorCode, MAX_BODY_DEPTH, MAX_INSPECTED, MAX_NAME_BYTES, json};
 
 fn refused_client(text: impl AsRef<[u8]>, code: ErrorCode) -> String {
     let text = text.as_ref();
@@ -88,7 +88,7 @@ fn each_required_field_is_missed_by_its_name() {
         ("list_connected", &["role"]),
         ("live_event", &["to", "correlation_id", "body"]),
         ("status", &["request_id"]),
-        ("look", &["request_id"]),
+        ("inspect", &["request_id"]),
     ];
     for sample in samples::client() {
         let text = json::write_client(&sample.frame, &sample.me);
@@ -108,7 +108,7 @@ fn each_required_field_is_missed_by_its_name() {
         ("connected", &["ids"]),
         ("live_event", &["from", "correlation_id", "body"]),
         ("status", &["request_id"]),
-        ("looked", &["request_id"]),
+        ("inspected", &["request_id"]),
     ];
     for (name, frame) in samples::broker() {
         let text = json::write_broker(&frame).expect(name);
@@ -161,8 +161,8 @@ fn objects_are_not_read_from_lists_of_their_fields() {
     );
     refused_broker(r#"{"kind":"welcome","limits":[1,2,3]}"#, ErrorCode::BadFrame);
     refused_broker(r#"{"kind":"status","request_id":"r","connections":[["s",null,true,1]]}"#, ErrorCode::BadFrame);
-    refused_client(r#"{"kind":"look","request_id":"r","letters":[["n","i"]]}"#, ErrorCode::BadFrame);
-    refused_broker(r#"{"kind":"looked","request_id":"r","rows":[["i","n",1,1,true,1]]}"#, ErrorCode::BadFrame);
+    refused_client(r#"{"kind":"inspect","request_id":"r","messages":[["n","i"]]}"#, ErrorCode::BadFrame);
+    refused_broker(r#"{"kind":"inspected","request_id":"r","rows":[["i","n",1,1,true,1]]}"#, ErrorCode::BadFrame);
     assert_eq!(json::message_id_of(br#"[["i"]]"#), None);
 }
 
@@ -258,11 +258,11 @@ const NAMES_FROM_CLIENTS: &[&str] = &[
     r#"{"kind":"live_event","to":NAME,"correlation_id":"c","body":1}"#,
     r#"{"kind":"live_event","to":"n","correlation_id":NAME,"body":1}"#,
     r#"{"kind":"status","request_id":NAME}"#,
-    r#"{"kind":"look","request_id":NAME}"#,
-    r#"{"kind":"look","request_id":"r","peers":["n",NAME]}"#,
-    r#"{"kind":"look","request_id":"r","letters":[{"to":NAME,"id":"i"}]}"#,
-    r#"{"kind":"look","request_id":"r","letters":[{"to":"n","id":NAME}]}"#,
-    r#"{"kind":"look","request_id":"r","rows_of":NAME}"#,
+    r#"{"kind":"inspect","request_id":NAME}"#,
+    r#"{"kind":"inspect","request_id":"r","peers":["n",NAME]}"#,
+    r#"{"kind":"inspect","request_id":"r","messages":[{"to":NAME,"id":"i"}]}"#,
+    r#"{"kind":"inspect","request_id":"r","messages":[{"to":"n","id":NAME}]}"#,
+    r#"{"kind":"inspect","request_id":"r","rows_of":NAME}"#,
 ];
 
 const NAMES_FROM_BROKERS: &[&str] = &[
@@ -273,9 +273,9 @@ const NAMES_FROM_BROKERS: &[&str] = &[
     r#"{"kind":"ack_result","id":"i","request_id":NAME,"accepted":true}"#,
     r#"{"kind":"cancel","correlation_id":NAME}"#,
     r#"{"kind":"live_event","from":NAME,"correlation_id":"c","body":1}"#,
-    r#"{"kind":"looked","request_id":NAME}"#,
-    r#"{"kind":"looked","request_id":"r","rows":[{"id":NAME,"from":"n","age_ms":1,"attempt":1,"in_flight":true}]}"#,
-    r#"{"kind":"looked","request_id":"r","rows":[{"id":"i","from":NAME,"age_ms":1,"attempt":1,"in_flight":true}]}"#,
+    r#"{"kind":"inspected","request_id":NAME}"#,
+    r#"{"kind":"inspected","request_id":"r","rows":[{"id":NAME,"from":"n","age_ms":1,"attempt":1,"in_flight":true}]}"#,
+    r#"{"kind":"inspected","request_id":"r","rows":[{"id":"i","from":NAME,"age_ms":1,"attempt":1,"in_flight":true}]}"#,
 ];
 
 #[test]
@@ -300,19 +300,19 @@ fn bad_names_are_refused_wherever_a_name_stands() {
 
 #[test]
 fn a_look_at_more_than_the_limit_is_a_bad_frame() {
-    let look = |count: usize| {
+    let inspect = |count: usize| {
         let peers = vec!["n"; count];
-        let letters = vec![serde_json::json!({"to": "n", "id": "i"}); count];
+        let messages = vec![serde_json::json!({"to": "n", "id": "i"}); count];
         let nothing = serde_json::json!([]);
-        let of = |peers: Value, letters: Value| {
-            serde_json::json!({"kind": "look", "request_id": "r", "peers": peers, "letters": letters}).to_string()
+        let of = |peers: Value, messages: Value| {
+            serde_json::json!({"kind": "inspect", "request_id": "r", "peers": peers, "messages": messages}).to_string()
         };
-        [of(serde_json::json!(peers), nothing.clone()), of(nothing, serde_json::json!(letters))]
+        [of(serde_json::json!(peers), nothing.clone()), of(nothing, serde_json::json!(messages))]
     };
-    for text in look(MAX_LOOKED_AT) {
+    for text in inspect(MAX_INSPECTED) {
         assert!(json::read_client(text.as_bytes()).is_ok());
     }
-    for text in look(MAX_LOOKED_AT + 1) {
+    for text in inspect(MAX_INSPECTED + 1) {
         let error = refused_client(text, ErrorCode::BadFrame);
         assert!(error.contains("256"), "{error}");
     }

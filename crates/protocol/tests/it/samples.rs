@@ -2,9 +2,9 @@
 
 use bytestring::ByteString;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
-    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Letter, LetterRow, Limits,
-    Look, Looked, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
+    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, Limits,
+    MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -67,8 +67,8 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("live_event", event(body(r#"{ "progress": 0.50, "total": 1.0 }"#))),
         ("live_event_null", event(Body::null())),
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
-        ("look", look()),
-        ("look_nothing", ClientFrame::Look(Look { request_id: "l-1".into(), ..Look::default() })),
+        ("inspect", inspect()),
+        ("inspect_nothing", ClientFrame::Inspect(Inspect { request_id: "l-1".into(), ..Inspect::default() })),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),
@@ -76,19 +76,23 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
     ]
 }
 
-fn look() -> ClientFrame {
-    let letter = |to: &'static str, id: &'static str| Letter { to: to.into(), id: id.into() };
-    ClientFrame::Look(Look {
+fn inspect() -> ClientFrame {
+    let message = |to: &'static str, id: &'static str| MessageRef { to: to.into(), id: id.into() };
+    ClientFrame::Inspect(Inspect {
         request_id: "l-1".into(),
         peers: vec!["worker-7#mcp".into(), "näme ☃".into()],
-        letters: vec![letter("desktop", CALL), letter("worker-7#mcp", REPLY)],
+        messages: vec![message("desktop", CALL), message("worker-7#mcp", REPLY)],
         rows_of: Some("desktop".into()),
     })
 }
 
-fn announce(cards: Vec<(Option<&'static str>, &str)>) -> ClientFrame {
-    let card = |(role, text): (Option<&'static str>, &str)| Card { role: role.map(Into::into), card: body(text) };
-    ClientFrame::Announce(Announce { request_id: "a-1".into(), cards: cards.into_iter().map(card).collect() })
+fn announce(manifests: Vec<(Option<&'static str>, &str)>) -> ClientFrame {
+    let manifest =
+        |(role, text): (Option<&'static str>, &str)| RoleManifest { role: role.map(Into::into), manifest: body(text) };
+    ClientFrame::Announce(Announce {
+        request_id: "a-1".into(),
+        manifests: manifests.into_iter().map(manifest).collect(),
+    })
 }
 
 fn ask_hosts(watch: bool, known: Vec<(ByteString, u64)>) -> ClientFrame {
@@ -206,10 +210,10 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("live_event", BrokerFrame::Event(event)),
         ("status", BrokerFrame::Status(busy_status())),
         ("status_empty", BrokerFrame::Status(idle)),
-        ("looked", BrokerFrame::Looked(looked())),
-        ("looked_nothing", BrokerFrame::Looked(Looked { request_id: "l-1".into(), ..Looked::default() })),
+        ("inspected", BrokerFrame::Inspected(inspected())),
+        ("inspected_nothing", BrokerFrame::Inspected(Inspected { request_id: "l-1".into(), ..Inspected::default() })),
         ("announced", announced(None, None)),
-        ("announced_refused", announced(Some("a card of 9000000 bytes"), Some(ErrorCode::CardRefused))),
+        ("announced_refused", announced(Some("a manifest of 9000000 bytes"), Some(ErrorCode::ManifestRefused))),
         ("hosts", BrokerFrame::Hosts(hosts())),
         ("hosts_none", BrokerFrame::Hosts(Hosts { request_id: "h-1".into(), hosts: vec![] })),
         ("hosts_changed", BrokerFrame::HostsChanged),
@@ -220,8 +224,8 @@ fn announced(reason: Option<&str>, code: Option<ErrorCode>) -> BrokerFrame {
     BrokerFrame::Announced(Announced { request_id: "a-1".into(), reason: reason.map(str::to_owned), code })
 }
 
-fn looked() -> Looked {
-    let row = |id: &'static str, age_ms, attempt, in_flight, deadline_ms| LetterRow {
+fn inspected() -> Inspected {
+    let row = |id: &'static str, age_ms, attempt, in_flight, deadline_ms| MessageRow {
         id: id.into(),
         from: "worker-7#mcp".into(),
         age_ms,
@@ -229,22 +233,22 @@ fn looked() -> Looked {
         in_flight,
         deadline_ms,
     };
-    Looked {
+    Inspected {
         request_id: "l-1".into(),
         peers: vec![true, false],
-        letters: vec![Some(2), None],
+        messages: vec![Some(2), None],
         rows: vec![row(CALL, 1500, 3, true, Some(28_500)), row("q-2", 0, 0, false, None)],
         more: true,
     }
 }
 
 fn hosts() -> Hosts {
-    let host = |id: &'static str, online, since_ms, version, card: Option<&str>| HostEntry {
+    let host = |id: &'static str, online, since_ms, version, manifest: Option<&str>| HostEntry {
         id: id.into(),
         online,
         since_ms,
         version,
-        card: card.map(body),
+        manifest: manifest.map(body),
     };
     Hosts {
         request_id: "h-1".into(),

@@ -5,9 +5,9 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, Card, ClientFrame, Connection, Deliver,
-    Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Letter, LetterRow, Limits,
-    Look, Looked, MailboxStatus, MsgId, Push, Refusal, Status, Timestamp, Welcome, check_name,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
+    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, Limits,
+    MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -28,7 +28,7 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => name().prop_map(|role| ClientFrame::ListConnected { role }),
         2 => event().prop_map(ClientFrame::Event),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
-        1 => look().prop_map(ClientFrame::Look),
+        1 => inspect().prop_map(ClientFrame::Inspect),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),
         1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
@@ -56,7 +56,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
-        1 => looked().prop_map(BrokerFrame::Looked),
+        1 => inspected().prop_map(BrokerFrame::Inspected),
         1 => announced().prop_map(BrokerFrame::Announced),
         1 => hosts().prop_map(BrokerFrame::Hosts),
         1 => Just(BrokerFrame::HostsChanged),
@@ -106,15 +106,15 @@ fn status() -> impl Strategy<Value = Status> {
     })
 }
 
-fn look() -> impl Strategy<Value = Look> {
-    let letter = (name(), name()).prop_map(|(to, id)| Letter { to, id });
-    let parts = (name(), vec(name(), 0..4), vec(letter, 0..4), of(name()));
-    parts.prop_map(|(request_id, peers, letters, rows_of)| Look { request_id, peers, letters, rows_of })
+fn inspect() -> impl Strategy<Value = Inspect> {
+    let message = (name(), name()).prop_map(|(to, id)| MessageRef { to, id });
+    let parts = (name(), vec(name(), 0..4), vec(message, 0..4), of(name()));
+    parts.prop_map(|(request_id, peers, messages, rows_of)| Inspect { request_id, peers, messages, rows_of })
 }
 
-fn looked() -> impl Strategy<Value = Looked> {
+fn inspected() -> impl Strategy<Value = Inspected> {
     let row = (name(), name(), any::<(u64, u32, bool)>(), of(any::<u64>()));
-    let row = row.prop_map(|(id, from, (age_ms, attempt, in_flight), deadline_ms)| LetterRow {
+    let row = row.prop_map(|(id, from, (age_ms, attempt, in_flight), deadline_ms)| MessageRow {
         id,
         from,
         age_ms,
@@ -123,12 +123,12 @@ fn looked() -> impl Strategy<Value = Looked> {
         deadline_ms,
     });
     let parts = (name(), vec(any::<bool>(), 0..4), vec(of(any::<u64>()), 0..4), vec(row, 0..4), any::<bool>());
-    parts.prop_map(|(request_id, peers, letters, rows, more)| Looked { request_id, peers, letters, rows, more })
+    parts.prop_map(|(request_id, peers, messages, rows, more)| Inspected { request_id, peers, messages, rows, more })
 }
 
 fn announce() -> impl Strategy<Value = Announce> {
-    let card = (of(name()), body()).prop_map(|(role, card)| Card { role, card });
-    (name(), vec(card, 0..4)).prop_map(|(request_id, cards)| Announce { request_id, cards })
+    let manifest = (of(name()), body()).prop_map(|(role, manifest)| RoleManifest { role, manifest });
+    (name(), vec(manifest, 0..4)).prop_map(|(request_id, manifests)| Announce { request_id, manifests })
 }
 
 fn announced() -> impl Strategy<Value = Announced> {
@@ -144,8 +144,13 @@ fn ask_hosts() -> impl Strategy<Value = AskHosts> {
 
 fn hosts() -> impl Strategy<Value = Hosts> {
     let host = (name(), any::<(bool, u64, u64)>(), of(body()));
-    let host =
-        host.prop_map(|(id, (online, since_ms, version), card)| HostEntry { id, online, since_ms, version, card });
+    let host = host.prop_map(|(id, (online, since_ms, version), manifest)| HostEntry {
+        id,
+        online,
+        since_ms,
+        version,
+        manifest,
+    });
     (name(), vec(host, 0..4)).prop_map(|(request_id, hosts)| Hosts { request_id, hosts })
 }
 

@@ -38,14 +38,14 @@ fn main() -> ExitCode {
     };
     let options = Options { planted: args.planted, restricted: args.restricted, calls: args.calls, trace: args.trace };
     let started = Instant::now();
-    let (mut steps, mut crashes, mut letters) = (0, 0, 0);
+    let (mut steps, mut crashes, mut sent) = (0, 0, 0);
     let mut calls = Tally::default();
     for seed in seeds.clone() {
         match simulation::run(seed, options) {
             Ok(report) => {
                 steps += report.steps;
                 crashes += report.crashes;
-                letters += report.letters;
+                sent += report.sent;
                 calls += report.calls;
             }
             Err(failure) => {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         }
     }
     let count = seeds.end - seeds.start;
-    println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes in {:.1?}", started.elapsed());
+    println!("{count} seeds, {steps} steps, {sent} sent, {crashes} crashes in {:.1?}", started.elapsed());
     if args.calls {
         println!("{calls:?}");
     }

@@ -1,8 +1,8 @@
 //! What clients do of their own accord: they send, repeat themselves after a broken link, read, answer and acknowledge.
 
 use super::client::{Frame, Held};
-use super::letters::{Letter, LetterNo, Phase};
 use super::scenario::pick;
+use super::sent::{MessageNo, Phase, SentMessage};
 use super::world::World;
 use crate::planted::Planted;
 use bytes::Bytes;
@@ -10,36 +10,36 @@ use bytestring::ByteString;
 use toolbus_engine::ConnId;
 
 impl World {
-    /// A new letter to somebody. Without a link it goes out with the next one.
-    pub fn write_letter(&mut self, client: usize) {
+    /// A new message to somebody. Without a link it goes out with the next one.
+    pub fn write_message(&mut self, client: usize) {
         let to = self.rng.below(self.scenario.clients as u64) as usize;
         let mut mailbox = self.clients[to].name.clone();
-        let no = self.model.letters.len();
+        let no = self.model.sent.len();
         let mut id = ByteString::from(no.to_string());
         if no % 2 == 1 {
             // One id ends like another, often in the same mailbox.
             id = ByteString::from(format!("job-{}", no - 1));
-            if self.rng.chance(60) && self.model.letters[no - 1].origin.is_none() {
-                mailbox = self.model.letters[no - 1].mailbox.clone();
+            if self.rng.chance(60) && self.model.sent[no - 1].origin.is_none() {
+                mailbox = self.model.sent[no - 1].mailbox.clone();
             }
         } else if no > 0 && self.rng.chance(10) {
             id = self.borrow_id(client, &mailbox).unwrap_or(id);
         }
-        let mut letter = Letter::new(client, mailbox, id, self.body(no));
-        letter.deadline_ms = self.deadline();
-        let no = self.add_letter(letter);
-        self.send_letter(client, no, None);
+        let mut sent_message = SentMessage::new(client, mailbox, id, self.body(no));
+        sent_message.deadline_ms = self.deadline();
+        let no = self.add_message(sent_message);
+        self.send_message(client, no, None);
     }
 
-    /// The id of somebody else's letter to another mailbox, where it means something else.
+    /// The id of somebody else's message to another mailbox, where it means something else.
     fn borrow_id(&mut self, client: usize, mailbox: &ByteString) -> Option<ByteString> {
-        let lent = self.rng.below(self.model.letters.len() as u64) as usize;
-        let id = self.model.letters[lent].id.clone();
-        let own = self.clients[client].sent.iter().any(|no| self.model.letters[*no].id == id);
+        let lent = self.rng.below(self.model.sent.len() as u64) as usize;
+        let id = self.model.sent[lent].id.clone();
+        let own = self.clients[client].sent.iter().any(|no| self.model.sent[*no].id == id);
         (!own && self.model.find(mailbox, &id).is_none()).then_some(id)
     }
 
-    fn body(&mut self, no: LetterNo) -> Bytes {
+    fn body(&mut self, no: MessageNo) -> Bytes {
         let largest = self.scenario.largest_body;
         let length = match self.rng.below(10) {
             0 => largest,
@@ -63,15 +63,15 @@ impl World {
         }
     }
 
-    pub fn add_letter(&mut self, mut letter: Letter) -> LetterNo {
-        let client = letter.from;
-        letter.order = self.clients[client].sent.len() as u64 + 1;
-        let no = self.model.add(letter);
+    pub fn add_message(&mut self, mut sent_message: SentMessage) -> MessageNo {
+        let client = sent_message.from;
+        sent_message.order = self.clients[client].sent.len() as u64 + 1;
+        let no = self.model.add(sent_message);
         self.clients[client].sent.push(no);
         no
     }
 
-    pub fn send_letter(&mut self, client: usize, no: LetterNo, ack: Option<u64>) {
+    pub fn send_message(&mut self, client: usize, no: MessageNo, ack: Option<u64>) {
         if let Some(conn) = self.clients[client].primary {
             self.queue(conn, Frame::Deliver { no, ack });
         }
@@ -83,16 +83,16 @@ impl World {
         self.clients[client].primary = Some(conn);
         for no in self.letters_in(client, Phase::Outstanding) {
             if self.scenario.planted == Some(Planted::NewIdOnRetry) {
-                let id = ByteString::from(format!("retry-{}", self.model.letters[no].id));
-                self.model.name(no, self.model.letters[no].mailbox.clone(), id);
+                let id = ByteString::from(format!("retry-{}", self.model.sent[no].id));
+                self.model.name(no, self.model.sent[no].mailbox.clone(), id);
             }
-            self.send_letter(client, no, None);
+            self.send_message(client, no, None);
         }
     }
 
-    pub fn letters_in(&self, client: usize, phase: Phase) -> Vec<LetterNo> {
+    pub fn letters_in(&self, client: usize, phase: Phase) -> Vec<MessageNo> {
         let sent = self.clients[client].sent.iter().copied();
-        sent.filter(|no| self.model.letters[*no].phase == phase).collect()
+        sent.filter(|no| self.model.sent[*no].phase == phase).collect()
     }
 
     /// Sends something again that was sent before, though nobody asked for it.
@@ -102,27 +102,27 @@ impl World {
             return;
         }
         let no = *pick(&mut self.rng, sent);
-        match self.model.letters[no].phase {
-            Phase::Outstanding | Phase::Receipted => self.send_letter(client, no, None),
+        match self.model.sent[no].phase {
+            Phase::Outstanding | Phase::Receipted => self.send_message(client, no, None),
             Phase::Refused if self.rng.chance(80) => self.retry(client, no, None),
-            Phase::Refused => self.model.letters[no].phase = Phase::GivenUp,
+            Phase::Refused => self.model.sent[no].phase = Phase::GivenUp,
             Phase::GivenUp => {}
         }
     }
 
-    pub fn retry(&mut self, client: usize, no: LetterNo, ack: Option<u64>) {
-        self.model.letters[no].phase = Phase::Outstanding;
-        self.send_letter(client, no, ack);
+    pub fn retry(&mut self, client: usize, no: MessageNo, ack: Option<u64>) {
+        self.model.sent[no].phase = Phase::Outstanding;
+        self.send_message(client, no, ack);
     }
 
     /// Somebody uses an id that is taken.
     pub fn pretend(&mut self) {
-        if self.model.letters.is_empty() || self.links.is_empty() {
+        if self.model.sent.is_empty() || self.links.is_empty() {
             return;
         }
-        let no = self.rng.below(self.model.letters.len() as u64) as usize;
+        let no = self.rng.below(self.model.sent.len() as u64) as usize;
         let conn = self.random_link();
-        let own = self.links[&conn].client == self.model.letters[no].from;
+        let own = self.links[&conn].client == self.model.sent[no].from;
         let other_content = own || self.rng.chance(50);
         self.queue(conn, Frame::Impostor { no, other_content });
     }
@@ -155,8 +155,8 @@ impl World {
         }
     }
 
-    fn depth(&self, no: LetterNo) -> usize {
-        std::iter::successors(Some(no), |no| self.model.letters[*no].answers).count()
+    fn depth(&self, no: MessageNo) -> usize {
+        std::iter::successors(Some(no), |no| self.model.sent[*no].answers).count()
     }
 
     fn acknowledge_several(&mut self, client: usize, held: Held) {
@@ -175,21 +175,21 @@ impl World {
 
     /// Replies, and settles the request with the reply.
     fn answer(&mut self, client: usize, held: Held) {
-        let to = self.clients[self.model.letters[held.no].from].name.clone();
-        let no = self.model.letters.len();
-        let mut reply = Letter::new(client, to, ByteString::from(format!("re-{no}")), self.body(no));
-        reply.correlation_id = Some(self.model.letters[held.no].id.clone());
+        let to = self.clients[self.model.sent[held.no].from].name.clone();
+        let no = self.model.sent.len();
+        let mut reply = SentMessage::new(client, to, ByteString::from(format!("re-{no}")), self.body(no));
+        reply.correlation_id = Some(self.model.sent[held.no].id.clone());
         reply.answers = Some(held.no);
         reply.deadline_ms = self.deadline();
-        let reply = self.add_letter(reply);
+        let reply = self.add_message(reply);
         self.clients[client].replies.insert(held.no, reply);
-        self.send_letter(client, reply, Some(held.message.seq));
+        self.send_message(client, reply, Some(held.message.seq));
         self.clients[client].settling.insert(reply, held);
     }
 
     /// A request came again that was answered before. It is not acknowledged while its reply is not safe.
-    fn answer_again(&mut self, client: usize, held: Held, reply: LetterNo, can_answer: bool) {
-        match self.model.letters[reply].phase {
+    fn answer_again(&mut self, client: usize, held: Held, reply: MessageNo, can_answer: bool) {
+        match self.model.sent[reply].phase {
             Phase::Receipted | Phase::GivenUp => self.queue(held.conn, Frame::Ack { no: held.no }),
             Phase::Outstanding | Phase::Refused if can_answer => {
                 self.retry(client, reply, Some(held.message.seq));

@@ -2,7 +2,7 @@
 
 use super::client::Frame;
 use super::forger;
-use super::letters::{How, LetterNo};
+use super::sent::{How, MessageNo};
 use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -54,20 +54,25 @@ impl World {
         self.carry_out(effects);
     }
 
-    fn deliver(&mut self, conn: ConnId, client: usize, no: LetterNo, ack: Option<u64>) {
-        let letter = &self.model.letters[no];
-        let id = letter.id.clone();
+    fn deliver(&mut self, conn: ConnId, client: usize, no: MessageNo, ack: Option<u64>) {
+        let sent_message = &self.model.sent[no];
+        let id = sent_message.id.clone();
         let delivery = Delivery {
-            to: letter.mailbox.clone(),
+            to: sent_message.mailbox.clone(),
             id: id.clone(),
-            correlation_id: letter.correlation_id.clone(),
-            purpose: forger::purpose(self.scenario.restricted, no, &letter.mailbox, letter.answers.is_some()),
-            sealed: letter.sealed.clone(),
-            content: letter.content,
-            deadline_ms: letter.deadline_ms,
+            correlation_id: sent_message.correlation_id.clone(),
+            purpose: forger::purpose(
+                self.scenario.restricted,
+                no,
+                &sent_message.mailbox,
+                sent_message.answers.is_some(),
+            ),
+            sealed: sent_message.sealed.clone(),
+            content: sent_message.content,
+            deadline_ms: sent_message.deadline_ms,
             ack,
         };
-        self.note("deliver", &[("conn", conn.0), ("letter", no as u64), ("ack", ack.unwrap_or_default())]);
+        self.note("deliver", &[("conn", conn.0), ("sent_message", no as u64), ("ack", ack.unwrap_or_default())]);
         self.number(conn, Some((no, id.clone())));
         let effects = self.handle(conn, Command::Deliver(delivery));
         let refusal = refusal_of(&effects, conn, &id);
@@ -76,7 +81,7 @@ impl World {
         }
         match refusal {
             // What the broker has already is taken in once more, though its time may be up in that very moment.
-            Some(Refusal::Expired { .. }) if !self.model.letters[no].known => {}
+            Some(Refusal::Expired { .. }) if !self.model.sent[no].known => {}
             Some(refusal) if !matches!(refusal, Refusal::Expired { .. }) => {}
             _ => {
                 self.model.taken_in(self.now, no);
@@ -89,35 +94,35 @@ impl World {
         self.carry_out(effects);
     }
 
-    /// A forged deliver has its number too, and no letter.
+    /// A forged deliver has its number too, and no message.
     pub fn number_forgery(&mut self, conn: ConnId) {
         self.number(conn, None);
     }
 
-    fn number(&mut self, conn: ConnId, about: Option<(LetterNo, ByteString)>) {
+    fn number(&mut self, conn: ConnId, about: Option<(MessageNo, ByteString)>) {
         if let Some(link) = self.links.get_mut(&conn) {
             link.numbers.push(about);
         }
     }
 
     /// Uses an id that stands for another message. Only where the broker can't but know it.
-    fn impostor(&mut self, conn: ConnId, no: LetterNo, other_content: bool) {
+    fn impostor(&mut self, conn: ConnId, no: MessageNo, other_content: bool) {
         if !self.model.is_certainly_known(no) {
             return;
         }
-        let letter = &self.model.letters[no];
-        let (id, content) = (letter.id.clone(), letter.content ^ u64::from(other_content));
+        let sent_message = &self.model.sent[no];
+        let (id, content) = (sent_message.id.clone(), sent_message.content ^ u64::from(other_content));
         let delivery = Delivery {
-            to: letter.mailbox.clone(),
+            to: sent_message.mailbox.clone(),
             id: id.clone(),
             correlation_id: None,
             purpose: Purpose::Other,
-            sealed: letter.sealed.clone(),
+            sealed: sent_message.sealed.clone(),
             content,
             deadline_ms: None,
             ack: None,
         };
-        self.note("impostor", &[("conn", conn.0), ("letter", no as u64)]);
+        self.note("impostor", &[("conn", conn.0), ("sent_message", no as u64)]);
         self.number(conn, None);
         let effects = self.handle(conn, Command::Deliver(delivery));
         let refused = match refusal_of(&effects, conn, &id) {
@@ -131,9 +136,9 @@ impl World {
         }
     }
 
-    fn ack(&mut self, conn: ConnId, no: LetterNo, with_receipt: bool) {
-        self.note("ack", &[("conn", conn.0), ("letter", no as u64)]);
-        let id = self.model.letters[no].id.clone();
+    fn ack(&mut self, conn: ConnId, no: MessageNo, with_receipt: bool) {
+        self.note("ack", &[("conn", conn.0), ("sent_message", no as u64)]);
+        let id = self.model.sent[no].id.clone();
         let command = match with_receipt {
             true => Command::AckWithReceipt { id, request_id: ByteString::from(no.to_string()) },
             false => Command::Ack { id },
@@ -168,12 +173,12 @@ impl World {
         self.carry_out(effects);
     }
 
-    fn unreadable(&mut self, conn: ConnId, no: LetterNo, message: Arc<Message>) {
-        self.note("unreadable", &[("conn", conn.0), ("letter", no as u64)]);
+    fn unreadable(&mut self, conn: ConnId, no: MessageNo, message: Arc<Message>) {
+        self.note("unreadable", &[("conn", conn.0), ("sent_message", no as u64)]);
         self.tick();
         if message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
             self.model.skipped(conn, &message);
-        } else if self.model.letters[no].pending() && self.model.letters[no].seq == Some(message.seq) {
+        } else if self.model.sent[no].pending() && self.model.sent[no].seq == Some(message.seq) {
             self.model.died(no, message.accepted_at);
         }
         let effects = self.handle(conn, Command::Unreadable { message });
@@ -184,7 +189,7 @@ impl World {
     /// disk. That depends on more than is modelled here, so it is left out.
     fn is_by_another_mailbox(&self, client: usize, to: &str, id: &str) -> bool {
         let Some(no) = self.model.find(to, id) else { return false };
-        let from = self.model.letters[no].from;
+        let from = self.model.sent[no].from;
         let agent = |client: usize| self.clients[client].name.split('#').next();
         from != client && agent(from) == agent(client)
     }
@@ -195,10 +200,10 @@ impl World {
         }
         let subscriber = self.model.mailbox(&to).subscriber;
         // Where credentials count, only what can be taken back is heard of.
-        let own = self.model.find(&to, &id).filter(|no| self.model.letters[*no].from == client);
+        let own = self.model.find(&to, &id).filter(|no| self.model.sent[*no].from == client);
         let sure = !self.scenario.restricted || own.is_some_and(|no| self.model.is_surely_open(no));
         let taken_back = self.model.cancelled(client, &to, &id);
-        self.note("cancel", &[("conn", conn.0), ("letter", taken_back.map_or(u64::MAX, |no| no as u64))]);
+        self.note("cancel", &[("conn", conn.0), ("sent_message", taken_back.map_or(u64::MAX, |no| no as u64))]);
         let effects = self.handle(conn, Command::Cancel { to, correlation_id: id });
         let told: Vec<ConnId> = effects
             .0

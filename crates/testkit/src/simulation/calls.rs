@@ -107,7 +107,7 @@ pub fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, S
         None => Ok(Report {
             steps: *step,
             crashes: world.crashes,
-            letters: world.truth.requests.len() as u64,
+            sent: world.truth.requests.len() as u64,
             forgeries: 0,
             calls: world.truth.tally,
             trace_hash: world.trace.hash(),

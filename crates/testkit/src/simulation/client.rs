@@ -1,7 +1,7 @@
 //! Simulated clients and the links between them and the broker. Frames on a link arrive in order or, when the link
 //! breaks, not at all.
 
-use super::letters::LetterNo;
+use super::sent::MessageNo;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ pub struct Client {
     /// Where it sends; others of its links only receive and acknowledge.
     pub primary: Option<ConnId>,
     /// All it ever sent, in order.
-    pub sent: Vec<LetterNo>,
+    pub sent: Vec<MessageNo>,
     /// Received and not yet answered or acknowledged.
     pub held: Vec<Held>,
     /// Replies by their requests, so that a request that comes again gets the same reply.
-    pub replies: BTreeMap<LetterNo, LetterNo>,
+    pub replies: BTreeMap<MessageNo, MessageNo>,
     /// What a reply on its way settles, in case it is refused.
-    pub settling: BTreeMap<LetterNo, Held>,
+    pub settling: BTreeMap<MessageNo, Held>,
 }
 
 /// A message in the hands of its reader. The tag is good on the connection it came by.
 #[derive(Debug, Clone)]
 pub struct Held {
-    pub no: LetterNo,
+    pub no: MessageNo,
     pub message: Arc<Message>,
     pub conn: ConnId,
 }
@@ -37,7 +37,7 @@ pub struct Held {
 pub struct Link {
     pub client: usize,
     /// What each deliver on this link was about and its id, by number; nothing for those that are meant to be refused.
-    pub numbers: Vec<Option<(LetterNo, ByteString)>>,
+    pub numbers: Vec<Option<(MessageNo, ByteString)>>,
     pub to_broker: VecDeque<Frame>,
     pub to_client: VecDeque<Outgoing>,
 }
@@ -46,25 +46,25 @@ pub struct Link {
 pub enum Frame {
     Subscribe,
     Deliver {
-        no: LetterNo,
+        no: MessageNo,
         ack: Option<Seq>,
     },
-    /// The id of a letter with something else in it, or from someone else.
+    /// The id of a message with something else in it, or from someone else.
     Impostor {
-        no: LetterNo,
+        no: MessageNo,
         other_content: bool,
     },
     Ack {
-        no: LetterNo,
+        no: MessageNo,
     },
     AckTags {
         tags: Vec<Seq>,
     },
     AckWithReceipt {
-        no: LetterNo,
+        no: MessageNo,
     },
     Unreadable {
-        no: LetterNo,
+        no: MessageNo,
         message: Arc<Message>,
     },
     Cancel {

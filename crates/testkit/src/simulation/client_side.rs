@@ -1,7 +1,7 @@
 //! What a client makes of the frames it gets.
 
 use super::client::Held;
-use super::letters::{LetterNo, Phase};
+use super::sent::{MessageNo, Phase};
 use super::world::World;
 use bytestring::ByteString;
 use toolbus_engine::{ConnId, Outgoing, Refusal};
@@ -15,14 +15,14 @@ impl World {
         match outgoing {
             Outgoing::Message { message, .. } => {
                 if let Some(no) = self.model.find(&message.mailbox, &message.id) {
-                    self.model.letters[no].seen = true;
+                    self.model.sent[no].seen = true;
                     self.reply_implies_receipt(index, message.correlation_id.as_ref());
                     self.clients[index].hold(Held { no, message, conn });
                 }
             }
             Outgoing::Receipt { number, .. } => {
                 if let Some((no, _)) = self.links[&conn].numbers[number as usize - 1] {
-                    self.model.letters[no].phase = Phase::Receipted;
+                    self.model.sent[no].phase = Phase::Receipted;
                     self.clients[index].settling.remove(&no);
                 }
             }
@@ -36,16 +36,16 @@ impl World {
             return;
         }
         let Some(id) = correlation_id else { return };
-        let own = self.clients[client].sent.iter().copied().find(|no| self.model.letters[*no].id == *id);
-        if let Some(no) = own.filter(|no| self.model.letters[*no].phase == Phase::Outstanding) {
-            self.model.letters[no].phase = Phase::Receipted;
+        let own = self.clients[client].sent.iter().copied().find(|no| self.model.sent[*no].id == *id);
+        if let Some(no) = own.filter(|no| self.model.sent[*no].phase == Phase::Outstanding) {
+            self.model.sent[no].phase = Phase::Receipted;
             // It need not be this sending of it that was answered, so what this one settles is acknowledged again.
             self.take_back(client, no);
         }
     }
 
     /// The request that a reply was to settle is in its reader's hands again.
-    fn take_back(&mut self, client: usize, reply: LetterNo) {
+    fn take_back(&mut self, client: usize, reply: MessageNo) {
         if let Some(held) = self.clients[client].settling.remove(&reply)
             && self.links.contains_key(&held.conn)
         {
@@ -54,9 +54,9 @@ impl World {
     }
 
     fn client_is_refused(&mut self, client: usize, refusal: &Refusal, id: &ByteString) {
-        let own = self.clients[client].sent.iter().copied().find(|no| self.model.letters[*no].id == *id);
-        let Some(no) = own.filter(|no| self.model.letters[*no].phase == Phase::Outstanding) else { return };
-        self.model.letters[no].phase = match refusal {
+        let own = self.clients[client].sent.iter().copied().find(|no| self.model.sent[*no].id == *id);
+        let Some(no) = own.filter(|no| self.model.sent[*no].phase == Phase::Outstanding) else { return };
+        self.model.sent[no].phase = match refusal {
             Refusal::IdConflict { .. } => return,
             Refusal::Expired { .. } | Refusal::Cancelled { .. } => Phase::GivenUp,
             _ => Phase::Refused,

@@ -1,8 +1,8 @@
 //! The end of every run: faults stop, everyone connects, reads and acknowledges. Then nothing may be left, and every
-//! letter must have come to a good end.
+//! message must have come to a good end.
 
 use super::client::Frame;
-use super::letters::{LetterNo, Phase};
+use super::sent::{MessageNo, Phase};
 use super::world::World;
 use toolbus_engine::{ConnId, DEAD_LETTER_SUFFIX};
 
@@ -77,7 +77,7 @@ impl World {
         for client in 0..self.clients.len() {
             for held in std::mem::take(&mut self.clients[client].held) {
                 let reply = self.clients[client].replies.get(&held.no);
-                match reply.map(|reply| self.model.letters[*reply].phase) {
+                match reply.map(|reply| self.model.sent[*reply].phase) {
                     Some(Phase::Outstanding | Phase::Refused) => self.clients[client].held.push(held),
                     _ => self.queue(held.conn, Frame::AckTags { tags: vec![held.message.seq] }),
                 }
@@ -91,7 +91,7 @@ impl World {
                 if round < PATIENCE {
                     self.retry(client, no, None);
                 } else {
-                    self.model.letters[no].phase = Phase::GivenUp;
+                    self.model.sent[no].phase = Phase::GivenUp;
                 }
             }
         }
@@ -113,10 +113,10 @@ impl World {
 
     fn what_is_left(&self) -> Vec<String> {
         let waiting = |no: &usize| {
-            let letter = &self.model.letters[*no];
-            letter.origin.is_none() && matches!(letter.phase, Phase::Outstanding | Phase::Refused)
+            let sent_message = &self.model.sent[*no];
+            sent_message.origin.is_none() && matches!(sent_message.phase, Phase::Outstanding | Phase::Refused)
         };
-        let open = (0..self.model.letters.len()).filter(waiting).map(|no| self.model.describe(no));
+        let open = (0..self.model.sent.len()).filter(waiting).map(|no| self.model.describe(no));
         let mut left: Vec<String> = open.collect();
         let frames = self.links.values().any(|link| !link.to_broker.is_empty() || !link.to_client.is_empty());
         let held = self.clients.iter().any(|client| !client.held.is_empty());
@@ -127,23 +127,24 @@ impl World {
         left
     }
 
-    /// A letter with a receipt was read, or expired by its own deadline, or was taken back, or was read among the dead
-    /// letters.
+    /// A message with a receipt was read, or expired by its own deadline, or was taken back, or was read among the dead
+    /// messages.
     fn check_ends(&mut self) {
-        for no in 0..self.model.letters.len() {
-            let letter = &self.model.letters[no];
-            let promised = letter.origin.is_none() && (letter.receipted || letter.phase == Phase::Receipted);
+        for no in 0..self.model.sent.len() {
+            let sent_message = &self.model.sent[no];
+            let promised =
+                sent_message.origin.is_none() && (sent_message.receipted || sent_message.phase == Phase::Receipted);
             if promised && !self.came_to_a_good_end(no) {
                 self.model.violated(format!("{} was receipted and never read", self.model.describe(no)));
             }
         }
     }
 
-    fn came_to_a_good_end(&self, no: LetterNo) -> bool {
-        let letter = &self.model.letters[no];
-        letter.seen
-            || letter.expired_once(self.model.latest)
-            || letter.cancelled_once
-            || letter.dead_copy.is_some_and(|copy| self.model.letters[copy].seen)
+    fn came_to_a_good_end(&self, no: MessageNo) -> bool {
+        let sent_message = &self.model.sent[no];
+        sent_message.seen
+            || sent_message.expired_once(self.model.latest)
+            || sent_message.cancelled_once
+            || sent_message.dead_copy.is_some_and(|copy| self.model.sent[copy].seen)
     }
 }

@@ -30,20 +30,20 @@ impl World {
                 let no = no.map_or(u64::MAX, |no| no as u64);
                 self.note(
                     "push",
-                    &[("conn", conn.0), ("letter", no), ("seq", message.seq), ("attempt", u64::from(*attempt))],
+                    &[("conn", conn.0), ("sent_message", no), ("seq", message.seq), ("attempt", u64::from(*attempt))],
                 );
             }
             Outgoing::Receipt { number, id } => match link.numbers.get(*number as usize - 1).cloned().flatten() {
                 Some((no, sent)) if sent == *id => {
                     self.model.receipted(now, no);
-                    self.note("receipt", &[("conn", conn.0), ("letter", no as u64)]);
+                    self.note("receipt", &[("conn", conn.0), ("sent_message", no as u64)]);
                 }
                 _ => self.model.violated(format!("receipt {number} names '{id}'")),
             },
             Outgoing::AckResult { request_id, refusal: None, .. } => {
-                let no = request_id.parse().expect("the request id is the letter's number");
+                let no = request_id.parse().expect("the request id is the sent_message's number");
                 self.model.ack_confirmed(no);
-                self.note("ack result", &[("conn", conn.0), ("letter", no as u64)]);
+                self.note("ack result", &[("conn", conn.0), ("sent_message", no as u64)]);
             }
             Outgoing::Refused { refusal, id } => {
                 let client = link.client;
@@ -57,21 +57,22 @@ impl World {
         }
     }
 
-    /// A refusal must be about a letter of this client and true of it.
+    /// A refusal must be about a message of this client and true of it.
     fn check_refusal(&mut self, client: usize, refusal: &Refusal, id: Option<&ByteString>) {
         let Some(id) = id else { return };
-        let own = self.clients[client].sent.iter().copied().find(|no| self.model.letters[*no].id == *id);
+        let own = self.clients[client].sent.iter().copied().find(|no| self.model.sent[*no].id == *id);
         let lie = match (refusal, own) {
             (Refusal::IdConflict { .. }, _) => false,
             (Refusal::Expired { mailbox, .. }, Some(no)) => {
-                let letter = &self.model.letters[no];
-                letter.mailbox != *mailbox || !(letter.deadline_ms == Some(0) || letter.expired_once(self.now))
+                let sent_message = &self.model.sent[no];
+                sent_message.mailbox != *mailbox
+                    || !(sent_message.deadline_ms == Some(0) || sent_message.expired_once(self.now))
             }
             (Refusal::Cancelled { mailbox, .. }, Some(no)) => {
-                let letter = &self.model.letters[no];
-                letter.mailbox != *mailbox || !letter.cancelled_once || self.model.may_come_back(no)
+                let sent_message = &self.model.sent[no];
+                sent_message.mailbox != *mailbox || !sent_message.cancelled_once || self.model.may_come_back(no)
             }
-            (Refusal::DiskFull, Some(no)) => self.model.letters[no].pending() && self.model.has_one_life(no),
+            (Refusal::DiskFull, Some(no)) => self.model.sent[no].pending() && self.model.has_one_life(no),
             (_, own) => own.is_none(),
         };
         if lie {

@@ -1,7 +1,7 @@
 //! The variant of the simulation in which credentials say who is who: some clients are hosts, and somebody among them, or
 //! a stranger, sends what it may not. None of it may ever have an effect.
 
-use super::letters::LetterNo;
+use super::sent::MessageNo;
 use super::world::World;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -34,8 +34,8 @@ pub fn rights(restricted: bool, name: &str) -> Rights {
     }
 }
 
-/// What a letter is for. Where there are no rules it makes no difference.
-pub fn purpose(restricted: bool, no: LetterNo, mailbox: &str, is_reply: bool) -> Purpose {
+/// What a message is for. Where there are no rules it makes no difference.
+pub fn purpose(restricted: bool, no: MessageNo, mailbox: &str, is_reply: bool) -> Purpose {
     match restricted {
         false => Purpose::Other,
         true if is_reply => Purpose::HostReply,
@@ -46,10 +46,10 @@ pub fn purpose(restricted: bool, no: LetterNo, mailbox: &str, is_reply: bool) ->
 
 impl World {
     pub fn forge(&mut self) {
-        if self.model.letters.is_empty() {
+        if self.model.sent.is_empty() {
             return;
         }
-        let about = self.rng.below(self.model.letters.len() as u64) as usize;
+        let about = self.rng.below(self.model.sent.len() as u64) as usize;
         if self.links.is_empty() || self.rng.chance(50) {
             let peer =
                 Peer { name: STRANGER.into(), role: None, numbered_receipts: self.rng.chance(50), rights: WORKER };
@@ -62,12 +62,13 @@ impl World {
         }
     }
 
-    /// As a stranger, or as one of the clients, which knows every letter by heart.
-    fn forge_as(&mut self, conn: ConnId, client: Option<usize>, about: LetterNo) {
-        let letter = &self.model.letters[about];
-        let (mailbox, id, own) = (letter.mailbox.clone(), letter.id.clone(), client == Some(letter.from));
-        let asker = self.clients[letter.from].name.clone();
-        // Whoever has a letter of that id may answer that one, also among dead letters, and whoever sent it may take it back.
+    /// As a stranger, or as one of the clients, which knows every message by heart.
+    fn forge_as(&mut self, conn: ConnId, client: Option<usize>, about: MessageNo) {
+        let sent_message = &self.model.sent[about];
+        let (mailbox, id, own) =
+            (sent_message.mailbox.clone(), sent_message.id.clone(), client == Some(sent_message.from));
+        let asker = self.clients[sent_message.from].name.clone();
+        // Whoever has a message of that id may answer that one, also among dead letters, and whoever sent it may take it back.
         let holds = client.is_some_and(|client| {
             let name = &*self.clients[client].name;
             let died_in = name.strip_suffix(DEAD_LETTER_SUFFIX);
@@ -113,8 +114,8 @@ impl World {
         }
     }
 
-    fn forge_signal(&mut self, conn: ConnId, about: LetterNo, command: Command) {
-        self.note("forged signal", &[("conn", conn.0), ("letter", about as u64)]);
+    fn forge_signal(&mut self, conn: ConnId, about: MessageNo, command: Command) {
+        self.note("forged signal", &[("conn", conn.0), ("sent_message", about as u64)]);
         let mut effects = Effects::default();
         self.engine.handle(self.now, conn, command, &mut effects);
         if effects.0.iter().any(|effect| !matches!(effect, Effect::Send { conn: told, .. } if *told == conn)) {

@@ -2,8 +2,8 @@
 //! every call to the disk in turn.
 
 use super::client::{Frame, Held};
-use super::letters::{Letter, LetterNo};
 use super::scenario::Scenario;
+use super::sent::{MessageNo, SentMessage};
 use super::trace::Trace;
 use super::world::World;
 use bytes::Bytes;
@@ -87,13 +87,13 @@ fn elide_and_store(world: &mut World) {
 fn fold(world: &mut World) {
     for resend in [false, true] {
         let Some(held) = first_held(world, BO) else { return };
-        let reply = world.add_letter(letter(world, BO, ANA, 200, None));
-        world.send_letter(BO, reply, (!resend).then_some(held.message.seq));
+        let reply = world.add_message(sent_message(world, BO, ANA, 200, None));
+        world.send_message(BO, reply, (!resend).then_some(held.message.seq));
         world.pass_all_frames();
         world.advance(10);
         world.storage_step();
         if resend {
-            world.send_letter(BO, reply, Some(held.message.seq));
+            world.send_message(BO, reply, Some(held.message.seq));
             world.pass_all_frames();
         }
         to_disk(world);
@@ -145,17 +145,18 @@ fn give_space_back(world: &mut World) {
     world.reclaim();
 }
 
-fn letter(world: &World, from: usize, to: usize, body: usize, deadline_ms: Option<u64>) -> Letter {
-    let no = world.model.letters.len();
+fn sent_message(world: &World, from: usize, to: usize, body: usize, deadline_ms: Option<u64>) -> SentMessage {
+    let no = world.model.sent.len();
     let sealed = Bytes::from(vec![no as u8; body]);
-    let mut letter = Letter::new(from, world.clients[to].name.clone(), ByteString::from(format!("m-{no}")), sealed);
-    letter.deadline_ms = deadline_ms;
-    letter
+    let mut sent_message =
+        SentMessage::new(from, world.clients[to].name.clone(), ByteString::from(format!("m-{no}")), sealed);
+    sent_message.deadline_ms = deadline_ms;
+    sent_message
 }
 
-fn send(world: &mut World, from: usize, to: usize, body: usize, deadline_ms: Option<u64>) -> LetterNo {
-    let no = world.add_letter(letter(world, from, to, body, deadline_ms));
-    world.send_letter(from, no, None);
+fn send(world: &mut World, from: usize, to: usize, body: usize, deadline_ms: Option<u64>) -> MessageNo {
+    let no = world.add_message(sent_message(world, from, to, body, deadline_ms));
+    world.send_message(from, no, None);
     no
 }
 

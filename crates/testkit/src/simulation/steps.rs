@@ -86,7 +86,7 @@ impl World {
         match step {
             Step::Write => {
                 let sender = self.random_sender();
-                self.write_letter(sender);
+                self.write_message(sender);
             }
             Step::Repeat => {
                 let sender = self.random_sender();
@@ -170,13 +170,13 @@ impl World {
         }
     }
 
-    /// Somebody cancels a letter of its own, or tries to cancel somebody else's, or what was never sent.
+    /// Somebody cancels a message of its own, or tries to cancel somebody else's, or what was never sent.
     fn cancel_something(&mut self) {
         if self.links.is_empty() {
             return;
         }
         let conn = self.random_link();
-        let any: Vec<usize> = (0..self.model.letters.len()).collect();
+        let any: Vec<usize> = (0..self.model.sent.len()).collect();
         let own = &self.clients[self.links[&conn].client].sent;
         let choices = if self.rng.chance(70) { own } else { &any };
         let frame = match choices.as_slice() {
@@ -185,8 +185,8 @@ impl World {
                 Frame::Cancel { to: self.clients[to].name.clone(), id: ByteString::from_static("c") }
             }
             choices => {
-                let letter = &self.model.letters[*pick(&mut self.rng, choices)];
-                Frame::Cancel { to: letter.mailbox.clone(), id: letter.id.clone() }
+                let sent_message = &self.model.sent[*pick(&mut self.rng, choices)];
+                Frame::Cancel { to: sent_message.mailbox.clone(), id: sent_message.id.clone() }
             }
         };
         self.queue(conn, frame);

@@ -48,10 +48,10 @@ fn run_all(count: u64, options: Options) -> Vec<Report> {
             .collect::<Vec<Report>>()
     });
     let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
-    let (steps, letters, crashes) = (sum(|it| it.steps), sum(|it| it.letters), sum(|it| it.crashes));
+    let (steps, sent, crashes) = (sum(|it| it.steps), sum(|it| it.sent), sum(|it| it.crashes));
     let forgeries = sum(|it| it.forgeries);
     let took = started.elapsed();
-    println!("{count} seeds, {steps} steps, {letters} letters, {crashes} crashes, {forgeries} forgeries in {took:.1?}");
+    println!("{count} seeds, {steps} steps, {sent} sent, {crashes} crashes, {forgeries} forgeries in {took:.1?}");
     assert!(crashes > count, "the simulation crashes too seldom to prove anything: {crashes}");
     reports
 }

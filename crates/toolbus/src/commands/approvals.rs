@@ -3,7 +3,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_desk::ask_raw;
+use crate::hosts_admin::ask_raw;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};

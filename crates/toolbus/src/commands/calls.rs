@@ -2,7 +2,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
+use crate::hosts_admin::{ask, ask_all, hosts, meant, tell_absent};
 use crate::queue::{self, Withdrawal, waiting_for};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
 use toolbus_client::{HostEntry, MultiplexedClient};
 use toolbus_host::pins::diff::escaped;
-use toolbus_mcp::{CallList, CallRow, CallState, DeskRequest};
+use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState};
 use toolbus_protocol::{ErrorCode, MsgId, principal_of};
 
 #[derive(Args)]
@@ -78,7 +78,7 @@ pub async fn all_calls(
     hosts: &[HostEntry],
     ended: bool,
 ) -> Result<(Vec<Call>, u64), Failure> {
-    let lists: Vec<(String, CallList)> = ask_all(client, hosts, &DeskRequest::CallsList { ended }).await?;
+    let lists: Vec<(String, CallList)> = ask_all(client, hosts, &AdminRequest::CallsList { ended }).await?;
     let (mut calls, mut more) = (Vec::new(), 0);
     for (host, list) in lists {
         more += list.more;
@@ -113,7 +113,7 @@ async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Resul
     let Call { host, row, is_at_broker } = meant(calls, id, |call| &call.row.id)?;
     let row = match is_at_broker {
         true => take_back(client, &host, row).await?,
-        false => ask(client, &host, DeskRequest::CallsCancel { id: row.id }).await?,
+        false => ask(client, &host, AdminRequest::CallsCancel { id: row.id }).await?,
     };
     if args.reach.json {
         return print_line(&json!({"host": host, "call": row}).to_string());
@@ -129,7 +129,7 @@ async fn take_back(client: &MultiplexedClient, host: &str, row: CallRow) -> Resu
     let cancelled = |row| CallRow { state: CallState::Cancelled, ..row };
     match queue::take_back(client, host, &MsgId::from(row.id.clone())).await? {
         Withdrawal::Gone => Ok(cancelled(row)),
-        Withdrawal::AskHost => match ask(client, host, DeskRequest::CallsCancel { id: row.id.clone() }).await {
+        Withdrawal::AskHost => match ask(client, host, AdminRequest::CallsCancel { id: row.id.clone() }).await {
             Err(Failure::RefusedByHost { code: Some(ErrorCode::UnknownCall), .. }) => Ok(cancelled(row)),
             answer => answer,
         },

@@ -3,7 +3,7 @@
 
 use super::parse_duration;
 use crate::failure::Failure;
-use crate::front_bus;
+use crate::frontend_bus;
 use crate::no_broker::Meanwhile;
 use crate::reach::{BusArgs, LocalAgent, in_role, own_mailbox};
 use crate::stop::stop_signal;
@@ -62,7 +62,7 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     };
     let before = meanwhile.into_bytes();
     let bus = tokio::select! {
-        bus = front_bus::open(client) => bus?,
+        bus = frontend_bus::open(client) => bus?,
         () = stop.cancelled() => return Ok(()),
     };
     let ConnectArgs { host, deadline: call_deadline, fail_fast, task_after, .. } = args;

@@ -3,7 +3,7 @@
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_desk::{ask, ask_all, hosts, meant, tell_absent};
+use crate::hosts_admin::{ask, ask_all, hosts, meant, tell_absent};
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toolbus_client::MultiplexedClient;
 use toolbus_host::pins::diff::escaped;
-use toolbus_mcp::{DeadLetter, DeadList, DeskRequest, TaskView};
+use toolbus_mcp::{AdminRequest, DeadLetter, DeadList, TaskView};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -89,7 +89,7 @@ async fn list(client: &MultiplexedClient, args: &DeadArgs) -> Result<(), Failure
 
 async fn show(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
     let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
-    let letter: DeadLetter = ask(client, &host, DeskRequest::DeadShow { id: letter.id }).await?;
+    let letter: DeadLetter = ask(client, &host, AdminRequest::DeadShow { id: letter.id }).await?;
     if args.reach.json {
         return print_line(&json!({"host": host, "letter": letter}).to_string());
     }
@@ -106,7 +106,7 @@ async fn show(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(
 
 async fn retry(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
     let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
-    let task: TaskView = ask(client, &host, DeskRequest::DeadRetry { id: letter.id.clone() }).await?;
+    let task: TaskView = ask(client, &host, AdminRequest::DeadRetry { id: letter.id.clone() }).await?;
     if args.reach.json {
         return print_line(&json!({"host": host, "letter": letter, "task": task}).to_string());
     }
@@ -116,7 +116,7 @@ async fn retry(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<
 
 async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
     let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
-    let letter: DeadLetter = ask(client, &host, DeskRequest::DeadDrop { id: letter.id }).await?;
+    let letter: DeadLetter = ask(client, &host, AdminRequest::DeadDrop { id: letter.id }).await?;
     print_line(&match args.reach.json {
         true => json!({"host": host, "letter": letter}).to_string(),
         false => format!("{} dropped", escaped(&letter.id)),
@@ -126,7 +126,7 @@ async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> R
 async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Kept>, Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
     tell_absent(&hosts, "its dead letters can't be seen");
-    let lists: Vec<(String, DeadList)> = ask_all(client, &hosts, &DeskRequest::DeadList).await?;
+    let lists: Vec<(String, DeadList)> = ask_all(client, &hosts, &AdminRequest::DeadList).await?;
     let mut letters = Vec::new();
     for (host, list) in lists {
         if list.more > 0 {

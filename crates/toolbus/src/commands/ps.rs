@@ -3,7 +3,7 @@
 use super::print_line;
 use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
-use crate::hosts_desk::hosts;
+use crate::hosts_admin::hosts;
 use crate::reach::{LocalAgent, ReachArgs, passing_agent};
 use crate::table::{age, table};
 use clap::Args;

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use toolbus_client::{BrokerError, MultiplexedClient};
 use toolbus_mcp::{
-    DeskRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
+    AdminRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
 };
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
@@ -87,17 +87,17 @@ const CANCELLED: u8 = 130;
 pub async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
     let who = if args.all { LocalAgent::Operator } else { LocalAgent::Worker };
     let client = args.reach.connect(who, passing_agent(args.role), true).await?.into_multiplexed();
-    let desk = Desk { client: &client, json: args.reach.json, all: args.all };
+    let admin = Admin { client: &client, json: args.reach.json, all: args.all };
     let stop = stop_signal()?;
     let done = tokio::select! {
-        done = desk.serve(args.what.unwrap_or(What::List)) => done,
+        done = admin.serve(args.what.unwrap_or(What::List)) => done,
         () = stop.cancelled() => Ok(ExitCode::from(CANCELLED)),
     };
     client.close().await;
     done
 }
 
-struct Desk<'a> {
+struct Admin<'a> {
     client: &'a MultiplexedClient,
     json: bool,
     all: bool,
@@ -109,7 +109,7 @@ struct Named {
     view: TaskView,
 }
 
-impl Desk<'_> {
+impl Admin<'_> {
     async fn serve(&self, what: What) -> Result<ExitCode, Failure> {
         match what {
             What::List => self.list().await,
@@ -135,7 +135,7 @@ impl Desk<'_> {
 
     /// What its host has not seen yet is taken back at the broker.
     async fn cancel(&self, name: &TaskName) -> Result<ExitCode, Failure> {
-        let request = DeskRequest::TaskCancel { id: name.id.clone() };
+        let request = AdminRequest::TaskCancel { id: name.id.clone() };
         if self.is_away(&name.host).await? {
             let id = MsgId::from(name.id.clone());
             let is_untouched = queue::is_untouched(self.client, &name.host, &id).await;
@@ -187,7 +187,7 @@ impl Desk<'_> {
                 eprintln!("note: host {} is away; waiting until it is back", one_line(&name.host));
             }
             let slice = end.saturating_duration_since(asked).min(SLICE);
-            let request = DeskRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
+            let request = AdminRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
             if !is_away {
                 match self.task(name, request, slice + PATIENCE).await {
                     Ok(view) if view.status.has_ended() => return Ok(view),
@@ -276,7 +276,7 @@ impl Desk<'_> {
     async fn tasks_at(&self, host: &str) -> Result<Vec<Named>, Failure> {
         let (mut tasks, mut after) = (Vec::new(), None);
         for _ in 0..MOST_PAGES {
-            let page = self.ask(host, DeskRequest::TaskList { after }, PATIENCE).await?;
+            let page = self.ask(host, AdminRequest::TaskList { after }, PATIENCE).await?;
             let page: TaskList = read(&page)?;
             let named = |view: TaskView| Named { name: TaskName { host: host.to_owned(), id: view.id.clone() }, view };
             tasks.extend(page.tasks.into_iter().map(named));
@@ -288,12 +288,12 @@ impl Desk<'_> {
         Ok(tasks)
     }
 
-    async fn task(&self, name: &TaskName, request: DeskRequest, patience: Duration) -> Result<TaskView, Failure> {
+    async fn task(&self, name: &TaskName, request: AdminRequest, patience: Duration) -> Result<TaskView, Failure> {
         read(&self.ask(&name.host, request, patience).await?)
     }
 
-    async fn ask(&self, host: &str, request: DeskRequest, patience: Duration) -> Result<Raw, Failure> {
-        let body = Body::parse(HostRequest::Desk(request).into_json())?;
+    async fn ask(&self, host: &str, request: AdminRequest, patience: Duration) -> Result<Raw, Failure> {
+        let body = Body::parse(HostRequest::Admin(request).into_json())?;
         let message = InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body);
         let reply = self.client.request_message(host, message, patience).await?;
         match HostReply::parse(&String::from_utf8_lossy(reply.body.as_bytes()))? {

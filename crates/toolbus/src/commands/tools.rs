@@ -9,7 +9,7 @@ use crate::table::{age, table, terminal_width};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use toolbus_mcp::{Members, Raw, ServerCard, ServerState, raw};
+use toolbus_mcp::{Members, Raw, ServerManifest, ServerState, raw};
 
 #[derive(Args)]
 pub struct ToolsArgs {
@@ -45,7 +45,7 @@ fn as_json(catalog: &Catalog) -> String {
             definition: tool.definition.clone(),
         })
     };
-    let server = |(host, server): (&HostSeen, &ServerCard)| {
+    let server = |(host, server): (&HostSeen, &ServerManifest)| {
         json!({
             "name": server.name, "host": host.name, "state": server.state, "down": server.down, "eras": server.eras,
             "tools": server.tools.len(), "resources": server.resources.len(),
@@ -54,10 +54,10 @@ fn as_json(catalog: &Catalog) -> String {
     };
     let host = |host: &HostSeen| {
         json!({
-            "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.card.problems,
+            "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.manifest.problems,
         })
     };
-    let servers = catalog.hosts.iter().flat_map(|host| host.card.servers.iter().map(move |server| (host, server)));
+    let servers = catalog.hosts.iter().flat_map(|host| host.manifest.servers.iter().map(move |server| (host, server)));
     let mut members = Members::default();
     members.set("tools", raw(&catalog.tools().map(tool).collect::<Vec<_>>()));
     members.set("servers", raw(&servers.map(server).collect::<Vec<_>>()));
@@ -115,7 +115,7 @@ fn remarks(host: &HostSeen) -> Vec<String> {
             age(host.since_ms)
         ));
     }
-    for server in &host.card.servers {
+    for server in &host.manifest.servers {
         match (&server.down, server.state) {
             (Some(down), ServerState::Down) => {
                 let mut remark = format!("{} on {} is down: {}", server.name, host.name, one_line(&down.reason));
@@ -129,6 +129,8 @@ fn remarks(host: &HostSeen) -> Vec<String> {
             (_, ServerState::Up) => {}
         }
     }
-    remarks.extend(host.card.problems.iter().map(|problem| format!("problem on {}: {}", host.name, one_line(problem))));
+    remarks.extend(
+        host.manifest.problems.iter().map(|problem| format!("problem on {}: {}", host.name, one_line(problem))),
+    );
     remarks
 }

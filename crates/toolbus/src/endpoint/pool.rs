@@ -1,7 +1,7 @@
 //! One connection to the bus for each agent that comes over HTTP, within this process, with that agent's own rights.
 
 use super::gate::principal;
-use crate::front_bus;
+use crate::frontend_bus;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use toolbus_broker::{BrokerServer, EndReason, Identity, Standing};
@@ -122,7 +122,7 @@ impl BusPool for Pool {
             let pipes =
                 move || server.attach_as(identity.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
             let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
-            let bus: Arc<dyn Bus> = front_bus::open(client).await?;
+            let bus: Arc<dyn Bus> = frontend_bus::open(client).await?;
             *open = Some(Arc::clone(&bus));
             Ok(bus)
         })

@@ -67,11 +67,11 @@ async fn a_broken_server_is_shown_with_its_last_words_and_disturbs_no_other() {
         "good": {"command": me, "args": ["demo-server"]},
     }});
     let folder = folder_with("mcp.json", &servers.to_string());
-    let place = Place::start_in(folder, &["--mcp-config", "mcp.json", "--id", "desk"]).await;
+    let place = Place::start_in(folder, &["--mcp-config", "mcp.json", "--id", "admin"]).await;
     soon("both are known", async {
         loop {
             let text = place.run(&["tools"]).await.out;
-            if text.contains("text_stats") && text.contains("broken on desk is down") {
+            if text.contains("text_stats") && text.contains("broken on admin is down") {
                 assert!(text.contains("| out of cheese"), "{text}");
                 break;
             }

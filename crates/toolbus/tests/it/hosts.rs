@@ -1,11 +1,11 @@
-//! Hosts as their clients see them: cards by role, news of changes, and announcements that outlive connections.
+//! Hosts as their clients see them: manifests by role, news of changes, and announcements that outlive connections.
 
 use crate::support::{Cutter, TOKEN, TestBus, connect, soon};
 use std::time::Duration;
 use toolbus::{AgentRef, Body, BrokerClient, ClientOptions, ErrorCode, HostEntry, KnownHosts};
 use toolbus_protocol::Framing;
 
-fn card(text: &str) -> Body {
+fn manifest(text: &str) -> Body {
     Body::parse(text.to_owned()).expect("JSON")
 }
 
@@ -31,14 +31,14 @@ async fn until(client: &BrokerClient, what: &str, right: impl Fn(&[HostEntry]) -
 }
 
 #[tokio::test]
-async fn each_role_sees_its_own_card_or_the_common_one_or_nothing() {
+async fn each_role_sees_its_own_manifest_or_the_common_one_or_nothing() {
     for framing in [Framing::Compact, Framing::Json] {
         let bus = TestBus::start().await;
         let open = client(&bus.url(), "open", None, framing).await;
         let closed = client(&bus.url(), "closed", None, framing).await;
-        let common = vec![(None, card(r#"{ "n": 1.0 }"#)), (Some("boss".to_owned()), card("[2]"))];
+        let common = vec![(None, manifest(r#"{ "n": 1.0 }"#)), (Some("boss".to_owned()), manifest("[2]"))];
         soon("announced", open.announce(common)).await.expect("kept");
-        soon("announced", closed.announce(vec![(Some("boss".to_owned()), card("3"))])).await.expect("kept");
+        soon("announced", closed.announce(vec![(Some("boss".to_owned()), manifest("3"))])).await.expect("kept");
         for (role, expected) in [
             (Some("boss"), vec![("closed", "3"), ("open", "[2]")]),
             (Some("worker"), vec![("open", r#"{ "n": 1.0 }"#)]),
@@ -46,16 +46,17 @@ async fn each_role_sees_its_own_card_or_the_common_one_or_nothing() {
         ] {
             let asking = client(&bus.url(), "asking", role, framing).await;
             let hosts = hosts(&asking).await;
-            let seen: Vec<_> = hosts.iter().map(|host| (&*host.id, host.card.clone().expect("it is new"))).collect();
-            let expected: Vec<_> = expected.into_iter().map(|(id, text)| (id, card(text))).collect();
+            let seen: Vec<_> =
+                hosts.iter().map(|host| (&*host.id, host.manifest.clone().expect("it is new"))).collect();
+            let expected: Vec<_> = expected.into_iter().map(|(id, text)| (id, manifest(text))).collect();
             assert_eq!(seen, expected, "{role:?}");
             assert!(hosts.iter().all(|host| host.online));
             let known: KnownHosts = hosts.iter().map(|host| (host.id.to_string(), host.version)).collect();
             let again = soon("hosts", asking.hosts(&known)).await.expect("answered");
-            assert!(again.len() == hosts.len() && again.iter().all(|host| host.card.is_none()), "{again:?}");
+            assert!(again.len() == hosts.len() && again.iter().all(|host| host.manifest.is_none()), "{again:?}");
         }
         soon("withdrawn", open.announce(vec![])).await.expect("done");
-        assert!(hosts(&closed).await.is_empty(), "one has no card for this role, the other is no host any more");
+        assert!(hosts(&closed).await.is_empty(), "one has no manifest for this role, the other is no host any more");
         bus.stop().await;
     }
 }
@@ -71,12 +72,12 @@ async fn watchers_hear_of_hosts_that_come_change_and_go() {
         soon("announced", host.announce(vec![(None, Body::of(&number).expect("a number"))])).await.expect("kept");
         soon("news", watch.changed()).await.expect("open");
         let hosts = hosts(&watching).await;
-        assert_eq!(hosts[0].card.as_ref().map(|card| card.to::<u64>().expect("a number")), Some(number));
+        assert_eq!(hosts[0].manifest.as_ref().map(|manifest| manifest.to::<u64>().expect("a number")), Some(number));
     }
     host.close().await;
     soon("news", watch.changed()).await.expect("open");
     until(&watching, "the host is away and still listed", |hosts| {
-        hosts.len() == 1 && !hosts[0].online && hosts[0].card.is_some()
+        hosts.len() == 1 && !hosts[0].online && hosts[0].manifest.is_some()
     })
     .await;
     drop(watching);
@@ -91,7 +92,7 @@ async fn announcements_and_watches_are_renewed_after_a_reconnect() {
     let host = client(&cutter.url(), "host", None, Framing::Compact).await;
     let asking = client(&cutter.url(), "asking", None, Framing::Compact).await;
     let outside = bus.client("outside").await;
-    soon("announced", host.announce(vec![(None, card("1"))])).await.expect("kept");
+    soon("announced", host.announce(vec![(None, manifest("1"))])).await.expect("kept");
     let mut watch = asking.watch_hosts();
     for round in 0..3u64 {
         let before = hosts(&outside).await[0].clone();
@@ -116,7 +117,7 @@ async fn announcements_and_watches_are_renewed_after_a_reconnect() {
 }
 
 #[tokio::test]
-async fn cards_that_do_not_fit_into_one_answer_come_in_several() {
+async fn manifests_that_do_not_fit_into_one_answer_come_in_several() {
     let bus = TestBus::start().await;
     let mut all = Vec::new();
     for name in ["a", "b", "c", "d"] {
@@ -126,25 +127,26 @@ async fn cards_that_do_not_fit_into_one_answer_come_in_several() {
         all.push(host);
     }
     let hosts = hosts(&all[0]).await;
-    let sizes: Vec<_> = hosts.iter().map(|host| host.card.as_ref().map(|card| card.as_bytes().len())).collect();
+    let sizes: Vec<_> =
+        hosts.iter().map(|host| host.manifest.as_ref().map(|manifest| manifest.as_bytes().len())).collect();
     assert_eq!(sizes, [Some((5 << 20) + 2); 4]);
     bus.stop().await;
 }
 
 #[tokio::test]
-async fn cards_beyond_the_limits_are_refused_with_a_code() {
+async fn manifests_beyond_the_limits_are_refused_with_a_code() {
     let bus = TestBus::start().await;
     let host = bus.client("host").await;
     let large = Body::of(&"x".repeat(8 << 20)).expect("a string");
-    let many = (0..65).map(|role| (Some(format!("r{role}")), card("1"))).collect();
-    let twice = vec![(None, card("1")), (None, card("2"))];
-    for cards in [vec![(None, large)], many, twice] {
-        let refused = soon("refusal", host.announce(cards)).await.expect_err("beyond the limit");
-        assert_eq!(refused.code(), Some(ErrorCode::CardRefused), "{refused}");
+    let many = (0..65).map(|role| (Some(format!("r{role}")), manifest("1"))).collect();
+    let twice = vec![(None, manifest("1")), (None, manifest("2"))];
+    for manifests in [vec![(None, large)], many, twice] {
+        let refused = soon("refusal", host.announce(manifests)).await.expect_err("beyond the limit");
+        assert_eq!(refused.code(), Some(ErrorCode::ManifestRefused), "{refused}");
     }
     let forged = Body::from_trusted("1}],\"x\":[{\"y\":2".into());
     soon("refusal", host.announce(vec![(None, forged)])).await.expect_err("not JSON");
     assert!(hosts(&host).await.is_empty());
-    soon("announced", host.announce(vec![(None, card("1"))])).await.expect("within the limits");
+    soon("announced", host.announce(vec![(None, manifest("1"))])).await.expect("within the limits");
     bus.stop().await;
 }

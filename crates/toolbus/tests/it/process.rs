@@ -80,14 +80,14 @@ async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_f
     // As if on two machines.
     let host = |state: &str| {
         let mut command = Command::new(binary);
-        command.current_dir(folder.path()).args(["host", "--id", "desk", "--broker", &broker.url(), "--token-file"]);
+        command.current_dir(folder.path()).args(["host", "--id", "admin", "--broker", &broker.url(), "--token-file"]);
         command.arg(&token).arg("--mcp-config").arg(&config).args(["--state", state]).kill_on_drop(true);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts")
     };
     let observer = connect(&broker.url(), "observer", Framing::Compact).await;
     let first = host("one");
     soon("the first host", async {
-        let is_there = |it: &toolbus_protocol::Connection| it.subscribed && &*it.agent.session_id == "desk";
+        let is_there = |it: &toolbus_protocol::Connection| it.subscribed && &*it.agent.session_id == "admin";
         while !observer.status().await.expect("open").connections.iter().any(is_there) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -114,7 +114,7 @@ async fn sessions_of_clients_that_left_are_closed_at_the_host() {
 
 #[tokio::test]
 async fn a_call_says_that_its_host_or_its_broker_is_away() {
-    let mut place = Place::start(&["--id", "desk"]).await.settled().await;
+    let mut place = Place::start(&["--id", "admin"]).await.settled().await;
     let demo = json!({"mcpServers": {"far": {
         "command": env!("CARGO_BIN_EXE_toolbus"), "args": ["demo-server"], "prefix": "far_",
     }}});

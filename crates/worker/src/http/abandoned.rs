@@ -3,8 +3,8 @@
 
 use super::Principal;
 use super::session::Session;
-use crate::front::FrontCall;
-use crate::front::joined::Earlier;
+use crate::frontend::FrontendCall;
+use crate::frontend::joined::Earlier;
 use crate::worker::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -84,7 +84,7 @@ enum State {
     Ended(Outcome, Instant),
 }
 
-type Wish = oneshot::Sender<(FrontCall, Earlier)>;
+type Wish = oneshot::Sender<(FrontendCall, Earlier)>;
 
 impl Abandoned {
     /// What another session of the same agent asks for is not this call, as long as its own client may come back for it.
@@ -107,7 +107,7 @@ impl Abandoned {
 #[allow(clippy::large_enum_variant)]
 pub enum Found {
     /// With whom it was begun for, who gets the answer too.
-    Running(FrontCall, Earlier),
+    Running(FrontendCall, Earlier),
     /// With the id under which the host knew it.
     Ended(Outcome, Option<String>),
 }
@@ -118,7 +118,7 @@ impl AbandonedCalls {
     }
 
     /// Lets the call go on; all that it says is kept where its own client finds it.
-    pub fn take_over(self: &Arc<Self>, same: SameCall, left: &Left, call: FrontCall) {
+    pub fn take_over(self: &Arc<Self>, same: SameCall, left: &Left, call: FrontendCall) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (wishes, wished) = mpsc::channel(1);
         let abandoned = Arc::new(Abandoned {
@@ -138,7 +138,7 @@ impl AbandonedCalls {
         self: Arc<Self>,
         abandoned: Arc<Abandoned>,
         mut own: Earlier,
-        mut call: FrontCall,
+        mut call: FrontendCall,
         mut wished: mpsc::Receiver<Wish>,
     ) {
         loop {

@@ -6,7 +6,7 @@ use super::events::{EventId, EventLog, Found, STANDALONE};
 use super::session::Session;
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
 use crate::error;
-use crate::front::{FrontCall, joined};
+use crate::frontend::{FrontendCall, joined};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use hyper::header::HeaderValue;
@@ -41,11 +41,11 @@ pub async fn post(
     match message {
         Message::Request(request) => call(service, &principal, session, request).await,
         Message::Notification(notification) => {
-            session.front.notification(Era::Legacy, notification).await;
+            session.frontend.notification(Era::Legacy, notification).await;
             reply::empty(StatusCode::ACCEPTED)
         }
         Message::Response(response) => {
-            session.front.response(response).await;
+            session.frontend.response(response).await;
             reply::empty(StatusCode::ACCEPTED)
         }
     }
@@ -117,13 +117,13 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
         Err(error) => return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), error),
     };
     let mut guard = EndUnlessKept { service, session: Some(Arc::clone(&session)) };
-    let mut call = session.front.request(Era::Legacy, request).await;
+    let mut call = session.frontend.request(Era::Legacy, request).await;
     while let Some(message) = call.next().await {
         if !matches!(message, Message::Response(_)) {
             session.log.append(STANDALONE, &message);
             continue;
         }
-        if session.front.version().is_none() {
+        if session.frontend.version().is_none() {
             return reply::json(StatusCode::OK, &message);
         }
         guard.session = None;
@@ -152,7 +152,7 @@ async fn call(
     session: Arc<Session>,
     request: Request,
 ) -> Response<HttpBody> {
-    let same = session.front.may_join(&request).then(|| SameCall::of(principal, &request)).flatten();
+    let same = session.frontend.may_join(&request).then(|| SameCall::of(principal, &request)).flatten();
     let earlier = match &same {
         Some(same) => service.abandoned.join(same, &session).await,
         None => None,
@@ -163,10 +163,10 @@ async fn call(
             return reply::json(StatusCode::OK, &RpcResponse { id: Some(request.id), outcome }.into());
         }
         Some(Earlier::Running(mut call, earlier)) => {
-            call.join(&session.front, &request, earlier);
+            call.join(&session.frontend, &request, earlier);
             call
         }
-        None => session.front.request(Era::Legacy, request).await,
+        None => session.frontend.request(Era::Legacy, request).await,
     };
     let abandoned = Arc::clone(&service.abandoned);
     session.readers.fetch_add(1, Ordering::Relaxed);
@@ -191,7 +191,7 @@ async fn call(
 /// A call and where its messages are kept. If its reader goes away, it goes on by itself.
 struct Exchange {
     session: Arc<Session>,
-    call: Option<FrontCall>,
+    call: Option<FrontendCall>,
     stream: Option<u64>,
     same: Option<SameCall>,
     abandoned: Arc<AbandonedCalls>,
@@ -302,7 +302,7 @@ impl Drop for Reading {
 }
 
 fn can_prime(session: &Session) -> bool {
-    session.front.version().is_some_and(|version| version.as_str() >= PRIMING_SINCE)
+    session.frontend.version().is_some_and(|version| version.as_str() >= PRIMING_SINCE)
 }
 
 fn with_session(mut answer: Response<HttpBody>, id: Option<&str>) -> Response<HttpBody> {

@@ -4,7 +4,7 @@
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
 use crate::envelope::Envelope;
 use crate::error;
-use crate::front::{Front, FrontCall};
+use crate::frontend::{Frontend, FrontendCall};
 use bytes::Bytes;
 use futures_util::stream;
 use hyper::{HeaderMap, Response, StatusCode};
@@ -39,8 +39,8 @@ pub async fn post(
         Err(error) => return reply::error(StatusCode::BAD_REQUEST, Some(id), error),
     };
     let listens = request.method == "subscriptions/listen";
-    let front = Front::new(worker, session_key(principal, &envelope));
-    let mut call = front.request(Era::Modern, request).await;
+    let frontend = Frontend::new(worker, session_key(principal, &envelope));
+    let mut call = frontend.request(Era::Modern, request).await;
     let quiet = if listens { Duration::ZERO } else { service.options.modern_quiet };
     let mut ready = VecDeque::new();
     match tokio::time::timeout(quiet, call.next()).await {
@@ -79,7 +79,7 @@ fn session_key(principal: &Principal, envelope: &Envelope) -> String {
 
 /// What is still to come of a call. Dropped with the connection, and the call with it.
 fn events(
-    call: FrontCall,
+    call: FrontendCall,
     ready: VecDeque<Message>,
     keepalive: Duration,
 ) -> impl futures_util::Stream<Item = Bytes> + Send + 'static {

@@ -4,7 +4,7 @@ use super::HttpOptions;
 use super::Principal;
 use super::events::{EventLog, STANDALONE};
 use crate::error;
-use crate::front::{Front, News};
+use crate::frontend::{Frontend, News};
 use crate::worker::{Worker, lock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub struct Session {
     pub id: String,
     principal: Principal,
     worker: Arc<Worker>,
-    pub front: Arc<Front>,
+    pub frontend: Arc<Frontend>,
     pub log: Arc<EventLog>,
     last_used: Mutex<Instant>,
     /// Streams on which somebody reads, those of calls included.
@@ -30,9 +30,9 @@ pub struct Session {
 impl Session {
     fn new(principal: Principal, worker: Arc<Worker>, options: &HttpOptions) -> Arc<Self> {
         let id = uuid::Uuid::new_v4().to_string();
-        let front = Front::new(Arc::clone(&worker), id.clone());
+        let frontend = Frontend::new(Arc::clone(&worker), id.clone());
         let log = Arc::new(EventLog::new(options.max_replay_events, options.max_replay_bytes));
-        let (mut news, kept) = (News::open(&front), Arc::clone(&log));
+        let (mut news, kept) = (News::open(&frontend), Arc::clone(&log));
         let news = tokio::spawn(async move {
             loop {
                 let message = news.next().await;
@@ -42,12 +42,12 @@ impl Session {
         let last_used = Mutex::new(Instant::now());
         let news = news.abort_handle();
         let (readers, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { id, principal, worker, front, log, last_used, readers, ended, news })
+        Arc::new(Self { id, principal, worker, frontend, log, last_used, readers, ended, news })
     }
 
     fn is_idle(&self, limit: Duration) -> bool {
         let unused = lock(&self.last_used).elapsed() >= limit;
-        unused && self.readers.load(Ordering::Relaxed) == 0 && self.front.calls_under_way() == 0
+        unused && self.readers.load(Ordering::Relaxed) == 0 && self.frontend.calls_under_way() == 0
     }
 
     /// Nobody reads in it, and nothing was asked in it since then.
@@ -60,8 +60,8 @@ impl Session {
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.news.abort();
-        let front = Arc::clone(&self.front);
-        tokio::spawn(async move { front.close().await });
+        let frontend = Arc::clone(&self.frontend);
+        tokio::spawn(async move { frontend.close().await });
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which upstream a name belongs to, by the hosts' cards. Where two have the same name the earlier keeps it.
+//! Which upstream a name belongs to, by the hosts' manifests. Where two have the same name the earlier keeps it.
 
 use super::Upstream;
 use super::params::{self, ParamHeader};
@@ -23,7 +23,7 @@ impl Routes {
         let mut routes = Self::default();
         for upstream in upstreams {
             for kind in ListKind::ALL {
-                for item in upstream.card().items(kind) {
+                for item in upstream.manifest().items(kind) {
                     let key = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key()));
                     key.into_iter().for_each(|key| routes.add(kind, key, item.get(), upstream.index));
                 }

@@ -14,7 +14,7 @@ fn absent() -> Arc<FakeBus> {
 }
 
 #[tokio::test]
-async fn a_server_whose_host_is_away_is_shown_from_its_card() {
+async fn a_server_whose_host_is_away_is_shown_from_its_manifest() {
     let bus = absent();
     let (mut client, greeting) = StdioClient::initialized(&bus).await;
     assert_eq!(greeting["result"]["serverInfo"], json!({"name": "files", "version": "1"}));
@@ -109,11 +109,11 @@ async fn a_worker_that_does_not_wait_refuses_calls_to_an_absent_host_without_sen
     assert!(answer["error"]["message"].as_str().unwrap().contains("attic"), "{answer}");
     assert_eq!(bus.waiting(), 0, "nothing was sent");
     client.send(&modern(2, "tools/list", json!({}))).await;
-    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read", "what is on the card is still shown");
+    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read", "what is on the manifest is still shown");
 }
 
 #[tokio::test]
-async fn a_tool_whose_card_says_so_is_refused_while_others_wait() {
+async fn a_tool_whose_manifest_says_so_is_refused_while_others_wait() {
     let mut files = server("files", &["read", "write"]);
     files.fail_fast.tools = vec!["write".into()];
     let bus = FakeBus::new(vec![away(host("attic", vec![files]))]);
@@ -191,7 +191,7 @@ async fn a_waiting_call_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_listed_from_its_card_and_its_error_is_the_hosts() {
+async fn a_server_that_is_down_is_listed_from_its_manifest_and_its_error_is_the_hosts() {
     let mut down = server("files", &["read"]);
     down.state = ServerState::Down;
     let bus = FakeBus::new(vec![host("attic", vec![down])]);
@@ -205,7 +205,7 @@ async fn a_server_that_is_down_is_listed_from_its_card_and_its_error_is_the_host
 }
 
 #[tokio::test]
-async fn a_changed_card_is_told_once_and_only_if_the_list_is_another() {
+async fn a_changed_manifest_is_told_once_and_only_if_the_list_is_another() {
     let bus = FakeBus::new(vec![host("attic", vec![server("files", &["read"])])]);
     bus.serve(echo);
     let (mut client, _) = StdioClient::initialized(&bus).await;

@@ -34,7 +34,7 @@ async fn what_comes_of_listening_carries_the_clients_id_of_it() {
 }
 
 #[tokio::test]
-async fn over_several_servers_all_are_listened_to_and_cards_tell_what_they_did_not() {
+async fn over_several_servers_all_are_listened_to_and_manifests_tell_what_they_did_not() {
     let notes = with(server("notes", &["note"]), ListKind::Resources, &[json!({"uri": "note://1"})]);
     let files = server("files", &["read"]);
     let bus = FakeBus::new(vec![host("a", vec![files.clone()]), host("b", vec![notes.clone()])]);
@@ -55,7 +55,7 @@ async fn over_several_servers_all_are_listened_to_and_cards_tell_what_they_did_n
     );
     call.notify("notifications/resources/updated", json!({"uri": "note://1"})).await;
     assert_eq!(client.next().await["params"], json!({"uri": "note://1", "_meta": {SUBSCRIPTION: 5}}));
-    // What a server has told is not told again when its card follows; what only a card says is told.
+    // What a server has told is not told again when its manifest follows; what only a manifest says is told.
     first.notify("notifications/tools/list_changed", json!({"_meta": {SUBSCRIPTION: 77}})).await;
     check_changed(&client.next().await);
     bus.set_hosts(vec![host("a", vec![server("files", &["read", "write"])]), host("b", vec![notes])]);

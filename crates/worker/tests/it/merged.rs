@@ -20,7 +20,7 @@ fn three_servers() -> Arc<FakeBus> {
     FakeBus::new(vec![host("b-host", vec![notes]), host("a-host", vec![files, server("time", &["now"])])])
 }
 
-/// Lists what is on the card under a page size of one, and echoes the rest.
+/// Lists what is on the manifest under a page size of one, and echoes the rest.
 fn paged(call: &HostCall) -> Result<Value, RpcError> {
     if call.rpc.method != "tools/list" {
         return echo(call);
@@ -134,7 +134,7 @@ async fn what_belongs_to_nobody_is_refused_precisely() {
 }
 
 #[tokio::test]
-async fn tools_that_are_on_no_card_are_found_once_they_were_listed() {
+async fn tools_that_are_on_no_manifest_are_found_once_they_were_listed() {
     let bus = three_servers();
     bus.serve(|call| match call.rpc.method.as_str() {
         "tools/list" if call.server() == "time" => Ok(json!({"tools": [{"name": "secret"}]})),
@@ -149,7 +149,7 @@ async fn tools_that_are_on_no_card_are_found_once_they_were_listed() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_away_or_silent_is_listed_from_its_card() {
+async fn a_host_that_is_away_or_silent_is_listed_from_its_manifest() {
     let slow = host("slow", vec![server("slow", &["sleep"])]);
     let gone = away(host("gone", vec![server("gone", &["vanish"])]));
     let bus = FakeBus::new(vec![host("here", vec![server("here", &["work"])]), slow, gone]);

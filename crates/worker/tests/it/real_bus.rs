@@ -37,8 +37,8 @@ impl Broker {
     async fn host(&self) -> Host {
         let client = self.client("host").await;
         client.subscribe().await.unwrap();
-        let card = entry("host", vec![server("files", &["read"])]).card;
-        client.announce(vec![(None, Body::of(&*card).unwrap())]).await.unwrap();
+        let manifest = entry("host", vec![server("files", &["read"])]).manifest;
+        client.announce(vec![(None, Body::of(&*manifest).unwrap())]).await.unwrap();
         Host { client }
     }
 

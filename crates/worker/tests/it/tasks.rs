@@ -1,12 +1,12 @@
 //! Tasks that the bus owns, as clients of both eras meet them.
 
-use crate::support::bus::{DeskCall, FakeBus, HostCall, echo};
+use crate::support::bus::{AdminCall, FakeBus, HostCall, echo};
 use crate::support::stdio::StdioClient;
 use crate::support::{away, host, initialize, item, modern, own_tasks, request, server};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{DeskRequest, HostReply, ListKind, RpcError, TaskList, TaskStatus, TaskView, raw};
+use toolbus_mcp::{AdminRequest, HostReply, ListKind, RpcError, TaskList, TaskStatus, TaskView, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
@@ -71,13 +71,13 @@ async fn begin(bus: &Arc<FakeBus>, client: &mut StdioClient) -> (HostCall, Value
     (call, answer)
 }
 
-fn check_id(desk: &DeskCall, expected: &str) {
-    let (DeskRequest::TaskGet { id } | DeskRequest::TaskWait { id, .. } | DeskRequest::TaskCancel { id }) =
-        &desk.request
+fn check_id(admin: &AdminCall, expected: &str) {
+    let (AdminRequest::TaskGet { id } | AdminRequest::TaskWait { id, .. } | AdminRequest::TaskCancel { id }) =
+        &admin.request
     else {
         panic!("not about one task")
     };
-    assert_eq!((desk.host.as_str(), id.as_str()), ("attic", expected));
+    assert_eq!((admin.host.as_str(), id.as_str()), ("attic", expected));
 }
 
 #[tokio::test]
@@ -97,27 +97,27 @@ async fn a_legacy_client_gets_its_task_its_result_and_its_cancel() {
     let bus = one_server();
     let mut client = legacy(&bus).await;
     client.send(&request(1, "tasks/get", json!({"taskId": "toolbus:attic:t"}))).await;
-    let desk = bus.next_desk().await;
-    check_id(&desk, "t");
-    desk.reply(&TaskView { tool_failed: true, ..view("t", TaskStatus::Completed) }).await;
+    let admin = bus.next_admin().await;
+    check_id(&admin, "t");
+    admin.reply(&TaskView { tool_failed: true, ..view("t", TaskStatus::Completed) }).await;
     let got = client.next().await;
     assert_eq!((&got["result"]["status"], &got["result"]["taskId"]), (&json!("failed"), &json!("toolbus:attic:t")));
 
     client.send(&request(2, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
-    bus.next_desk().await.reply(&view("t", TaskStatus::Working)).await;
+    bus.next_admin().await.reply(&view("t", TaskStatus::Working)).await;
     let result = json!({"content": [], "_meta": {"own": 1}});
     let ended = TaskView { result: Some(raw(&result)), ..view("t", TaskStatus::Completed) };
-    bus.next_desk().await.reply(&ended).await;
+    bus.next_admin().await.reply(&ended).await;
     let related = json!({"own": 1, "io.modelcontextprotocol/related-task": {"taskId": "toolbus:attic:t"}});
     assert_eq!(client.next().await["result"], json!({"content": [], "_meta": related}));
 
     client.send(&request(3, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
-    let desk = bus.next_desk().await;
-    assert!(matches!(&desk.request, DeskRequest::TaskCancel { id } if id == "t"));
-    desk.reply(&view("t", TaskStatus::Cancelled)).await;
+    let admin = bus.next_admin().await;
+    assert!(matches!(&admin.request, AdminRequest::TaskCancel { id } if id == "t"));
+    admin.reply(&view("t", TaskStatus::Cancelled)).await;
     assert_eq!(client.next().await["result"]["status"], "cancelled");
     client.send(&request(4, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
-    bus.next_desk().await.refuse(ErrorCode::CallEnded).await;
+    bus.next_admin().await.refuse(ErrorCode::CallEnded).await;
     let refused = client.next().await;
     assert_eq!((&refused["error"]["code"], &refused["error"]["data"]["code"]), (&json!(-32602), &json!("TB0424")));
 }
@@ -128,11 +128,11 @@ async fn a_failed_task_gives_the_error_and_an_unknown_one_is_a_bad_parameter() {
     let mut client = legacy(&bus).await;
     client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
     let error = raw(&json!({"code": -1, "message": "no", "data": 1.5}));
-    bus.next_desk().await.reply(&TaskView { error: Some(error), ..view("t", TaskStatus::Failed) }).await;
+    bus.next_admin().await.reply(&TaskView { error: Some(error), ..view("t", TaskStatus::Failed) }).await;
     assert_eq!(client.next().await["error"], json!({"code": -1, "message": "no", "data": 1.5}));
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
         client.send(&request(2, method, json!({"taskId": "toolbus:attic:u"}))).await;
-        bus.next_desk().await.refuse(ErrorCode::UnknownTask).await;
+        bus.next_admin().await.refuse(ErrorCode::UnknownTask).await;
         assert_eq!(client.next().await["error"]["code"], -32602, "{method}");
         client.send(&request(3, method, json!({"taskId": "toolbus:nowhere:u"}))).await;
         assert_eq!(client.next().await["error"]["data"]["code"], "TB0423", "{method}");
@@ -144,9 +144,9 @@ async fn nobody_waits_at_the_host_for_a_client_that_gave_up() {
     let bus = one_server();
     let mut client = legacy(&bus).await;
     client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
-    let desk = bus.next_desk().await;
+    let admin = bus.next_admin().await;
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    desk.forgotten().await;
+    admin.forgotten().await;
 }
 
 #[tokio::test]
@@ -241,11 +241,11 @@ async fn a_list_of_tasks_is_made_of_all_hosts_page_by_page() {
     assert_eq!((own.server(), own.rpc.method.as_str()), ("wine", "tasks/list"));
     own.reply(json!({"tasks": [{"taskId": "w1", "status": "working"}]})).await;
     for _ in 0..2 {
-        let desk = bus.next_desk().await;
-        assert_eq!(desk.request, DeskRequest::TaskList { after: None });
-        let next = (desk.host == "attic").then(|| "a1".to_owned());
-        let tasks = vec![view(&format!("{}-1", desk.host), TaskStatus::Working)];
-        desk.reply(&TaskList { tasks, next }).await;
+        let admin = bus.next_admin().await;
+        assert_eq!(admin.request, AdminRequest::TaskList { after: None });
+        let next = (admin.host == "attic").then(|| "a1".to_owned());
+        let tasks = vec![view(&format!("{}-1", admin.host), TaskStatus::Working)];
+        admin.reply(&TaskList { tasks, next }).await;
     }
     let list = client.next().await;
     let ids = |list: &Value| -> Vec<String> {
@@ -254,9 +254,9 @@ async fn a_list_of_tasks_is_made_of_all_hosts_page_by_page() {
     };
     assert_eq!(ids(&list), ["toolbus:attic:attic-1", "toolbus:cellar:cellar-1", "w1"]);
     client.send(&request(2, "tasks/list", json!({"cursor": list["result"]["nextCursor"]}))).await;
-    let desk = bus.next_desk().await;
-    assert_eq!((desk.host.as_str(), &desk.request), ("attic", &DeskRequest::TaskList { after: Some("a1".into()) }));
-    desk.reply(&TaskList { tasks: vec![view("a2", TaskStatus::Completed)], next: None }).await;
+    let admin = bus.next_admin().await;
+    assert_eq!((admin.host.as_str(), &admin.request), ("attic", &AdminRequest::TaskList { after: Some("a1".into()) }));
+    admin.reply(&TaskList { tasks: vec![view("a2", TaskStatus::Completed)], next: None }).await;
     let rest = client.next().await;
     assert_eq!((ids(&rest), rest["result"].get("nextCursor")), (vec!["toolbus:attic:a2".to_owned()], None));
     client.send(&request(3, "tasks/list", json!({"cursor": "nonsense"}))).await;
@@ -285,10 +285,10 @@ async fn a_modern_call_to_a_host_that_is_away_becomes_a_task_that_can_be_asked_a
     let call = bus.next_call().await;
     assert!(call.rpc.task.is_some() && call.id == left[0]);
     client.send(&knowing(4, "tasks/get", json!({"taskId": created["taskId"]}))).await;
-    let desk = bus.next_desk().await;
-    assert_eq!(desk.request, DeskRequest::TaskWait { id: left[0].clone(), limit_ms: 0 });
+    let admin = bus.next_admin().await;
+    assert_eq!(admin.request, AdminRequest::TaskWait { id: left[0].clone(), limit_ms: 0 });
     let result = raw(&json!({"resultType": "complete", "content": [], "n": 1.0}));
-    desk.reply(&TaskView { result: Some(result), ..view(&left[0], TaskStatus::Completed) }).await;
+    admin.reply(&TaskView { result: Some(result), ..view(&left[0], TaskStatus::Completed) }).await;
     let text = client.next_text().await;
     assert!(text.contains(r#""result":{"content":[],"n":1.0,"resultType":"complete"}"#), "{text}");
     assert!(text.contains(r#""status":"completed""#) && !text.contains("pollIntervalMs"), "{text}");
@@ -318,16 +318,16 @@ async fn a_modern_cancel_and_update_are_acknowledged_with_nothing() {
     let mut client = StdioClient::start(&bus);
     let empty = json!({"resultType": "complete"});
     client.send(&knowing(1, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
-    bus.next_desk().await.reply(&view("t", TaskStatus::Cancelled)).await;
+    bus.next_admin().await.reply(&view("t", TaskStatus::Cancelled)).await;
     assert_eq!(client.next().await["result"], empty);
     client.send(&knowing(2, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
-    bus.next_desk().await.refuse(ErrorCode::CallEnded).await;
+    bus.next_admin().await.refuse(ErrorCode::CallEnded).await;
     assert_eq!(client.next().await["result"], empty);
     client.send(&knowing(3, "tasks/update", json!({"taskId": "toolbus:attic:t", "inputResponses": {}}))).await;
-    bus.next_desk().await.reply(&view("t", TaskStatus::Working)).await;
+    bus.next_admin().await.reply(&view("t", TaskStatus::Working)).await;
     assert_eq!(client.next().await["result"], empty);
     client.send(&knowing(4, "tasks/update", json!({"taskId": "toolbus:attic:u", "inputResponses": {}}))).await;
-    bus.next_desk().await.refuse(ErrorCode::UnknownTask).await;
+    bus.next_admin().await.refuse(ErrorCode::UnknownTask).await;
     assert_eq!(client.next().await["error"]["code"], -32602);
 }
 
@@ -358,10 +358,10 @@ async fn a_modern_call_that_takes_long_becomes_a_task_where_that_is_wanted() {
         client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
         let call = bus.next_call().await;
         call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
-        let desk = bus.next_desk().await;
-        assert_eq!(desk.request, DeskRequest::TaskWait { id: call.id.clone(), limit_ms: 2000 });
+        let admin = bus.next_admin().await;
+        assert_eq!(admin.request, AdminRequest::TaskWait { id: call.id.clone(), limit_ms: 2000 });
         let done = TaskView { result: Some(result.clone()), ..view(&call.id, TaskStatus::Completed) };
-        desk.reply(&if ended { done } else { view(&call.id, TaskStatus::Working) }).await;
+        admin.reply(&if ended { done } else { view(&call.id, TaskStatus::Working) }).await;
         assert_eq!(client.next().await["result"]["resultType"], expected);
     }
     // A repetition with the client's answers belongs to the call before.

@@ -6,7 +6,7 @@ use crate::support::{away, host, initialize, own_tasks, request, server};
 use crate::tasks::{absent, knowing, legacy, one_server};
 use serde_json::json;
 use std::time::Duration;
-use toolbus_mcp::{DeskRequest, HostReply, HostRequest, RpcError, TaskList};
+use toolbus_mcp::{AdminRequest, HostReply, HostRequest, RpcError, TaskList};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_task_that_its_host_may_have_is_not_said_to_be_cancelled_or_queued() {
     assert_eq!(answer["status"], "working");
     assert!(answer["statusMessage"].as_str().unwrap().starts_with("cancel requested"), "{answer}");
     let left = bus.left()[0].clone();
-    bus.sent(|sent| matches!(sent, HostRequest::Desk(DeskRequest::TaskCancel { id }) if *id == left)).await;
+    bus.sent(|sent| matches!(sent, HostRequest::Admin(AdminRequest::TaskCancel { id }) if *id == left)).await;
     // The host got it and left again.
     bus.forget_first_waiting();
     for (id, method) in ["tasks/get", "tasks/cancel"].into_iter().enumerate() {
@@ -102,17 +102,17 @@ async fn a_slow_host_keeps_its_place_in_the_list_of_tasks() {
     client.send(&request(1, "tasks/list", json!({}))).await;
     let mut slow = Vec::new();
     for _ in 0..2 {
-        let desk = bus.next_desk().await;
-        match desk.host.as_str() {
-            "attic" => desk.reply(&TaskList::default()).await,
-            _ => slow.push(desk),
+        let admin = bus.next_admin().await;
+        match admin.host.as_str() {
+            "attic" => admin.reply(&TaskList::default()).await,
+            _ => slow.push(admin),
         }
     }
     let list = client.next().await["result"].take();
     assert!(list["nextCursor"].is_string(), "{list}");
     client.send(&request(2, "tasks/list", json!({"cursor": list["nextCursor"]}))).await;
-    let desk = bus.next_desk().await;
-    assert_eq!((desk.host.as_str(), &desk.request), ("cellar", &DeskRequest::TaskList { after: None }));
+    let admin = bus.next_admin().await;
+    assert_eq!((admin.host.as_str(), &admin.request), ("cellar", &AdminRequest::TaskList { after: None }));
     // A host that never answers is no page without end.
     assert_eq!(client.next().await["error"]["data"]["code"], "TB0407");
 }

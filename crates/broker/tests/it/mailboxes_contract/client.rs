@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use toolbus_engine::{
-    Command, ConnId, Delivery, Look, LookView, Mailboxes, Message, Outbox, Outgoing, Peer, Purpose, Refusal, Rights,
-    StatusView,
+    Command, ConnId, Delivery, Inspect, InspectView, Mailboxes, Message, Outbox, Outgoing, Peer, Purpose, Refusal,
+    Rights, StatusView,
 };
 use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
@@ -113,10 +113,10 @@ impl<M: Mailboxes> Client<M> {
     }
 
     /// The next that arrives, which has to be of some sort.
-    pub fn look(&self, look: Look) -> LookView {
-        self.submit(Command::Look { request_id: "look".into(), look: Box::new(look) });
-        self.find("what was looked at", |outgoing| match outgoing {
-            Outgoing::Looked { view, .. } => Some((**view).clone()),
+    pub fn inspect(&self, inspect: Inspect) -> InspectView {
+        self.submit(Command::Inspect { request_id: "inspect".into(), inspect: Box::new(inspect) });
+        self.find("what was inspected", |outgoing| match outgoing {
+            Outgoing::Inspected { view, .. } => Some((**view).clone()),
             _ => None,
         })
     }

@@ -153,8 +153,8 @@ pub fn a_message_pushed_too_often_goes_to_the_dead_letters(factory: &impl Factor
     }
     let recipient = Client::subscribed(&mailboxes, "recipient");
     let undertaker = Client::subscribed(&mailboxes, "recipient#dead");
-    let letter = undertaker.expect_message("poison", 1);
-    assert_eq!(&*letter.from.name, "sender");
+    let message = undertaker.expect_message("poison", 1);
+    assert_eq!(&*message.from.name, "sender");
     recipient.expect_nothing();
     assert_eq!(undertaker.ack_safely("poison"), None);
 }

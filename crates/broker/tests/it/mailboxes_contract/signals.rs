@@ -3,7 +3,7 @@
 use super::client::delivery;
 use super::{Client, Factory, Limits};
 use bytes::Bytes;
-use toolbus_engine::{Command, LetterAt, Look, LookView, Mailboxes, Outgoing, Peer, Refusal, Rights};
+use toolbus_engine::{Command, Inspect, InspectView, Mailboxes, MessageAt, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
     Command::Cancel { to: to.into(), correlation_id: "work".into() }
@@ -160,16 +160,16 @@ pub fn the_status_counts_what_waits_and_what_is_on_its_way(factory: &impl Factor
 }
 
 /// A look at two peers, two messages and a mailbox.
-fn all_around() -> Look {
-    let letter = |id: &str| LetterAt { to: "busy".into(), id: id.into() };
-    Look {
+fn all_around() -> Inspect {
+    let message = |id: &str| MessageAt { to: "busy".into(), id: id.into() };
+    Inspect {
         peers: vec!["busy".into(), "away".into()],
-        letters: vec![letter("m-2"), letter("other's")],
+        messages: vec![message("m-2"), message("other's")],
         rows_of: Some("busy".into()),
     }
 }
 
-fn rows(view: &LookView) -> Vec<(&str, u32, bool)> {
+fn rows(view: &InspectView) -> Vec<(&str, u32, bool)> {
     view.rows.iter().map(|row| (&*row.id, row.attempt, row.in_flight)).collect()
 }
 
@@ -182,18 +182,18 @@ pub fn a_look_shows_who_is_there_and_where_messages_stand(factory: &impl Factory
     }
     let dated = delivery("busy", "other's", 1);
     other.deliver_safely(toolbus_engine::Delivery { deadline_ms: Some(600_000), ..dated });
-    let view = sender.look(all_around());
-    assert_eq!((view.peers, view.letters), (vec![false, false], vec![Some(2), None]));
+    let view = sender.inspect(all_around());
+    assert_eq!((view.peers, view.messages), (vec![false, false], vec![Some(2), None]));
     let busy = Client::subscribed(&mailboxes, "busy");
     busy.expect_message("m-0", 1);
     busy.expect_message("m-1", 1);
-    let view = sender.look(all_around());
-    assert_eq!((&view.peers[..], &view.letters[..]), (&[true, false][..], &[Some(2), None][..]));
+    let view = sender.inspect(all_around());
+    assert_eq!((&view.peers[..], &view.messages[..]), (&[true, false][..], &[Some(2), None][..]));
     assert_eq!(rows(&view), [("m-0", 1, true), ("m-1", 1, true), ("m-2", 0, false), ("other's", 0, false)]);
     assert!(!view.more);
     assert!(view.rows.iter().all(|row| row.deadline_ms.is_some_and(|left| left <= 600_000)));
     busy.ack_safely("m-0");
-    assert_eq!(sender.look(all_around()).letters, [Some(1), None]);
+    assert_eq!(sender.inspect(all_around()).messages, [Some(1), None]);
 }
 
 pub fn a_look_shows_what_outlived_the_mailboxes(factory: &impl Factory) {
@@ -205,8 +205,8 @@ pub fn a_look_shows_what_outlived_the_mailboxes(factory: &impl Factory) {
     }
     drop((sender, mailboxes));
     let mailboxes = factory.open(Limits::default());
-    let view = Client::attach(&mailboxes, "sender").look(all_around());
-    assert_eq!(view.letters, [Some(2), None]);
+    let view = Client::attach(&mailboxes, "sender").inspect(all_around());
+    assert_eq!(view.messages, [Some(2), None]);
     assert_eq!(rows(&view), [("m-0", 0, false), ("m-1", 0, false), ("m-2", 0, false)]);
 }
 

@@ -87,7 +87,7 @@ impl World {
                     self.write_down(host, Entry::Finish(finish), false);
                 }
             }
-            Outgoing::Looked { request_id, view } => self.has_looked(host, &request_id, &view),
+            Outgoing::Inspected { request_id, view } => self.has_looked(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {}
             Outgoing::Refused { refusal, .. } => self.truth.violated(format!("an answer was refused: {refusal}")),
             _ => {}

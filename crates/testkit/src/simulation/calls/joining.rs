@@ -6,7 +6,7 @@ use super::running::{Run, Stage};
 use super::wire::Outcome;
 use crate::planted::Planted;
 use bytestring::ByteString;
-use toolbus_engine::{Command, LetterAt, Look, LookView};
+use toolbus_engine::{Command, Inspect, InspectView, MessageAt};
 use toolbus_journal::{CallKey, Candidate, CandidateState, Entry, Joined, Known, Sharer};
 
 impl World {
@@ -17,29 +17,29 @@ impl World {
             !run.work.is_safe() && !run.work.task && run.attempt == 1 && earlier.key.caller != key.caller
         });
         let (Some(earlier), Some(conn)) = (earlier, self.hosts[host].conn) else { return self.begin(host, key) };
-        let look = ByteString::from(format!("look-{}", self.fresh_id()));
+        let inspect = ByteString::from(format!("inspect-{}", self.fresh_id()));
         let asked = look_at(&earlier);
         if asked.peers.contains(&key.caller) {
             // Its own answer, and whoever asks twice means it.
             return self.begin(host, key);
         }
         if let Some(run) = self.hosts[host].runs.get_mut(key) {
-            run.stage = Stage::Looking { look: look.clone(), earlier };
+            run.stage = Stage::Inspecting { inspect: inspect.clone(), earlier };
         }
-        self.send(Some(conn), Command::Look { request_id: look, look: Box::new(asked) });
+        self.send(Some(conn), Command::Inspect { request_id: inspect, inspect: Box::new(asked) });
     }
 
-    pub fn has_looked(&mut self, host: usize, answered: &ByteString, view: &LookView) {
-        let is_it = |run: &&Run| matches!(&run.stage, Stage::Looking { look, .. } if look == answered);
+    pub fn has_looked(&mut self, host: usize, answered: &ByteString, view: &InspectView) {
+        let is_it = |run: &&Run| matches!(&run.stage, Stage::Inspecting { inspect, .. } if inspect == answered);
         let Some(run) = self.hosts[host].runs.values().find(is_it).cloned() else { return };
-        let Stage::Looking { earlier, .. } = &run.stage else { return };
+        let Stage::Inspecting { earlier, .. } = &run.stage else { return };
         let now = self.hosts[host].paper.book.candidate(run.key.agent(), &run.content, 0);
         if now.as_ref() != Some(earlier) {
             // What was asked about is not what is known now.
             return self.look_for_an_earlier_one(host, &run.key);
         }
         let is_gone = view.peers.iter().all(|is_there| !is_there);
-        let uncollected = view.letters.iter().all(Option::is_some) || self.plan.is_planted(Planted::JoinCollected);
+        let uncollected = view.messages.iter().all(Option::is_some) || self.plan.is_planted(Planted::JoinCollected);
         if !is_gone || !uncollected {
             return self.begin(host, &run.key);
         }
@@ -69,15 +69,15 @@ impl World {
 }
 
 /// Whether anybody who has that answer, or will have it, is there, and whether it still waits for all of them.
-fn look_at(earlier: &Candidate) -> Look {
-    let mut letters = Vec::new();
+fn look_at(earlier: &Candidate) -> Inspect {
+    let mut messages = Vec::new();
     if let CandidateState::Answered { reply_id, .. } = &earlier.state {
-        letters.push(LetterAt { to: earlier.key.caller.clone(), id: reply_id.clone() });
+        messages.push(MessageAt { to: earlier.key.caller.clone(), id: reply_id.clone() });
     }
     let mut peers = vec![earlier.key.caller.clone()];
     for Sharer { key, reply_id } in &earlier.sharers {
         peers.push(key.caller.clone());
-        letters.extend(reply_id.iter().map(|id| LetterAt { to: key.caller.clone(), id: id.clone() }));
+        messages.extend(reply_id.iter().map(|id| MessageAt { to: key.caller.clone(), id: id.clone() }));
     }
-    Look { peers, letters, rows_of: None }
+    Inspect { peers, messages, rows_of: None }
 }

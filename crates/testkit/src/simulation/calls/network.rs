@@ -79,10 +79,10 @@ impl World {
             (Command::AckTags { tags }, Owner::Worker(worker)) => {
                 self.truth.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
             }
-            (Command::Look { request_id, look }, _) => {
+            (Command::Inspect { request_id, inspect }, _) => {
                 let collected: Vec<bool> =
-                    look.letters.iter().map(|at| self.truth.is_collected(&at.to, &at.id)).collect();
-                self.truth.looked(request_id, collected.contains(&true));
+                    inspect.messages.iter().map(|at| self.truth.is_collected(&at.to, &at.id)).collect();
+                self.truth.inspected(request_id, collected.contains(&true));
             }
             _ => {}
         }

@@ -103,7 +103,8 @@ impl Paper {
             self.book.forget(now);
             let segments = self.waiting.iter().filter_map(|waiting| waiting.place.segment());
             let unentered_from = segments.min().unwrap_or(u32::MAX);
-            self.tidy.turn(now, |look| look(&mut Lent { log: &mut self.log, book: &mut self.book, unentered_from }))?;
+            self.tidy
+                .turn(now, |inspect| inspect(&mut Lent { log: &mut self.log, book: &mut self.book, unentered_from }))?;
         }
         Ok(())
     }

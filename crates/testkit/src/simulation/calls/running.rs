@@ -36,8 +36,8 @@ pub enum Stage {
     /// It is being written down that a task was taken.
     Accepting,
     /// The broker was asked about an earlier call, by a look of that id.
-    Looking {
-        look: ByteString,
+    Inspecting {
+        inspect: ByteString,
         earlier: toolbus_journal::Candidate,
     },
     /// It is being written down that it is joined.
@@ -60,7 +60,7 @@ pub enum Stage {
 
 impl Run {
     pub fn is_looking(&self) -> bool {
-        matches!(self.stage, Stage::Looking { .. })
+        matches!(self.stage, Stage::Inspecting { .. })
     }
 
     pub fn is_over(&self, now: Millis) -> bool {

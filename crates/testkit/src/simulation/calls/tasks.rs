@@ -47,8 +47,8 @@ impl World {
     /// A new process goes on with what the earlier one left.
     pub fn take_tasks_up(&mut self, host: usize) {
         for row in self.hosts[host].paper.book.unfinished_tasks() {
-            let (key, content) = (row.card.key.clone(), row.card.content);
-            let request = self.hosts[host].paper.reply(&row.card.request);
+            let (key, content) = (row.manifest.key.clone(), row.manifest.content);
+            let request = self.hosts[host].paper.reply(&row.manifest.request);
             let Some(work) = request.ok().and_then(|body| Work::parse(&body)) else {
                 return self.truth.violated(format!("the request of {} can't be read", key.id));
             };

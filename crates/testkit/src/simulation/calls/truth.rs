@@ -298,13 +298,13 @@ impl Truth {
         self.acked.contains_key(&(mailbox.clone(), reply_id.clone()))
     }
 
-    pub fn looked(&mut self, look: &ByteString, collected: bool) {
-        self.looks.insert(look.clone(), collected);
+    pub fn inspected(&mut self, inspect: &ByteString, collected: bool) {
+        self.looks.insert(inspect.clone(), collected);
     }
 
     /// A host joins a call to an earlier one, by that look.
-    pub fn joins(&mut self, key: &CallKey, to: &CallKey, look: &ByteString) {
-        if self.looks.get(look).is_none_or(|collected| *collected) {
+    pub fn joins(&mut self, key: &CallKey, to: &CallKey, inspect: &ByteString) {
+        if self.looks.get(inspect).is_none_or(|collected| *collected) {
             self.violated(format!("{} was joined to {}, whose answer had been collected", key.id, to.id));
         }
         let (joined, earlier) = (self.by_id.get(&key.id), self.by_id.get(&to.id));

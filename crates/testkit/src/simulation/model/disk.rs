@@ -1,12 +1,12 @@
 //! What is on stable storage, told from the batches alone: the engine's counters and a restart are compared with it.
 
-use super::{How, Letter, LetterNo, Model};
+use super::{How, MessageNo, Model, SentMessage};
 use std::collections::{BTreeMap, BTreeSet};
 use toolbus_engine::{Batch, Millis, Seq, StatusView};
 
 #[derive(Debug, Default)]
 pub struct DiskModel {
-    pub durable: BTreeMap<Seq, LetterNo>,
+    pub durable: BTreeMap<Seq, MessageNo>,
     /// The batch that was handed to the store and is not synced: a crash may keep any part of it.
     pub in_flight: Option<InFlight>,
     /// Settled in a batch that found no room: the record may be given up all the same.
@@ -17,8 +17,8 @@ pub struct DiskModel {
 
 #[derive(Debug, Default)]
 pub struct InFlight {
-    pub puts: BTreeMap<Seq, LetterNo>,
-    pub settled: Vec<(LetterNo, Option<Seq>)>,
+    pub puts: BTreeMap<Seq, MessageNo>,
+    pub settled: Vec<(MessageNo, Option<Seq>)>,
 }
 
 impl Model {
@@ -35,7 +35,7 @@ impl Model {
                 continue;
             };
             let stored = settled.stored.as_ref().map(|(_, seq)| *seq);
-            if self.letters[no].settled.is_none() && self.is_this_life(no, stored) {
+            if self.sent[no].settled.is_none() && self.is_this_life(no, stored) {
                 self.settled_unseen(now, no);
             }
             flight.settled.push((no, stored));
@@ -43,9 +43,9 @@ impl Model {
         self.disk.in_flight = Some(flight);
     }
 
-    /// Whether a settlement is about the life of the letter that the model knows.
-    fn is_this_life(&self, no: LetterNo, stored: Option<Seq>) -> bool {
-        match (stored, self.letters[no].seq) {
+    /// Whether a settlement is about the life of the message that the model knows.
+    fn is_this_life(&self, no: MessageNo, stored: Option<Seq>) -> bool {
+        match (stored, self.sent[no].seq) {
             (Some(stored), Some(seq)) => stored == seq,
             (Some(_), None) => true,
             (None, _) => self.has_one_life(no),
@@ -53,14 +53,14 @@ impl Model {
     }
 
     /// The engine may have settled what nobody acknowledged, but not without reason.
-    fn settled_unseen(&mut self, now: Millis, no: LetterNo) {
-        let letter = &self.letters[no];
-        let is_dead = |letter: &Letter| letter.dead_copy.is_some_and(|copy| self.letters[copy].known);
+    fn settled_unseen(&mut self, now: Millis, no: MessageNo) {
+        let sent_message = &self.sent[no];
+        let is_dead = |sent_message: &SentMessage| sent_message.dead_copy.is_some_and(|copy| self.sent[copy].known);
         // A reply that died before its refusal took along what it settled.
-        let reply = self.letters.iter().position(|reply| reply.answers == Some(no) && is_dead(reply));
-        match (letter.dead_copy, reply) {
-            _ if letter.expired(now) => self.settle(no, How::Expired),
-            (Some(copy), _) if is_dead(letter) => self.settle(no, How::Dead(copy)),
+        let reply = self.sent.iter().position(|reply| reply.answers == Some(no) && is_dead(reply));
+        match (sent_message.dead_copy, reply) {
+            _ if sent_message.expired(now) => self.settle(no, How::Expired),
+            (Some(copy), _) if is_dead(sent_message) => self.settle(no, How::Dead(copy)),
             (_, Some(reply)) => self.settle(no, How::Answered(reply)),
             // A life that ended before this one began.
             _ if !self.has_one_life(no) => {}
@@ -72,8 +72,8 @@ impl Model {
         let flight = self.disk.in_flight.take().unwrap_or_default();
         for (seq, no) in flight.puts {
             self.disk.durable.insert(seq, no);
-            if self.letters[no].seq == Some(seq) {
-                self.letters[no].record_durable = true;
+            if self.sent[no].seq == Some(seq) {
+                self.sent[no].record_durable = true;
             }
         }
         for (no, stored) in flight.settled {
@@ -82,8 +82,8 @@ impl Model {
                 self.disk.given_up.remove(&seq);
             }
             let this_life = self.is_this_life(no, stored);
-            let letter = &mut self.letters[no];
-            letter.settlement_durable |= letter.settled.is_some() && this_life;
+            let sent_message = &mut self.sent[no];
+            sent_message.settlement_durable |= sent_message.settled.is_some() && this_life;
         }
     }
 
@@ -92,26 +92,26 @@ impl Model {
         if batch.puts.is_empty() {
             self.disk.given_up.extend(flight.settled.iter().filter_map(|(_, stored)| *stored));
         }
-        let refused: BTreeSet<LetterNo> =
-            flight.puts.into_values().filter(|no| self.letters[*no].settled.is_none()).collect();
+        let refused: BTreeSet<MessageNo> =
+            flight.puts.into_values().filter(|no| self.sent[*no].settled.is_none()).collect();
         refused.into_iter().for_each(|no| self.refuse(no));
     }
 
-    /// Nothing is left of a letter. What it settled is pending again, or goes with it.
-    fn refuse(&mut self, refused: LetterNo) {
+    /// Nothing is left of a message. What it settled is pending again, or goes with it.
+    fn refuse(&mut self, refused: MessageNo) {
         self.forget(refused);
-        for no in 0..self.letters.len() {
-            let undone = matches!(self.letters[no].settled, Some(How::Answered(by) | How::Dead(by)) if by == refused);
-            if undone && self.letters[no].record_durable {
+        for no in 0..self.sent.len() {
+            let undone = matches!(self.sent[no].settled, Some(How::Answered(by) | How::Dead(by)) if by == refused);
+            if undone && self.sent[no].record_durable {
                 self.revive(no);
             } else if undone {
                 self.refuse(no);
             }
         }
         // It died before its deadline passed or it was cancelled, so it is the death that is undone.
-        let Some(origin) = self.letters[refused].origin else { return };
-        match self.letters[origin].settled {
-            Some(How::Expired | How::Cancelled) if !self.letters[origin].record_durable => {
+        let Some(origin) = self.sent[refused].origin else { return };
+        match self.sent[origin].settled {
+            Some(How::Expired | How::Cancelled) if !self.sent[origin].record_durable => {
                 self.refuse(origin);
                 self.undo_answer(origin);
             }
@@ -121,32 +121,32 @@ impl Model {
     }
 
     /// What a reply settled that came to nothing after all.
-    fn undo_answer(&mut self, reply: LetterNo) {
-        let answered = self.letters[reply].answers.filter(|no| {
-            let letter = &self.letters[*no];
-            letter.settled == Some(How::Acked) && letter.record_durable && !letter.settlement_durable
+    fn undo_answer(&mut self, reply: MessageNo) {
+        let answered = self.sent[reply].answers.filter(|no| {
+            let sent_message = &self.sent[*no];
+            sent_message.settled == Some(How::Acked) && sent_message.record_durable && !sent_message.settlement_durable
         });
         answered.into_iter().for_each(|no| self.revive(no));
     }
 
-    fn forget(&mut self, no: LetterNo) {
+    fn forget(&mut self, no: MessageNo) {
         self.end_lease(no);
         self.may_be_pushed_again(no);
-        let letter = &mut self.letters[no];
-        letter.known = false;
-        letter.settled = None;
-        letter.seq = None;
-        letter.lost_its_place = true;
+        let sent_message = &mut self.sent[no];
+        sent_message.known = false;
+        sent_message.settled = None;
+        sent_message.seq = None;
+        sent_message.lost_its_place = true;
     }
 
-    fn revive(&mut self, no: LetterNo) {
+    fn revive(&mut self, no: MessageNo) {
         self.may_be_pushed_again(no);
-        self.letters[no].settled = None;
-        self.deadlines.extend(self.letters[no].expires_at.map(|at| (at, no)));
+        self.sent[no].settled = None;
+        self.deadlines.extend(self.sent[no].expires_at.map(|at| (at, no)));
     }
 
-    pub(super) fn may_be_pushed_again(&mut self, no: LetterNo) {
-        let name = self.letters[no].mailbox.clone();
+    pub(super) fn may_be_pushed_again(&mut self, no: MessageNo) {
+        let name = self.sent[no].mailbox.clone();
         self.mailbox(&name).pushed.remove(&no);
     }
 
@@ -154,9 +154,9 @@ impl Model {
     pub fn compare(&mut self, view: &StatusView) {
         let mut expected: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for no in self.disk.durable.values() {
-            let letter = &self.letters[*no];
-            let (messages, bytes) = expected.entry(&letter.mailbox).or_default();
-            (*messages, *bytes) = (*messages + 1, *bytes + letter.size());
+            let sent_message = &self.sent[*no];
+            let (messages, bytes) = expected.entry(&sent_message.mailbox).or_default();
+            (*messages, *bytes) = (*messages + 1, *bytes + sent_message.size());
         }
         let mut wrong = None;
         for row in &view.mailboxes {

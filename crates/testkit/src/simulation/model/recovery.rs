@@ -1,7 +1,7 @@
 //! What a restart must bring back, and what it must not.
 
-use super::{LetterNo, MailboxModel, Model};
-use crate::simulation::letters::How;
+use super::{MailboxModel, MessageNo, Model};
+use crate::simulation::sent::How;
 use std::collections::{BTreeMap, BTreeSet};
 use toolbus_engine::{AttemptsNote, Engine, Fingerprint, Millis, RestoredMessage, Seq, Settled};
 use toolbus_store::Replay;
@@ -66,7 +66,7 @@ impl Model {
         if !found.superseded.is_empty() && self.long_memory && !self.disk.ids_dropped {
             self.violated("two messages with one id came back");
         }
-        let mut back: BTreeMap<LetterNo, Seq> = BTreeMap::new();
+        let mut back: BTreeMap<MessageNo, Seq> = BTreeMap::new();
         for (seq, restored) in &found.pending {
             let expected = self.disk.durable.contains_key(seq) || flight.puts.contains_key(seq);
             match self.by_fingerprint.get(&restored.fingerprint).copied() {
@@ -74,12 +74,12 @@ impl Model {
                 _ => self.violated(format!("message {seq} came back from nowhere")),
             }
         }
-        let remembered: BTreeSet<LetterNo> =
+        let remembered: BTreeSet<MessageNo> =
             found.remembered.iter().filter_map(|fingerprint| self.by_fingerprint.get(fingerprint).copied()).collect();
-        for no in 0..self.letters.len() {
+        for no in 0..self.sent.len() {
             self.check_restart(no, &back, &remembered);
         }
-        for no in 0..self.letters.len() {
+        for no in 0..self.sent.len() {
             let restored = back.get(&no).map(|seq| (*seq, &found.pending[seq]));
             self.restart(no, restored, remembered.contains(&no));
         }
@@ -88,30 +88,31 @@ impl Model {
         self.mailboxes.values_mut().for_each(|mailbox| *mailbox = MailboxModel::default());
     }
 
-    fn comes_back(&mut self, no: LetterNo, seq: Seq, back: &mut BTreeMap<LetterNo, Seq>) {
-        let letter = &self.letters[no];
-        if letter.settlement_durable && letter.seq == Some(seq) {
-            let what = if letter.confirmed { "its acknowledgement was confirmed" } else { "it was settled for good" };
+    fn comes_back(&mut self, no: MessageNo, seq: Seq, back: &mut BTreeMap<MessageNo, Seq>) {
+        let sent_message = &self.sent[no];
+        if sent_message.settlement_durable && sent_message.seq == Some(seq) {
+            let what =
+                if sent_message.confirmed { "its acknowledgement was confirmed" } else { "it was settled for good" };
             self.violated(format!("{} came back though {what}", self.describe(no)));
         }
         back.insert(no, seq);
     }
 
-    fn check_restart(&mut self, no: LetterNo, back: &BTreeMap<LetterNo, Seq>, remembered: &BTreeSet<LetterNo>) {
-        let letter = &self.letters[no];
+    fn check_restart(&mut self, no: MessageNo, back: &BTreeMap<MessageNo, Seq>, remembered: &BTreeSet<MessageNo>) {
+        let sent_message = &self.sent[no];
         let about = self.describe(no);
         if back.contains_key(&no) {
             return;
         }
-        let must_remember = letter.settlement_durable && self.long_memory && !self.disk.ids_dropped;
+        let must_remember = sent_message.settlement_durable && self.long_memory && !self.disk.ids_dropped;
         // Sent again while it died, it looks like another life; its dead copy stands for both.
-        let died = !self.has_one_life(no) && letter.dead_copy.is_some_and(|copy| back.contains_key(&copy));
-        if letter.receipted && letter.pending() && !letter.expired(self.latest) && !died {
+        let died = !self.has_one_life(no) && sent_message.dead_copy.is_some_and(|copy| back.contains_key(&copy));
+        if sent_message.receipted && sent_message.pending() && !sent_message.expired(self.latest) && !died {
             self.violated(format!("{about} was receipted and is gone"));
         } else if must_remember && !remembered.contains(&no) {
             self.violated(format!("the id of {about} was forgotten at the restart"));
-        } else if let (Some(How::Answered(reply)), true) = (letter.settled, letter.record_durable)
-            && self.letters[reply].pending()
+        } else if let (Some(How::Answered(reply)), true) = (sent_message.settled, sent_message.record_durable)
+            && self.sent[reply].pending()
             && self.has_one_life(reply)
             && !back.contains_key(&reply)
         {
@@ -119,20 +120,20 @@ impl Model {
         }
     }
 
-    fn restart(&mut self, no: LetterNo, restored: Option<(Seq, &Restored)>, remembered: bool) {
-        let letter = &mut self.letters[no];
-        letter.known = restored.is_some() || remembered;
-        letter.seq = restored.map(|(seq, _)| seq);
-        letter.taken_back = false;
-        letter.record_durable = restored.is_some();
-        letter.settlement_durable = restored.is_none() && remembered;
-        letter.settled = letter.settlement_durable.then_some(How::BeforeRestart);
+    fn restart(&mut self, no: MessageNo, restored: Option<(Seq, &Restored)>, remembered: bool) {
+        let sent_message = &mut self.sent[no];
+        sent_message.known = restored.is_some() || remembered;
+        sent_message.seq = restored.map(|(seq, _)| seq);
+        sent_message.taken_back = false;
+        sent_message.record_durable = restored.is_some();
+        sent_message.settlement_durable = restored.is_none() && remembered;
+        sent_message.settled = sent_message.settlement_durable.then_some(How::BeforeRestart);
         if let Some((_, restored)) = restored {
-            letter.confirmed = false;
-            letter.born = restored.accepted_at;
-            letter.accepted_at.push(restored.accepted_at);
-            letter.expires_at = restored.expires_at;
-            self.deadlines.extend(letter.expires_at.map(|at| (at, no)));
+            sent_message.confirmed = false;
+            sent_message.born = restored.accepted_at;
+            sent_message.accepted_at.push(restored.accepted_at);
+            sent_message.expires_at = restored.expires_at;
+            self.deadlines.extend(sent_message.expires_at.map(|at| (at, no)));
         }
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{DeskRequest, HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
+use toolbus_mcp::{AdminRequest, HostEvent, HostReply, HostRequest, Id, Outcome, Rpc, RpcError, raw};
 use toolbus_protocol::{Body, ErrorCode};
 use toolbus_worker::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 
 pub struct FakeBus {
     hosts: watch::Sender<Hosts>,
     calls: (mpsc::Sender<HostCall>, tokio::sync::Mutex<mpsc::Receiver<HostCall>>),
-    desk: (mpsc::Sender<DeskCall>, tokio::sync::Mutex<mpsc::Receiver<DeskCall>>),
+    admin: (mpsc::Sender<AdminCall>, tokio::sync::Mutex<mpsc::Receiver<AdminCall>>),
     waiting: Mutex<Vec<HostCall>>,
     left: Arc<Mutex<Vec<String>>>,
     sent: Mutex<Vec<(String, HostRequest)>>,
@@ -37,13 +37,13 @@ pub struct HostCall {
 }
 
 /// A question about tasks, as the host is asked it.
-pub struct DeskCall {
+pub struct AdminCall {
     pub host: String,
-    pub request: DeskRequest,
+    pub request: AdminRequest,
     items: mpsc::Sender<BusItem>,
 }
 
-impl DeskCall {
+impl AdminCall {
     pub async fn reply(&self, result: &impl serde::Serialize) {
         self.finish(Outcome::Result(raw(result))).await;
     }
@@ -66,11 +66,11 @@ impl DeskCall {
 impl FakeBus {
     pub fn new(hosts: Vec<HostEntry>) -> Arc<Self> {
         let (sender, receiver) = mpsc::channel(1000);
-        let (desk, asked) = mpsc::channel(1000);
+        let (admin, asked) = mpsc::channel(1000);
         Arc::new(Self {
             hosts: watch::channel(Arc::new(hosts)).0,
             calls: (sender, tokio::sync::Mutex::new(receiver)),
-            desk: (desk, tokio::sync::Mutex::new(asked)),
+            admin: (admin, tokio::sync::Mutex::new(asked)),
             left: Arc::default(),
             waiting: Mutex::default(),
             sent: Mutex::default(),
@@ -95,8 +95,8 @@ impl FakeBus {
     }
 
     /// The next question about tasks.
-    pub async fn next_desk(&self) -> DeskCall {
-        soon("a question at the desk", async { self.desk.1.lock().await.recv().await.unwrap() }).await
+    pub async fn next_admin(&self) -> AdminCall {
+        soon("a question at the admin", async { self.admin.1.lock().await.recv().await.unwrap() }).await
     }
 
     /// Calls that were left to themselves.
@@ -244,8 +244,8 @@ impl Bus for FakeBus {
         };
         match request {
             HostRequest::Rpc(rpc) => self.route(HostCall { id, host: host.into(), rpc, items }),
-            HostRequest::Desk(request) => {
-                let asked = self.desk.0.try_send(DeskCall { host: host.into(), request, items });
+            HostRequest::Admin(request) => {
+                let asked = self.admin.0.try_send(AdminCall { host: host.into(), request, items });
                 assert!(asked.is_ok(), "too many questions");
             }
             _ => panic!("a call that is no request"),

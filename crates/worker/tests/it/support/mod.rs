@@ -7,14 +7,18 @@ pub mod stdio;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Card, Era, ListKind, Raw, ServerCard, ServerState, SomeTools, raw};
+use toolbus_mcp::{Era, HostManifest, ListKind, Raw, ServerManifest, ServerState, SomeTools, raw};
 use toolbus_worker::HostEntry;
 
 /// Longer than anything here takes, shorter than a person waits.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn host(name: &str, servers: Vec<ServerCard>) -> HostEntry {
-    HostEntry { name: name.into(), away_since_ms: None, card: Arc::new(Card { servers, problems: Vec::new() }) }
+pub fn host(name: &str, servers: Vec<ServerManifest>) -> HostEntry {
+    HostEntry {
+        name: name.into(),
+        away_since_ms: None,
+        manifest: Arc::new(HostManifest { servers, problems: Vec::new() }),
+    }
 }
 
 pub fn away(mut host: HostEntry) -> HostEntry {
@@ -23,9 +27,9 @@ pub fn away(mut host: HostEntry) -> HostEntry {
 }
 
 /// A server with these tools.
-pub fn server(name: &str, tools: &[&str]) -> ServerCard {
+pub fn server(name: &str, tools: &[&str]) -> ServerManifest {
     let capabilities = json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}});
-    ServerCard {
+    ServerManifest {
         name: name.into(),
         state: ServerState::Up,
         down: None,
@@ -44,7 +48,7 @@ pub fn server(name: &str, tools: &[&str]) -> ServerCard {
     }
 }
 
-pub fn with(mut server: ServerCard, kind: ListKind, items: &[Value]) -> ServerCard {
+pub fn with(mut server: ServerManifest, kind: ListKind, items: &[Value]) -> ServerManifest {
     *server.items_mut(kind) = items.iter().cloned().map(item).collect();
     server
 }
@@ -85,7 +89,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// The server with tasks of its own, in both eras.
-pub fn own_tasks(mut server: ServerCard) -> ServerCard {
+pub fn own_tasks(mut server: ServerManifest) -> ServerManifest {
     let add = |greeting: &mut Option<Raw>, name: &str, value: Value| {
         let mut words: Value = serde_json::from_str(greeting.as_ref().unwrap().get()).unwrap();
         words["capabilities"][name] = value;

@@ -1,0 +1,106 @@
+//! A connection's dealings with the directory of hosts: its announcements, its questions, and its watch.
+
+use crate::directory::{HostDirectory, ManifestRefusal};
+use crate::names::BrokerNames;
+use crate::outbox::ConnectionOutbox;
+use crate::server::ServerShared;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use toolbus_engine::ConnId;
+use toolbus_identity::Identity;
+use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
+
+/// Announcements of one connection on their way to the disk.
+const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
+/// How often a watcher is told of changes at most.
+const NEWS_INTERVAL: Duration = Duration::from_millis(100);
+
+pub struct HostRegistration {
+    directory: Arc<dyn HostDirectory>,
+    names: Arc<BrokerNames>,
+    /// As it was authenticated.
+    agent: AgentRef,
+    may_announce: bool,
+    conn: ConnId,
+    outbox: Arc<ConnectionOutbox>,
+    announcing: Arc<Semaphore>,
+    announced: bool,
+    watcher: Option<AbortHandle>,
+}
+
+impl HostRegistration {
+    pub fn new(server: &ServerShared, identity: &Identity, conn: ConnId, outbox: Arc<ConnectionOutbox>) -> Self {
+        let announcing = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
+        let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
+        let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
+        Self { directory, names, agent, may_announce, conn, outbox, announcing, announced: false, watcher: None }
+    }
+
+    /// True if the peer acts as a host from now on.
+    pub fn announce(&mut self, Announce { request_id, manifests }: Announce) -> bool {
+        let outbox = Arc::clone(&self.outbox);
+        if !self.may_announce {
+            let code = ErrorCode::NotAHost;
+            tracing::debug!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
+            outbox.note_refused(code);
+            let (reason, code) = (Some(code.meaning().to_owned()), Some(code));
+            outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
+            return false;
+        }
+        let answer = move |outcome: Result<(), ManifestRefusal>| {
+            let refusal = outcome.err();
+            outbox.send(BrokerFrame::Announced(Announced {
+                request_id,
+                code: refusal.as_ref().map(|_| ErrorCode::ManifestRefused),
+                reason: refusal.map(|refusal| refusal.to_string()),
+            }));
+        };
+        let Ok(permit) = Arc::clone(&self.announcing).try_acquire_owned() else {
+            answer(Err(ManifestRefusal::TooManyAtATime));
+            return false;
+        };
+        let acts_as_host = !manifests.is_empty();
+        self.announced = true;
+        let announcing = self.directory.announce(&self.agent.session_id, self.conn, manifests);
+        tokio::spawn(async move {
+            answer(announcing.await);
+            drop(permit);
+        });
+        acts_as_host
+    }
+
+    pub fn ask(&mut self, AskHosts { request_id, watch, known }: AskHosts) {
+        // Before the look at the hosts: what changes after it must not go unnoticed.
+        if watch && self.watcher.is_none() {
+            self.watcher = Some(self.watch());
+        }
+        let mut hosts = self.directory.hosts(self.agent.role.as_deref(), &known.into_iter().collect());
+        hosts.retain(|host| self.names.may_offer(&host.id));
+        self.outbox.send(BrokerFrame::Hosts(Hosts { request_id, hosts }));
+    }
+
+    /// Changes that come together are told once, and the last one always is.
+    fn watch(&self) -> AbortHandle {
+        let (mut changes, outbox) = (self.directory.changes(), Arc::clone(&self.outbox));
+        let watching = tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                outbox.send(BrokerFrame::HostsChanged);
+                tokio::time::sleep(NEWS_INTERVAL).await;
+            }
+        });
+        watching.abort_handle()
+    }
+}
+
+impl Drop for HostRegistration {
+    fn drop(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
+        if self.announced {
+            self.directory.left(&self.agent.session_id, self.conn);
+        }
+    }
+}

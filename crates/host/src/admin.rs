@@ -1,0 +1,188 @@
+//! What is asked of a host about its calls and its dead letters. Whoever asks sees and changes what is its own agent's; an
+//! operator all.
+
+use crate::approvals::is_operator;
+use crate::caller::{Caller, Cause, Stage};
+use crate::failure;
+use crate::host::Host;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_journal::{CallSummary, End, Stage as Written};
+use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState, Outcome, RpcError, raw};
+use toolbus_protocol::{AgentRef, ErrorCode, InboxMessage, MsgId, principal_of};
+
+/// Rows of one answer; past that only a count is given.
+pub const MAX_ROWS: usize = 1000;
+/// Questions that are under way at a time, a quarter of them of one agent.
+const MAX_QUESTIONS: usize = 256;
+/// How long a call that is called off may take to end before the answer says that it has not yet: a little more than its
+/// server is given.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Host {
+    /// Answers one question. Whoever asks is who the broker says it is.
+    pub async fn at_admin(self: &Arc<Self>, message: &InboxMessage, request: AdminRequest) -> Outcome {
+        let viewer = Viewer(&message.from);
+        // Who waits for a task is counted where it waits.
+        let waits = matches!(request, AdminRequest::TaskWait { .. });
+        let asking = (!waits).then(|| self.task_board.asking(viewer.name(), MAX_QUESTIONS));
+        if matches!(asking, Some(None)) {
+            let message = format!("this host has too many questions already ({MAX_QUESTIONS}, of one agent a quarter)");
+            return failure::bus(ErrorCode::TooManyCalls, message).into();
+        }
+        if let Some(outcome) = self.at_task_admin(&message.from, &request).await {
+            return outcome;
+        }
+        match request {
+            AdminRequest::CallsList { ended } => Outcome::Result(raw(&self.list_calls(viewer, ended))),
+            AdminRequest::CallsCancel { id } => answer(self.cancel_call(viewer, &id).await),
+            AdminRequest::DeadList => Outcome::Result(raw(&self.list_letters(viewer))),
+            AdminRequest::DeadShow { id } => answer(self.show_letter(viewer, &id)),
+            AdminRequest::DeadDrop { id } => answer(self.drop_letter(viewer, &id).await),
+            AdminRequest::DeadRetry { id } => answer(self.retry_letter(viewer, &id).await),
+            other => failure::bus(ErrorCode::UnknownCall, format!("this host can't tell: {other:?}")).into(),
+        }
+    }
+
+    fn list_calls(&self, viewer: Viewer<'_>, ended: bool) -> CallList {
+        let here: Vec<Caller> = self.running.all();
+        let known: HashSet<&str> = here.iter().map(|caller| caller.id().as_str()).collect();
+        let mut calls: Vec<CallRow> =
+            here.iter().filter(|caller| viewer.sees(caller.agent())).map(|caller| self.row(caller)).collect();
+        let written = self.options.journal.as_ref().map(|journal| journal.calls()).unwrap_or_default();
+        let elsewhere = written.iter().filter(|call| !known.contains(&*call.key.id) && viewer.sees(call.key.agent()));
+        let wanted = elsewhere.filter(|call| ended || !has_ended(call));
+        calls.extend(wanted.map(|call| written_row(call, crate::journaled::now())));
+        // What goes on comes first, and of it what came first.
+        calls.sort_by_key(|row| (is_over(row.state), std::cmp::Reverse(row.age_ms), row.id.clone()));
+        let more = calls.len().saturating_sub(MAX_ROWS) as u64;
+        calls.truncate(MAX_ROWS);
+        CallList { calls, more }
+    }
+
+    fn row(&self, caller: &Caller) -> CallRow {
+        let about = caller.progress.about();
+        let stage = caller.progress.stage();
+        let state = match stage {
+            Stage::Waiting => CallState::Queued,
+            Stage::Approval => CallState::WaitingForApproval,
+            Stage::Running | Stage::Joined => CallState::Running,
+        };
+        let joiners = caller.progress.joiners().len();
+        let note = match (stage, joiners) {
+            (Stage::Joined, _) => Some("joined to an earlier call".to_owned()),
+            (_, 1..) => Some(format!("{joiners} more wait for it")),
+            _ => about.filter(|about| about.is_task).map(|_| "task".to_owned()),
+        };
+        CallRow {
+            id: caller.id().to_string(),
+            agent: caller.agent().to_owned(),
+            server: about.map(|about| about.server.clone()),
+            tool: about.map(|about| about.tool.clone()),
+            state,
+            age_ms: u64::try_from(caller.progress.arrived.elapsed().as_millis()).unwrap_or(u64::MAX),
+            attempts: self.outbox.client().attempt_of(caller.id()).unwrap_or(1),
+            note,
+        }
+    }
+
+    async fn cancel_call(&self, viewer: Viewer<'_>, id: &str) -> Result<CallRow, RpcError> {
+        let unknown = || failure::bus(ErrorCode::UnknownCall, format!("no call {id:?} is here"));
+        let running = self.running.get(&MsgId::from(id), |caller| viewer.sees(caller.agent()));
+        let Some(caller) = running else {
+            let call = self.written_call(viewer, id).ok_or_else(unknown)?;
+            let ended = || failure::bus(ErrorCode::CallEnded, format!("call {id} has ended: {}", word(call.state)));
+            return Err(ended());
+        };
+        tracing::info!(%id, by = viewer.name(), "a call is called off");
+        // Nobody waits for a task, so nobody has to be told.
+        let is_task = caller.progress.about().is_some_and(|about| about.is_task);
+        let cause = if is_task { Cause::Caller } else { Cause::Admin };
+        caller.cancel.fire_for(cause, Some(format!("cancelled by {}", viewer.name())));
+        let mut row = self.row(&caller);
+        if tokio::time::timeout(END_PATIENCE, caller.progress.ended.cancelled()).await.is_ok() {
+            // It may have ended in another way at this very moment.
+            row.state = self.written_call(viewer, id).map_or(CallState::Cancelled, |call| call.state);
+        }
+        Ok(row)
+    }
+
+    fn written_call(&self, viewer: Viewer<'_>, id: &str) -> Option<CallRow> {
+        let calls = self.options.journal.as_ref()?.calls();
+        let call = calls.iter().find(|call| &*call.key.id == id && viewer.sees(call.key.agent()))?;
+        Some(written_row(call, crate::journaled::now()))
+    }
+}
+
+/// Whoever asks, and what it may see.
+#[derive(Clone, Copy)]
+pub struct Viewer<'a>(&'a AgentRef);
+
+impl Viewer<'_> {
+    pub fn is_operator(self) -> bool {
+        is_operator(self.0)
+    }
+
+    pub fn sees(self, agent: &str) -> bool {
+        self.is_operator() || principal_of(&self.0.session_id) == agent
+    }
+
+    pub fn name(&self) -> &str {
+        principal_of(&self.0.session_id)
+    }
+}
+
+fn written_row(call: &CallSummary, now: u64) -> CallRow {
+    let state = match call.stage {
+        Written::Waiting => CallState::Queued,
+        Written::Running => CallState::Running,
+        Written::Interrupted | Written::Ended(End::Unknown) => CallState::Unknown,
+        Written::Ended(End::Done) => CallState::Done,
+        Written::Ended(End::Failed) | Written::Buried => CallState::Failed,
+        Written::Ended(End::Cancelled) => CallState::Cancelled,
+    };
+    let note = match &call.joined_to {
+        Some(earlier) => Some(format!("joined to {}", earlier.id)),
+        None if call.stage == Written::Buried => Some("a dead letter".to_owned()),
+        None if call.stage == Written::Interrupted => Some("the host ended while it ran".to_owned()),
+        None => call.is_task.then(|| "task".to_owned()),
+    };
+    CallRow {
+        id: call.key.id.to_string(),
+        agent: call.key.agent().to_owned(),
+        server: Some(call.server.to_string()),
+        tool: Some(call.tool.to_string()),
+        state,
+        age_ms: now.saturating_sub(call.began_at),
+        attempts: call.attempts,
+        note,
+    }
+}
+
+fn has_ended(call: &CallSummary) -> bool {
+    matches!(call.stage, Written::Ended(_) | Written::Buried)
+}
+
+fn is_over(state: CallState) -> bool {
+    !matches!(state, CallState::Queued | CallState::WaitingForApproval | CallState::Running)
+}
+
+fn word(state: CallState) -> &'static str {
+    match state {
+        CallState::Done => "it was answered",
+        CallState::Failed => "it failed",
+        CallState::Cancelled => "it was cancelled",
+        CallState::Unknown => "whether it had its effect is not known",
+        CallState::Queued | CallState::WaitingForApproval | CallState::Running => {
+            "it is not at this connection any more"
+        }
+    }
+}
+
+fn answer(outcome: Result<impl serde::Serialize, RpcError>) -> Outcome {
+    match outcome {
+        Ok(view) => Outcome::Result(raw(&view)),
+        Err(error) => error.into(),
+    }
+}

@@ -1,0 +1,114 @@
+//! `look` and `looked` as JSON.
+
+use super::object::Object;
+use super::read::{name, required};
+use crate::inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
+use crate::{BrokerFrame, ClientFrame, DecodeError};
+use bytestring::ByteString;
+use serde::Deserialize;
+use serde_json::json;
+
+#[derive(Deserialize)]
+pub struct FlatMessageRef {
+    to: String,
+    id: String,
+}
+
+#[derive(Deserialize)]
+pub struct FlatRow {
+    id: String,
+    from: String,
+    age_ms: u64,
+    attempt: u32,
+    in_flight: bool,
+    deadline_ms: Option<u64>,
+}
+
+/// The fields of a `look`, as far as they are there.
+pub struct Asked {
+    pub request_id: Option<String>,
+    pub peers: Option<Vec<String>>,
+    pub messages: Option<Vec<Object<FlatMessageRef>>>,
+    pub rows_of: Option<String>,
+}
+
+pub fn inspect(asked: Asked) -> Result<ClientFrame, DecodeError> {
+    let (peers, messages) = (asked.peers.unwrap_or_default(), asked.messages.unwrap_or_default());
+    if peers.len().max(messages.len()) > MAX_INSPECTED {
+        return Err(DecodeError::TooMany("inspect"));
+    }
+    let message =
+        |Object(flat): Object<FlatMessageRef>| Ok(MessageRef { to: name(flat.to.into())?, id: name(flat.id.into())? });
+    Ok(ClientFrame::Inspect(Inspect {
+        request_id: required(asked.request_id, "inspect", "request_id")?,
+        peers: peers.into_iter().map(|peer| name(peer.into())).collect::<Result<_, _>>()?,
+        messages: messages.into_iter().map(message).collect::<Result<_, DecodeError>>()?,
+        rows_of: asked.rows_of.map(|mailbox| name(mailbox.into())).transpose()?,
+    }))
+}
+
+/// The fields of a `looked`, as far as they are there.
+pub struct Answered {
+    pub request_id: Option<String>,
+    pub peers: Option<Vec<bool>>,
+    pub messages: Option<Vec<Option<u64>>>,
+    pub rows: Option<Vec<Object<FlatRow>>>,
+    pub more: Option<bool>,
+}
+
+pub fn inspected(answered: Answered) -> Result<BrokerFrame, DecodeError> {
+    let row = |Object(flat): Object<FlatRow>| {
+        Ok(MessageRow {
+            id: name(flat.id.into())?,
+            from: name(flat.from.into())?,
+            age_ms: flat.age_ms,
+            attempt: flat.attempt,
+            in_flight: flat.in_flight,
+            deadline_ms: flat.deadline_ms,
+        })
+    };
+    Ok(BrokerFrame::Inspected(Inspected {
+        request_id: required(answered.request_id, "inspected", "request_id")?,
+        peers: answered.peers.unwrap_or_default(),
+        messages: answered.messages.unwrap_or_default(),
+        rows: answered.rows.unwrap_or_default().into_iter().map(row).collect::<Result<_, DecodeError>>()?,
+        more: answered.more.unwrap_or_default(),
+    }))
+}
+
+pub fn inspect_text(inspect: &Inspect) -> String {
+    let peers: Vec<&str> = inspect.peers.iter().map(|peer| &**peer).collect();
+    let message = |message: &MessageRef| json!({"to": &*message.to, "id": &*message.id});
+    let messages: Vec<_> = inspect.messages.iter().map(message).collect();
+    let mut value =
+        json!({"kind": "inspect", "request_id": &*inspect.request_id, "peers": peers, "messages": messages});
+    if let Some(mailbox) = &inspect.rows_of {
+        value["rows_of"] = text(mailbox);
+    }
+    value.to_string()
+}
+
+pub fn inspected_text(inspected: &Inspected) -> String {
+    let row = |row: &MessageRow| {
+        let mut value = json!({
+            "id": &*row.id, "from": &*row.from, "age_ms": row.age_ms, "attempt": row.attempt, "in_flight": row.in_flight,
+        });
+        if let Some(left) = row.deadline_ms {
+            value["deadline_ms"] = left.into();
+        }
+        value
+    };
+    json!({
+        "kind": "inspected",
+        "request_id": &*inspected.request_id,
+        "peers": inspected.peers,
+        "messages": inspected.messages,
+        "rows": inspected.rows.iter().map(row).collect::<Vec<_>>(),
+        "more": inspected.more,
+    })
+    .to_string()
+}
+
+fn text(name: &ByteString) -> serde_json::Value {
+    serde_json::Value::from(&**name)
+}

@@ -1,0 +1,208 @@
+//! A modern client's `subscriptions/listen` over several servers, or over one that is out. Each server that is there is
+//! listened to; changes of lists are told from the manifests as well, because hosts and servers come and go.
+
+use super::Frontend;
+use super::call::Step;
+use super::news::Told;
+use super::upstream_call::{ACKNOWLEDGED, Purpose, UpstreamCall, ended_listen, under_subscription};
+use crate::bus::Hosts;
+use crate::view::{Upstream, View};
+use futures_util::future::select_all;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use toolbus_mcp::{Era, Id, ListKind, Members, Message, NameKey, Notification, Outcome, Raw, raw};
+
+/// How long the client waits at most until it hears which of its wishes are honoured.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(5);
+const RESOURCES: &str = "resourceSubscriptions";
+
+pub struct Listen {
+    kinds: Vec<ListKind>,
+    seen: Arc<View>,
+    hosts: watch::Receiver<Hosts>,
+    parts: Vec<Part>,
+    /// URIs of which a server said that it will tell.
+    honoured: Vec<String>,
+    acknowledge_by: Option<Instant>,
+    end: Instant,
+    told: Told,
+    ready: VecDeque<Notification>,
+}
+
+/// What one server tells.
+struct Part {
+    call: UpstreamCall,
+    acknowledged: bool,
+}
+
+impl Listen {
+    pub async fn start(frontend: &Arc<Frontend>, view: Arc<View>, params: Option<Raw>) -> Self {
+        let filter = Members::of(params.as_deref())
+            .ok()
+            .and_then(|params| serde_json::from_str::<Map<String, Value>>(params.get("notifications")?.get()).ok());
+        let filter = filter.unwrap_or_default();
+        let wants = |kind: &ListKind| filter.get(flag(*kind)).and_then(Value::as_bool) == Some(true);
+        let mut parts = Vec::new();
+        for (index, uris) in shares(frontend, &view, &filter) {
+            let upstream = &view.upstreams()[index];
+            let request = ("subscriptions/listen", Some(part_params(params.as_ref(), &uris)));
+            let purpose = Purpose::Listen { acknowledged: false };
+            if let Ok(call) = UpstreamCall::start(frontend, None, upstream, Era::Modern, request, purpose).await {
+                parts.push(Part { call, acknowledged: false });
+            }
+        }
+        let now = Instant::now();
+        Self {
+            kinds: ListKind::ALL.into_iter().filter(wants).collect(),
+            seen: view,
+            hosts: frontend.worker.hosts(),
+            parts,
+            honoured: Vec::new(),
+            acknowledge_by: Some(now + ACKNOWLEDGE_WITHIN),
+            end: now + frontend.worker.options.listen_deadline,
+            told: Told::default(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> Step {
+        loop {
+            if let Some(by) = self.acknowledge_by
+                && (Instant::now() >= by || self.parts.iter().all(|part| part.acknowledged))
+            {
+                self.acknowledge_by = None;
+                return Step::Message(self.acknowledgement(id).into());
+            }
+            if self.acknowledge_by.is_none()
+                && let Some(notification) = self.ready.pop_front()
+            {
+                return Step::Message(notification.into());
+            }
+            let wake = self.acknowledge_by.unwrap_or(self.end);
+            tokio::select! {
+                (index, step) = next_of(&mut self.parts, frontend, id) => self.take(index, step),
+                Ok(()) = self.hosts.changed() => self.look_at_lists(frontend, id),
+                () = tokio::time::sleep_until(wake) => {
+                    if self.acknowledge_by.is_none() {
+                        return Step::Done(Outcome::Result(ended_listen(None, id)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, step: Step) {
+        match step {
+            Step::Message(Message::Notification(notification)) if notification.method == ACKNOWLEDGED => {
+                self.parts[index].acknowledged = true;
+                self.honoured.extend(acknowledged_uris(notification.params.as_ref()));
+            }
+            Step::Message(Message::Notification(notification)) => {
+                self.told.note(&notification.method);
+                self.ready.push_back(notification);
+            }
+            Step::Message(_) => {}
+            Step::Done(_) | Step::Nothing => drop(self.parts.remove(index)),
+        }
+    }
+
+    fn look_at_lists(&mut self, frontend: &Frontend, id: &Id) {
+        let view = frontend.worker.view();
+        for method in changed_lists(&self.seen, &view, &self.kinds) {
+            if self.told.already(method) {
+                continue;
+            }
+            let mut notification = Notification { method: method.to_owned(), params: None };
+            under_subscription(&mut notification, id);
+            self.ready.push_back(notification);
+        }
+        self.seen = view;
+    }
+
+    fn acknowledgement(&mut self, id: &Id) -> Notification {
+        let mut honoured: Map<String, Value> =
+            self.kinds.iter().map(|kind| (flag(*kind).to_owned(), true.into())).collect();
+        if !self.honoured.is_empty() {
+            honoured.insert(RESOURCES.into(), json!(self.honoured));
+        }
+        let params = Some(raw(&json!({"notifications": honoured})));
+        let mut notification = Notification { method: ACKNOWLEDGED.into(), params };
+        under_subscription(&mut notification, id);
+        notification
+    }
+}
+
+/// The notifications that tell a client what is different now.
+pub fn changed_lists(before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'static str> {
+    let mut methods: Vec<_> =
+        kinds.iter().filter(|kind| !before.same_list(now, **kind)).map(|kind| kind.list_changed()).collect();
+    methods.dedup();
+    methods
+}
+
+async fn next_of(parts: &mut [Part], frontend: &Arc<Frontend>, id: &Id) -> (usize, Step) {
+    if parts.is_empty() {
+        return std::future::pending().await;
+    }
+    let steps = parts.iter_mut().map(|part| Box::pin(part.call.step(frontend, id)));
+    let (step, index, _) = select_all(steps).await;
+    (index, step)
+}
+
+/// Which server is asked for which URIs. All other wishes are passed to everyone who is there and may have an answer.
+fn shares(frontend: &Frontend, view: &View, filter: &Map<String, Value>) -> BTreeMap<usize, Vec<String>> {
+    let mut shares: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let uris = filter.get(RESOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for uri in uris {
+        if let Some(owner) = frontend.worker.owner(view, &NameKey::Uri(uri.to_owned())) {
+            shares.entry(owner.index).or_default().push(uri.to_owned());
+        }
+    }
+    let concerns = |upstream: &&Arc<Upstream>| {
+        filter.keys().filter(|name| *name != RESOURCES).any(|name| match kind_of(name) {
+            Some(kind) => upstream.has_capability(Era::Modern, kind.capability()),
+            None => true,
+        })
+    };
+    for upstream in view.upstreams().iter().filter(|upstream| !upstream.is_out()).filter(concerns) {
+        shares.entry(upstream.index).or_default();
+    }
+    shares
+}
+
+fn part_params(params: Option<&Raw>, uris: &[String]) -> Raw {
+    let mut params = Members::of(params.map(|params| &**params)).unwrap_or_default();
+    let mut filter: Map<String, Value> =
+        params.get("notifications").and_then(|filter| serde_json::from_str(filter.get()).ok()).unwrap_or_default();
+    match uris {
+        [] => drop(filter.remove(RESOURCES)),
+        uris => drop(filter.insert(RESOURCES.into(), json!(uris))),
+    }
+    params.set("notifications", raw(&filter));
+    params.to_raw()
+}
+
+fn acknowledged_uris(params: Option<&Raw>) -> Vec<String> {
+    let read = || {
+        let params: Value = serde_json::from_str(params?.get()).ok()?;
+        let uris = params.get("notifications")?.get(RESOURCES)?.as_array()?;
+        Some(uris.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect())
+    };
+    read().unwrap_or_default()
+}
+
+fn kind_of(flag_name: &str) -> Option<ListKind> {
+    ListKind::ALL.into_iter().find(|kind| flag(*kind) == flag_name)
+}
+
+fn flag(kind: ListKind) -> &'static str {
+    match kind {
+        ListKind::Tools => "toolsListChanged",
+        ListKind::Prompts => "promptsListChanged",
+        ListKind::Resources | ListKind::ResourceTemplates => "resourcesListChanged",
+    }
+}

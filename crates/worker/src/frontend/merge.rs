@@ -1,0 +1,218 @@
+//! Lists of several servers as one. All are asked at once; one that is out, or too slow, is shown from its manifest. Pages
+//! are merged page by page, and the cursor carries the servers' own cursors.
+
+use super::Frontend;
+use super::call::Work;
+use super::greeting::own_info;
+use super::tasks::offer;
+use super::upstream_call::{Purpose, UpstreamCall};
+use crate::view::{Upstream, View};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, ServerState, raw};
+
+/// A method that lists, and how its result is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    Items(ListKind),
+    Tasks,
+}
+
+impl Listing {
+    pub fn of_method(method: &str, era: Era) -> Option<Self> {
+        let kind = ListKind::of_method(method).map(Self::Items);
+        kind.or((method == "tasks/list" && era == Era::Legacy).then_some(Self::Tasks))
+    }
+
+    fn method(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.method(),
+            Self::Tasks => "tasks/list",
+        }
+    }
+
+    fn items(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.items(),
+            Self::Tasks => "tasks",
+        }
+    }
+
+    fn capability(self) -> &'static str {
+        match self {
+            Self::Items(kind) => kind.capability(),
+            Self::Tasks => "tasks",
+        }
+    }
+}
+
+pub fn list(frontend: &Arc<Frontend>, view: &Arc<View>, era: Era, listing: Listing, params: Option<Raw>) -> Work {
+    let (frontend, view) = (Arc::clone(frontend), Arc::clone(view));
+    Work::Gather(Box::pin(async move {
+        let asked = match places(params.as_ref()) {
+            Ok(Some(places)) => servers_of(&view, &places),
+            Ok(None) => all_with(&view, era, listing.capability()),
+            Err(error) => return error.into(),
+        };
+        let pages = pages(&frontend, asked, era, listing, params.as_ref()).await;
+        let ttl_ms = pages.iter().map(|(_, page)| page.ttl_ms.unwrap_or(0)).min();
+        let (items, next) = united(&frontend, &view, listing, pages);
+        Outcome::Result(written(era, listing, &items, cursor(&next), ttl_ms.unwrap_or(0), true))
+    }))
+}
+
+/// The whole list of a server that is out.
+pub fn from_manifest(upstream: &Upstream, era: Era, kind: ListKind) -> Raw {
+    let items = upstream.manifest().items(kind).to_vec();
+    written(era, Listing::Items(kind), &items, None, 0, false)
+}
+
+#[derive(Default)]
+pub struct Page {
+    items: Vec<Raw>,
+    next: Option<Raw>,
+    ttl_ms: Option<u64>,
+}
+
+/// A server, and from where on it is asked.
+pub type ServerPage = (Arc<Upstream>, Option<Raw>);
+/// The same as it stands in a cursor: host, server, and the server's own cursor.
+pub type Place = (String, String, Raw);
+
+/// Where a client's cursor goes on; nothing without one.
+pub fn places(params: Option<&Raw>) -> Result<Option<Vec<Place>>, RpcError> {
+    let invalid = || RpcError::invalid_params("Invalid cursor");
+    let params =
+        Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+    if !params.contains("cursor") {
+        return Ok(None);
+    }
+    let text = params.text("cursor").ok_or_else(invalid)?;
+    let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
+    serde_json::from_slice(&decoded).map(Some).map_err(|_| invalid())
+}
+
+pub fn cursor(places: &[Place]) -> Option<String> {
+    (!places.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(places).get()))
+}
+
+pub fn servers_of(view: &View, places: &[Place]) -> Vec<ServerPage> {
+    let known = places.iter().filter_map(|(host, server, cursor)| {
+        let upstream = view.find(host, server)?;
+        Some((Arc::clone(upstream), Some(cursor.clone())))
+    });
+    known.collect()
+}
+
+fn all_with(view: &View, era: Era, capability: &str) -> Vec<ServerPage> {
+    let can = view.upstreams().iter().filter(|upstream| upstream.has_capability(era, capability));
+    can.map(|upstream| (Arc::clone(upstream), None)).collect()
+}
+
+pub async fn pages(
+    frontend: &Arc<Frontend>,
+    asked: Vec<ServerPage>,
+    era: Era,
+    listing: Listing,
+    params: Option<&Raw>,
+) -> Vec<(Arc<Upstream>, Page)> {
+    let pages = asked.into_iter().map(|(upstream, cursor)| async move {
+        let mut page = page(frontend, &upstream, era, listing, params, cursor).await;
+        if listing == Listing::Items(ListKind::Tools) && frontend.marks_tools(era, &upstream) {
+            page.items = page.items.into_iter().map(offer::mark).collect();
+        }
+        (upstream, page)
+    });
+    join_all(pages).await
+}
+
+async fn page(
+    frontend: &Arc<Frontend>,
+    upstream: &Arc<Upstream>,
+    era: Era,
+    listing: Listing,
+    params: Option<&Raw>,
+    cursor: Option<Raw>,
+) -> Page {
+    let is_first = cursor.is_none();
+    let fetched = async {
+        let mut members = Members::of(params.map(|params| &**params)).unwrap_or_default();
+        match cursor {
+            Some(cursor) => members.set("cursor", cursor),
+            None => drop(members.remove("cursor")),
+        }
+        let params = (!members.is_empty()).then(|| members.to_raw());
+        let call = UpstreamCall::start(frontend, None, upstream, era, (listing.method(), params), Purpose::Plain)
+            .await
+            .ok()?;
+        match call.outcome(frontend).await {
+            Outcome::Result(result) => read(listing, &result),
+            Outcome::Error(_) => None,
+        }
+    };
+    let patience = frontend.worker.options.list_patience;
+    let page = match upstream.is_out() || upstream.manifest().state == ServerState::Starting {
+        true => None,
+        false => tokio::time::timeout(patience, fetched).await.ok().flatten(),
+    };
+    page.unwrap_or_else(|| match listing {
+        Listing::Items(kind) if is_first => Page { items: upstream.manifest().items(kind).to_vec(), ..Page::default() },
+        _ => Page::default(),
+    })
+}
+
+fn read(listing: Listing, result: &Raw) -> Option<Page> {
+    let result = Members::of(Some(result)).ok()?;
+    let items = serde_json::from_str(result.get(listing.items())?.get()).ok()?;
+    let next = result.get("nextCursor").filter(|next| next.get() != "null").map(ToOwned::to_owned);
+    let ttl_ms = result.get("ttlMs").and_then(|ttl| ttl.get().parse().ok());
+    Some(Page { items, next, ttl_ms })
+}
+
+/// The items of all pages, and where they go on.
+pub fn united(
+    frontend: &Frontend,
+    view: &View,
+    listing: Listing,
+    pages: Vec<(Arc<Upstream>, Page)>,
+) -> (Vec<Raw>, Vec<Place>) {
+    let (mut items, mut next) = (Vec::new(), Vec::new());
+    for (upstream, page) in pages {
+        items.extend(page.items.into_iter().filter(|item| shows(frontend, view, listing, &upstream, item)));
+        next.extend(page.next.map(|cursor| (upstream.host.clone(), upstream.server().to_owned(), cursor)));
+    }
+    (items, next)
+}
+
+fn shows(frontend: &Frontend, view: &View, listing: Listing, upstream: &Upstream, item: &Raw) -> bool {
+    let members = Members::of(Some(item)).unwrap_or_default();
+    match listing {
+        Listing::Items(kind) => {
+            let key = members.text(kind.key());
+            key.is_some_and(|key| frontend.worker.claim(view, kind, key, upstream))
+        }
+        Listing::Tasks => {
+            members.text("taskId").into_iter().for_each(|task| frontend.worker.remember_task(task, upstream));
+            true
+        }
+    }
+}
+
+fn written(era: Era, listing: Listing, items: &[Raw], next: Option<String>, ttl_ms: u64, own: bool) -> Raw {
+    let mut result = Members::default();
+    result.set(listing.items(), raw(items));
+    if let Some(next) = next {
+        result.set("nextCursor", raw(&next));
+    }
+    if era == Era::Modern {
+        let members = [("resultType", json!("complete")), ("ttlMs", ttl_ms.into()), ("cacheScope", json!("private"))];
+        members.into_iter().for_each(|(name, value): (_, Value)| result.set(name, raw(&value)));
+        if own {
+            result.set("_meta", raw(&json!({"io.modelcontextprotocol/serverInfo": own_info()})));
+        }
+    }
+    result.to_raw()
+}

@@ -1,0 +1,79 @@
+//! Notifications of the client: cancellations find their call, the rest goes to whom it concerns.
+
+use super::{Frontend, InFlight};
+use crate::view::Upstream;
+use crate::worker::lock;
+use std::sync::Arc;
+use toolbus_mcp::{Era, HostRequest, Id, Members, Notification, Notify, Raw, raw};
+
+impl Frontend {
+    pub async fn notification(&self, era: Era, notification: Notification) {
+        let Notification { method, params } = notification;
+        if method == "notifications/cancelled" {
+            return self.cancel(params).await;
+        }
+        let view = self.worker.view();
+        match (view.sole(), method.as_str()) {
+            // A host that is out opens the session by itself when it is back, this notification included.
+            (Some(upstream), "notifications/initialized") if upstream.is_out() => {}
+            (Some(upstream), _) => self.notify(upstream, era, &method, params).await,
+            (None, "notifications/progress") => {
+                let token = Members::of(params.as_deref())
+                    .ok()
+                    .and_then(|params| Some(params.get("progressToken")?.get().to_owned()));
+                let asker = token.and_then(|token| lock(&self.state).questions.asker_of_token(&token));
+                if let Some(upstream) = asker.and_then(|(host, server)| view.find(&host, &server).cloned()) {
+                    self.notify(&upstream, era, &method, params).await;
+                }
+            }
+            (None, "notifications/roots/list_changed") => {
+                for upstream in view.upstreams().iter().filter(|upstream| !upstream.is_out()) {
+                    self.notify(upstream, era, &method, params.clone()).await;
+                }
+            }
+            // Each server's session is opened by its host; and what we don't know concerns nobody.
+            (None, _) => {}
+        }
+    }
+
+    /// The latest call with that id is meant: clients that use an id again have forgotten the earlier one.
+    async fn cancel(&self, params: Option<Raw>) {
+        let Ok(mut params) = Members::of(params.as_deref()) else { return };
+        let Some(id) = params.get("requestId").and_then(Id::from_raw) else { return };
+        let told = {
+            let state = lock(&self.state);
+            let meant = state.calls.iter().filter(|(_, flight)| flight.id == id).max_by_key(|(number, _)| **number);
+            let Some((_, flight)) = meant else { return };
+            // Nobody is there to answer: the client's wait ends here. A host that comes back still has to be told, or it
+            // would do what nobody wants any more.
+            if !self.is_reachable(flight) {
+                flight.abort.cancel();
+            }
+            flight.target.as_ref().map(|target| (Arc::clone(&target.upstream), target.bus_id.clone(), target.era))
+        };
+        if let Some((upstream, bus_id, era)) = told {
+            params.set("requestId", raw(&bus_id));
+            let params = params.to_raw();
+            self.notify(&upstream, era, "notifications/cancelled", Some(params)).await;
+        }
+    }
+
+    fn is_reachable(&self, flight: &InFlight) -> bool {
+        let Some(target) = &flight.target else { return false };
+        let view = self.worker.view();
+        view.find(&target.upstream.host, target.upstream.server())
+            .is_some_and(|upstream| upstream.away_since_ms.is_none())
+    }
+
+    async fn notify(&self, upstream: &Upstream, era: Era, method: &str, params: Option<Raw>) {
+        let notify = Notify {
+            server: upstream.server().to_owned(),
+            session: self.session.clone(),
+            client: self.hello(era),
+            method: method.to_owned(),
+            params,
+        };
+        self.touch(&upstream.host);
+        self.send(&upstream.host, HostRequest::Notify(notify)).await;
+    }
+}

@@ -1,0 +1,182 @@
+//! Where a request goes: answered here, passed to the one server, or merged and routed among several.
+
+use super::call::Work;
+use super::listen::Listen;
+use super::tasks::{self, Wish, offer};
+use super::upstream_call::{Purpose, UpstreamCall};
+use super::{Frontend, fanout, greeting, merge};
+use crate::error;
+use crate::view::{Upstream, View};
+use crate::worker::lock;
+use std::sync::Arc;
+use toolbus_mcp::{Era, ListKind, Members, NameKey, Outcome, Raw, Request, RpcError, codes, empty_object, routed_name};
+
+/// Methods of the legacy era that the modern one has no more.
+const REMOVED: &[&str] = &[
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "tasks/result",
+    "tasks/list",
+];
+
+pub async fn start(frontend: &Arc<Frontend>, number: u64, era: Era, request: Request) -> Work {
+    let Request { method, params, .. } = request;
+    if let Some(outcome) = answer_here(frontend, era, &method, params.as_ref()) {
+        return Work::Ready(Some(outcome));
+    }
+    let asked = Asked { frontend, number, era, method: &method, params };
+    let view = frontend.worker.view();
+    let asked = match tasks::answer(asked, &view) {
+        Ok(work) => return work,
+        Err(asked) => asked,
+    };
+    match view.sole() {
+        Some(upstream) => asked.pass_on(upstream).await,
+        None => asked.among_several(&view).await,
+    }
+}
+
+/// What concerns this hop alone.
+fn answer_here(frontend: &Frontend, era: Era, method: &str, params: Option<&Raw>) -> Option<Outcome> {
+    if era == Era::Modern {
+        return REMOVED.contains(&method).then(|| RpcError::method_not_found(method).into());
+    }
+    match method {
+        "initialize" => {
+            if Members::of(params.map(|params| &**params))
+                .ok()
+                .and_then(|params| params.text("protocolVersion"))
+                .is_none()
+            {
+                return Some(RpcError::invalid_params("initialize needs params with a protocolVersion").into());
+            }
+            lock(&frontend.state).initialize = params.cloned();
+            None
+        }
+        "ping" => Some(Outcome::Result(empty_object())),
+        "server/discover" => Some(RpcError::method_not_found(method).into()),
+        _ if frontend.has_initialized() => None,
+        _ => Some(RpcError::new(codes::INVALID_REQUEST, "Invalid request: send initialize first").into()),
+    }
+}
+
+pub struct Asked<'a> {
+    pub frontend: &'a Arc<Frontend>,
+    pub number: u64,
+    pub era: Era,
+    pub method: &'a str,
+    pub params: Option<Raw>,
+}
+
+impl Asked<'_> {
+    /// One server: everything is its own, errors and unknown methods included.
+    async fn pass_on(self, upstream: &Arc<Upstream>) -> Work {
+        if upstream.is_out()
+            && let Some(work) = self.answer_from_manifest(upstream).await
+        {
+            return work;
+        }
+        let purpose = match self.method {
+            "initialize" => Purpose::Initialize,
+            "server/discover" => Purpose::Discover,
+            "tools/list" if self.frontend.marks_tools(self.era, upstream) => Purpose::MarkTools,
+            "subscriptions/listen" if self.era == Era::Modern => Purpose::Listen { acknowledged: false },
+            _ => Purpose::Plain,
+        };
+        self.forward(upstream, purpose).await
+    }
+
+    async fn forward(self, upstream: &Arc<Upstream>, purpose: Purpose) -> Work {
+        match tasks::wish(&self, upstream) {
+            Wish::No => {}
+            Wish::Yes { wish, params } => return tasks::begin(self, upstream, wish, params).await,
+            Wish::Refused(error) => return Work::Ready(Some(error.into())),
+        }
+        let request = (self.method, self.params);
+        match UpstreamCall::start(self.frontend, Some(self.number), upstream, self.era, request, purpose).await {
+            Ok(call) => Work::Upstream(call),
+            Err(error) => Work::Ready(Some(error.into())),
+        }
+    }
+
+    /// What a server that is out left of itself: enough to be listed, so that calls can wait for it.
+    async fn answer_from_manifest(&self, upstream: &Arc<Upstream>) -> Option<Work> {
+        let result = match (self.method, ListKind::of_method(self.method)) {
+            ("initialize", _) => {
+                let result = greeting::initialize_from_manifest(upstream, self.params.as_ref())?;
+                self.frontend.greeted(&result);
+                result
+            }
+            ("server/discover", _) => greeting::discover_from_manifest(upstream)?,
+            ("subscriptions/listen", _) if self.era == Era::Modern => {
+                let view = self.frontend.worker.view();
+                return Some(Work::Listen(Listen::start(self.frontend, view, self.params.clone()).await));
+            }
+            (_, Some(kind)) if upstream.greeting(self.era).is_some() && !has_cursor(self.params.as_ref()) => {
+                let list = merge::from_manifest(upstream, self.era, kind);
+                let marks = kind == ListKind::Tools && self.frontend.marks_tools(self.era, upstream);
+                if marks { offer::in_tools(list) } else { list }
+            }
+            _ => return None,
+        };
+        Some(Work::Ready(Some(Outcome::Result(result))))
+    }
+
+    /// Several servers, or none yet: the worker speaks for itself and sends each request to the server it is for.
+    async fn among_several(self, view: &Arc<View>) -> Work {
+        let listing = merge::Listing::of_method(self.method, self.era);
+        match self.method {
+            "initialize" => {
+                let result = greeting::merged_initialize(view, self.params.as_ref());
+                self.frontend.greeted(&result);
+                Work::Ready(Some(Outcome::Result(result)))
+            }
+            "server/discover" => Work::Ready(Some(Outcome::Result(greeting::merged_discover(view)))),
+            "logging/setLevel" => fanout::set_level(self.frontend, view, self.params),
+            "subscriptions/listen" if self.era == Era::Modern => {
+                Work::Listen(Listen::start(self.frontend, Arc::clone(view), self.params).await)
+            }
+            _ => match listing {
+                Some(listing) => merge::list(self.frontend, view, self.era, listing, self.params),
+                None => self.by_name(view).await,
+            },
+        }
+    }
+
+    async fn by_name(self, view: &Arc<View>) -> Work {
+        let Some(name) = routed_name(self.method, self.params.as_deref()) else {
+            return Work::Ready(Some(self.nameless().into()));
+        };
+        match self.frontend.worker.owner(view, &name) {
+            Some(upstream) => self.forward(&upstream, Purpose::MayMakeTask).await,
+            None => Work::Ready(Some(self.unknown(&name).into())),
+        }
+    }
+
+    fn nameless(&self) -> RpcError {
+        let needs = match self.method {
+            "tools/call" | "prompts/get" => "name",
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
+            "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => "taskId",
+            "completion/complete" => "ref",
+            method => return RpcError::method_not_found(method),
+        };
+        RpcError::invalid_params(format!("{} needs params.{needs}", self.method))
+    }
+
+    fn unknown(&self, name: &NameKey) -> RpcError {
+        match name {
+            NameKey::Tool(name) => error::unknown_name("tool", name),
+            NameKey::Prompt(name) => error::unknown_name("prompt", name),
+            NameKey::Uri(uri) => error::unknown_resource(self.era == Era::Modern, uri),
+            NameKey::Task(id) => error::unknown_name("task", id),
+        }
+    }
+}
+
+fn has_cursor(params: Option<&Raw>) -> bool {
+    Members::of(params.map(|params| &**params)).is_ok_and(|params| params.contains("cursor"))
+}
