@@ -68,7 +68,7 @@ impl BrokerCore {
     }
 
     pub fn open(folder: &Path, options: CoreOptions) -> BrokerResult<Arc<Self>> {
-        let (disk, identity) = FolderDisk::open(folder).map_err(BrokerError::open)?;
+        let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Folder(Arc::new(error)))?;
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
@@ -89,7 +89,8 @@ impl BrokerCore {
         };
         let started = Instant::now();
         let mut replay = IntoEngine(Engine::new(options.engine));
-        let (store, recovery) = LogStore::open(disk, store_options, &mut replay).map_err(BrokerError::open)?;
+        let (store, recovery) =
+            LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
         let took = started.elapsed();

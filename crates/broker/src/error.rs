@@ -4,16 +4,18 @@ use crate::tls::TlsError;
 use std::io;
 use std::sync::Arc;
 use toolbus_protocol::{ErrorCode, NameError};
-use toolbus_store::StoreError;
+use toolbus_store::{OpenError, StoreError};
 
 pub type BrokerResult<T> = Result<T, BrokerError>;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
+    /// The data folder is locked, damaged, or of another version.
+    #[error("the data folder can't be used: {0}")]
+    Folder(Arc<OpenError>),
+    /// The log in the data folder can't be read.
     #[error("the data folder can't be used: {0}")]
     Open(Arc<StoreError>),
-    #[error("the data folder is of another version: {0}")]
-    OtherFormat(Arc<StoreError>),
     /// Nothing that was not safe before has been receipted.
     #[error("storage failed, so the broker stops: {0}")]
     Storage(Arc<StoreError>),
@@ -30,19 +32,17 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
-    /// The data folder could not be opened.
-    pub(crate) fn open(error: StoreError) -> Self {
-        match error {
-            StoreError::UnknownFormat { .. } => Self::OtherFormat(Arc::new(error)),
-            _ => Self::Open(Arc::new(error)),
-        }
-    }
-
     /// The stable code, where there is one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Storage(_) => Some(ErrorCode::StorageFailed),
-            Self::OtherFormat(_) => Some(ErrorCode::OtherFormat),
+            Self::Folder(error) => match &**error {
+                OpenError::UnknownFormat { .. } => Some(ErrorCode::OtherFormat),
+                OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. } => {
+                    Some(ErrorCode::DamagedIdentity)
+                }
+                OpenError::Locked { .. } | OpenError::Io { .. } => None,
+            },
             Self::NoSeat => Some(ErrorCode::TooManyConnections),
             Self::BadName(_) => Some(ErrorCode::BadName),
             _ => None,

@@ -97,10 +97,24 @@ impl Writer {
             return;
         }
         self.space_checked = Some(Instant::now());
-        match self.shared.store.free_bytes() {
-            Ok(free) => self.shared.lock().engine.set_disk_low(free < self.shared.reserve_bytes),
-            Err(error) => tracing::warn!(%error, "free space is unknown"),
+        match self.is_disk_low() {
+            Ok(low) => self.shared.lock().engine.set_disk_low(low),
+            Err(error) if error.is_about_space() => tracing::warn!(%error, "free space is unknown"),
+            Err(error) => self.shared.fail(error),
         }
+    }
+
+    /// A disk that is low is first given back what settled messages still occupy.
+    fn is_disk_low(&self) -> Result<bool, StoreError> {
+        let (store, reserve) = (&self.shared.store, self.shared.reserve_bytes);
+        if store.free_bytes()? >= reserve {
+            return Ok(false);
+        }
+        let freed = store.reclaim_urgently()?;
+        if freed > 0 {
+            tracing::info!(bytes = freed, "the disk is low: space of settled messages given back");
+        }
+        Ok(store.free_bytes()? < reserve)
     }
 }
 

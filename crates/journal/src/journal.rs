@@ -3,7 +3,6 @@
 use crate::book::{Book, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::log::{JournalLog, LogOptions, Place, Reader};
-use crate::memory::MemoryDisk;
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
 use crate::writer::{Clock, Shared};
@@ -15,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toolbus_store::{Disk, FolderDisk};
+use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
 
 /// When an entry's writer goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

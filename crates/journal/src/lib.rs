@@ -6,7 +6,7 @@
 //!
 //! - [`Book`] is what is known of each call; it has no I/O, so that a simulation can hold it against a model.
 //! - [`decide`] says what to do with a call that comes, by what is known of it.
-//! - [`JournalLog`] keeps the book's entries on a [`toolbus_store::Disk`].
+//! - [`JournalLog`] keeps the book's entries on a [`toolbus_wal::Disk`].
 //! - [`Tidy`] makes the log smaller without losing what is needed.
 //! - [`Journal`] ties them together for a host: what waits for no sync is written at once, and one sync serves all who wait.
 
@@ -15,7 +15,6 @@ mod decide;
 mod entry;
 mod journal;
 mod log;
-mod memory;
 mod options;
 mod payload;
 mod record;
@@ -34,4 +33,5 @@ pub use log::{JournalLog, LogOptions, Place, Reader, Unsynced};
 pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;
 pub use tidy::{Lent, Tidy, TidyOptions};
+pub use toolbus_wal::OpenError;
 pub use writer::Clock;

@@ -2,12 +2,12 @@
 
 use crate::entry::Entry;
 use crate::record::{self, ChecksumKey};
-use crate::replay::{self, Recovery};
+use crate::replay::{self, Recovery, SEGMENTS};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, RwLock};
-use toolbus_store::{Disk, DiskFile};
+use toolbus_wal::{Disk, DiskFile};
 
 #[derive(Debug, Clone)]
 pub struct LogOptions {
@@ -48,8 +48,8 @@ pub struct Segment {
     pub newest: u64,
 }
 
-/// Appends, syncs, reads back. What often takes long (a sync, reading or removing a segment) can be done without it; only the
-/// beginning of a new segment syncs by itself.
+/// Appends, syncs, reads back. Everything that may block on the disk (a sync, a new segment, reading or removing one) can be
+/// done without holding it.
 pub struct JournalLog {
     disk: Arc<dyn Disk>,
     options: LogOptions,
@@ -58,6 +58,9 @@ pub struct JournalLog {
     safe: u64,
     /// Records that have a place and are not written yet.
     staged: Vec<u8>,
+    /// The segment before the last is not synced yet, so nothing is written to the last one: a crash may tear only the end
+    /// of the log.
+    held: bool,
     reader: Reader,
 }
 
@@ -72,17 +75,33 @@ impl JournalLog {
         let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
         let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
         let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
-        let mut log = Self { disk, options, segments, safe: 0, staged: Vec::new(), reader };
+        let mut log = Self { disk, options, segments, safe: 0, staged: Vec::new(), held: false, reader };
         if log.segments.is_empty() {
-            log.begin_segment(1)?;
+            let next = NextSegment { disk: Arc::clone(&log.disk), number: 1 };
+            log.add_segment(next.create()?);
         }
         // What an earlier process wrote and did not sync counts from now on, so it has to stay.
         log.sync()?;
         Ok((log, recovery))
     }
 
-    /// Writes entries with one call. They are durable only after a sync, but outlive this process from now on.
+    /// Writes entries with one call, to a new segment if the last one is full. They are durable only after a sync, but
+    /// outlive this process from now on.
     pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Place>> {
+        if let Some(next) = self.next_segment() {
+            let sealed = self.seal(next.create()?)?;
+            sealed.sync()?;
+            self.sealed();
+        }
+        self.append_here(entries, now)
+    }
+
+    /// The same, to the last segment even if it is full.
+    pub fn append_here<'a>(
+        &mut self,
+        entries: impl IntoIterator<Item = &'a Entry>,
+        now: u64,
+    ) -> io::Result<Vec<Place>> {
         let places = entries.into_iter().map(|entry| self.stage(entry, now)).collect::<io::Result<_>>()?;
         self.flush()?;
         Ok(places)
@@ -90,11 +109,6 @@ impl JournalLog {
 
     /// Gives an entry its place. It is written with the next [`JournalLog::flush`].
     pub fn stage(&mut self, entry: &Entry, now: u64) -> io::Result<Place> {
-        if self.end().bytes >= self.options.segment_bytes {
-            self.flush()?;
-            self.sync()?;
-            self.begin_segment(self.end().segment + 1)?;
-        }
         let End { segment, bytes: offset } = self.end();
         let from = self.staged.len();
         record::encode(ChecksumKey(self.options.checksum_seed), entry, self.safe, &mut self.staged);
@@ -104,9 +118,9 @@ impl JournalLog {
         Ok(Place::Log { segment, offset, length: (self.staged.len() - from) as u32 })
     }
 
-    /// Writes what was staged.
+    /// Writes what was staged, unless the segment before is not synced yet.
     pub fn flush(&mut self) -> io::Result<()> {
-        if self.staged.is_empty() {
+        if self.staged.is_empty() || self.held {
             return Ok(());
         }
         let mut last = self.segments.last_entry().ok_or(io::ErrorKind::NotFound)?;
@@ -119,6 +133,33 @@ impl JournalLog {
         self.staged.shrink_to(1 << 20);
         // Whatever part arrived must not stay in the way.
         written.or_else(|error| segment.file.truncate(segment.bytes).and(Err(error)))
+    }
+
+    /// The segment to create, if the last one is full.
+    pub fn next_segment(&self) -> Option<NextSegment> {
+        let End { segment, bytes } = self.end();
+        let is_full = bytes >= self.options.segment_bytes && !self.held;
+        is_full.then(|| NextSegment { disk: Arc::clone(&self.disk), number: segment + 1 })
+    }
+
+    /// Entries go to the new segment from now on. They are only staged until the returned end of the full one is synced and
+    /// [`JournalLog::sealed`] was called.
+    pub fn seal(&mut self, created: CreatedSegment) -> io::Result<Unsynced> {
+        self.flush()?;
+        let full = self.unsynced().ok_or(io::ErrorKind::NotFound)?;
+        self.add_segment(created);
+        self.held = true;
+        Ok(full)
+    }
+
+    /// The full segment is durable.
+    pub fn sealed(&mut self) {
+        self.held = false;
+    }
+
+    /// Whether entries are only staged for now.
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Makes everything durable that was written.
@@ -170,7 +211,7 @@ impl JournalLog {
 
     /// The file of a segment, to be removed without the log.
     pub fn file_of(&self, number: u32) -> SegmentFile {
-        SegmentFile { disk: Arc::clone(&self.disk), name: replay::segment_name(number) }
+        SegmentFile { disk: Arc::clone(&self.disk), number }
     }
 
     /// The file of that segment is gone. Whatever in it is still needed has been written anew.
@@ -185,17 +226,28 @@ impl JournalLog {
         last.map_or(End { segment: 1, bytes: 0 }, |(number, it)| End { segment: *number, bytes: it.bytes + staged })
     }
 
-    fn begin_segment(&mut self, number: u32) -> io::Result<()> {
-        let name = replay::segment_name(number);
-        let file = self.disk.create(&name)?;
-        if let Err(error) = self.disk.sync_folder() {
-            self.disk.remove(&name).ok();
-            return Err(error);
-        }
+    fn add_segment(&mut self, CreatedSegment { number, file }: CreatedSegment) {
         self.reader.add(number, Arc::clone(&file));
         self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
         self.safe = 0;
-        Ok(())
+    }
+}
+
+/// A segment that is to be created, without the log while that takes.
+pub struct NextSegment {
+    disk: Arc<dyn Disk>,
+    number: u32,
+}
+
+/// An empty segment whose name is durable.
+pub struct CreatedSegment {
+    number: u32,
+    file: Arc<dyn DiskFile>,
+}
+
+impl NextSegment {
+    pub fn create(&self) -> io::Result<CreatedSegment> {
+        Ok(CreatedSegment { number: self.number, file: SEGMENTS.create(&*self.disk, self.number)? })
     }
 }
 
@@ -235,13 +287,12 @@ impl Contents {
 
 pub struct SegmentFile {
     disk: Arc<dyn Disk>,
-    name: String,
+    number: u32,
 }
 
 impl SegmentFile {
     pub fn remove(&self) -> io::Result<()> {
-        self.disk.remove(&self.name)?;
-        self.disk.sync_folder()
+        SEGMENTS.remove(&*self.disk, self.number)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::log::LogOptions;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_store::StoreError;
+use toolbus_wal::OpenError;
 
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
@@ -42,7 +42,7 @@ impl JournalOptions {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
     #[error("can't open the call journal: {0}")]
-    Open(Arc<StoreError>),
+    Open(Arc<OpenError>),
     #[error("can't use the folder of the call journal: {0}")]
     Folder(Arc<io::Error>),
     /// From then on nothing is taken any more: what is on disk is not known.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use toolbus_store::{Disk, DiskFile};
+use toolbus_wal::{Disk, DiskFile, Segments};
 
 /// What opening the journal found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,27 +29,20 @@ impl Recovery {
     }
 }
 
-const PREFIX: &str = "journal-";
-const SUFFIX: &str = ".log";
-
-pub fn segment_name(number: u32) -> String {
-    format!("{PREFIX}{number:010}{SUFFIX}")
-}
+pub const SEGMENTS: Segments = Segments { prefix: "journal-" };
 
 pub fn replay(
     disk: &dyn Disk,
     key: ChecksumKey,
     each: &mut dyn FnMut(Entry, Place),
 ) -> io::Result<(BTreeMap<u32, Segment>, Recovery)> {
-    let number = |name: &String| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok();
-    let mut numbers: Vec<u32> = disk.list()?.iter().filter_map(number).collect();
-    numbers.sort_unstable();
+    let numbers = SEGMENTS.list(disk)?;
     let (mut segments, mut recovery) = (BTreeMap::new(), Recovery::default());
-    for (index, number) in numbers.iter().enumerate() {
-        let file = disk.open(&segment_name(*number))?;
+    let last = last_written(disk, &numbers)?;
+    for number in &numbers {
+        let file = disk.open(&SEGMENTS.name(*number))?;
         let mut found = Found::read(key, &*file)?;
-        let is_last = index + 1 == numbers.len();
-        if is_last {
+        if last == Some(*number) {
             recovery.torn_bytes += found.repair(key, &*file, *number)?;
         }
         recovery.damaged_bytes += found.unreadable.iter().map(|range| range.len() as u64).sum::<u64>();
@@ -65,6 +58,17 @@ pub fn replay(
     }
     report(&recovery);
     Ok((segments, recovery))
+}
+
+/// The last segment with anything in it. A crash may tear its end: the next segment is created before this one is synced,
+/// and written to only afterwards.
+fn last_written(disk: &dyn Disk, numbers: &[u32]) -> io::Result<Option<u32>> {
+    for number in numbers.iter().rev() {
+        if disk.open(&SEGMENTS.name(*number))?.size()? > 0 {
+            return Ok(Some(*number));
+        }
+    }
+    Ok(None)
 }
 
 fn report(recovery: &Recovery) {

@@ -139,7 +139,7 @@ impl Leaving {
             return Ok(());
         }
         let before = log.bytes();
-        let places = log.append(&needed, now)?;
+        let places = log.append_here(&needed, now)?;
         self.copied += log.bytes() - before;
         needed.iter().zip(places).for_each(|(entry, place)| book.restore(entry, place));
         Ok(())

@@ -154,6 +154,8 @@ impl Shared {
         let now = (self.clock)();
         let mut state = self.lock();
         state.check(&entry, self.options.limits.max_tasks, now)?;
+        // While a new segment begins nothing is written, so its writer waits like those who wait for a sync.
+        let wait = if state.log.is_held() { Wait::Synced } else { wait };
         let place = match state.put(&entry, wait, now) {
             Ok(place) => place,
             Err(error) => return Err(state.fail(Arc::new(error))),
@@ -190,6 +192,23 @@ impl Shared {
         while self.wait_for_work(more_to_tidy) {
             self.sync();
             more_to_tidy = self.make_smaller(&mut tidy);
+            self.begin_segment_if_full();
+        }
+    }
+
+    /// Here and not where entries are written: creating a file and syncing the full one takes as long as the disk likes.
+    fn begin_segment_if_full(&self) {
+        let next = self.lock().log.next_segment();
+        let Some(next) = next else { return };
+        let created = next.create();
+        let mut state = self.lock();
+        let sealed = created.and_then(|created| state.log.seal(created));
+        drop(state);
+        let synced = sealed.and_then(|full| full.sync());
+        let mut state = self.lock();
+        match synced {
+            Ok(()) => state.log.sealed(),
+            Err(error) => drop(state.fail(Arc::new(error))),
         }
     }
 

@@ -116,6 +116,8 @@ codes! {
         "Look at the broker's log and disk; start it again once the disk is sound.";
     OtherFormat = "TB0302", "other_format", "The data folder was written by another version of toolbus.",
         "Start the version that wrote it, or choose another folder with --data; nothing in it was changed.";
+    DamagedIdentity = "TB0303", "damaged_identity", "The file `identity` of a data or state folder is damaged or gone.",
+        "Restore it from a backup of the same folder; without it nothing in the folder can be read, and nothing was changed.";
     HostAway = "TB0401", "host_away", "The host was away until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; it was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running right now.",

@@ -1,13 +1,14 @@
 //! The log itself: writing and syncing batches.
 
 use crate::index::{Index, Place, RememberedId, Segment};
+use crate::reclaim::Urgency;
 use crate::record::{self, ChecksumKey};
 use crate::replay::{self, Recovery, Replay, facts};
 use crate::{Disk, DiskFile};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use toolbus_engine::{Batch, Message, Millis, Page, Seq};
+use toolbus_wal::{Segments, is_full};
 
 /// Durable storage for the engine's batches.
 pub trait Store: Send + Sync {
@@ -18,6 +19,9 @@ pub trait Store: Send + Sync {
     fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError>;
     /// Gives space of settled messages back and returns how many bytes. Not at the same time as a write.
     fn reclaim(&self) -> Result<u64, StoreError>;
+    /// The same for a disk that runs full: also gives back what is settled in the segment that is written to, and copies
+    /// pending messages for less gain. Not at the same time as a write.
+    fn reclaim_urgently(&self) -> Result<u64, StoreError>;
     fn free_bytes(&self) -> Result<u64, StoreError>;
 }
 
@@ -26,14 +30,19 @@ pub enum StoreError {
     /// Nothing of the batch was kept; the store can go on.
     #[error("the disk is full")]
     Full,
-    #[error("another process uses the data folder {}", folder.display())]
-    Locked { folder: PathBuf },
-    #[error("{file} was not written by a version of toolbus that this one understands")]
-    UnknownFormat { file: String },
     /// What is on disk is unknown now; the only safe thing to do is to stop.
     #[error("can't {what} {file}: {source}")]
     Io { what: &'static str, file: String, source: io::Error },
 }
+
+impl StoreError {
+    /// Whether only the free space could not be measured.
+    pub fn is_about_space(&self) -> bool {
+        matches!(self, Self::Io { what: MEASURE_SPACE, .. })
+    }
+}
+
+const MEASURE_SPACE: &str = "measure the free space of";
 
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
@@ -162,9 +171,22 @@ impl LogStore {
     }
 
     fn rotate_if_full(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        if writer.bytes < self.options.segment_bytes {
+        if writer.bytes < self.options.segment_bytes { Ok(()) } else { self.rotate(writer) }
+    }
+
+    /// Begins a new segment if most of the one that is written to is settled: only segments that are not written to can
+    /// be removed.
+    fn seal_wasteful_segment(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        let live = self.index().segments.get(&writer.segment).map_or(0, |segment| segment.live_bytes);
+        if writer.bytes < SMALLEST_SEALED || live > writer.bytes / 2 {
             return Ok(());
         }
+        self.sync_writer(&mut writer)?;
+        self.rotate(&mut writer)
+    }
+
+    fn rotate(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let next = writer.segment + 1;
         writer.file = match begin_segment(&*self.disk, &mut self.index(), next) {
             Ok(file) => file,
@@ -246,38 +268,31 @@ impl Store for LogStore {
     }
 
     fn reclaim(&self) -> Result<u64, StoreError> {
-        self.reclaim_segments()
+        self.reclaim_segments(Urgency::Routine)
+    }
+
+    fn reclaim_urgently(&self) -> Result<u64, StoreError> {
+        self.seal_wasteful_segment()?;
+        self.reclaim_segments(Urgency::DiskLow)
     }
 
     fn free_bytes(&self) -> Result<u64, StoreError> {
-        self.disk.free_bytes().map_err(|source| StoreError::Io { what: "measure", file: "the disk".into(), source })
+        self.disk.free_bytes().map_err(|source| StoreError::Io { what: MEASURE_SPACE, file: "the disk".into(), source })
     }
 }
 
-pub(crate) const SEGMENT_PREFIX: &str = "segment-";
-pub(crate) const SEGMENT_SUFFIX: &str = ".log";
+/// A segment smaller than this is not worth a new file, however full the disk is.
+const SMALLEST_SEALED: u64 = 64 << 10;
 
-pub(crate) fn segment_name(number: u32) -> String {
-    format!("{SEGMENT_PREFIX}{number:010}{SEGMENT_SUFFIX}")
-}
+pub(crate) const SEGMENTS: Segments = Segments { prefix: "segment-" };
 
 fn begin_segment(disk: &dyn Disk, index: &mut Index, number: u32) -> Result<Arc<dyn DiskFile>, StoreError> {
-    let file = disk.create(&segment_name(number)).map_err(io_error("make", number))?;
-    // A file whose name is lost in a crash takes its contents along.
-    if let Err(source) = disk.sync_folder() {
-        // Should there be no room for the name, the next try must be able to make the file.
-        disk.remove(&segment_name(number)).ok();
-        return Err(io_error("sync the folder of", number)(source));
-    }
+    let file = SEGMENTS.create(disk, number).map_err(io_error("create", number))?;
     let segment = Segment { file: Arc::clone(&file), bytes: 0, live: 0, live_bytes: 0 };
     index.segments.insert(number, segment);
     Ok(file)
 }
 
 pub(crate) fn io_error(what: &'static str, segment: u32) -> impl Fn(io::Error) -> StoreError {
-    move |source| StoreError::Io { what, file: segment_name(segment), source }
-}
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    move |source| StoreError::Io { what, file: SEGMENTS.name(segment), source }
 }

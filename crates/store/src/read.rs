@@ -3,11 +3,11 @@
 use crate::index::{Place, Slot};
 use crate::log::io_error;
 use crate::record::{self, Record};
-use crate::replay::keep_aside;
 use crate::{DiskFile, LogStore, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
 use toolbus_engine::{Page, Seq};
+use toolbus_wal::set_aside;
 
 /// Records at most this far apart are read together, and at most this much at once.
 const MAX_GAP: u32 = 4 << 10;
@@ -71,7 +71,7 @@ impl LogStore {
             offset = place.offset,
             "a message is damaged; it is set aside"
         );
-        keep_aside(&*self.disk, place.segment, place.offset.into(), raw);
+        set_aside(&*self.disk, place.segment, place.offset.into(), raw);
     }
 }
 

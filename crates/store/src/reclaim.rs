@@ -2,7 +2,7 @@
 //! about by accident: everything it could refer to is older, and gone.
 
 use crate::index::Index;
-use crate::log::{Store, io_error, segment_name};
+use crate::log::{SEGMENTS, Store, io_error};
 use crate::{LogStore, StoreError};
 use std::sync::Arc;
 use toolbus_engine::{Batch, Seq, Settled};
@@ -10,14 +10,21 @@ use toolbus_engine::{Batch, Seq, Settled};
 /// What a remembered id takes in the log.
 const ID_BYTES: u64 = 48;
 
+/// How much waste is worth copying pending messages for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Routine,
+    DiskLow,
+}
+
 impl LogStore {
-    pub(crate) fn reclaim_segments(&self) -> Result<u64, StoreError> {
+    pub(crate) fn reclaim_segments(&self, urgency: Urgency) -> Result<u64, StoreError> {
         // What was settled may go only once that is certain to be remembered.
         self.sync()?;
         let mut freed = 0;
         // What is moved ends up behind this segment and is not moved again.
         let end = self.active_segment();
-        while let Some(oldest) = self.oldest_to_clean().filter(|oldest| *oldest < end) {
+        while let Some(oldest) = self.oldest_to_clean(urgency).filter(|oldest| *oldest < end) {
             if !self.move_out(oldest)? {
                 break;
             }
@@ -27,12 +34,16 @@ impl LogStore {
     }
 
     /// The oldest segment, if it is worth removing: empty, or most of the log is waste.
-    fn oldest_to_clean(&self) -> Option<u32> {
+    fn oldest_to_clean(&self, urgency: Urgency) -> Option<u32> {
         let index = self.index();
         let (number, segment) = index.segments.first_key_value()?;
         let (bytes, live) = index.totals();
         let needed = live + index.remembered.len() as u64 * ID_BYTES;
-        let wasteful = bytes > 2 * needed + 2 * self.options.segment_bytes;
+        let tolerated = match urgency {
+            Urgency::Routine => 2 * self.options.segment_bytes,
+            Urgency::DiskLow => 0,
+        };
+        let wasteful = bytes > 2 * needed + tolerated;
         (segment.live == 0 || wasteful).then_some(*number)
     }
 
@@ -100,8 +111,7 @@ impl LogStore {
             }
         }
         let removed = self.index().segments.remove(&number);
-        self.disk.remove(&segment_name(number)).map_err(io_error("remove", number))?;
-        self.disk.sync_folder().map_err(io_error("sync the folder of", number))?;
+        SEGMENTS.remove(&*self.disk, number).map_err(io_error("remove", number))?;
         Ok(removed.map_or(0, |segment| segment.bytes))
     }
 

@@ -5,13 +5,14 @@
 //! is cut off, also set aside, and as much of it kept as is certain to be in order.
 
 use crate::index::{Index, Place, RememberedId, Segment};
-use crate::log::{SEGMENT_PREFIX, SEGMENT_SUFFIX, io_error, segment_name};
+use crate::log::{SEGMENTS, io_error};
 use crate::record::{self, BatchHeader, HEADER_BYTES, MAGIC, Piece, Record};
 use crate::{Disk, DiskFile, StoreError, StoreOptions};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use toolbus_engine::{AttemptsNote, Message, RestoredMessage, Seq, Settled};
+use toolbus_wal::set_aside;
 
 /// Who rebuilds its state from the log, in the order of the log.
 pub trait Replay {
@@ -41,8 +42,8 @@ pub struct Replayed {
 }
 
 pub fn replay(disk: &dyn Disk, options: &StoreOptions, target: &mut dyn Replay) -> Result<Replayed, StoreError> {
-    let mut segments = list_segments(disk)?;
-    segments.sort_unstable();
+    let listed = SEGMENTS.list(disk);
+    let segments = listed.map_err(|source| StoreError::Io { what: "list", file: "the data folder".into(), source })?;
     let last = segments.last().copied();
     let replayed =
         Replayed { index: Index::default(), recovery: Recovery::default(), next_number: 1, salvaged: Vec::new() };
@@ -51,13 +52,6 @@ pub fn replay(disk: &dyn Disk, options: &StoreOptions, target: &mut dyn Replay) 
         reader.segment(segment, Some(segment) == last)?;
     }
     Ok(reader.replayed)
-}
-
-fn list_segments(disk: &dyn Disk) -> Result<Vec<u32>, StoreError> {
-    let names =
-        disk.list().map_err(|source| StoreError::Io { what: "list", file: "the data folder".into(), source })?;
-    let number = |name: &String| name.strip_prefix(SEGMENT_PREFIX)?.strip_suffix(SEGMENT_SUFFIX)?.parse().ok();
-    Ok(names.iter().filter_map(number).collect())
 }
 
 struct Reader<'a> {
@@ -72,7 +66,7 @@ const CHUNK: usize = 4 << 20;
 
 impl Reader<'_> {
     fn segment(&mut self, number: u32, is_last: bool) -> Result<(), StoreError> {
-        let file = self.disk.open(&segment_name(number)).map_err(io_error("open", number))?;
+        let file = self.disk.open(&SEGMENTS.name(number)).map_err(io_error("open", number))?;
         let length = file.size().map_err(io_error("measure", number))?;
         let segment = Segment { file: Arc::clone(&file), bytes: length, live: 0, live_bytes: 0 };
         self.replayed.index.segments.insert(number, segment);
@@ -247,20 +241,7 @@ impl Reader<'_> {
 
     fn keep_aside(&self, segment: u32, offset: u64, bytes: &[u8]) {
         // A copy for a person to look at; a damaged gigabyte is not worth another one.
-        keep_aside(self.disk, segment, offset, &bytes[..bytes.len().min(16 << 20)]);
-    }
-}
-
-/// Keeps damaged bytes in a file of their own. That it can't be kept must not keep the broker from starting.
-pub(crate) fn keep_aside(disk: &dyn Disk, segment: u32, offset: u64, bytes: &[u8]) {
-    let name = format!("damaged-{segment:010}-{offset}.bin");
-    let kept = match disk.create(&name) {
-        Ok(file) => file.append(bytes).and_then(|()| file.sync()).and_then(|()| disk.sync_folder()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = kept {
-        tracing::error!(file = name, %error, "damaged bytes could not be kept");
+        set_aside(self.disk, segment, offset, &bytes[..bytes.len().min(16 << 20)]);
     }
 }
 

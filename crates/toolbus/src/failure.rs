@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
+use toolbus_journal::{JournalError, OpenError};
 use toolbus_mcp::BusBodyError;
 use toolbus_protocol::{BodyError, ErrorCode};
 
@@ -113,7 +114,7 @@ pub enum Failure {
     #[error("can't use what the host keeps in {}: {source}", folder.display())]
     State { folder: PathBuf, source: io::Error },
     #[error("the host's call journal in {} can't be used: {source}", folder.display())]
-    Journal { folder: PathBuf, source: toolbus_journal::JournalError },
+    Journal { folder: PathBuf, source: JournalError },
     #[error("no call, or more than one, waits for approval under {id:?}")]
     NoApproval { id: String },
     #[error("no call or dead letter, or more than one, has the id {id:?}")]
@@ -162,6 +163,10 @@ impl Failure {
             Self::TaskWorks { .. } => Some(ErrorCode::CallTimeout),
             Self::NotTakenBack { .. } => Some(ErrorCode::HostAway),
             Self::RefusedByHost { code, .. } => *code,
+            Self::Journal { source: JournalError::Open(error), .. } => {
+                let unusable = matches!(**error, OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. });
+                unusable.then_some(ErrorCode::DamagedIdentity)
+            }
             _ => None,
         }
     }
@@ -235,6 +240,11 @@ impl Failure {
             Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
             Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
             Self::TaskCancelled => Some("begin it again if it still matters"),
+            Self::Journal { source: JournalError::Open(error), .. }
+                if matches!(**error, OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. }) =>
+            {
+                Some(ErrorCode::DamagedIdentity.hint())
+            }
             Self::Journal { .. } => Some(
                 "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
             ),
@@ -260,8 +270,11 @@ impl Failure {
             }
             Self::Listen { .. } => Some("choose another address with --listen; port 0 takes any free one"),
             Self::Body(_) => Some("quote strings: --body '\"hello\"'"),
-            Self::Broker(toolbus_broker::BrokerError::Open(_)) => {
+            Self::Broker(toolbus_broker::BrokerError::Folder(error)) if matches!(**error, OpenError::Locked { .. }) => {
                 Some("one broker per data folder; choose another with --data")
+            }
+            Self::Broker(toolbus_broker::BrokerError::Folder(error)) if matches!(**error, OpenError::Io { .. }) => {
+                Some("the broker's user has to own the folder and be able to write to it; choose another with --data")
             }
             other => other.code().map(ErrorCode::hint),
         }

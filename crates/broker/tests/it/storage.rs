@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use toolbus_broker::{BrokerCore, BrokerError, CoreOptions};
-use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, InboxMessage};
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, ErrorCode, InboxMessage};
 
 fn nearly_full() -> Setup {
     Setup { core: CoreOptions { reserve_bytes: u64::MAX / 2, ..CoreOptions::default() }, ..Setup::default() }
@@ -154,7 +154,7 @@ async fn the_identity_of_the_store_outlives_the_broker() {
 async fn a_second_broker_on_the_same_folder_is_told_so() {
     let bus = Bus::start().await;
     let Err(error) = BrokerCore::new(bus.folder()) else { panic!("two brokers on one folder") };
-    assert!(matches!(error, BrokerError::Open(_)));
+    assert!(matches!(error, BrokerError::Folder(_)));
     let told = error.to_string();
     assert!(told.contains(&bus.folder().display().to_string()), "{told}");
     assert!(told.contains("use") && !told.contains(TOKEN), "{told}");
@@ -238,12 +238,27 @@ async fn a_compact_recipient_gets_a_body_that_is_not_json_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_flipped_bit_in_the_identity_is_refused_and_costs_no_message() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    drop(BrokerCore::new(folder.path()).expect("a new folder"));
+    let file = folder.path().join("identity");
+    let good = std::fs::read(&file).expect("an identity");
+    let mut flipped = good.clone();
+    flipped[55] ^= 1;
+    std::fs::write(&file, flipped).expect("writable");
+    let Err(error) = BrokerCore::new(folder.path()) else { panic!("it opens the log with a wrong key") };
+    assert_eq!(error.code(), Some(ErrorCode::DamagedIdentity), "{error}");
+    std::fs::write(&file, good).expect("writable");
+    BrokerCore::new(folder.path()).expect("nothing was changed");
+}
+
+#[tokio::test]
 async fn a_folder_of_another_format_is_called_that_and_not_a_folder_in_use() {
     let folder = tempfile::TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("identity"), "toolbus log 1\nid\n7\n").expect("a file");
     let Err(error) = BrokerCore::new(folder.path()) else { panic!("it reads what it does not know") };
-    assert!(matches!(error, BrokerError::OtherFormat(_)), "{error}");
+    assert!(error.code() == Some(ErrorCode::OtherFormat), "{error}");
     let code = error.code().expect("it has a code");
     assert!(code.hint().contains("the version that wrote it"), "{}", code.hint());
-    assert!(error.to_string().contains("identity") && error.to_string().contains("another version"), "{error}");
+    assert!(error.to_string().contains("identity") && error.to_string().contains("a version of toolbus"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use toolbus_store::{Disk, DiskFile};
+use toolbus_wal::{Disk, DiskFile};
 
 #[derive(Clone)]
 pub struct GatedDisk {

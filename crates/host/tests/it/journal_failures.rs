@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_journal::{Journal, JournalOptions};
-use toolbus_store::FolderDisk;
 use toolbus_upstream::{HostConfig, ServerConfig, TripSettings};
+use toolbus_wal::FolderDisk;
 
 #[track_caller]
 fn code(error: &Value) -> String {

@@ -3,7 +3,7 @@
 use crate::support::{CONTENT, finish, key, reply, start, started};
 use std::sync::Arc;
 use toolbus_journal::{Book, Entry, JournalLog, Known, LogOptions, Place};
-use toolbus_store::sim_disk::{Rng, SimDisk};
+use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 /// Small segments, so that crashes meet the beginning of one.
 fn options() -> LogOptions {

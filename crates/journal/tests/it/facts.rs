@@ -3,7 +3,7 @@
 use crate::support::{CONTENT, finish, key, start};
 use bytes::Bytes;
 use toolbus_journal::{Book, CallKey, Dead, Entry, Finish, Joined, Known, Limits, Place, Start, Task};
-use toolbus_store::sim_disk::Rng;
+use toolbus_wal::sim_disk::Rng;
 
 fn of(mailbox: u64, id: u64) -> CallKey {
     CallKey { caller: format!("w#{mailbox}").into(), id: id.to_string().into() }

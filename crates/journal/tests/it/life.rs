@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolbus_journal::{
     Book, CallKey, Entry, JournalLog, Known, Lent, Limits, LogOptions, Place, Recovery, Tidy, TidyOptions,
 };
-use toolbus_store::sim_disk::SimDisk;
+use toolbus_wal::sim_disk::SimDisk;
 
 /// Small segments, so that much happens at the beginning of one.
 pub fn log_options() -> LogOptions {

@@ -8,7 +8,7 @@ use toolbus_journal::{
     CallKey, CandidateState, Clock, Dead, Decision, End, Finish, Joined, Journal, JournalError, JournalOptions, Known,
     Limits, Replay, Sharer, Stage, Start, Task, Wait, decide,
 };
-use toolbus_store::sim_disk::SimDisk;
+use toolbus_wal::sim_disk::SimDisk;
 
 fn of(caller: &str, id: &str) -> CallKey {
     CallKey { caller: caller.into(), id: id.into() }

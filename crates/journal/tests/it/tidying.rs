@@ -5,7 +5,7 @@ use crate::support::{CONTENT, finish, key, reply, start, started};
 use bytes::Bytes;
 use std::io;
 use toolbus_journal::{CallKey, Dead, Entry, Finish, Joined, Known, Limits, Place, Task};
-use toolbus_store::sim_disk::{Rng, SimDisk};
+use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 const KEEP: u64 = 1000;
 
@@ -228,7 +228,7 @@ fn a_segment_that_somebody_took_away_is_told() {
         life.write(&[started(id)], 1, true).expect("written");
     }
     drop(life);
-    toolbus_store::Disk::remove(&disk, "journal-0000000002.log").expect("it is there");
+    toolbus_wal::Disk::remove(&disk, "journal-0000000002.log").expect("it is there");
     let life = Life::begin(&disk, limits(), 1 << 20, 1).expect("it opens");
     assert!(life.recovery.is_damaged());
     assert_eq!(life.recovery.missing_segments, 1);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use toolbus_journal::{
     Book, Clock, Finish, Journal, JournalError, JournalLog, JournalOptions, Known, Limits, LogOptions, Wait,
 };
-use toolbus_store::sim_disk::{Rng, SimDisk};
+use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 #[tokio::test]
 async fn a_call_that_comes_again_finds_its_answer_also_in_the_next_life() {

@@ -5,7 +5,6 @@
 mod contract;
 mod damage;
 mod failures;
-mod folder;
 mod moving;
 mod reclaim;
 mod support;

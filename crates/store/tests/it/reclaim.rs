@@ -127,6 +127,32 @@ fn a_full_disk_gets_its_space_back_although_nothing_can_be_written() {
 }
 
 #[test]
+fn a_low_disk_gets_back_what_is_settled_in_the_segment_that_is_written_to() {
+    let disk = SimDisk::default();
+    let one_segment = StoreOptions { segment_bytes: 1 << 40, ..forgetful() };
+    let Opened { store, .. } = disk.open_with(one_segment.clone());
+    let large: Vec<u64> = (1..=2000).collect();
+    large.chunks(100).for_each(|seqs| write(&store, &puts(seqs.iter().copied())));
+    let used = || disk.files().iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+    let full = used();
+    assert!(full > 128 << 10, "{full}");
+    disk.set_capacity(Some(full + (256 << 10)));
+    assert_eq!(store.reclaim_urgently().unwrap(), 0, "everything is pending");
+    write(&store, &settles(1..1991));
+    assert_eq!(store.reclaim().unwrap(), 0, "the segment is the one that is written to");
+    assert!(store.reclaim_urgently().unwrap() >= full, "its pending messages were copied, and it is gone");
+    assert!(used() < 16 << 10, "{}", used());
+    let pending: Vec<u64> = (1991..=2000).collect();
+    assert_eq!(bobs(&store), pending);
+    drop(store);
+    let Opened { store, .. } = disk.open_with(one_segment);
+    assert_eq!(bobs(&store), pending);
+    write(&store, &settles(1991..2001));
+    write(&store, &puts(3000..4000));
+    assert_eq!(bobs(&store).len(), 1000, "there is room again");
+}
+
+#[test]
 fn a_refused_reply_does_not_free_the_request_it_settles() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open_with(forgetful());

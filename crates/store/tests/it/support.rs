@@ -87,6 +87,8 @@ impl Place for Folder {
 
     fn holding(segment: &[u8]) -> Self {
         let folder = Self::new();
+        // Gives the folder its identity.
+        drop(folder.disk());
         fs::write(folder.first_segment(), segment).unwrap();
         folder
     }

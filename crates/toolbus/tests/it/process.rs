@@ -116,7 +116,7 @@ async fn a_second_broker_on_the_same_folder_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_new_messages_and_serves_the_old_ones() {
+async fn a_full_disk_refuses_new_messages_until_the_old_ones_are_acknowledged() {
     let Some(disk) = SmallDisk::mount() else {
         println!("not allowed to mount a small disk here; nothing was tested");
         return;
@@ -145,6 +145,12 @@ async fn a_full_disk_refuses_new_messages_and_serves_the_old_ones() {
         let message = soon("message", receiver.next_message()).await.expect("open");
         soon("confirmation", receiver.ack_confirmed(message.id)).await.expect("acknowledged on a full disk");
     }
+    soon("new messages are accepted again", async {
+        while sender.deliver("bob", message(1)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
 }
 
 /// A disk of 32 MiB in memory.

@@ -1,10 +1,11 @@
-//! A disk in memory, for a journal that need not outlive its process.
+//! A disk in memory, for a log that need not outlive its process.
 
+use crate::{Disk, DiskFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use toolbus_store::{Disk, DiskFile};
 
+/// Files in memory; a sync has nothing to do.
 #[derive(Default)]
 pub struct MemoryDisk(Mutex<BTreeMap<String, Arc<MemoryFile>>>);
 

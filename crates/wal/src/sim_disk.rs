@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Rng(u64);
 
 impl Rng {
+    /// The generator of that seed.
     pub fn new(seed: u64) -> Self {
         // Neighbouring seeds must not give the same numbers a few draws apart.
         Self(Self(seed).next_u64())
     }
 
+    /// The next number.
     pub fn next_u64(&mut self) -> u64 {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -30,6 +32,7 @@ impl Rng {
         self.next_u64() % bound
     }
 
+    /// True in that many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -77,6 +80,7 @@ impl State {
     }
 }
 
+/// The disk. Clones share their files.
 #[derive(Debug, Default, Clone)]
 pub struct SimDisk(Arc<Mutex<State>>);
 
@@ -85,10 +89,12 @@ impl SimDisk {
         self.0.lock().expect("the simulation has one thread")
     }
 
+    /// Limits the bytes of all files together.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
+    /// Makes every sync fail.
     pub fn fail_syncs(&self, fail: bool) {
         self.state().fail_syncs = fail;
     }
@@ -98,6 +104,7 @@ impl SimDisk {
         self.state().calls_left = calls;
     }
 
+    /// How many calls there were.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
@@ -151,6 +158,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(forked)))
     }
 
+    /// The files with their sizes.
     pub fn files(&self) -> Vec<(String, usize)> {
         self.state().files.iter().map(|(name, file)| (name.clone(), file.data.len())).collect()
     }

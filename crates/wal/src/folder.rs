@@ -1,0 +1,202 @@
+//! The real disk: a folder that belongs to one process at a time.
+
+use crate::identity::{Identity, Unusable};
+use crate::{Disk, DiskFile};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Why a folder can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process holds the lock.
+    #[error("another process uses the data folder {}", folder.display())]
+    Locked {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Another version wrote the folder.
+    #[error("{file} was not written by a version of toolbus that this one understands")]
+    UnknownFormat {
+        /// The identity file.
+        file: String,
+    },
+    /// The identity file is corrupt. Opening the log with a wrong key would take all of it for damage.
+    #[error("{file} is damaged: its checksum does not match, and nothing in its folder can be read without it")]
+    DamagedIdentity {
+        /// The identity file.
+        file: String,
+    },
+    /// The identity file is gone, and there is a log that can't be read without it.
+    #[error("{file} is missing, and nothing in its folder can be read without it")]
+    MissingIdentity {
+        /// The identity file.
+        file: String,
+    },
+    /// The file system failed.
+    #[error("can't {what} {file}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// On which file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A folder with its lock held.
+pub struct FolderDisk {
+    path: PathBuf,
+    folder: File,
+    /// Held for as long as the process uses the folder.
+    _lock: File,
+}
+
+const LOCK_FILE: &str = "lock";
+const IDENTITY_FILE: &str = "identity";
+const EPOCH_FILE: &str = "epoch";
+
+impl FolderDisk {
+    /// Opens the folder, or creates it, and takes its lock.
+    pub fn open(path: &Path) -> Result<(Self, Identity), OpenError> {
+        let io = |what: &'static str| {
+            let file = path.display().to_string();
+            move |source| OpenError::Io { what, file, source }
+        };
+        fs::create_dir_all(path).map_err(io("make the data folder"))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.join(LOCK_FILE))
+            .map_err(io("open the lock of"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { folder: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(io("lock")(source)),
+        }
+        let folder = File::open(path).map_err(io("open"))?;
+        let disk = Self { path: path.to_owned(), folder, _lock: lock };
+        let identity = disk.identity()?;
+        Ok((disk, identity))
+    }
+
+    /// Counts the times that the folder was opened for writing, durably. An older copy of the folder counts from an older
+    /// number, which is how it can be told. An unreadable counter starts again at one, like that of a new folder.
+    pub fn next_epoch(&self, identity: &Identity) -> io::Result<u64> {
+        let checksum = |epoch: u64| xxh3_64_with_seed(&epoch.to_le_bytes(), identity.seed);
+        let read = |text: String| {
+            let (epoch, sum) = text.trim().split_once(' ')?;
+            let epoch = epoch.parse().ok()?;
+            (u64::from_str_radix(sum, 16).ok()? == checksum(epoch)).then_some(epoch)
+        };
+        let last = fs::read_to_string(self.path.join(EPOCH_FILE)).ok().and_then(read).unwrap_or_default();
+        let epoch = last + 1;
+        self.replace(EPOCH_FILE, &format!("{epoch} {:016x}\n", checksum(epoch)))?;
+        Ok(epoch)
+    }
+
+    fn identity(&self) -> Result<Identity, OpenError> {
+        let path = self.path.join(IDENTITY_FILE);
+        let file = path.display().to_string();
+        let write = |identity: Identity| match self.replace(IDENTITY_FILE, &identity.to_text()) {
+            Ok(()) => Ok(identity),
+            Err(source) => Err(OpenError::Io { what: "write", file: file.clone(), source }),
+        };
+        match fs::read_to_string(&path) {
+            Ok(text) => match Identity::parse(&text) {
+                Ok(parsed) if parsed.is_old => write(parsed.identity),
+                Ok(parsed) => Ok(parsed.identity),
+                Err(Unusable::OtherFormat) => Err(OpenError::UnknownFormat { file }),
+                Err(Unusable::Damaged) => Err(OpenError::DamagedIdentity { file }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.has_log() {
+                Ok(false) => write(Identity::random()),
+                Ok(true) => Err(OpenError::MissingIdentity { file }),
+                Err(source) => Err(OpenError::Io { what: "list the folder of", file, source }),
+            },
+            // A flipped bit can also make it something else than text.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(OpenError::DamagedIdentity { file }),
+            Err(source) => Err(OpenError::Io { what: "read", file, source }),
+        }
+    }
+
+    /// Whether a log was written here. With a new key all of it would count as damage.
+    fn has_log(&self) -> io::Result<bool> {
+        let is_log = |name: &String| {
+            let size = fs::metadata(self.path.join(name)).map_or(0, |found| found.len());
+            name.ends_with(crate::segments::SUFFIX) && size > 0
+        };
+        Ok(self.list()?.iter().any(is_log))
+    }
+
+    /// Writes a small file atomically: after a crash there is the old one or the new one.
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = self.path.join(format!("{name}.new"));
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(temporary, self.path.join(name))?;
+        self.folder.sync_all()
+    }
+}
+
+impl Disk for FolderDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.path.join(name);
+        let file = OpenOptions::new().create_new(true).read(true).append(true).mode(0o600).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).append(true).open(self.path.join(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.folder.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.folder)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.0).write_all(bytes)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,3 @@
+//! The folder of a log, as a real folder.
+
+mod folder;
