@@ -71,10 +71,6 @@ impl Folder {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self) -> PathBuf {
-        self.0.path().to_owned()
-    }
-
     pub fn first_segment(&self) -> PathBuf {
         self.0.path().join(FIRST_SEGMENT)
     }
