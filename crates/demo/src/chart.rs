@@ -1,20 +1,20 @@
-//! Bar charts as PNG images: a baseline, and one bar for each number, upwards or downwards.
+//! Renders bar charts as PNG images: a baseline, and one bar per number, upwards or downwards.
 
 pub const BLUE: Colour = [0x2b, 0x7b, 0xba];
 
 const WIDTH: usize = 320;
 const HEIGHT: usize = 160;
 const MARGIN: usize = 10;
-const PAPER: Colour = [0xff, 0xff, 0xff];
+const BACKGROUND: Colour = [0xff, 0xff, 0xff];
 const AXIS: Colour = [0x60, 0x60, 0x60];
 
 pub type Colour = [u8; 3];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
-    #[error("A chart shows 1 to 64 numbers, and got {0}.")]
+    #[error("A chart needs 1 to 64 numbers, not {0}.")]
     Count(usize),
-    #[error("The image could not be written: {0}")]
+    #[error("The image could not be encoded: {0}")]
     Png(#[from] png::EncodingError),
 }
 
@@ -31,10 +31,10 @@ pub fn bars(values: &[f64], colour: Colour) -> Result<Vec<u8>, ChartError> {
     let mut canvas = Canvas::new();
     let top = values.iter().copied().fold(0.0, f64::max);
     let bottom = values.iter().copied().fold(0.0, f64::min);
-    // Halved before they are subtracted, so that two huge numbers don't overflow.
+    // Halved before the subtraction, so that two huge numbers don't overflow.
     let span = (top / 2.0 - bottom / 2.0).max(f64::MIN_POSITIVE);
-    let room = HEIGHT - 2 * MARGIN;
-    let row = |value: f64| MARGIN + ((top / 2.0 - value / 2.0) / span * room as f64) as usize;
+    let plot_height = HEIGHT - 2 * MARGIN;
+    let row = |value: f64| MARGIN + ((top / 2.0 - value / 2.0) / span * plot_height as f64) as usize;
     let baseline = row(0.0);
     let slot = (WIDTH - 2 * MARGIN) / values.len();
     let gap = slot / 5;
@@ -51,7 +51,7 @@ struct Canvas(Vec<Colour>);
 
 impl Canvas {
     fn new() -> Self {
-        Self(vec![PAPER; WIDTH * HEIGHT])
+        Self(vec![BACKGROUND; WIDTH * HEIGHT])
     }
 
     fn fill(&mut self, columns: std::ops::Range<usize>, rows: std::ops::Range<usize>, colour: Colour) {
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn charts_of_any_numbers_are_small_png_images() {
+    fn charts_are_small_png_images() {
         for values in [&[1.0][..], &[0.0, 0.0], &[-3.0, 5.0, 2.5], &[f64::MAX, f64::MIN], &[7.0; 64]] {
-            let image = bars(values, BLUE).expect("it can be drawn");
+            let image = bars(values, BLUE).expect("valid chart");
             assert!(image.starts_with(b"\x89PNG"), "{values:?}");
             assert!(image.len() < 20_000, "{values:?}: {}", image.len());
         }

@@ -30,42 +30,42 @@ pub struct Demo {
 
 #[derive(Deserialize, JsonSchema)]
 struct TextArgs {
-    /// The text to look at.
+    /// The text to analyse.
     text: String,
 }
 
-/// What there is to count in a text.
+/// Statistics of a text.
 #[derive(Serialize, JsonSchema)]
 struct TextStats {
     characters: usize,
     words: usize,
     lines: usize,
-    /// The longest word, or nothing if there is none.
+    /// The longest word; null if there is none.
     longest_word: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct NowArgs {
-    /// A time zone such as Europe/Berlin. UTC if it is left out.
+    /// A time zone such as Europe/Berlin. Default: UTC.
     #[serde(default)]
     zone: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct CountdownArgs {
-    /// Where to begin.
-    #[serde(default = "ten")]
+    /// The number to start from.
+    #[serde(default = "default_ten")]
     #[schemars(range(min = 1, max = 1000))]
     from: u32,
     /// Milliseconds between two steps.
-    #[serde(default = "a_fifth_of_a_second")]
+    #[serde(default = "default_interval_ms")]
     #[schemars(range(min = 0, max = 10_000))]
     interval_ms: u64,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct ChartArgs {
-    /// One bar for each number.
+    /// One bar per number.
     #[schemars(length(min = 1, max = 64))]
     values: Vec<f64>,
     /// Colour of the bars, such as #2b7bba.
@@ -76,24 +76,24 @@ struct ChartArgs {
 
 #[derive(Deserialize, JsonSchema)]
 struct SlowArgs {
-    /// How long it takes.
-    #[serde(default = "ten")]
+    /// Duration in seconds.
+    #[serde(default = "default_ten")]
     #[schemars(range(min = 0, max = 3600))]
     seconds: u32,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct TourArgs {
-    /// What the reader cares about.
+    /// A topic that the tour should focus on.
     #[serde(default)]
     topic: Option<String>,
 }
 
-fn ten() -> u32 {
+fn default_ten() -> u32 {
     10
 }
 
-fn a_fifth_of_a_second() -> u64 {
+fn default_interval_ms() -> u64 {
     200
 }
 
@@ -119,7 +119,7 @@ impl Demo {
     }
 
     #[tool(
-        description = "The time now, in a time zone of your choice.",
+        description = "The current time, in a time zone of your choice.",
         annotations(title = "Clock", read_only_hint = true, open_world_hint = false)
     )]
     async fn now(&self, Parameters(args): Parameters<NowArgs>) -> CallToolResult {
@@ -127,9 +127,9 @@ impl Demo {
         match TimeZone::get(name) {
             Ok(zone) => {
                 let now = Zoned::now().with_time_zone(zone);
-                said(now.strftime("%A, %-d %B %Y, %H:%M:%S %Z (UTC%:z)").to_string())
+                success(now.strftime("%A, %-d %B %Y, %H:%M:%S %Z (UTC%:z)").to_string())
             }
-            Err(_) => refused(format!("There is no time zone {name:?}. Names look like Europe/Berlin or Asia/Tokyo.")),
+            Err(_) => failure(format!("There is no time zone {name:?}. Names look like Europe/Berlin or Asia/Tokyo.")),
         }
     }
 
@@ -144,11 +144,11 @@ impl Demo {
     ) -> CallToolResult {
         for step in 0..args.from.min(1000) {
             if !wait(&context, Duration::from_millis(args.interval_ms.min(10_000))).await {
-                return refused(format!("Stopped at {}.", args.from - step));
+                return failure(format!("Stopped at {}.", args.from - step));
             }
             report(&context, step + 1, args.from, format!("{} to go", args.from - step - 1)).await;
         }
-        said(format!("Counted from {} to 0.", args.from))
+        success(format!("Counted from {} to 0.", args.from))
     }
 
     #[tool(
@@ -157,18 +157,18 @@ impl Demo {
     )]
     async fn chart(&self, Parameters(args): Parameters<ChartArgs>) -> CallToolResult {
         let colour = args.colour.as_deref().map_or(Some(chart::BLUE), chart::parse_colour);
-        let Some(colour) = colour else { return refused("A colour looks like #2b7bba.") };
+        let Some(colour) = colour else { return failure("A colour looks like #2b7bba.") };
         match chart::bars(&args.values, colour) {
             Ok(image) => {
                 let caption = ContentBlock::text(format!("A chart of {} numbers.", args.values.len()));
                 CallToolResult::success(vec![caption, ContentBlock::image(BASE64_STANDARD.encode(image), "image/png")])
             }
-            Err(error) => refused(error.to_string()),
+            Err(error) => failure(error.to_string()),
         }
     }
 
     #[tool(
-        description = "Take a while: sleep for some seconds, report progress, and stop at once when cancelled.",
+        description = "Sleep for some seconds, report progress, and stop at once when cancelled.",
         annotations(title = "Slow", read_only_hint = true, open_world_hint = false)
     )]
     async fn slow(
@@ -180,10 +180,10 @@ impl Demo {
         for second in 0..seconds {
             report(&context, second, seconds, format!("{} s left", seconds - second)).await;
             if !wait(&context, Duration::from_secs(1)).await {
-                return refused(format!("Cancelled after {second} s."));
+                return failure(format!("Cancelled after {second} s."));
             }
         }
-        said(format!("Slept for {seconds} s."))
+        success(format!("Slept for {seconds} s."))
     }
 }
 
@@ -191,7 +191,7 @@ impl Demo {
 impl Demo {
     #[prompt(description = "Ask for a short tour of these tools.")]
     async fn tour(&self, Parameters(args): Parameters<TourArgs>) -> Vec<PromptMessage> {
-        let topic = args.topic.map_or(String::new(), |topic| format!(" Mind that I care about {topic}."));
+        let topic = args.topic.map_or(String::new(), |topic| format!(" Focus on {topic}."));
         let text = format!("Show me what the tools of this server can do: try each of them once, and explain.{topic}");
         vec![PromptMessage::new_text(Role::User, text)]
     }
@@ -202,8 +202,8 @@ impl Demo {
 impl ServerHandler for Demo {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().build();
-        let me = Implementation::new("toolbus-demo", env!("CARGO_PKG_VERSION"));
-        ServerConfig::new(capabilities).with_server_info(me).with_instructions(texts::INSTRUCTIONS)
+        let implementation = Implementation::new("toolbus-demo", env!("CARGO_PKG_VERSION"));
+        ServerConfig::new(capabilities).with_server_info(implementation).with_instructions(texts::INSTRUCTIONS)
     }
 
     async fn list_resources(
@@ -231,15 +231,15 @@ impl ServerHandler for Demo {
     }
 }
 
-fn said(text: impl Into<String>) -> CallToolResult {
+fn success(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text)])
 }
 
-fn refused(text: impl Into<String>) -> CallToolResult {
+fn failure(text: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
-/// Whether the time passed without a cancel.
+/// Returns false if the call was cancelled before the time passed.
 async fn wait(context: &RequestContext<RoleServer>, time: Duration) -> bool {
     tokio::select! {
         () = tokio::time::sleep(time) => true,
@@ -247,11 +247,11 @@ async fn wait(context: &RequestContext<RoleServer>, time: Duration) -> bool {
     }
 }
 
-/// Only for a client that asked for it, by giving a token.
+/// Sends progress only if the client requested it with a token.
 async fn report(context: &RequestContext<RoleServer>, done: u32, of: u32, message: String) {
     if let Some(token) = context.meta.get_progress_token() {
         let progress = ProgressNotificationParam::new(token, f64::from(done));
-        // A client that is gone needs no progress; the call's own end tells that.
+        // An error means that the client is gone; the end of the call reports that.
         context.peer.notify_progress(progress.with_total(f64::from(of)).with_message(message)).await.ok();
     }
 }

@@ -1,46 +1,71 @@
-//! What is asked of a host about its calls: which there are, what became of a task, what to do with a dead letter. Each is a
-//! body of its own, answered by a [`crate::HostReply`] whose result is one of the views below.
+//! The admin API of a host: queries and operations on calls, tasks and dead letters. Each request is a body of its own,
+//! answered by a [`crate::HostReply`] whose result is one of the views below.
 //!
-//! Whoever asks sees what is its own: calls and tasks of the same agent. An operator sees them all.
+//! A caller sees the calls and tasks of its own agent. An operator sees all of them.
 
 use crate::Raw;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Worker → host.
+/// An admin query or operation, worker → host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum AdminRequest {
-    /// Answered by [`CallList`].
+    /// Lists calls. Answered by a [`CallList`].
     CallsList {
-        /// Those that have ended too.
+        /// Whether to include calls that have ended.
         #[serde(default)]
         ended: bool,
     },
-    /// Answered by a [`CallRow`], or refused if the call has ended.
-    CallsCancel { id: String },
-    /// Answered by a [`TaskView`] without its answer.
-    TaskGet { id: String },
-    /// Answered by a [`TaskView`], once the task has ended or that time is over.
-    TaskWait { id: String, limit_ms: u64 },
-    /// Answered by a [`TaskList`].
+    /// Cancels a running call. Answered by a [`CallRow`], or rejected if the call has ended.
+    CallsCancel {
+        /// Id of the call.
+        id: String,
+    },
+    /// Returns a task. Answered by a [`TaskView`] without its result.
+    TaskGet {
+        /// Id of the task.
+        id: String,
+    },
+    /// Waits for a task. Answered by a [`TaskView`] when the task has ended or the time limit has passed.
+    TaskWait {
+        /// Id of the task.
+        id: String,
+        /// How long to wait, in milliseconds.
+        limit_ms: u64,
+    },
+    /// Lists tasks. Answered by a [`TaskList`].
     TaskList {
+        /// Cursor: the `next` of the previous page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
     },
-    /// Answered by a [`TaskView`], or refused if the task has ended.
-    TaskCancel { id: String },
-    /// Answered by a [`DeadList`].
+    /// Cancels a task. Answered by a [`TaskView`], or rejected if the task has ended.
+    TaskCancel {
+        /// Id of the task.
+        id: String,
+    },
+    /// Lists dead letters. Answered by a [`DeadList`].
     DeadList,
-    /// Answered by a [`DeadLetter`] with its arguments.
-    DeadShow { id: String },
-    /// Runs it once more, as a task of whoever called. Answered by a [`TaskView`].
-    DeadRetry { id: String },
-    /// Answered by the [`DeadLetter`] that was dropped.
-    DeadDrop { id: String },
+    /// Returns a dead letter. Answered by a [`DeadLetter`] with its arguments.
+    DeadShow {
+        /// Id of the dead letter.
+        id: String,
+    },
+    /// Runs a dead letter once more, as a task of its original caller. Answered by a [`TaskView`].
+    DeadRetry {
+        /// Id of the dead letter.
+        id: String,
+    },
+    /// Removes a dead letter. Answered by the [`DeadLetter`] that was removed.
+    DeadDrop {
+        /// Id of the dead letter.
+        id: String,
+    },
 }
 
 impl AdminRequest {
+    /// The `op` of every variant.
     pub const OPS: [&str; 10] = [
         "calls_list",
         "calls_cancel",
@@ -55,81 +80,95 @@ impl AdminRequest {
     ];
 }
 
-/// What a call is doing.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// It waits for its turn, or for its host.
+    /// Waiting to be started, or for its host to come online.
     Queued,
+    /// Waiting for approval.
     WaitingForApproval,
+    /// Running at its server.
     Running,
+    /// Ended with a result.
     Done,
+    /// Ended with an error.
     Failed,
+    /// Cancelled.
     Cancelled,
-    /// Begun, and nobody knows whether it had its effect.
+    /// Outcome unknown: the call was started, and whether it took effect is not known.
     Unknown,
 }
 
+/// One call in a [`CallList`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallRow {
+    /// Id of the call.
     pub id: String,
+    /// The agent that made the call.
     pub agent: String,
-    /// Absent where nobody but the host could tell, and it is away.
+    /// `None` if only the host knows it and the host is offline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
+    /// Name of the tool; `None` under the same condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// State of the call.
     pub state: CallState,
+    /// Time since the call was made, in milliseconds.
     pub age_ms: u64,
-    /// How often it was begun, or brought to its host.
+    /// How often the call was started at its server or delivered to its host.
     pub attempts: u32,
-    /// How many others it joined, or which call it was joined to, and the like.
+    /// A remark, for example how many calls joined this one or which call it joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
+/// The calls of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallList {
+    /// The calls, up to the host's limit.
     pub calls: Vec<CallRow>,
-    /// Left out because the list has a limit.
+    /// Number of calls left out because of the limit.
     #[serde(default)]
     pub more: u64,
 }
 
-/// Wishes a call to be a task: it is answered at once and goes on by itself.
+/// Requests that a call become a task: it is answered at once and continues on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TaskWish {
-    /// How long the task is to be remembered, from its beginning.
+    /// How long to keep the task, counted from its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
 }
 
 impl TaskWish {
-    /// Of a task whose client names none.
+    /// Used if the client gives none.
     pub const DEFAULT_TTL_MS: u64 = 24 * 3600 * 1000;
-    /// What a client names beyond it counts as this.
+    /// Larger values are reduced to this.
     pub const LONGEST_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
-    /// A task that is forgotten before anybody could ask for it is of no use.
+    /// Smaller values are raised to this, so that a client has time to query the task.
     pub const SHORTEST_TTL_MS: u64 = 1000;
 
-    /// How long the task is remembered.
+    /// How long the task is kept.
     pub fn granted_ttl_ms(self) -> u64 {
         self.ttl_ms.unwrap_or(Self::DEFAULT_TTL_MS).clamp(Self::SHORTEST_TTL_MS, Self::LONGEST_TTL_MS)
     }
 }
 
-/// How a task is called outside of its host: any worker of the agent finds the host by it, after any restart.
+/// The name of a task outside its host. Any worker of the agent finds the host by it, even after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TaskName {
+    /// The host that runs the task.
     pub host: String,
-    /// The id of the message that began it.
+    /// The id of the message that started it.
     pub id: String,
 }
 
 impl TaskName {
     const PREFIX: &str = "toolbus:";
 
-    /// None for what some server calls its task.
+    /// Returns `None` for the name of a server's own task.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, id) = text.strip_prefix(Self::PREFIX)?.rsplit_once(':')?;
         (!host.is_empty() && !id.is_empty()).then(|| Self { host: host.to_owned(), id: id.to_owned() })
@@ -142,72 +181,100 @@ impl fmt::Display for TaskName {
     }
 }
 
+/// The status of a task, as defined by MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
+    /// The task is running.
     Working,
+    /// The task waits for input from its client.
     InputRequired,
+    /// The task ended with a result.
     Completed,
+    /// The task ended with an error.
     Failed,
+    /// The task was cancelled.
     Cancelled,
 }
 
 impl TaskStatus {
+    /// Whether the status is final.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
-/// A task that the bus owns. Its id is that of the message that began it.
+/// A task owned by the bus. Its id is the id of the message that started it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskView {
+    /// Id of the task.
     pub id: String,
+    /// The agent that started it.
     pub agent: String,
+    /// Name of the server.
     pub server: String,
+    /// Name of the tool.
     pub tool: String,
+    /// Status of the task.
     pub status: TaskStatus,
+    /// The latest status or progress message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Milliseconds since 1970, to be shown.
+    /// Creation time, in milliseconds since the Unix epoch. For display only.
     pub created_ms: u64,
+    /// Time of the last change, in milliseconds since the Unix epoch.
     pub updated_ms: u64,
+    /// How long the task is kept, in milliseconds.
     pub ttl_ms: u64,
-    /// The tool itself says that it failed: a result to one era, a failure to the other.
+    /// The tool reported a failure (`isError`). The legacy and modern eras map this to different statuses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tool_failed: bool,
-    /// The answer, where it was asked for and is there: one of the two.
+    /// The result, if it was requested and is available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Raw>,
+    /// The error, if it was requested and the task ended with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Raw>,
 }
 
+/// A page of tasks.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TaskList {
+    /// The tasks.
     pub tasks: Vec<TaskView>,
-    /// Ask again with it for those that come after.
+    /// The cursor for the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// A call that is not run any more.
+/// A dead-lettered call: each attempt ended its server or host. It is not run again unless it is retried.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadLetter {
+    /// Id of the call.
     pub id: String,
+    /// The agent that made the call.
     pub agent: String,
+    /// Name of the server.
     pub server: String,
+    /// Name of the tool.
     pub tool: String,
+    /// How often the call was started.
     pub attempts: u32,
+    /// When it was dead-lettered, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// What happened, a sentence for each attempt.
+    /// What happened, one sentence per attempt.
     pub story: Vec<String>,
+    /// The params of the call, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Raw>,
 }
 
+/// The dead letters of a host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DeadList {
+    /// The dead letters, up to the host's limit.
     pub letters: Vec<DeadLetter>,
+    /// Number of dead letters left out because of the limit.
     #[serde(default)]
     pub more: u64,
 }
@@ -217,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tasks_name_leads_back_to_its_host() {
+    fn a_task_name_is_parsed_back_to_host_and_id() {
         for host in ["attic", "a:b", "host#2"] {
             let name = TaskName { host: host.into(), id: "7c0e".into() };
             assert_eq!(TaskName::parse(&name.to_string()), Some(name));
@@ -228,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_lives_as_long_as_is_wished_within_limits() {
+    fn the_ttl_of_a_task_is_clamped() {
         let check = |ttl_ms, expected| assert_eq!(TaskWish { ttl_ms }.granted_ttl_ms(), expected);
         check(None, TaskWish::DEFAULT_TTL_MS);
         check(Some(60_000), 60_000);

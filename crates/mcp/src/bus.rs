@@ -1,128 +1,178 @@
-//! The bodies by which workers and hosts exchange MCP over the bus: `mcp_request`, `mcp_reply` and `mcp_event`.
+//! The message bodies by which workers and hosts exchange MCP over the bus: `mcp_request`, `mcp_reply` and `mcp_event`.
 //!
-//! A request is self-contained. It names the server, the worker's session, and the client's own words about itself, so
-//! that a host that was restarted can open a legacy session again and nobody notices.
+//! A request is self-contained: it has the server, the worker's session and the client's `initialize`. A restarted host
+//! can therefore reopen a legacy session transparently.
 
 use crate::{AdminRequest, Era, Id, Outcome, Raw, TaskView, TaskWish};
 use serde::{Deserialize, Serialize};
 
-/// Tells one client's use of a server from another's. Legacy servers have a session for each.
+/// Identifies one client's use of a server. A legacy server has one session per key.
 pub type SessionKey = String;
 
-/// The client's own words about itself.
+/// How a client introduced itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientHello {
+    /// The client's era.
     pub era: Era,
-    /// The params of a legacy client's `initialize`, untouched. A modern client says it all in each request's `_meta`.
+    /// The unmodified `initialize` params of a legacy client. A modern client sends them in the `_meta` of each
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialize: Option<Raw>,
 }
 
 impl ClientHello {
+    /// A legacy client with the params of its `initialize`.
     pub fn legacy(initialize: Raw) -> Self {
         Self { era: Era::Legacy, initialize: Some(initialize) }
     }
 
+    /// A modern client.
     pub fn modern() -> Self {
         Self { era: Era::Modern, initialize: None }
     }
 }
 
-/// Worker → host.
+/// A request, worker → host.
 #[derive(Debug, Clone)]
 pub enum HostRequest {
+    /// A client's request.
     Rpc(Rpc),
+    /// A client's notification.
     Notify(Notify),
+    /// A client's response to a server's request.
     Answer(Answer),
-    /// The client is gone; what the host keeps for its session can go too.
+    /// The client is gone; the host may release its session.
     Close {
+        /// The session to release.
         session: SessionKey,
     },
-    /// Which calls wait for approval? Answered by a [`HostReply`].
+    /// Lists the calls that wait for approval. Answered by a [`HostReply`].
     ApprovalsList,
-    /// One of them, with all of its arguments. Answered by a [`HostReply`].
+    /// Returns one of them with all of its arguments. Answered by a [`HostReply`].
     ApprovalsShow {
+        /// Id of the call.
         id: String,
     },
-    /// What somebody decided about one of them. Answered by a [`HostReply`].
+    /// Approves or rejects one of them. Answered by a [`HostReply`].
     ApprovalsDecide(ApprovalDecision),
-    /// About calls, tasks and dead letters. Answered by a [`HostReply`].
+    /// An admin query or operation. Answered by a [`HostReply`].
     Admin(AdminRequest),
 }
 
-/// Bound to what was shown: the hash covers server, tool and arguments.
+/// A decision about a call. The hash covers server, tool and arguments, so it applies only to the call as it was shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalDecision {
+    /// Id of the call.
     pub id: String,
+    /// Hash of the call as it was shown to the approver.
     pub hash: String,
+    /// True to approve, false to reject.
     pub approve: bool,
 }
 
 /// One MCP request, answered by a [`HostReply`].
 #[derive(Debug, Clone)]
 pub struct Rpc {
+    /// Name of the server.
     pub server: String,
+    /// The client's session.
     pub session: SessionKey,
+    /// The client that sends it.
     pub client: ClientHello,
+    /// MCP method.
     pub method: String,
+    /// Params as raw JSON.
     pub params: Option<Raw>,
-    /// It is to be a task: answered by [`HostReply::Task`] as soon as it is written down.
+    /// Run the call as a task: answered by [`HostReply::Task`] as soon as it is in the journal.
     pub task: Option<TaskWish>,
 }
 
-/// A notification of the client. In `notifications/cancelled` the `requestId` is the bus id of the call.
+/// A notification of the client. In `notifications/cancelled`, `requestId` is the bus id of the call.
 #[derive(Debug, Clone)]
 pub struct Notify {
+    /// Name of the server.
     pub server: String,
+    /// The client's session.
     pub session: SessionKey,
+    /// The client that sends it.
     pub client: ClientHello,
+    /// MCP method.
     pub method: String,
+    /// Params as raw JSON.
     pub params: Option<Raw>,
 }
 
-/// The client's answer to a request that the server made of it.
+/// The client's response to a request of the server.
 #[derive(Debug, Clone)]
 pub struct Answer {
+    /// Name of the server.
     pub server: String,
+    /// The client's session.
     pub session: SessionKey,
-    /// As it stood in the [`HostEvent::Request`].
+    /// The id from the [`HostEvent::Request`].
     pub id: Id,
+    /// The client's result or error.
     pub outcome: Outcome,
 }
 
-/// Host → worker, the end of a call.
+/// The reply to a request, host → worker.
 #[derive(Debug, Clone)]
 pub enum HostReply {
+    /// The result or error of the request.
     Rpc(Outcome),
     /// The call became a task.
     Task(TaskView),
-    /// The call was cancelled and the server has not answered it: nothing is owed to the client.
+    /// The call was cancelled before the server answered; the client gets no response.
     Cancelled,
 }
 
-/// Host → worker, before the end of a call or outside of any. It travels with the call's id as its correlation id, or
-/// with the session's if it belongs to no call.
+/// An event during a call or outside of any, host → worker. Its correlation id is the id of the call, or the session if
+/// it belongs to no call.
 #[derive(Debug, Clone)]
 pub enum HostEvent {
-    /// On the live lane.
-    Notification { server: String, method: String, params: Option<Raw> },
-    /// The server asks the client. As a durable message, because the server waits for the answer.
-    Request { server: String, id: Id, method: String, params: Option<Raw> },
-    /// The session at the host ended (the server died, was restarted, or idled out).
-    Closed { server: String, reason: String },
+    /// A notification of the server, sent on the live lane.
+    Notification {
+        /// Name of the server.
+        server: String,
+        /// MCP method.
+        method: String,
+        /// Params as raw JSON.
+        params: Option<Raw>,
+    },
+    /// A request of the server to the client. Sent as a durable message, because the server waits for the response.
+    Request {
+        /// Name of the server.
+        server: String,
+        /// Id to use in the [`Answer`].
+        id: Id,
+        /// MCP method.
+        method: String,
+        /// Params as raw JSON.
+        params: Option<Raw>,
+    },
+    /// The session at the host ended: the server exited, was restarted, or was idle too long.
+    Closed {
+        /// Name of the server.
+        server: String,
+        /// Why the session ended.
+        reason: String,
+    },
 }
 
+/// The body of a message is not valid MCP over the bus.
 #[derive(Debug, thiserror::Error)]
-#[error("not a body of MCP over the bus: {reason}")]
+#[error("not a valid body of MCP over the bus: {reason}")]
 pub struct BusBodyError {
+    /// Description of the problem.
     pub reason: String,
 }
 
 impl HostRequest {
-    /// The operations of this module, beside the original's `manifest` and `call`.
+    /// The `op` of every request of this module. The original system also has `manifest` and `call`.
     pub const OPS: [&str; 7] =
         ["rpc", "notify", "answer", "close", "approvals_list", "approvals_show", "approvals_decide"];
 
+    /// Parses a message body.
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
         if AdminRequest::OPS.contains(&wire.op.as_str()) {
@@ -131,38 +181,38 @@ impl HostRequest {
         match wire.op.as_str() {
             "approvals_list" => return Ok(Self::ApprovalsList),
             "approvals_show" => {
-                let id = need(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?;
+                let id = required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?;
                 return Ok(Self::ApprovalsShow { id });
             }
             "approvals_decide" => {
                 return Ok(Self::ApprovalsDecide(ApprovalDecision {
-                    id: need(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?,
-                    hash: need(wire.hash, "hash")?,
-                    approve: need(wire.approve, "approve")?,
+                    id: required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?,
+                    hash: required(wire.hash, "hash")?,
+                    approve: required(wire.approve, "approve")?,
                 }));
             }
             _ => {}
         }
-        let session = need(wire.session, "session")?;
+        let session = required(wire.session, "session")?;
         Ok(match wire.op.as_str() {
             "rpc" => Self::Rpc(Rpc {
                 session,
-                server: need(wire.server, "server")?,
-                client: need(wire.client, "client")?,
-                method: need(wire.method, "method")?,
+                server: required(wire.server, "server")?,
+                client: required(wire.client, "client")?,
+                method: required(wire.method, "method")?,
                 params: wire.params,
                 task: wire.task,
             }),
             "notify" => Self::Notify(Notify {
                 session,
-                server: need(wire.server, "server")?,
-                client: need(wire.client, "client")?,
-                method: need(wire.method, "method")?,
+                server: required(wire.server, "server")?,
+                client: required(wire.client, "client")?,
+                method: required(wire.method, "method")?,
                 params: wire.params,
             }),
             "answer" => Self::Answer(Answer {
                 session,
-                server: need(wire.server, "server")?,
+                server: required(wire.server, "server")?,
                 id: wire.id.as_deref().and_then(Id::from_raw).ok_or_else(|| reason("id is missing"))?,
                 outcome: outcome(wire.result, wire.error)?,
             }),
@@ -171,15 +221,16 @@ impl HostRequest {
         })
     }
 
+    /// Serializes to a message body.
     pub fn to_json(&self) -> String {
         self.clone().into_json()
     }
 
-    /// The same without a copy of what may be long.
+    /// Like [`Self::to_json`], without copying the params.
     pub fn into_json(self) -> String {
         let mut wire = RequestWire::default();
         match self {
-            Self::Admin(request) => return written(&request),
+            Self::Admin(request) => return to_text(&request),
             Self::Rpc(Rpc { server, session, client, method, params, task }) => {
                 wire.op = "rpc".into();
                 (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));
@@ -209,18 +260,19 @@ impl HostRequest {
                 (wire.id, wire.hash, wire.approve) = (Some(crate::raw(&id)), Some(hash), Some(approve));
             }
         }
-        written(&wire)
+        to_text(&wire)
     }
 }
 
 impl HostReply {
+    /// Parses a message body.
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: ReplyWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
-        // An original host, or one that could not read the request, answers with a sentence.
+        // Original hosts, and hosts that can't parse the request, answer with an error text.
         if let Some(error) = wire.error {
             return Err(reason(error));
         }
-        let rpc = need(wire.rpc, "rpc")?;
+        let rpc = required(wire.rpc, "rpc")?;
         if rpc.cancelled {
             return Ok(Self::Cancelled);
         }
@@ -230,11 +282,12 @@ impl HostReply {
         Ok(Self::Rpc(outcome(rpc.result, rpc.error)?))
     }
 
+    /// Serializes to a message body.
     pub fn to_json(&self) -> String {
         self.clone().into_json()
     }
 
-    /// The same without a copy of what may be long.
+    /// Like [`Self::to_json`], without copying the result.
     pub fn into_json(self) -> String {
         let mut rpc = RpcWire::default();
         match self {
@@ -242,20 +295,23 @@ impl HostReply {
             Self::Task(task) => rpc.task = Some(task),
             Self::Cancelled => rpc.cancelled = true,
         }
-        written(&ReplyWire { rpc: Some(rpc), error: None })
+        to_text(&ReplyWire { rpc: Some(rpc), error: None })
     }
 }
 
 impl HostEvent {
+    /// Parses a message body.
     pub fn parse(body: &str) -> Result<Self, BusBodyError> {
         let wire: EventWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
         let server = wire.server;
         Ok(match wire.event.as_str() {
-            "notification" => Self::Notification { server, method: need(wire.method, "method")?, params: wire.params },
+            "notification" => {
+                Self::Notification { server, method: required(wire.method, "method")?, params: wire.params }
+            }
             "request" => Self::Request {
                 server,
                 id: wire.id.as_deref().and_then(Id::from_raw).ok_or_else(|| reason("id is missing"))?,
-                method: need(wire.method, "method")?,
+                method: required(wire.method, "method")?,
                 params: wire.params,
             },
             "closed" => Self::Closed { server, reason: wire.reason.unwrap_or_default() },
@@ -263,11 +319,12 @@ impl HostEvent {
         })
     }
 
+    /// Serializes to a message body.
     pub fn to_json(&self) -> String {
         self.clone().into_json()
     }
 
-    /// The same without a copy of what may be long.
+    /// Like [`Self::to_json`], without copying the params.
     pub fn into_json(self) -> String {
         let mut wire = EventWire::default();
         match self {
@@ -283,7 +340,7 @@ impl HostEvent {
                 (wire.event, wire.server, wire.reason) = ("closed".into(), server, Some(reason));
             }
         }
-        written(&wire)
+        to_text(&wire)
     }
 }
 
@@ -348,20 +405,20 @@ struct EventWire {
     reason: Option<String>,
 }
 
-/// A member that is `null` is there; serde would take it for absent.
+/// Keeps a `null` value, which serde would turn into `None`.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
     Raw::deserialize(deserializer).map(Some)
 }
 
-fn written(wire: &impl Serialize) -> String {
-    serde_json::to_string(wire).expect("our own bodies have string keys and finite numbers")
+fn to_text(wire: &impl Serialize) -> String {
+    serde_json::to_string(wire).expect("toolbus bodies have string keys and finite numbers")
 }
 
 fn reason(reason: impl Into<String>) -> BusBodyError {
     BusBodyError { reason: reason.into() }
 }
 
-fn need<T>(value: Option<T>, name: &str) -> Result<T, BusBodyError> {
+fn required<T>(value: Option<T>, name: &str) -> Result<T, BusBodyError> {
     value.ok_or_else(|| reason(format!("{name} is missing")))
 }
 
@@ -369,7 +426,7 @@ fn outcome(result: Option<Raw>, error: Option<Raw>) -> Result<Outcome, BusBodyEr
     match (result, error) {
         (Some(result), None) => Ok(Outcome::Result(result)),
         (None, Some(error)) => Ok(Outcome::Error(error)),
-        _ => Err(reason("one of result and error is needed")),
+        _ => Err(reason("exactly one of result and error is required")),
     }
 }
 

@@ -1,26 +1,32 @@
-//! The two eras of MCP. In the legacy era a session begins with `initialize`; in the modern era every request says for
-//! itself which version it speaks and what its client can do.
+//! The two eras of MCP. A legacy session begins with `initialize`; in the modern era every request carries its protocol
+//! version and the client's capabilities.
 
 use crate::members::Members;
 use crate::meta;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Oldest first.
+/// Protocol versions of the legacy era, oldest first.
 pub const LEGACY_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+/// The latest version of the legacy era.
 pub const LATEST_LEGACY: &str = "2025-11-25";
+/// Protocol versions of the modern era.
 pub const MODERN_VERSIONS: &[&str] = &[MODERN_VERSION];
+/// The latest version of the modern era.
 pub const MODERN_VERSION: &str = "2026-07-28";
 
+/// An era of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Era {
+    /// Versions up to 2025-11-25, with sessions.
     Legacy,
+    /// Versions from 2026-07-28 on, without sessions.
     Modern,
 }
 
 impl Era {
-    /// The era that a request's own words tell: only modern ones carry their version in `_meta`.
+    /// The era of a request. Only modern requests carry their version in `_meta`.
     pub fn of_params(params: Option<&RawValue>) -> Self {
         let modern = || {
             let members = Members::of(params).ok()?;
@@ -30,6 +36,7 @@ impl Era {
         if modern().is_some() { Self::Modern } else { Self::Legacy }
     }
 
+    /// The era of a protocol version, if the version is known.
     pub fn of_version(version: &str) -> Option<Self> {
         if LEGACY_VERSIONS.contains(&version) {
             Some(Self::Legacy)
@@ -40,6 +47,7 @@ impl Era {
         }
     }
 
+    /// The name in lower case, as it is serialized.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",

@@ -1,8 +1,8 @@
 //! MCP as raw JSON, without I/O: messages, the two eras, and the bodies that carry them over the bus.
 //!
-//! A proxy that parses into types loses what the types don't know. Here a message is taken apart only as far as a
-//! proxy must change it (ids, tokens, names), and everything else stays the text that it was: numbers, unknown fields
-//! and the order of members included.
+//! A proxy that parses messages into types loses what the types don't know. Here a message is parsed only as far as a
+//! proxy must change it (ids, tokens, names). The rest stays the original text, including numbers, unknown fields and
+//! the order of members.
 
 mod admin;
 mod bus;
@@ -28,12 +28,12 @@ pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
 pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};
 
-/// A piece of JSON as it was written.
+/// A JSON value in its original text.
 pub type Raw = Box<serde_json::value::RawValue>;
 
-/// Writes a value of our own as raw JSON.
+/// Serializes a value of toolbus's own types as raw JSON.
 pub fn raw(value: &(impl serde::Serialize + ?Sized)) -> Raw {
-    serde_json::value::to_raw_value(value).expect("our own values have string keys and finite numbers")
+    serde_json::value::to_raw_value(value).expect("toolbus values have string keys and finite numbers")
 }
 
 /// An empty object.

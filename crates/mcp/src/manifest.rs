@@ -1,65 +1,73 @@
-//! What a host offers, as it announces it: one manifest with everything a worker needs to show the tools of a host that is
-//! away, and to know how to reach them.
+//! The host manifest: everything that a worker needs to route to a host, and to list its tools while it is offline.
 
 use crate::{Era, ListKind, Raw};
 use serde::{Deserialize, Serialize};
 
+/// The manifest that a host announces.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HostManifest {
-    /// In the order of the host's configuration: where two servers have a tool of the same name, the earlier keeps it.
+    /// In configuration order: if two servers have a tool of the same name, the first one keeps it.
     pub servers: Vec<ServerManifest>,
-    /// What the operator should know: collisions, names that are too long. Sentences.
+    /// Problems for the operator, such as name collisions and names that are too long. One sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
+/// One server in a [`HostManifest`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerManifest {
+    /// Name of the server.
     pub name: String,
+    /// State of the server.
     pub state: ServerState,
+    /// Why the server is down, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down: Option<Down>,
-    /// The eras in which the server can be spoken to.
+    /// The eras that the server supports.
     #[serde(default)]
     pub eras: Vec<Era>,
-    /// The result of `initialize`, as the server gave it to the host itself.
+    /// The result of the host's own `initialize`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialize: Option<Raw>,
     /// The result of `server/discover`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discover: Option<Raw>,
-    /// Items under the names that workers see, without those that the role may not use.
+    /// Tools under the names that workers see, without those that the role may not use.
     #[serde(default)]
     pub tools: Vec<Raw>,
+    /// Resources that the role may use.
     #[serde(default)]
     pub resources: Vec<Raw>,
+    /// Resource templates that the role may use.
     #[serde(default)]
     pub resource_templates: Vec<Raw>,
+    /// Prompts under the names that workers see, without those that the role may not use.
     #[serde(default)]
     pub prompts: Vec<Raw>,
-    /// Calls that fail at once while the host is away, because its configuration says so.
+    /// Tools whose calls fail immediately while the host is offline, by configuration.
     #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
     pub fail_fast: SomeTools,
-    /// Calls that always run, also if the same one was made before and its answer was lost: they may run twice, or the
-    /// host's configuration says so.
+    /// Tools whose calls are never joined to an earlier equal call, because they are replay-safe or by configuration.
     #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
     pub alone: SomeTools,
 }
 
-/// Some of a server's tools, under the names that workers see.
+/// A subset of a server's tools, under the names that workers see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SomeTools {
-    /// All but those of `except`, and what names no tool as well.
+    /// All tools but those in `except`, and also requests that name no tool.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
+    /// The tools, if `all` is false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    /// The excluded tools, if `all` is true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<String>,
 }
 
 impl SomeTools {
-    /// All but those, or only those.
+    /// All tools but the named ones, or only the named ones.
     pub fn new(all: bool, named: Vec<String>) -> Self {
         match all {
             true => Self { all, tools: Vec::new(), except: named },
@@ -67,11 +75,12 @@ impl SomeTools {
         }
     }
 
+    /// Whether no tool is in the set.
     pub fn is_empty(&self) -> bool {
         !self.all && self.tools.is_empty()
     }
 
-    /// Whether that tool is among them, or what names none.
+    /// Whether the tool, or a request that names none, is in the set.
     pub fn contain(&self, tool: Option<&str>) -> bool {
         let named = |tools: &[String]| tool.is_some_and(|tool| tools.iter().any(|name| name == tool));
         if self.all { !named(&self.except) } else { named(&self.tools) }
@@ -79,6 +88,7 @@ impl SomeTools {
 }
 
 impl ServerManifest {
+    /// The items of one list.
     pub fn items(&self, kind: ListKind) -> &[Raw] {
         match kind {
             ListKind::Tools => &self.tools,
@@ -88,6 +98,7 @@ impl ServerManifest {
         }
     }
 
+    /// The items of one list, mutable.
     pub fn items_mut(&mut self, kind: ListKind) -> &mut Vec<Raw> {
         match kind {
             ListKind::Tools => &mut self.tools,
@@ -98,17 +109,22 @@ impl ServerManifest {
     }
 }
 
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerState {
+    /// The server is being started.
     Starting,
+    /// The server is running.
     Up,
+    /// The server is not running; see [`Down`].
     Down,
 }
 
 /// Why a server is down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Down {
+    /// What happened.
     pub reason: String,
     /// The last lines of its stderr.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,5 +1,5 @@
-//! The members of one JSON object, each value as raw text: the tool for changing one field and leaving every other
-//! byte alone. Two members of the same name are refused, because the one we check might not be the one that counts.
+//! The members of one JSON object with raw values, for changing one field without touching the others. Duplicate
+//! members are rejected: toolbus might check one and the server use the other.
 
 use crate::Raw;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -7,25 +7,28 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+/// The members of a JSON object, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Members<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
 
+/// The text is not a JSON object, or has a duplicate member.
 #[derive(Debug, thiserror::Error)]
-#[error("not a JSON object that can be read: {0}")]
+#[error("not a valid JSON object: {0}")]
 pub struct MembersError(#[from] serde_json::Error);
 
 impl<'a> Members<'a> {
+    /// Parses a JSON object.
     pub fn parse(text: &'a str) -> Result<Self, MembersError> {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// The members of a raw object. Nothing at all counts as an empty object.
+    /// The members of a raw object. `None` counts as an empty object.
     pub fn of(object: Option<&'a RawValue>) -> Result<Self, MembersError> {
         object.map_or(Ok(Self::default()), |object| Self::parse(object.get()))
     }
 
-    /// The members of an object, and the items of one of them that is a list, in one go. The list's own place is kept by
-    /// an empty one.
+    /// Parses an object and the items of its array member `list` in one pass. In the returned members, the array is
+    /// empty.
     pub fn with_items(text: &'a str, list: &str) -> Result<(Self, Option<Vec<&'a RawValue>>), MembersError> {
         let mut items = None;
         let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -34,20 +37,22 @@ impl<'a> Members<'a> {
         Ok((members, items))
     }
 
+    /// The raw value of a member.
     pub fn get(&self, name: &str) -> Option<&RawValue> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
     }
 
-    /// The member's text, if it is a string.
+    /// The value of a member, if it is a string.
     pub fn text(&self, name: &str) -> Option<String> {
         serde_json::from_str(self.get(name)?.get()).ok()
     }
 
+    /// Whether there is such a member.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Replaces the member where it stands, or appends it.
+    /// Replaces the member in place, or appends it.
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: Raw) {
         let name = name.into();
         match self.0.iter_mut().find(|(key, _)| *key == name) {
@@ -56,12 +61,13 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// Removes a member and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Raw> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
         Some(self.0.remove(at).1.into_owned())
     }
 
-    /// Changes the object that is this member's value; it is made if it isn't there.
+    /// Edits the object that is the value of this member. A missing member is created.
     pub fn edit(&mut self, name: &'static str, change: impl FnOnce(&mut Members<'_>)) -> Result<(), MembersError> {
         let mut inner = Members::of(self.get(name))?;
         change(&mut inner);
@@ -70,14 +76,17 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
+    /// The members in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Serializes the object.
     pub fn to_raw(&self) -> Raw {
         let size: usize = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum();
         let mut text = String::with_capacity(size + 2);
@@ -91,7 +100,7 @@ impl<'a> Members<'a> {
             text.push_str(value.get());
         }
         text.push('}');
-        RawValue::from_string(text).expect("members joined by commas are an object")
+        RawValue::from_string(text).expect("members joined by commas form an object")
     }
 }
 
@@ -102,7 +111,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 }
 
 struct MembersVisitor<'v, 'de> {
-    /// The member whose items are wanted, and where they go.
+    /// The array member whose items are wanted, and where they are stored.
     list: Option<(&'v str, &'v mut Option<Vec<&'de RawValue>>)>,
 }
 
@@ -117,7 +126,7 @@ impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
         let mut members: Vec<(Cow<'de, str>, Cow<'de, RawValue>)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         while let Some(Key(key)) = map.next_key()? {
-            // A set pays off only for objects with many members.
+            // A hash set pays off only for objects with many members.
             let repeated = match members.len() {
                 0..=16 => members.iter().any(|(earlier, _)| *earlier == key),
                 17 => {
@@ -127,7 +136,7 @@ impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
                 _ => !seen.insert(key.to_string()),
             };
             if repeated {
-                return Err(serde::de::Error::custom(format_args!("the member {key:?} stands there twice")));
+                return Err(serde::de::Error::custom(format_args!("duplicate member {key:?}")));
             }
             let value = match &mut self.list {
                 Some((list, items)) if key == *list => {
@@ -142,10 +151,10 @@ impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
     }
 }
 
-/// One member's text, for those who want nothing else of the object. None where it is not there, no text, or there twice.
+/// The value of one string member, without parsing the rest. `None` if it is missing, not a string, or duplicated.
 pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>> {
-    struct OneText<'n>(&'n str);
-    impl<'de> Visitor<'de> for OneText<'_> {
+    struct TextVisitor<'n>(&'n str);
+    impl<'de> Visitor<'de> for TextVisitor<'_> {
         type Value = Option<Cow<'de, str>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,16 +170,16 @@ pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>>
                     let Key(text) = map.next_value()?;
                     found = Some(text);
                 } else {
-                    return Err(serde::de::Error::custom("a member stands there twice"));
+                    return Err(serde::de::Error::custom("duplicate member"));
                 }
             }
             Ok(found)
         }
     }
-    serde_json::Deserializer::from_str(object.get()).deserialize_map(OneText(name)).ok().flatten()
+    serde_json::Deserializer::from_str(object.get()).deserialize_map(TextVisitor(name)).ok().flatten()
 }
 
-/// A text that is borrowed unless it has escapes.
+/// A string that is borrowed unless it has escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -200,22 +209,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_items_of_a_list_are_found_beside_the_other_members() {
+    fn array_items_are_returned_next_to_the_other_members() {
         let text = r#"{"a":1,"tools":[{"n":1.0}, 2],"b":[3]}"#;
-        let (members, items) = Members::with_items(text, "tools").expect("an object");
-        let items: Vec<&str> = items.expect("a list").into_iter().map(RawValue::get).collect();
+        let (members, items) = Members::with_items(text, "tools").expect("valid object");
+        let items: Vec<&str> = items.expect("items are found").into_iter().map(RawValue::get).collect();
         assert_eq!(items, [r#"{"n":1.0}"#, "2"]);
         assert_eq!(members.to_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
-        assert!(Members::with_items(r#"{"a":1}"#, "tools").expect("an object").1.is_none());
+        assert!(Members::with_items(r#"{"a":1}"#, "tools").expect("valid object").1.is_none());
         for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]", r#"{"tools":[]} x"#] {
             assert!(Members::with_items(bad, "tools").is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn one_text_is_found_unless_it_is_there_twice() {
+    fn a_duplicate_text_member_is_not_returned() {
         let text = |json: &str| {
-            let raw = RawValue::from_string(json.to_owned()).expect("JSON");
+            let raw = RawValue::from_string(json.to_owned()).expect("valid JSON");
             member_text(&raw, "name").map(Cow::into_owned)
         };
         assert_eq!(text(r#"{"x":{"name":"b"},"n\u0061me":"\u0061"}"#).as_deref(), Some("a"));

@@ -6,34 +6,38 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// A request's id, as it was written: `1`, `"1"` and `1.0` are three different ids.
+/// The id of a request in its original text: `1`, `"1"` and `1.0` are three different ids.
 #[derive(Clone)]
 pub struct Id(Raw);
 
 impl Id {
+    /// A number as an id.
     pub fn number(number: u64) -> Self {
         Self(raw(&number))
     }
 
+    /// A string as an id.
     pub fn text(text: &str) -> Self {
         Self(raw(text))
     }
 
-    /// Strings and numbers are ids; nothing else is.
+    /// Returns `None` if the value is neither a string nor a number.
     pub fn from_raw(value: &RawValue) -> Option<Self> {
         let first = value.get().as_bytes().first()?;
         matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(value.to_owned()))
     }
 
+    /// The original text.
     pub fn as_raw(&self) -> &RawValue {
         &self.0
     }
 
+    /// The value of a numeric id.
     pub fn as_u64(&self) -> Option<u64> {
         self.0.get().parse().ok()
     }
 
-    /// The text of a string id.
+    /// The value of a string id.
     pub fn as_text(&self) -> Option<String> {
         serde_json::from_str(self.0.get()).ok()
     }
@@ -59,29 +63,41 @@ impl fmt::Debug for Id {
     }
 }
 
+/// A JSON-RPC request.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Id of the request.
     pub id: Id,
+    /// Method.
     pub method: String,
+    /// Params in their original text.
     pub params: Option<Raw>,
 }
 
+/// A JSON-RPC notification.
 #[derive(Debug, Clone)]
 pub struct Notification {
+    /// Method.
     pub method: String,
+    /// Params in their original text.
     pub params: Option<Raw>,
 }
 
+/// A JSON-RPC response.
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// Absent when the peer could not tell which request it answers.
+    /// `None` if the peer could not determine which request it answers.
     pub id: Option<Id>,
+    /// The result or the error.
     pub outcome: Outcome,
 }
 
+/// The outcome of a request, in its original text.
 #[derive(Debug, Clone)]
 pub enum Outcome {
+    /// The `result` member.
     Result(Raw),
+    /// The `error` member.
     Error(Raw),
 }
 
@@ -91,25 +107,38 @@ impl From<RpcError> for Outcome {
     }
 }
 
+/// A JSON-RPC message.
 #[derive(Debug, Clone)]
 pub enum Message {
+    /// Expects a response.
     Request(Request),
+    /// Expects no response.
     Notification(Notification),
+    /// Answers a request.
     Response(Response),
 }
 
+/// Why a text is not a valid JSON-RPC message.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
+    /// Not a JSON object, or a duplicate member.
     #[error("Parse error: {0}")]
     Syntax(#[from] MembersError),
-    #[error("Invalid request: a batch; send one message at a time")]
+    /// A JSON-RPC batch, which is not supported.
+    #[error("Invalid request: batches are not supported; send one message at a time")]
     Batch,
+    /// A member is missing or has the wrong type.
     #[error("Invalid request: {reason}")]
-    Shape { reason: &'static str, id: Option<Id> },
+    Shape {
+        /// Description of the problem.
+        reason: &'static str,
+        /// Id of the message, if it has a valid one.
+        id: Option<Id>,
+    },
 }
 
 impl MessageError {
-    /// What the sender is told.
+    /// The error to send back to the peer.
     pub fn to_rpc_error(&self) -> RpcError {
         let code = match self {
             Self::Syntax(_) => codes::PARSE_ERROR,
@@ -118,7 +147,7 @@ impl MessageError {
         RpcError::new(code, self.to_string())
     }
 
-    /// The id of the message, if it had one that can be answered.
+    /// The id of the message, if it has one that can be answered.
     pub fn id(&self) -> Option<&Id> {
         match self {
             Self::Shape { id, .. } => id.as_ref(),
@@ -128,6 +157,7 @@ impl MessageError {
 }
 
 impl Message {
+    /// Parses a message.
     pub fn parse(text: &str) -> Result<Self, MessageError> {
         if text.trim_start().starts_with('[') {
             return Err(MessageError::Batch);
@@ -153,11 +183,11 @@ impl Message {
         match (members.remove("result"), members.remove("error")) {
             (Some(result), None) => Ok(Self::Response(Response { id, outcome: Outcome::Result(result) })),
             (None, Some(error)) => Ok(Self::Response(Response { id, outcome: Outcome::Error(error) })),
-            _ => shape("neither a method, nor one of result and error", id),
+            _ => shape("neither a method nor exactly one of result and error", id),
         }
     }
 
-    /// One line of JSON without a line break in it, as stdio needs it.
+    /// Serializes to one line without line breaks, as stdio requires.
     pub fn to_json(&self) -> String {
         match self {
             Self::Request(Request { id, method, params }) => {
@@ -199,7 +229,8 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
     text
 }
 
-/// Raw JSON may be spread over lines; between tokens a line break is a space, and inside of strings there is none.
+/// Raw JSON may contain line breaks between tokens, where a space is equivalent. Strings never contain a raw line
+/// break.
 fn push_on_one_line(text: &mut String, value: &RawValue) {
     let value = value.get();
     if value.as_bytes().iter().any(|byte| matches!(byte, b'\n' | b'\r')) {

@@ -1,22 +1,29 @@
-//! The names inside of `_meta` that mean something to a proxy, and the one token that it may have to change.
+//! The members of `_meta` that matter to a proxy, and functions to edit them.
 
 use crate::members::{Members, MembersError};
 use crate::{Outcome, Raw, raw};
 use serde_json::value::RawValue;
 
+/// The member of params and results that holds metadata.
 pub const META: &str = "_meta";
+/// Token that relates progress notifications to their request.
 pub const PROGRESS_TOKEN: &str = "progressToken";
+/// Modern: the protocol version of the request.
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// Modern: the capabilities of the client.
 pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+/// Modern: name and version of the client.
 pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+/// Modern: the minimum level of log messages that the client wants.
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// Modern: the subscription that a notification belongs to.
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-/// Legacy: which task a message is about.
+/// Legacy: the task that a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// Modern: the extension by which a call may become a task.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// In a result's `_meta`, or an error's `data`: the answer is that of an earlier call, and the tool did not run again.
+/// In a result's `_meta` or an error's `data`: the call was joined to an earlier one, and the tool did not run again.
 pub const JOINED: &str = "toolbus/joined";
 
 /// A member of the params' `_meta`.
@@ -26,12 +33,12 @@ pub fn get(params: Option<&RawValue>, name: &str) -> Option<Raw> {
     meta.get(name).map(ToOwned::to_owned)
 }
 
-/// The params with that member of their `_meta`.
+/// The params with this member of their `_meta` set.
 pub fn set(params: Option<&RawValue>, name: &'static str, value: Raw) -> Result<Raw, MembersError> {
     edit(params, |meta| meta.set(name, value))
 }
 
-/// The params without those members of their `_meta`; a `_meta` that would be left empty goes too.
+/// The params without these members of their `_meta`. An empty `_meta` is removed.
 pub fn without(params: Option<&RawValue>, names: &[&str]) -> Result<Option<Raw>, MembersError> {
     let mut members = Members::of(params)?;
     let Some(meta) = members.get(META) else { return Ok(params.map(ToOwned::to_owned)) };
@@ -47,22 +54,22 @@ pub fn without(params: Option<&RawValue>, names: &[&str]) -> Result<Option<Raw>,
     Ok(Some(members.to_raw()))
 }
 
-/// The params with a changed `_meta`.
+/// The params with an edited `_meta`.
 pub fn edit(params: Option<&RawValue>, change: impl FnOnce(&mut Members<'_>)) -> Result<Raw, MembersError> {
     let mut members = Members::of(params)?;
     members.edit(META, change)?;
     Ok(members.to_raw())
 }
 
-/// The `_meta` members that make a request modern.
+/// The `_meta` members of a modern request.
 pub fn modern(version: &str, capabilities: Raw, client_info: Option<Raw>) -> Vec<(&'static str, Raw)> {
     let mut members = vec![(PROTOCOL_VERSION, raw(version)), (CLIENT_CAPABILITIES, capabilities)];
     members.extend(client_info.map(|info| (CLIENT_INFO, info)));
     members
 }
 
-/// The outcome, marked as that of an earlier call, of which something is told. An outcome that can't be marked stays as it
-/// is.
+/// Marks an outcome as that of an earlier call, with information about that call. An outcome that can't be marked is
+/// returned unchanged.
 pub fn mark_joined(outcome: Outcome, earlier: Raw) -> Outcome {
     match outcome {
         Outcome::Result(result) => {

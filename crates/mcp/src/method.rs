@@ -1,24 +1,31 @@
-//! What a proxy has to know about methods: which ones name something that belongs to a server, and which ones list.
+//! The properties of methods that a proxy needs: which ones name an item of a server, and which ones list items.
 
 use crate::members::{Members, MembersError};
 use serde_json::value::RawValue;
 
-/// The four lists that a server has.
+/// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ListKind {
+    /// `tools/list`
     Tools,
+    /// `resources/list`
     Resources,
+    /// `resources/templates/list`
     ResourceTemplates,
+    /// `prompts/list`
     Prompts,
 }
 
 impl ListKind {
+    /// All lists.
     pub const ALL: [Self; 4] = [Self::Tools, Self::Resources, Self::ResourceTemplates, Self::Prompts];
 
+    /// The list that a method returns.
     pub fn of_method(method: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.method() == method)
     }
 
+    /// The method that returns the list.
     pub fn method(self) -> &'static str {
         match self {
             Self::Tools => "tools/list",
@@ -38,7 +45,7 @@ impl ListKind {
         }
     }
 
-    /// The member of an item that tells it from the others.
+    /// The member that identifies an item.
     pub fn key(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",
@@ -47,7 +54,7 @@ impl ListKind {
         }
     }
 
-    /// The server capability without which the list is not asked for.
+    /// The server capability that the list requires.
     pub fn capability(self) -> &'static str {
         match self {
             Self::Tools => "tools",
@@ -56,6 +63,7 @@ impl ListKind {
         }
     }
 
+    /// The notification that the list has changed.
     pub fn list_changed(self) -> &'static str {
         match self {
             Self::Tools => "notifications/tools/list_changed",
@@ -65,61 +73,74 @@ impl ListKind {
     }
 }
 
-/// Whether a client's request names nothing and it is known what it does. What is not known might use anything.
+/// Whether the request is of a known method that names no item. Unknown methods may refer to any item.
 pub fn is_plain_request(method: &str) -> bool {
     let others = ["initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"];
     ListKind::of_method(method).is_some() || others.contains(&method)
 }
 
-/// The same of a client's notifications.
+/// Like [`is_plain_request`], for a client's notifications.
 pub fn is_plain_notification(method: &str) -> bool {
     let names = ["initialized", "cancelled", "progress", "roots/list_changed", "tasks/status"];
     method.strip_prefix("notifications/").is_some_and(|name| names.contains(&name))
 }
 
-/// What a request names, by which it finds its server.
+/// The item that a request names, by which it is routed to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameKey {
+    /// Name of a tool.
     Tool(String),
+    /// Name of a prompt.
     Prompt(String),
+    /// URI of a resource.
     Uri(String),
+    /// Name of a task.
     Task(String),
 }
 
-/// Why a request's name can't be told.
+/// Why the name in a request can't be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum NameError {
+    /// The params are not an object, or have a duplicate member.
     #[error(transparent)]
     Unreadable(#[from] MembersError),
-    #[error("{method} needs {member:?}, as text")]
-    Missing { method: String, member: &'static str },
-    /// Some servers take it for the member that was decided about.
-    #[error("{0:?} is written in another case than the member that counts")]
+    /// A required member is missing or not a string.
+    #[error("{method} requires {member:?} as a string")]
+    Missing {
+        /// Method of the request.
+        method: String,
+        /// Name of the member.
+        member: &'static str,
+    },
+    /// Some servers would take this member for the one that was checked.
+    #[error("{0:?} differs only in case from a member that names the item")]
     OtherCase(String),
 }
 
-/// Members of params that say what a request is about.
-const TELLING: [&str; 6] = ["name", "uri", "arguments", "ref", "taskId", "type"];
+/// Members of params that determine which item a request names.
+const NAMING_MEMBERS: [&str; 6] = ["name", "uri", "arguments", "ref", "taskId", "type"];
 
-fn refuse_other_case(members: &Members<'_>) -> Result<(), NameError> {
-    let is_odd = |key: &str| {
-        // Folding never makes a text of ASCII letters from a much longer one.
-        key.len() <= 32 && !TELLING.contains(&key) && TELLING.iter().any(|telling| is_same_but_for_case(telling, key))
+fn reject_other_case(members: &Members<'_>) -> Result<(), NameError> {
+    let is_ambiguous = |key: &str| {
+        // Case folding never shortens a much longer text to one of these.
+        key.len() <= 32
+            && !NAMING_MEMBERS.contains(&key)
+            && NAMING_MEMBERS.iter().any(|member| differs_only_in_case(member, key))
     };
-    match members.iter().find(|(key, _)| is_odd(key)) {
+    match members.iter().find(|(key, _)| is_ambiguous(key)) {
         Some((key, _)) => Err(NameError::OtherCase(key.to_owned())),
         None => Ok(()),
     }
 }
 
-fn is_same_but_for_case(telling: &str, key: &str) -> bool {
+fn differs_only_in_case(member: &str, key: &str) -> bool {
     let fold = |text: &str| text.to_uppercase().to_lowercase();
-    // Nearly all keys are, and every request is asked several times.
-    if key.is_ascii() { telling.eq_ignore_ascii_case(key) } else { fold(telling) == fold(key) }
+    // Fast path: nearly all keys are ASCII, and every request is checked several times.
+    if key.is_ascii() { member.eq_ignore_ascii_case(key) } else { fold(member) == fold(key) }
 }
 
-/// The name inside of a request's params, if its method has one. What must have a name and has none that can be read is
-/// an error, so that nobody can decide about one name while the server reads another.
+/// The name in a request's params, if its method has one. A required name that can't be determined is an error:
+/// otherwise the policy could check one name while the server reads another.
 pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<NameKey>, NameError> {
     let params = Members::of(params)?;
     let (member, key): (_, fn(String) -> NameKey) = match method {
@@ -128,24 +149,24 @@ pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<N
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" => ("uri", NameKey::Uri),
         "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => ("taskId", NameKey::Task),
         "completion/complete" => {
-            refuse_other_case(&params)?;
-            return referred(&params).map(Some);
+            reject_other_case(&params)?;
+            return name_of_reference(&params).map(Some);
         }
         _ => return Ok(None),
     };
-    refuse_other_case(&params)?;
+    reject_other_case(&params)?;
     let missing = || NameError::Missing { method: method.to_owned(), member };
     params.text(member).map(|name| Some(key(name))).ok_or_else(missing)
 }
 
-/// The same where a name that can't be read is as good as none.
+/// Like [`required_name`], but returns `None` on errors.
 pub fn routed_name(method: &str, params: Option<&RawValue>) -> Option<NameKey> {
     required_name(method, params).ok().flatten()
 }
 
-fn referred(params: &Members<'_>) -> Result<NameKey, NameError> {
+fn name_of_reference(params: &Members<'_>) -> Result<NameKey, NameError> {
     let reference = Members::of(params.get("ref"))?;
-    refuse_other_case(&reference)?;
+    reject_other_case(&reference)?;
     let name = match reference.text("type").as_deref() {
         Some("ref/prompt") => reference.text("name").map(NameKey::Prompt),
         Some("ref/resource") => reference.text("uri").map(NameKey::Uri),

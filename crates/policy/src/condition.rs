@@ -1,14 +1,14 @@
-//! Conditions on the arguments of a call. What can't be told for certain counts against the caller: it fulfils no
-//! condition of an `allow`, and every condition of a `deny`.
+//! Conditions on the arguments of a call. An ambiguous value counts against the caller: it satisfies no condition of an
+//! `allow`, and every condition of a `deny`.
 
+use crate::normalize::{PathReading, reading_of};
 use crate::pointer::{ArgumentsProblem, Found, unescaped};
-use crate::shapes::{Reading, reading_of};
 use globset::{GlobBuilder, GlobMatcher};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// One entry of `when`. All tests that it has must hold.
+/// One entry of `when`. All of its tests must hold.
 #[derive(Debug, Clone)]
 pub struct Condition {
     pub(crate) pointer: String,
@@ -25,7 +25,7 @@ pub enum Test {
     Max(Number),
 }
 
-/// A value that is no object and no list.
+/// A value that is neither an object nor an array.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
     Text(String),
@@ -39,21 +39,22 @@ pub enum Number {
     Float(f64),
 }
 
+/// Whether a test holds for a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
     No,
-    /// It depends on what the server makes of the value.
+    /// Depends on how the server interprets the value.
     Maybe,
     Yes,
 }
 
 impl Holds {
-    fn certainly(holds: bool) -> Self {
+    fn certain(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
 
-    /// For a value of another type than the test's: servers may convert it.
-    fn perhaps(holds: bool) -> Self {
+    /// For a value of another type than the test's, which servers may convert.
+    fn possible(holds: bool) -> Self {
         if holds { Self::Maybe } else { Self::No }
     }
 }
@@ -96,24 +97,24 @@ impl Test {
         match (self, value) {
             (_, Value::Null) => Holds::No,
             (_, Value::Nested) => Holds::Maybe,
-            (Self::Equals(Scalar::Text(wanted)), Value::Text(text)) => Holds::certainly(wanted == text),
-            (Self::Equals(Scalar::Flag(wanted)), Value::Flag(flag)) => Holds::certainly(wanted == flag),
-            (Self::Equals(Scalar::Number(wanted)), Value::Number(number, _)) => Holds::certainly(wanted == number),
-            (Self::Equals(wanted), value) => Holds::perhaps(wanted.to_string() == value.as_text()),
+            (Self::Equals(Scalar::Text(wanted)), Value::Text(text)) => Holds::certain(wanted == text),
+            (Self::Equals(Scalar::Flag(wanted)), Value::Flag(flag)) => Holds::certain(wanted == flag),
+            (Self::Equals(Scalar::Number(wanted)), Value::Number(number, _)) => Holds::certain(wanted == number),
+            (Self::Equals(wanted), value) => Holds::possible(wanted.to_string() == value.as_text()),
             (Self::Prefix(_) | Self::Glob(_), Value::Text(text)) => self.holds_for_path(text),
-            (Self::Prefix(_) | Self::Glob(_), value) => Holds::perhaps(self.matches(&value.as_text())),
-            (Self::Min(min), Value::Number(number, _)) => Holds::certainly(number >= min),
-            (Self::Max(max), Value::Number(number, _)) => Holds::certainly(number <= max),
-            (Self::Min(_) | Self::Max(_), Value::Text(text)) => Holds::perhaps(Number::parse(text.trim()).is_some()),
+            (Self::Prefix(_) | Self::Glob(_), value) => Holds::possible(self.matches(&value.as_text())),
+            (Self::Min(min), Value::Number(number, _)) => Holds::certain(number >= min),
+            (Self::Max(max), Value::Number(number, _)) => Holds::certain(number <= max),
+            (Self::Min(_) | Self::Max(_), Value::Text(text)) => Holds::possible(Number::parse(text.trim()).is_some()),
             (Self::Min(_) | Self::Max(_), Value::Flag(_)) => Holds::No,
         }
     }
 
     fn holds_for_path(&self, text: &str) -> Holds {
         match reading_of(text) {
-            Reading::One => Holds::certainly(self.matches(text)),
-            Reading::Detour => Holds::Maybe,
-            Reading::Two(other) => match (self.matches(text), self.matches(&other)) {
+            PathReading::One => Holds::certain(self.matches(text)),
+            PathReading::Traversal => Holds::Maybe,
+            PathReading::Two(other) => match (self.matches(text), self.matches(&other)) {
                 (true, true) => Holds::Yes,
                 (false, false) => Holds::No,
                 _ => Holds::Maybe,
@@ -129,7 +130,7 @@ impl Test {
         }
     }
 
-    /// In a value's glob `*` stays within a folder; `**` does not.
+    /// In a glob on a value, `*` doesn't match `/`; `**` does.
     pub fn glob(pattern: &str) -> Result<Self, globset::Error> {
         let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build()?;
         Ok(Self::Glob(glob.compile_matcher()))
@@ -210,10 +211,10 @@ impl fmt::Display for Test {
     }
 }
 
-/// `/path begins with "/tmp/"`
+/// For example `/path begins with "/tmp/"`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.pointer.is_empty() { "the whole" } else { &self.pointer })?;
+        f.write_str(if self.pointer.is_empty() { "the document" } else { &self.pointer })?;
         for (index, test) in self.tests.iter().enumerate() {
             write!(f, "{}{test}", if index == 0 { " " } else { " and " })?;
         }
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn values_equal_what_they_are_and_not_what_they_look_like() {
+    fn equality_is_certain_only_for_values_of_the_same_type() {
         let number = Test::Equals(Scalar::Number(Number::Whole(1)));
         check(&number, "1", Holds::Yes);
         check(&number, "1.0", Holds::Yes);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_have_two_ends() {
+    fn min_and_max_compare_numbers_exactly() {
         check(&Test::Min(Number::Whole(0)), "-0", Holds::Yes);
         check(&Test::Min(Number::Whole(0)), "-1e-300", Holds::No);
         check(&Test::Max(Number::Whole(100)), "100.0", Holds::Yes);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn no_detour_fulfils_a_condition_on_a_path_for_certain() {
+    fn path_traversal_never_satisfies_a_path_condition_for_certain() {
         let prefix = Test::Prefix("/tmp/".into());
         check(&prefix, "\"/tmp/a\"", Holds::Yes);
         check(&prefix, "\"/etc/a\"", Holds::No);
@@ -272,7 +273,7 @@ mod tests {
         check(&prefix, "\"//tmp/x\"", Holds::Maybe);
         check(&prefix, "\"/tmp//x\"", Holds::Yes);
         check(&prefix, "\"/t%6Dp/x\"", Holds::Maybe);
-        let glob = Test::glob("/tmp/*.txt").expect("a glob");
+        let glob = Test::glob("/tmp/*.txt").expect("valid glob");
         check(&glob, "\"/tmp/a.txt\"", Holds::Yes);
         check(&glob, "\"/tmp/a/b.txt\"", Holds::No);
         check(&glob, "\"/tmp/%2e%2e/b.txt\"", Holds::Maybe);

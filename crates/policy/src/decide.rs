@@ -1,29 +1,31 @@
-//! The decision. Deny beats ask beats allow, and what no rule is about is denied.
+//! The decision: deny beats ask beats allow, and the default is deny.
 
 use crate::condition::Holds;
 use crate::limits::Limit;
+use crate::normalize::{UriVariants, uri_variants};
 use crate::pointer::{ArgumentsProblem, Found};
 use crate::question::{Arguments, Decision, Effect, Item, Question, Reason};
 use crate::rule::Rule;
 use crate::set::{PolicySet, Role};
-use crate::shapes::{OtherAddresses, other_addresses};
 
 impl PolicySet {
+    /// Decides whether the role may use the item, and which limits apply. This is the only decision function: lists and
+    /// calls both use it.
     pub fn decide(&self, question: &Question<'_>) -> Decision<'_> {
-        let (effect, reason) = self.judge(question);
+        let (effect, reason) = self.evaluate(question);
         let is_call = effect != Effect::Deny && !matches!(question.arguments, Arguments::Unknown);
         let limits = if is_call { self.limits_of(question.role, question.server, question.item) } else { Vec::new() };
         Decision { effect, reason, limits }
     }
 
-    /// The limits on whoever of that role uses that.
+    /// The limits that apply when the role uses the item of the server.
     pub fn limits_of(&self, role: Option<&str>, server: &str, item: Item<'_>) -> Vec<&Limit> {
         let mut limits: Vec<&Limit> = Vec::new();
         let Some(name) = item.name() else { return limits };
         limits.extend(role.and_then(|role| self.role(role)).and_then(|role| role.limit.as_ref()));
         if !self.limits.is_empty() {
             let mut ids = self.limit_index.matching(server, name);
-            let OtherAddresses { other, without_query } = other_names(item);
+            let UriVariants { other, without_query } = other_uris(item);
             for other in [other, without_query].into_iter().flatten() {
                 ids.extend(self.limit_index.matching(server, &other));
             }
@@ -34,7 +36,7 @@ impl PolicySet {
         limits
     }
 
-    fn judge(&self, question: &Question<'_>) -> (Effect, Reason<'_>) {
+    fn evaluate(&self, question: &Question<'_>) -> (Effect, Reason<'_>) {
         let Some(roles) = &self.roles else { return (Effect::Allow, Reason::Everyone) };
         let Some(name) = question.role else { return (Effect::Deny, Reason::NoRole) };
         let Some(role) = roles.get(name) else { return (Effect::Deny, Reason::UnknownRole) };
@@ -42,44 +44,46 @@ impl PolicySet {
             let sees = role.sees(question.server);
             return if sees { (Effect::Allow, Reason::SomeRule) } else { (Effect::Deny, Reason::NoRule) };
         };
-        let matching = Matching::find(role, question.server, name, &other_names(question.item));
+        let matching = Matching::find(role, question.server, name, &other_uris(question.item));
         let document = match question.arguments {
-            // A resource is read by its address alone.
+            // A resource read has no arguments but its URI.
             _ if matches!(question.item, Item::Resource(_)) => "{}",
             Arguments::Unknown => return matching.best_case(),
             Arguments::Absent => "{}",
             Arguments::Known(arguments) => arguments.get(),
         };
-        matching.of_call(document).unwrap_or_else(|(rule, problem)| (Effect::Deny, Reason::BadArguments(rule, problem)))
+        matching
+            .for_call(document)
+            .unwrap_or_else(|(rule, problem)| (Effect::Deny, Reason::BadArguments(rule, problem)))
     }
 }
 
-/// What a resource's address also means.
-fn other_names(item: Item<'_>) -> OtherAddresses {
+/// Other URIs that a server may take this resource's URI for.
+fn other_uris(item: Item<'_>) -> UriVariants {
     match item {
-        Item::Resource(uri) => other_addresses(uri),
-        _ => OtherAddresses::default(),
+        Item::Resource(uri) => uri_variants(uri),
+        _ => UriVariants::default(),
     }
 }
 
-/// The rules that are about a name, conditions aside.
+/// The rules whose pattern matches a name, before their conditions are evaluated.
 struct Matching<'p> {
     role: &'p Role,
-    /// With whether every reading of the name matches, or only some. In the order of the file.
+    /// Rules in file order. `Yes`: the pattern matches every interpretation of the name; `Maybe`: only some of them.
     rules: Vec<(&'p Rule, Holds)>,
 }
 
 type Outcome<'p> = (Effect, Reason<'p>);
 
 impl<'p> Matching<'p> {
-    fn find(role: &'p Role, server: &str, name: &str, others: &OtherAddresses) -> Self {
+    fn find(role: &'p Role, server: &str, name: &str, others: &UriVariants) -> Self {
         let matching = |name: &str| {
             let mut ids = role.index.matching(server, name);
             ids.sort_unstable();
             ids
         };
         let ids = matching(name);
-        if *others == OtherAddresses::default() {
+        if *others == UriVariants::default() {
             return Self { role, rules: ids.into_iter().map(|id| (&role.rules[id], Holds::Yes)).collect() };
         }
         let in_other = others.other.as_deref().map(matching);
@@ -95,32 +99,33 @@ impl<'p> Matching<'p> {
         Self { role, rules: rules.collect() }
     }
 
-    /// Could a call be allowed, whatever its arguments are? An `allow` may hold then, and a `deny` may not.
+    /// The most permissive outcome over all possible arguments: a conditional `allow` is assumed to hold and a
+    /// conditional `deny` not to.
     fn best_case(&self) -> Outcome<'p> {
         let mut tally = Tally::default();
-        let mut ask_perhaps = None;
+        let mut conditional_ask = None;
         for (rule, holds) in &self.rules {
             match (rule.effect, rule.is_conditional()) {
                 (Effect::Deny, true) => {}
-                (Effect::Ask, true) => ask_perhaps = ask_perhaps.or(Some(*rule)),
+                (Effect::Ask, true) => conditional_ask = conditional_ask.or(Some(*rule)),
                 _ => tally.add(rule, *holds),
             }
         }
-        match (tally.outcome(), ask_perhaps) {
+        match (tally.outcome(), conditional_ask) {
             ((Effect::Deny, Reason::NoRule), Some(rule)) => (Effect::Ask, Reason::Rule(rule)),
             (outcome, _) => outcome,
         }
     }
 
-    /// The document is read only if a condition could change something.
-    fn of_call(&self, document: &str) -> Result<Outcome<'p>, (&'p Rule, ArgumentsProblem)> {
+    /// Parses the document only if a condition can change the outcome.
+    fn for_call(&self, document: &str) -> Result<Outcome<'p>, (&'p Rule, ArgumentsProblem)> {
         let mut tally = Tally::default();
         for (rule, holds) in self.rules.iter().filter(|(rule, _)| !rule.is_conditional()) {
             tally.add(rule, *holds);
         }
-        // All that could make a difference are looked at, so that their order makes none.
-        let so_far = tally.outcome();
-        let could_matter = |rule: &Rule| match so_far {
+        // Evaluates every rule that can change the outcome, so the result doesn't depend on the order of rules.
+        let unconditional = tally.outcome();
+        let could_matter = |rule: &Rule| match unconditional {
             (_, Reason::NoRule) => true,
             (effect, _) => rule.effect > effect,
         };
@@ -140,26 +145,26 @@ impl<'p> Matching<'p> {
     }
 }
 
-/// The first rule of each effect. What may or may not hold counts as if it held where that is stricter.
+/// The first rule of each effect. A rule that may hold (`Maybe`) counts only where that makes the outcome stricter.
 #[derive(Default)]
 struct Tally<'p> {
     deny: Option<&'p Rule>,
     ask: Option<&'p Rule>,
-    /// Makes an allowed call one that has to be asked for, but a forbidden one no better.
+    /// Turns an allowed call into one that needs approval, but doesn't permit a denied one.
     ask_if_allowed: Option<&'p Rule>,
     allow: Option<&'p Rule>,
 }
 
 impl<'p> Tally<'p> {
     fn add(&mut self, rule: &'p Rule, holds: Holds) {
-        let place = match (rule.effect, holds) {
+        let slot = match (rule.effect, holds) {
             (_, Holds::No) | (Effect::Allow, Holds::Maybe) => return,
             (Effect::Deny, _) => &mut self.deny,
             (Effect::Ask, Holds::Yes) => &mut self.ask,
             (Effect::Ask, Holds::Maybe) => &mut self.ask_if_allowed,
             (Effect::Allow, Holds::Yes) => &mut self.allow,
         };
-        place.get_or_insert(rule);
+        slot.get_or_insert(rule);
     }
 
     fn outcome(&self) -> Outcome<'p> {

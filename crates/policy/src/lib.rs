@@ -1,17 +1,19 @@
-//! Who may use what: the rules of toolbus.toml, and the one function that decides by them.
+//! Authorization: the rules of toolbus.toml, and the one function that decides by them.
 //!
-//! - [`PolicySet`] is what `[roles]` and `[limits]` say. [`PolicySet::decide`] answers a [`Question`] with a [`Decision`]
-//!   that names its rule. Lists, calls, resources, prompts, completions and tasks ask the same function.
-//! - `read` makes a set from text, with the place of every mistake. `pattern` and `index` find the rules that are about a
-//!   name, `condition` and `pointer` look at a call's arguments, `shapes` sees through detours in paths.
-//! - [`Limit`] says how often, how many at once, how large and how long; counting is left to the host, with [`Bucket`].
+//! - [`PolicySet`] holds `[roles]` and `[limits]`. [`PolicySet::decide`] answers a [`Question`] with a [`Decision`]
+//!   that names its rule. Lists, calls, resources, prompts, completions and tasks all use this function.
+//! - `read` parses a set from text and reports the position of every error. `pattern` and `index` find the rules that
+//!   match a name, `condition` and `pointer` evaluate a call's arguments, `normalize` detects path traversal and
+//!   equivalent URIs.
+//! - [`Limit`] restricts rate, concurrency, result size and duration. The host does the counting, with [`Bucket`].
 //!
-//! There is no I/O, clock or randomness here: the same question to the same set has the same answer.
+//! There is no I/O, clock or randomness here: the same question to the same set always gets the same decision.
 
 mod condition;
 mod decide;
 mod index;
 mod limits;
+mod normalize;
 mod pattern;
 mod pointer;
 mod question;
@@ -21,7 +23,6 @@ mod role_names;
 mod rule;
 mod send;
 mod set;
-mod shapes;
 mod unmatched;
 
 pub use condition::Condition;

@@ -1,36 +1,42 @@
-//! How often, how many at once, how large and how long: limits of a role, and of everything that matches a pattern.
+//! Limits on rate, concurrency, result size and duration: of a role, and of everything that matches a pattern.
 
 use crate::read::Position;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// `[roles.NAME]` or `[limits."PATTERN"]`. Where several apply to a call, the strictest counts.
+/// The limits in `[roles.NAME]` or `[limits."PATTERN"]`. If several apply to a call, the strictest counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
+    /// Which calls share this limit.
     pub kind: LimitKind,
+    /// Maximum number of calls per time.
     pub rate: Option<Rate>,
+    /// Maximum number of concurrent calls.
     pub concurrency: Option<NonZeroU32>,
-    /// In bytes.
+    /// Maximum size of a result, in bytes.
     pub max_result: Option<u64>,
+    /// Maximum duration of a call.
     pub deadline: Option<Duration>,
-    /// Where its table begins.
+    /// Position of its table in the file.
     pub position: Position,
 }
 
-/// Whose calls are counted together.
+/// Which calls are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LimitKind {
-    /// Those of all agents of the role.
+    /// The calls of all agents of the role.
     Role(String),
-    /// Those of every role.
+    /// The calls of all roles that match the pattern.
     Pattern(String),
 }
 
-/// So many in so long; all of them may come at once.
+/// A number of calls per period. A burst may use up all of them at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
+    /// Number of calls.
     pub count: NonZeroU32,
+    /// Length of the period.
     pub per: Duration,
 }
 
@@ -44,7 +50,7 @@ impl Limit {
     }
 }
 
-/// As it stands in the file.
+/// The name of the table in the file.
 impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,7 +69,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The first name of each is how we write it.
+/// The first name of each unit is the one that `Display` writes.
 const UNITS_OF_TIME: [(&str, u64); 11] = [
     ("s", 1),
     ("sec", 1),
@@ -78,14 +84,14 @@ const UNITS_OF_TIME: [(&str, u64); 11] = [
     ("week", 604_800),
 ];
 
-/// `60/min`
+/// Parses a rate such as `60/min`.
 pub fn parse_rate(text: &str) -> Option<Rate> {
     let (count, unit) = text.split_once('/')?;
     let (_, seconds) = UNITS_OF_TIME.iter().find(|(name, _)| *name == unit.trim())?;
     Some(Rate { count: count.trim().parse().ok()?, per: Duration::from_secs(*seconds) })
 }
 
-/// `1MiB`, `64KiB`, `500kB`, `100`
+/// Parses a size in bytes such as `1MiB`, `64KiB`, `500kB` or `100`. `None` if it is zero or not a size.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -103,7 +109,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(unit).filter(|size| *size > 0)
 }
 
-/// `500ms`, `30s`, `5m`, `1h`
+/// Parses a duration such as `500ms`, `30s`, `5m` or `1h`.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -119,9 +125,9 @@ pub fn parse_time(text: &str) -> Option<Duration> {
 }
 
 pub fn time_of(seconds: f64) -> Option<Duration> {
-    // Longer than a year is a mistake, and the clock's end is not far.
-    const LONGEST: f64 = 366.0 * 86_400.0;
-    Some(seconds).filter(|s| *s > 0.0 && *s <= LONGEST).and_then(|s| Duration::try_from_secs_f64(s).ok())
+    // A longer time is a mistake, and adding it to a clock could overflow.
+    const MAX_SECONDS: f64 = 366.0 * 86_400.0;
+    Some(seconds).filter(|s| *s > 0.0 && *s <= MAX_SECONDS).and_then(|s| Duration::try_from_secs_f64(s).ok())
 }
 
 #[cfg(test)]
@@ -129,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_sizes_and_times_are_read_as_people_write_them() {
+    fn rates_sizes_and_times_are_parsed() {
         let rate = |text| parse_rate(text).map(|rate| rate.to_string());
         assert_eq!(rate("60/min").as_deref(), Some("60/min"));
         assert_eq!(rate(" 10 / second ").as_deref(), Some("10/s"));

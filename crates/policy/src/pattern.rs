@@ -1,14 +1,14 @@
-//! `NAME` and `SERVER/NAME` patterns. The two parts are kept apart: a tool of another server might be called
-//! `SERVER/NAME` all by itself.
+//! `NAME` and `SERVER/NAME` patterns. Both parts are matched separately, because another server may have a tool whose
+//! own name is `SERVER/NAME`.
 
 use globset::{Glob, GlobBuilder};
 
-pub const LONGEST_PATTERN: usize = 1024;
+pub const MAX_PATTERN_LEN: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub struct Pattern {
     pub text: String,
-    /// None means every server.
+    /// `None` matches every server.
     pub server: Option<Glob>,
     pub name: Glob,
 }
@@ -17,11 +17,11 @@ pub struct Pattern {
 pub enum PatternError {
     #[error("is empty")]
     Empty,
-    #[error("is longer than {LONGEST_PATTERN} bytes")]
+    #[error("is longer than {MAX_PATTERN_LEN} bytes")]
     TooLong,
     #[error("is not a pattern: {0}")]
     Glob(String),
-    #[error("has a / within brackets before the server's name ends")]
+    #[error("has a / inside brackets in the server part")]
     SplitGroup,
 }
 
@@ -29,10 +29,10 @@ impl Pattern {
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         match text.len() {
             0 => return Err(PatternError::Empty),
-            1..=LONGEST_PATTERN => {}
+            1..=MAX_PATTERN_LEN => {}
             _ => return Err(PatternError::TooLong),
         }
-        let (server, name) = match named_server(text) {
+        let (server, name) = match split_server(text) {
             Some((server, _)) if is_open(server) => return Err(PatternError::SplitGroup),
             Some(("", _) | (_, "")) => return Err(PatternError::Empty),
             Some((server, name)) => (Some(glob(server)?), name),
@@ -41,12 +41,12 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), server, name: glob(name)? })
     }
 
-    pub fn is_any_name(&self) -> bool {
+    pub fn matches_any_name(&self) -> bool {
         is_everything(&self.name)
     }
 
-    /// Whether it is about addresses, of which lists need not name all.
-    pub fn is_about_addresses(&self) -> bool {
+    /// Whether it matches URIs. Servers don't have to list every resource.
+    pub fn matches_uris(&self) -> bool {
         self.name.glob().contains(':')
     }
 }
@@ -55,8 +55,8 @@ pub fn is_everything(glob: &Glob) -> bool {
     matches!(glob.glob(), "*" | "**")
 }
 
-/// What stands before the first slash is a server, unless it is the scheme of an address as in `file:///x`.
-fn named_server(text: &str) -> Option<(&str, &str)> {
+/// The part before the first slash is a server, unless it is the scheme of a URI as in `file:///x`.
+fn split_server(text: &str) -> Option<(&str, &str)> {
     text.split_once('/').filter(|(first, _)| !first.ends_with(':'))
 }
 
@@ -65,7 +65,7 @@ fn is_open(part: &str) -> bool {
     open('{', '}') || open('[', ']')
 }
 
-/// `*` stands for anything, slashes included: names have no folders.
+/// `*` also matches slashes: names have no directories.
 fn glob(text: &str) -> Result<Glob, PatternError> {
     let glob = GlobBuilder::new(text).literal_separator(false).backslash_escape(true).build();
     glob.map_err(|error| PatternError::Glob(error.kind().to_string()))
@@ -76,12 +76,12 @@ mod tests {
     use super::*;
 
     fn parts(text: &str) -> (Option<String>, String) {
-        let pattern = Pattern::parse(text).expect("a pattern");
+        let pattern = Pattern::parse(text).expect("valid pattern");
         (pattern.server.map(|server| server.glob().to_owned()), pattern.name.glob().to_owned())
     }
 
     #[test]
-    fn what_stands_before_the_first_slash_is_a_server_but_not_a_scheme() {
+    fn the_part_before_the_first_slash_is_a_server_unless_it_is_a_scheme() {
         assert_eq!(parts("read_*"), (None, "read_*".into()));
         assert_eq!(parts("files/read_*"), (Some("files".into()), "read_*".into()));
         assert_eq!(parts("file:///pub/**"), (None, "file:///pub/**".into()));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_rejected() {
         assert_eq!(Pattern::parse("").err(), Some(PatternError::Empty));
         assert_eq!(Pattern::parse("files/").err(), Some(PatternError::Empty));
         assert_eq!(Pattern::parse("{a/b,c}").err(), Some(PatternError::SplitGroup));

@@ -1,30 +1,35 @@
-//! Finds what JSON pointers (RFC 6901) point at, all in one pass over the raw text, without a tree of the document and
-//! without recursion into what nobody points at.
+//! Resolves JSON pointers (RFC 6901) against raw JSON text, all in one pass, without building a tree and without
+//! recursing into values that no pointer refers to.
 //!
-//! Servers don't agree on what a key means that is there twice, and some take keys for the same that differ only in
-//! case. Where that concerns a key on the way, the document can't be judged, and nothing is guessed.
+//! Servers disagree about duplicate keys, and some match keys case-insensitively. If such a key lies on the path of a
+//! pointer, the result is `Unclear` instead of a suggestion.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-pub const DEEPEST_POINTER: usize = 32;
+pub const MAX_POINTER_DEPTH: usize = 32;
 
-/// Why arguments can't be judged.
+/// Why a condition can't be evaluated on the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsProblem {
+    /// The arguments are JSON, but not an object.
     #[error("the arguments are not a JSON object")]
     NotAnObject,
-    #[error("the arguments have a key twice")]
+    /// A key that a condition refers to occurs twice.
+    #[error("the arguments have a duplicate key")]
     KeyTwice,
-    #[error("the arguments have a key that differs only in case from the one that counts")]
+    /// A key differs only in case from one that a condition refers to.
+    #[error("the arguments have a key that differs only in case from the one in the policy")]
     OtherCase,
-    #[error("the arguments have a text that is not Unicode")]
+    /// A string or key is not valid Unicode, for example a lone surrogate.
+    #[error("the arguments have a string that is not valid Unicode")]
     NotUnicode,
+    /// The arguments are not valid JSON.
     #[error("the arguments are not JSON")]
     NotJson,
 }
 
-/// What is at the place of a pointer.
+/// The value that a pointer refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found<'d> {
     Nothing,
@@ -36,9 +41,9 @@ pub enum Found<'d> {
 pub enum PointerError {
     #[error("a JSON pointer is empty or begins with /")]
     NoSlash,
-    #[error("in a JSON pointer ~ stands only in ~0 (for ~) and ~1 (for /)")]
+    #[error("in a JSON pointer, ~ is only valid in ~0 (for ~) and ~1 (for /)")]
     BadEscape,
-    #[error("the JSON pointer has more than {DEEPEST_POINTER} parts")]
+    #[error("the JSON pointer has more than {MAX_POINTER_DEPTH} parts")]
     TooDeep,
 }
 
@@ -52,7 +57,7 @@ pub struct Pointers {
 #[derive(Debug, Clone, Default)]
 struct Node {
     slot: Option<usize>,
-    /// By the name in one case; each with the name itself.
+    /// Keyed by the case-folded name; each entry has the exact name and the index of its node.
     children: HashMap<String, Vec<(String, usize)>>,
 }
 
@@ -63,7 +68,7 @@ impl Default for Pointers {
 }
 
 impl Pointers {
-    /// The slot under which the value will be found. The same pointer has the same slot.
+    /// Returns the slot of its value in the result of [`Self::find`]. The same pointer always has the same slot.
     pub fn add(&mut self, pointer: &str) -> Result<usize, PointerError> {
         let mut at = 0;
         for name in tokens(pointer)? {
@@ -83,7 +88,7 @@ impl Pointers {
         }))
     }
 
-    /// What the document has at each slot.
+    /// The value at each slot.
     pub fn find<'d>(&self, document: &'d str) -> Result<Vec<Found<'d>>, ArgumentsProblem> {
         let mut search =
             Search { pointers: self, scan: Scan { text: document, at: 0 }, found: vec![Found::Nothing; self.slots] };
@@ -107,10 +112,10 @@ fn tokens(pointer: &str) -> Result<Vec<String>, PointerError> {
         if escapes == known { Ok(part.replace("~1", "/").replace("~0", "~")) } else { Err(PointerError::BadEscape) }
     };
     let tokens: Vec<String> = parts.split('/').map(token).collect::<Result<_, _>>()?;
-    if tokens.len() > DEEPEST_POINTER { Err(PointerError::TooDeep) } else { Ok(tokens) }
+    if tokens.len() > MAX_POINTER_DEPTH { Err(PointerError::TooDeep) } else { Ok(tokens) }
 }
 
-/// In one case, whatever that is in the key's script.
+/// Case folding that covers all scripts: some letters become equal only after `to_uppercase`.
 fn folded(key: &str) -> String {
     if key.is_ascii() { key.to_ascii_lowercase() } else { key.to_uppercase().to_lowercase() }
 }
@@ -121,24 +126,24 @@ struct Search<'p, 'd> {
     found: Vec<Found<'d>>,
 }
 
-/// None where the text is not JSON. Recursion is as deep as the deepest pointer and no deeper.
+/// Methods return `None` if the text is not JSON. Recursion depth is bounded by the deepest pointer.
 impl<'p> Search<'p, '_> {
     fn value(&mut self, node: usize) -> Option<()> {
-        let place = &self.pointers.nodes[node];
+        let current = &self.pointers.nodes[node];
         self.scan.space();
         let start = self.scan.at;
         match self.scan.peek()? {
-            b'{' if !place.children.is_empty() => self.object(place)?,
-            b'[' if !place.children.is_empty() => self.array(place)?,
+            b'{' if !current.children.is_empty() => self.object(current)?,
+            b'[' if !current.children.is_empty() => self.array(current)?,
             _ => self.scan.skip_value()?,
         }
-        if let Some(slot) = place.slot {
+        if let Some(slot) = current.slot {
             self.found[slot] = Found::Value(self.scan.text.get(start..self.scan.at)?);
         }
         Some(())
     }
 
-    fn object(&mut self, place: &'p Node) -> Option<()> {
+    fn object(&mut self, current: &'p Node) -> Option<()> {
         let mut seen: Vec<usize> = Vec::new();
         self.scan.at += 1;
         loop {
@@ -158,25 +163,25 @@ impl<'p> Search<'p, '_> {
             self.scan.space();
             self.scan.expect(b':')?;
             let Some(key) = unescaped(key) else {
-                self.spoil_below(place, ArgumentsProblem::NotUnicode);
-                seen.extend(place.children.values().flatten().map(|(_, child)| *child));
+                self.mark_children_unclear(current, ArgumentsProblem::NotUnicode);
+                seen.extend(current.children.values().flatten().map(|(_, child)| *child));
                 self.scan.skip_value()?;
                 continue;
             };
-            let similar = place.children.get(&folded(&key)).map(Vec::as_slice).unwrap_or_default();
+            let similar = current.children.get(&folded(&key)).map(Vec::as_slice).unwrap_or_default();
             match similar.iter().find(|(exact, _)| *exact == key) {
                 Some((_, child)) if !seen.contains(child) => {
                     seen.push(*child);
                     self.value(*child)?;
                 }
                 Some((_, child)) => {
-                    self.spoil(*child, ArgumentsProblem::KeyTwice);
+                    self.mark_unclear(*child, ArgumentsProblem::KeyTwice);
                     self.scan.skip_value()?;
                 }
                 None => {
                     for (_, child) in similar {
                         seen.push(*child);
-                        self.spoil(*child, ArgumentsProblem::OtherCase);
+                        self.mark_unclear(*child, ArgumentsProblem::OtherCase);
                     }
                     self.scan.skip_value()?;
                 }
@@ -184,7 +189,7 @@ impl<'p> Search<'p, '_> {
         }
     }
 
-    fn array(&mut self, place: &'p Node) -> Option<()> {
+    fn array(&mut self, current: &'p Node) -> Option<()> {
         self.scan.at += 1;
         let mut index = 0usize;
         loop {
@@ -200,7 +205,7 @@ impl<'p> Search<'p, '_> {
                 }
                 _ => {}
             }
-            match place.children.get(&index.to_string()).and_then(|same| same.first()) {
+            match current.children.get(&index.to_string()).and_then(|same| same.first()) {
                 Some((_, child)) => self.value(*child)?,
                 None => self.scan.skip_value()?,
             }
@@ -208,22 +213,22 @@ impl<'p> Search<'p, '_> {
         }
     }
 
-    fn spoil(&mut self, node: usize, problem: ArgumentsProblem) {
-        let place = &self.pointers.nodes[node];
-        if let Some(slot) = place.slot {
+    fn mark_unclear(&mut self, node: usize, problem: ArgumentsProblem) {
+        let current = &self.pointers.nodes[node];
+        if let Some(slot) = current.slot {
             self.found[slot] = Found::Unclear(problem);
         }
-        self.spoil_below(place, problem);
+        self.mark_children_unclear(current, problem);
     }
 
-    fn spoil_below(&mut self, place: &'p Node, problem: ArgumentsProblem) {
-        for (_, child) in place.children.values().flatten() {
-            self.spoil(*child, problem);
+    fn mark_children_unclear(&mut self, current: &'p Node, problem: ArgumentsProblem) {
+        for (_, child) in current.children.values().flatten() {
+            self.mark_unclear(*child, problem);
         }
     }
 }
 
-/// None if it stands for no Unicode text.
+/// Returns `None` if the string is not valid Unicode.
 pub fn unescaped(quoted: &str) -> Option<Cow<'_, str>> {
     if quoted.contains('\\') {
         return serde_json::from_str(quoted).ok().map(Cow::Owned);
@@ -231,7 +236,7 @@ pub fn unescaped(quoted: &str) -> Option<Cow<'_, str>> {
     quoted.strip_prefix('"')?.strip_suffix('"').map(Cow::Borrowed)
 }
 
-/// A place in JSON text that is known to be valid. What is not, ends the search.
+/// A position in JSON text. The text is expected to be valid; the scan ends where it is not.
 struct Scan<'d> {
     text: &'d str,
     at: usize,
@@ -252,7 +257,7 @@ impl<'d> Scan<'d> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// With its quotes.
+    /// Includes the quotes.
     fn string(&mut self) -> Option<&'d str> {
         let start = self.at;
         self.expect(b'"')?;

@@ -1,22 +1,23 @@
-//! Counts calls against a rate without a list of them: only the time at which the bucket will be empty again is kept
-//! (the generic cell rate algorithm). Time is passed in, as what has passed since some beginning.
+//! Rate limiting by the generic cell rate algorithm: one timestamp per bucket instead of a list of calls. The caller
+//! passes the time in, as a duration since any fixed instant.
 
 use crate::limits::Rate;
 use std::time::Duration;
 
+/// The state of one rate limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bucket {
     empty_at: Duration,
 }
 
 impl Bucket {
-    /// The bucket with one call more, or how long to wait for room.
+    /// The bucket after one more call, or how long to wait until there is room for it.
     pub fn with_one_more(self, rate: Rate, now: Duration) -> Result<Self, Duration> {
-        let drop = rate.per / rate.count.get();
-        // A bucket that was filled under another rate is never fuller than full.
+        let interval = rate.per / rate.count.get();
+        // A bucket that was filled under another rate counts as full at most.
         let full = now.saturating_add(rate.per);
-        let empty_at = self.empty_at.clamp(now, full).saturating_add(drop);
-        // `drop` is rounded down, so that a whole bucket fits.
+        let empty_at = self.empty_at.clamp(now, full).saturating_add(interval);
+        // `interval` is rounded down, so that a full burst fits.
         if empty_at <= full { Ok(Self { empty_at }) } else { Err(empty_at - full) }
     }
 }
@@ -27,8 +28,8 @@ mod tests {
     use crate::limits::parse_rate;
 
     #[test]
-    fn a_burst_fits_and_then_calls_drip() {
-        let rate = parse_rate("60/min").expect("a rate");
+    fn after_a_burst_calls_are_admitted_at_the_rate() {
+        let rate = parse_rate("60/min").expect("valid rate");
         let start = Duration::from_secs(1000);
         let mut bucket = Bucket::default();
         for _ in 0..60 {
@@ -36,7 +37,7 @@ mod tests {
         }
         assert_eq!(bucket.with_one_more(rate, start), Err(Duration::from_secs(1)));
         let later = start + Duration::from_secs(1);
-        bucket = bucket.with_one_more(rate, later).expect("one has dripped out");
+        bucket = bucket.with_one_more(rate, later).expect("one call per second is admitted");
         assert!(bucket.with_one_more(rate, later).is_err());
         let much_later = start + Duration::from_secs(3600);
         for _ in 0..60 {
@@ -46,8 +47,8 @@ mod tests {
     }
 
     #[test]
-    fn in_no_window_are_there_more_than_two_buckets_full() {
-        let rate = parse_rate("7/s").expect("a rate");
+    fn over_time_the_rate_is_exceeded_by_one_burst_at_most() {
+        let rate = parse_rate("7/s").expect("valid rate");
         let (mut bucket, mut passed) = (Bucket::default(), 0);
         for millis in 0..10_000 {
             if let Ok(more) = bucket.with_one_more(rate, Duration::from_millis(millis)) {

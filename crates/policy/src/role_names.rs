@@ -1,26 +1,26 @@
-//! Roles are compared byte by byte. Two that only look alike are told apart here, before somebody confuses them.
+//! Role names are compared byte by byte. This module rejects invisible characters and detects confusable names.
 
 use unicode_normalization::UnicodeNormalization;
 
-/// Why a text can't be a role.
-pub fn refused(role: &str) -> Option<&'static str> {
-    const LONGEST: usize = 64;
+/// Why a text can't be the name of a role.
+pub fn rejection(role: &str) -> Option<&'static str> {
+    const MAX_CHARS: usize = 64;
     match role.chars().count() {
         0 => Some("it is empty"),
-        1..=LONGEST if role.chars().any(char::is_control) => Some("it has control characters"),
-        1..=LONGEST if role.chars().any(is_invisible) => Some("it has characters that can't be seen"),
-        1..=LONGEST if role.trim() != role => Some("it begins or ends with a space"),
-        1..=LONGEST => None,
+        1..=MAX_CHARS if role.chars().any(char::is_control) => Some("it has control characters"),
+        1..=MAX_CHARS if role.chars().any(is_invisible) => Some("it has invisible characters"),
+        1..=MAX_CHARS if role.trim() != role => Some("it begins or ends with a space"),
+        1..=MAX_CHARS => None,
         _ => Some("it is too long"),
     }
 }
 
-/// What two roles have in common that a reader would take for one.
-pub fn looks(role: &str) -> String {
+/// A key that is equal for names that a reader would confuse.
+pub fn confusable_key(role: &str) -> String {
     role.nfkc().flat_map(char::to_lowercase).nfkc().collect()
 }
 
-/// Joiners, marks of direction and the like.
+/// Joiners, direction marks and similar.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
         | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -33,21 +33,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn look_alikes_look_alike() {
+    fn confusable_names_have_the_same_key() {
         for (one, other) in [("reader", "Reader"), ("reader", "ｒｅａｄｅｒ"), ("fi", "ﬁ"), ("é", "e\u{301}")]
         {
-            assert_eq!(looks(one), looks(other), "{one} {other}");
+            assert_eq!(confusable_key(one), confusable_key(other), "{one} {other}");
         }
-        assert_ne!(looks("reader"), looks("writer"));
+        assert_ne!(confusable_key("reader"), confusable_key("writer"));
     }
 
     #[test]
-    fn what_can_not_be_seen_is_refused() {
+    fn invisible_characters_are_rejected() {
         for role in ["", "a\u{200b}", "a\u{202e}b", "a\n", " a", "\u{feff}a"] {
-            assert!(refused(role).is_some(), "{role:?}");
+            assert!(rejection(role).is_some(), "{role:?}");
         }
         for role in ["reader", "prüfer", "読者", "a b", "a.b-c_d"] {
-            assert_eq!(refused(role), None, "{role}");
+            assert_eq!(rejection(role), None, "{role}");
         }
     }
 }

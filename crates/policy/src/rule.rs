@@ -1,4 +1,4 @@
-//! One rule of a role: an effect, a pattern, and the conditions under which it counts.
+//! One rule of a role: an effect, a pattern, and conditions.
 
 use crate::condition::Condition;
 use crate::pattern::Pattern;
@@ -7,18 +7,22 @@ use crate::read::Position;
 use std::fmt;
 use std::sync::Arc;
 
+/// One rule of a role.
 #[derive(Debug, Clone)]
 pub struct Rule {
+    /// Name of the role.
     pub role: Arc<str>,
+    /// What the rule does with a matching request.
     pub effect: Effect,
     pub(crate) pattern: Pattern,
-    /// All of them have to hold.
+    /// Conditions on the arguments, all of which must hold.
     pub conditions: Arc<[Condition]>,
-    /// Where the pattern stands.
+    /// Position of the pattern in the file.
     pub position: Position,
 }
 
 impl Rule {
+    /// The pattern as it is in the file.
     pub fn pattern(&self) -> &str {
         &self.pattern.text
     }
@@ -27,13 +31,13 @@ impl Rule {
         !self.conditions.is_empty()
     }
 
-    /// Whether it is about everything that a server has.
-    pub(crate) fn is_about_all_names(&self) -> bool {
-        !self.is_conditional() && self.pattern.is_any_name()
+    /// Whether it matches everything of a server, unconditionally.
+    pub(crate) fn matches_all_names(&self) -> bool {
+        !self.is_conditional() && self.pattern.matches_any_name()
     }
 }
 
-/// `deny "files/read_secret" in [roles.reader]`
+/// For example `deny "files/read_secret" in [roles.reader]`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.effect, self.pattern.text)?;

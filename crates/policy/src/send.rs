@@ -1,9 +1,9 @@
-//! Who may put plain messages into whose mailbox: `send = ["planner", "role:writer"]`.
+//! Which mailboxes a role may send plain messages to: `send = ["planner", "role:writer"]`.
 
-use crate::pattern::{LONGEST_PATTERN, PatternError};
+use crate::pattern::{MAX_PATTERN_LEN, PatternError};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-pub const OF_ROLE: &str = "role:";
+pub const ROLE_PREFIX: &str = "role:";
 
 #[derive(Debug, Clone, Default)]
 pub struct Recipients {
@@ -15,7 +15,7 @@ impl Recipients {
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, globset::Error> {
         let (mut names, mut roles) = (GlobSetBuilder::new(), GlobSetBuilder::new());
         for pattern in patterns {
-            match pattern.strip_prefix(OF_ROLE) {
+            match pattern.strip_prefix(ROLE_PREFIX) {
                 Some(role) => roles.add(Glob::new(role)?),
                 None => names.add(Glob::new(pattern)?),
             };
@@ -23,12 +23,12 @@ impl Recipients {
         Ok(Self { names: names.build()?, roles: roles.build()? })
     }
 
-    /// Whether that is a pattern at all.
+    /// Checks that the text is a valid pattern.
     pub fn check(pattern: &str) -> Result<(), PatternError> {
-        let glob = pattern.strip_prefix(OF_ROLE).unwrap_or(pattern);
+        let glob = pattern.strip_prefix(ROLE_PREFIX).unwrap_or(pattern);
         match glob.len() {
             0 => Err(PatternError::Empty),
-            1..=LONGEST_PATTERN => {
+            1..=MAX_PATTERN_LEN => {
                 Glob::new(glob).map(drop).map_err(|error| PatternError::Glob(error.kind().to_string()))
             }
             _ => Err(PatternError::TooLong),
@@ -39,11 +39,11 @@ impl Recipients {
         self.names.is_empty() && self.roles.is_empty()
     }
 
-    pub fn everybody() -> Self {
-        Self::new(["**"]).expect("this is a pattern")
+    pub fn every_mailbox() -> Self {
+        Self::new(["**"]).expect("`**` is a valid pattern")
     }
 
-    /// A mailbox `NAME#suffix` is its agent's: whoever may write to NAME may write to it.
+    /// A mailbox `NAME#suffix` belongs to the agent NAME, so a role that may send to NAME may send to it.
     pub fn contain<R: AsRef<str>>(&self, mailbox: &str, role_of: impl FnOnce(&str) -> Option<R>) -> bool {
         let agent = mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent);
         self.names.is_match(agent)

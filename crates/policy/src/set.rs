@@ -1,4 +1,4 @@
-//! All rules and limits together, and where they come from.
+//! The set of all rules and limits, and its built-in defaults.
 
 use crate::index::{Index, Servers};
 use crate::limits::Limit;
@@ -9,14 +9,14 @@ use crate::rule::Rule;
 use crate::send::Recipients;
 use std::collections::BTreeMap;
 
-/// What toolbus.toml says about who may use what. Made once, asked often. The default is [`PolicySet::built_in`].
+/// The roles and limits of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
 #[derive(Debug, Clone)]
 pub struct PolicySet {
     /// `None` only for a shared token without `[roles]`: every role may use everything.
     pub(crate) roles: Option<BTreeMap<String, Role>>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) limit_index: Index,
-    /// Whether the roles stand in the file.
+    /// Whether the roles come from the file.
     pub(crate) own_roles: bool,
 }
 
@@ -24,25 +24,25 @@ pub struct PolicySet {
 pub(crate) struct Role {
     pub rules: Vec<Rule>,
     pub index: Index,
-    /// Where some rule might allow something.
-    pub open: Servers,
-    /// Where everything is denied.
-    pub closed: Servers,
-    /// Where everything is allowed that nothing else is said about.
-    pub whole: Servers,
-    /// Where something is denied or has to be asked for.
-    pub narrowed: Servers,
-    /// Of which some rule speaks: by their names, or of all there is.
+    /// Servers for which some rule may allow something.
+    pub visible: Servers,
+    /// Servers of which everything is denied.
+    pub fully_denied: Servers,
+    /// Servers of which everything is allowed, unless another rule matches.
+    pub fully_allowed: Servers,
+    /// Servers of which something is denied or needs approval.
+    pub restricted: Servers,
+    /// Servers that a permitting rule names or matches as a whole.
     pub named: Servers,
     pub pointers: Pointers,
     pub limit: Option<Limit>,
     pub recipients: Recipients,
     pub approves: bool,
-    /// It has the built-in rules of the operator, because the file has no entry for it.
+    /// True if the file has no entry for the operator and the built-in rules apply.
     pub implied: bool,
 }
 
-/// Keeps its built-in rules beside the roles of a file, unless the file has an entry for it.
+/// Keeps its built-in rules next to the roles of a file, unless the file has an entry for it.
 pub(crate) const OPERATOR: &str = "operator";
 pub(crate) const LOCAL: &str = "local";
 
@@ -56,8 +56,8 @@ impl Default for PolicySet {
 }
 
 impl PolicySet {
-    /// From the text of a toolbus.toml, of which only `[roles]` and `[limits]` are read. The built-in roles
-    /// ([`PolicySet::built_in`]) count where it names none; where it names some, only that of the operator does.
+    /// Parses the `[roles]` and `[limits]` of a toolbus.toml. If it has no roles, the built-in ones
+    /// ([`PolicySet::built_in`]) apply; if it has some, only the built-in operator is added.
     pub fn read(text: &str) -> Result<(Self, Vec<Warning>), PolicyError> {
         let (mut set, warnings) = read::read(text)?;
         let mut built_in = Self::built_in().roles.unwrap_or_default();
@@ -74,51 +74,52 @@ impl PolicySet {
 
     /// The roles `local` and `operator` may use everything, every other role nothing.
     pub fn built_in() -> Self {
-        let (mut set, _) = read::read(BUILT_IN).expect("the built-in rules can be read");
+        let (mut set, _) = read::read(BUILT_IN).expect("the built-in rules are valid");
         let rules = set.roles.iter_mut().flatten().flat_map(|(_, role)| &mut role.rules);
         rules.for_each(|rule| rule.position = Position::NOWHERE);
         Self { own_roles: false, ..set }
     }
 
-    /// Every role may use everything and write to every mailbox. Only for brokers that know no identities.
+    /// Every role may use everything and send to every mailbox. Only for brokers without identities.
     pub fn everyone() -> Self {
         Self { roles: None, ..Self::built_in() }
     }
 
-    /// For a shared token, with which a peer takes any role it likes: without `[roles]` in the file, every role may use
-    /// everything.
+    /// Adapts the set to a shared token, whose holders choose their role freely: if the file has no `[roles]`, every
+    /// role may use everything.
     pub fn for_shared_token(self) -> Self {
         if self.own_roles { self } else { Self { roles: None, ..self } }
     }
 
-    /// Whether the file names roles.
+    /// Whether the file has roles.
     pub fn has_own_roles(&self) -> bool {
         self.own_roles
     }
 
-    /// Whether everybody may use everything.
+    /// Whether every role may use everything.
     pub fn is_everyone(&self) -> bool {
         self.roles.is_none()
     }
 
-    /// The roles that have rules. An agent of any other role may use nothing.
+    /// The roles that have rules. Agents of any other role may use nothing.
     pub fn roles(&self) -> impl Iterator<Item = &str> {
         self.roles.iter().flatten().map(|(name, _)| name.as_str())
     }
 
-    /// The roles that the file names.
+    /// The roles that the file has an entry for.
     pub fn named_roles(&self) -> impl Iterator<Item = &str> {
         let roles = self.roles.iter().flatten().filter(|(_, role)| self.own_roles && !role.implied);
         roles.map(|(name, _)| name.as_str())
     }
 
+    /// All limits, those of roles first.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         let of_roles = self.roles.iter().flatten().filter_map(|(_, role)| role.limit.as_ref());
         of_roles.chain(&self.limits)
     }
 
-    /// Whether an agent of the role may put plain messages into that mailbox. The role of the mailbox's owner is asked
-    /// for only where a rule is about roles.
+    /// Whether an agent of the role may send plain messages to the mailbox. `role_of` returns the role of the mailbox's
+    /// owner; it is called only if a rule refers to roles.
     pub fn may_message<R: AsRef<str>>(
         &self,
         role: Option<&str>,
@@ -133,7 +134,7 @@ impl PolicySet {
         }
     }
 
-    /// Whether an agent of the role may decide calls that wait for approval.
+    /// Whether an agent of the role may decide about calls that wait for approval.
     pub fn may_approve(&self, role: Option<&str>) -> bool {
         match &self.roles {
             None => true,
@@ -141,23 +142,23 @@ impl PolicySet {
         }
     }
 
-    /// Whether an agent of the role may use all that the server has, whatever it is, without being asked for anything.
+    /// Whether an agent of the role may use everything of the server without approval.
     pub fn may_use_all(&self, role: Option<&str>, server: &str) -> bool {
         let Some(roles) = &self.roles else { return true };
         let role = role.and_then(|role| roles.get(role));
-        role.is_some_and(|role| role.whole.contain(server) && !role.narrowed.contain(server))
+        role.is_some_and(|role| role.fully_allowed.contain(server) && !role.restricted.contain(server))
     }
 
-    /// Whether nothing at all is denied to the role, or has to be asked for.
+    /// Whether the role has unrestricted access: an `allow` for everything, and no `deny` or `ask`.
     pub fn may_use_everything(&self, role: Option<&str>) -> bool {
         let Some(roles) = &self.roles else { return true };
         role.and_then(|role| roles.get(role)).is_some_and(|role| {
-            let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.is_about_all_names();
+            let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.matches_all_names();
             role.rules.iter().any(is_all) && role.rules.iter().all(|rule| rule.effect == Effect::Allow)
         })
     }
 
-    /// Whether a rule of the role that allows something names the server, or is about everything.
+    /// Whether a permitting rule of the role names the server or matches all names.
     pub fn speaks_of_server(&self, role: Option<&str>, server: &str) -> bool {
         let Some(roles) = &self.roles else { return true };
         role.and_then(|role| roles.get(role)).is_some_and(|role| role.named.contain(server))
@@ -169,33 +170,33 @@ impl PolicySet {
 }
 
 impl Role {
-    /// The operator writes to every mailbox and decides approvals unless its entry says otherwise.
+    /// The operator may send to every mailbox and approve calls unless its entry says otherwise.
     pub fn operator() -> Self {
-        Self { recipients: Recipients::everybody(), approves: true, ..Self::default() }
+        Self { recipients: Recipients::every_mailbox(), approves: true, ..Self::default() }
     }
 
-    /// Prepares the rules for being asked.
+    /// Builds the indexes over the rules.
     pub fn with_rules(mut self, rules: Vec<Rule>, pointers: Pointers) -> Result<Self, globset::Error> {
         self.index = Index::new(rules.iter().map(|rule| &rule.pattern))?;
         let server = |rule: &'_ Rule| rule.pattern.server.clone();
-        let open: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Deny).map(server).collect();
-        let all = |effect: Effect| move |rule: &&Rule| rule.effect == effect && rule.is_about_all_names();
-        let closed: Vec<_> = rules.iter().filter(all(Effect::Deny)).map(server).collect();
-        let whole: Vec<_> = rules.iter().filter(all(Effect::Allow)).map(server).collect();
-        let narrowed: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Allow).map(server).collect();
-        let speaks = |rule: &&Rule| rule.pattern.server.is_some() || rule.pattern.is_any_name();
+        let visible: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Deny).map(server).collect();
+        let all = |effect: Effect| move |rule: &&Rule| rule.effect == effect && rule.matches_all_names();
+        let fully_denied: Vec<_> = rules.iter().filter(all(Effect::Deny)).map(server).collect();
+        let fully_allowed: Vec<_> = rules.iter().filter(all(Effect::Allow)).map(server).collect();
+        let restricted: Vec<_> = rules.iter().filter(|rule| rule.effect != Effect::Allow).map(server).collect();
+        let names_server = |rule: &&Rule| rule.pattern.server.is_some() || rule.pattern.matches_any_name();
         let named: Vec<_> =
-            rules.iter().filter(|rule| rule.effect != Effect::Deny).filter(speaks).map(server).collect();
-        self.open = Servers::new(open.iter().map(Option::as_ref))?;
+            rules.iter().filter(|rule| rule.effect != Effect::Deny).filter(names_server).map(server).collect();
+        self.visible = Servers::new(visible.iter().map(Option::as_ref))?;
         self.named = Servers::new(named.iter().map(Option::as_ref))?;
-        self.closed = Servers::new(closed.iter().map(Option::as_ref))?;
-        self.whole = Servers::new(whole.iter().map(Option::as_ref))?;
-        self.narrowed = Servers::new(narrowed.iter().map(Option::as_ref))?;
+        self.fully_denied = Servers::new(fully_denied.iter().map(Option::as_ref))?;
+        self.fully_allowed = Servers::new(fully_allowed.iter().map(Option::as_ref))?;
+        self.restricted = Servers::new(restricted.iter().map(Option::as_ref))?;
         (self.rules, self.pointers) = (rules, pointers);
         Ok(self)
     }
 
     pub fn sees(&self, server: &str) -> bool {
-        self.open.contain(server) && !self.closed.contain(server)
+        self.visible.contain(server) && !self.fully_denied.contain(server)
     }
 }

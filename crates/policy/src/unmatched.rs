@@ -1,16 +1,16 @@
-//! Patterns that match nothing of what there is, and what was probably meant.
+//! Warnings about patterns that match no known name, with suggestions.
 
 use crate::index::Index;
 use crate::pattern::Pattern;
 use crate::read::{Position, Warning};
 use crate::set::PolicySet;
 
-/// From this on two names are alike.
-const SIMILAR: f64 = 0.8;
+/// Minimum similarity of two names for a suggestion.
+const MIN_SIMILARITY: f64 = 0.8;
 
 impl PolicySet {
-    /// Looks at every pattern with a server and a name of everything that is there. Addresses are passed over: resources
-    /// need not be listed to be read.
+    /// Checks every pattern against the `(server, name)` pairs of all known items. Patterns for URIs are skipped,
+    /// because resources can be read without being listed.
     pub fn unmatched<'a>(&self, names: &[(&'a str, &'a str)]) -> Vec<Warning> {
         let mut warnings = Vec::new();
         for role in self.roles.iter().flatten().map(|(_, role)| role) {
@@ -34,17 +34,18 @@ fn unmatched(index: &Index, patterns: &[(&Pattern, Position)], names: &[(&str, &
     for (server, name) in names {
         index.matching(server, name).into_iter().for_each(|id| matched[id] = true);
     }
-    let is_idle =
-        |(pattern, matched): (&Pattern, bool)| !matched && !pattern.is_any_name() && !pattern.is_about_addresses();
-    let idle = patterns.iter().zip(matched).filter(|((pattern, _), matched)| is_idle((pattern, *matched)));
+    let is_unmatched =
+        |(pattern, matched): (&Pattern, bool)| !matched && !pattern.matches_any_name() && !pattern.matches_uris();
+    let idle = patterns.iter().zip(matched).filter(|((pattern, _), matched)| is_unmatched((pattern, *matched)));
     idle.map(|((pattern, position), _)| {
-        let guess = guess(pattern, names).map(|guess| format!("; did you mean {guess}?")).unwrap_or_default();
-        Warning { position: *position, text: format!("{:?} matches nothing that is there{guess}", pattern.text) }
+        let suggestion =
+            suggestion(pattern, names).map(|suggestion| format!("; did you mean {suggestion}?")).unwrap_or_default();
+        Warning { position: *position, text: format!("{:?} matches no known name{suggestion}", pattern.text) }
     })
     .collect()
 }
 
-fn guess(pattern: &Pattern, names: &[(&str, &str)]) -> Option<String> {
+fn suggestion(pattern: &Pattern, names: &[(&str, &str)]) -> Option<String> {
     let Some(server) = &pattern.server else { return similar_name(pattern.name.glob(), names.iter().map(|(_, n)| *n)) };
     let of_server = |wanted: &str| {
         let glob = server.compile_matcher();
@@ -60,7 +61,7 @@ fn guess(pattern: &Pattern, names: &[(&str, &str)]) -> Option<String> {
     servers.map(|server| format!("{server}/{name}"))
 }
 
-/// Of a pattern only what stands before its first star can be compared.
+/// Compares only the part of the pattern before its first wildcard.
 fn similar_name<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let stem = &pattern[..pattern.find(['*', '?', '[', '{']).unwrap_or(pattern.len())];
     if stem.is_empty() {
@@ -70,25 +71,26 @@ fn similar_name<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Opti
     let mut best: Option<(f64, &str)> = None;
     for name in names {
         let beginning: String = name.chars().take(stem.chars().count()).collect();
-        let score = if is_stem { alike(stem, &beginning) } else { alike(stem, name) };
+        let score = if is_stem { similarity(stem, &beginning) } else { similarity(stem, name) };
         let better = best.is_none_or(|(known, other)| score > known || (score == known && name < other));
-        if score >= SIMILAR && better {
+        if score >= MIN_SIMILARITY && better {
             best = Some((score, name));
         }
     }
     best.map(|(_, name)| name.to_owned())
 }
 
-/// The name that is so near that it was probably meant.
+/// The known name that was probably intended.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = known.into_iter().map(|name| (alike(wrong, name), name)).filter(|(score, _)| *score >= SIMILAR);
+    let scored =
+        known.into_iter().map(|name| (similarity(wrong, name), name)).filter(|(score, _)| *score >= MIN_SIMILARITY);
     scored.max_by(|(a, first), (b, second)| a.total_cmp(b).then_with(|| second.cmp(first))).map(|(_, name)| name)
 }
 
-fn alike(one: &str, other: &str) -> f64 {
+fn similarity(one: &str, other: &str) -> f64 {
     let (one, other) = (one.to_lowercase(), other.to_lowercase());
     let score = strsim::jaro_winkler(&one, &other);
-    // In a short name one wrong letter weighs more than it means.
+    // Jaro-Winkler scores a single typo in a short name too low.
     let one_off = one.len() >= 3 && strsim::damerau_levenshtein(&one, &other) == 1;
-    if one_off { score.max(SIMILAR) } else { score }
+    if one_off { score.max(MIN_SIMILARITY) } else { score }
 }

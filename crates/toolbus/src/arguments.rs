@@ -188,6 +188,6 @@ mod tests {
         assert_eq!(from_json(r#"{"a": 1.0}"#).expect("an object").get(), r#"{"a": 1.0}"#);
         assert!(matches!(from_json("[1]"), Err(ArgumentsError::NotAnObject)));
         assert!(matches!(from_json("{a}"), Err(ArgumentsError::NotJson(_))));
-        assert!(from_json(r#"{"a":1,"a":2}"#).expect_err("twice").to_string().contains("twice"));
+        assert!(from_json(r#"{"a":1,"a":2}"#).expect_err("duplicate").to_string().contains("duplicate member"));
     }
 }

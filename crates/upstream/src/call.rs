@@ -1,4 +1,4 @@
-//! One request to a server, from the caller's side: what comes back before the answer, and the answer.
+//! One request to a server, from the caller's side: the events before the response, and the response.
 
 use crate::connection::Handle;
 use crate::error::ServerError;
@@ -6,24 +6,30 @@ use crate::queue::CallQueue;
 use std::sync::Arc;
 use toolbus_mcp::{Id, Outcome, Raw};
 
-/// What a call brings, in the server's order.
+/// An event of a call, in the order in which the server sent them.
 #[derive(Debug, Clone)]
 pub enum CallEvent {
+    /// A notification of the server.
     Notification {
+        /// MCP method.
         method: String,
+        /// Params as raw JSON.
         params: Option<Raw>,
     },
-    /// The server asks the client; answered by [`crate::ServerConnection::answer`].
+    /// A request of the server, answered with [`crate::ServerConnection::answer`].
     Request {
+        /// Id to use in the answer.
         id: Id,
+        /// MCP method.
         method: String,
+        /// Params as raw JSON.
         params: Option<Raw>,
     },
-    /// The end, once. After it, nothing.
+    /// The outcome. It comes exactly once and is the last event.
     Done(Result<Outcome, ServerError>),
 }
 
-/// Dropped before its end, it cancels the request. It keeps its connection open.
+/// An open request. Dropping it before its end cancels the request. It keeps its connection open.
 pub struct ServerCall {
     id: Id,
     number: u64,
@@ -36,17 +42,17 @@ impl ServerCall {
         Self { id: Id::number(number), number, queue, connection }
     }
 
-    /// Under which the server knows the request; a modern server repeats it as the `subscriptionId`.
+    /// The id of the request at the server. A modern server repeats it as the `subscriptionId`.
     pub fn id(&self) -> &Id {
         &self.id
     }
 
-    /// The next event. After [`CallEvent::Done`] it waits for ever. Safe to be cancelled: no event is lost.
+    /// The next event. After [`CallEvent::Done`] it never returns. Cancellation-safe: no event is lost.
     pub async fn next(&mut self) -> CallEvent {
         self.queue.next().await
     }
 
-    /// The answer, without what comes before it. Requests of the server are refused.
+    /// Waits for the outcome and discards all events before it. Requests of the server are rejected.
     pub async fn outcome(mut self) -> Result<Outcome, ServerError> {
         loop {
             match self.next().await {
@@ -60,7 +66,7 @@ impl ServerCall {
         }
     }
 
-    /// Tells the server that nobody wants the answer any more. The call still ends only with its `Done`.
+    /// Sends a cancellation to the server. The call still ends only with its `Done`.
     pub async fn cancel(&self, reason: Option<&str>) {
         self.connection.cancel(self.number, reason);
     }
@@ -69,6 +75,6 @@ impl ServerCall {
 impl Drop for ServerCall {
     fn drop(&mut self) {
         self.queue.abandon();
-        self.connection.give_up(self.number);
+        self.connection.abandon(self.number);
     }
 }

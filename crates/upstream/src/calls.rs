@@ -1,5 +1,4 @@
-//! The open calls of a connection: ids and progress tokens of our own, and to which call a message of the server
-//! belongs.
+//! The open calls of a connection: request ids and progress tokens, and the routing of the server's messages to calls.
 
 use crate::call::CallEvent;
 use crate::error::ServerError;
@@ -9,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use toolbus_mcp::{Era, Id, Members, Outcome, Raw, meta, raw};
 
-/// Calls that were given up, and tokens whose call is over, are remembered this long, to know their echo.
+/// How many abandoned calls, and progress tokens of ended calls, are remembered to recognise late messages.
 const MAX_REMEMBERED: usize = 1_024;
 const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
@@ -17,7 +16,7 @@ const CANCELLED: &str = "notifications/cancelled";
 pub(crate) struct Calls {
     era: Era,
     map_tokens: bool,
-    /// Errors quote servers, and servers quote what they were given.
+    /// Errors quote servers, and servers may quote the secrets that they were given.
     redactor: Redactor,
     table: Mutex<Table>,
 }
@@ -26,11 +25,12 @@ pub(crate) struct Calls {
 struct Table {
     last_id: u64,
     open: HashMap<u64, Open>,
-    /// By the text of the token that the server was given.
+    /// Keyed by the JSON text of the token that the server was given.
     tokens: HashMap<String, Token>,
-    /// Tokens in `tokens` whose call is over, oldest first. A task may report under its call's token long after.
+    /// Tokens in `tokens` whose call has ended, oldest first. A task may report progress under its call's token long
+    /// after.
     old_tokens: VecDeque<String>,
-    given_up: VecDeque<u64>,
+    abandoned: VecDeque<u64>,
     closed: Option<ServerError>,
 }
 
@@ -42,7 +42,7 @@ struct Open {
 
 struct Token {
     call: u64,
-    /// What the caller calls it, if the server was given another.
+    /// The caller's own token, if the server was given another.
     original: Option<Raw>,
 }
 
@@ -52,10 +52,10 @@ pub(crate) struct NewCall {
     pub queue: Arc<CallQueue>,
 }
 
-/// On which way a message of the server came.
+/// Where a message of the server came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The one pipe that everything comes through.
+pub(crate) enum Origin {
+    /// The stdout pipe, which carries everything.
     Pipe,
     /// The response stream of a call.
     Call(u64),
@@ -63,7 +63,7 @@ pub(crate) enum Way {
     Outside,
 }
 
-impl Way {
+impl Origin {
     pub fn call(self) -> Option<u64> {
         match self {
             Self::Call(number) => Some(number),
@@ -72,17 +72,17 @@ impl Way {
     }
 }
 
-/// Where a message of the server goes.
-pub(crate) enum Place {
+/// The recipient of a message of the server.
+pub(crate) enum Destination {
     Call(u64, Arc<CallQueue>),
-    /// To whoever owns the connection.
+    /// The owner of the connection.
     Owner,
 }
 
 pub(crate) enum Answered {
     Call,
-    /// The call was given up; this is the answer that nobody waits for.
-    Nobody,
+    /// The call was abandoned: its caller no longer waits for this response.
+    Abandoned,
     /// There is no such call, or it was answered before.
     Unknown,
 }
@@ -102,7 +102,7 @@ impl Calls {
         let number = table.last_id;
         let (token, params) = match token {
             Some(token) => {
-                let (token, params) = self.give_token(&mut table, number, token, params).map_err(|error| {
+                let (token, params) = self.register_token(&mut table, number, token, params).map_err(|error| {
                     ServerError::BadRequest { server: server.to_owned(), reason: error.to_string() }
                 })?;
                 (Some(token), params)
@@ -114,7 +114,7 @@ impl Calls {
         Ok(NewCall { number, params, queue })
     }
 
-    fn give_token(
+    fn register_token(
         &self,
         table: &mut Table,
         call: u64,
@@ -128,15 +128,16 @@ impl Calls {
             table.tokens.insert(text.clone(), Token { call, original: None });
             return Ok((text, params));
         }
-        // A word no client would choose, so that it can't meet a token that is passed on as it is.
+        // A prefix that no client is expected to use, so that it can't collide with a token that is passed on
+        // unchanged.
         let ours = raw(&format!("toolbus-{call}"));
         let params = meta::set(params.as_deref(), meta::PROGRESS_TOKEN, ours.clone())?;
         table.tokens.insert(ours.get().to_owned(), Token { call, original: Some(token) });
         Ok((ours.get().to_owned(), Some(params)))
     }
 
-    /// To whom a notification belongs. A progress token of ours is put back to the caller's own.
-    pub fn place_of_notification(&self, method: &str, params: &mut Option<Raw>, way: Way) -> Place {
+    /// Finds the recipient of a notification. A mapped progress token is replaced by the caller's own.
+    pub fn route_notification(&self, method: &str, params: &mut Option<Raw>, origin: Origin) -> Destination {
         let table = self.lock();
         if method == PROGRESS
             && let Some(token) = progress_token(params).and_then(|token| table.tokens.get(&token))
@@ -144,28 +145,28 @@ impl Calls {
             if let Some(original) = &token.original {
                 set_token(params, original);
             }
-            return table.place(Some(token.call));
+            return table.destination(Some(token.call));
         }
-        // Where several clients share the connection, progress under a token that nobody has is not the next best's.
+        // If several clients share the connection, progress under an unknown token must not reach an unrelated call.
         if method == PROGRESS && self.map_tokens {
-            return Place::Owner;
+            return Destination::Owner;
         }
         if self.era == Era::Modern
             && let Some(listen) = subscription(params)
         {
-            return table.place(Some(listen));
+            return table.destination(Some(listen));
         }
-        table.place_by(way)
+        table.destination_by_origin(origin)
     }
 
-    /// To whom a request of the server belongs.
-    pub fn place_of_request(&self, way: Way) -> Place {
+    /// Finds the recipient of a request of the server.
+    pub fn route_request(&self, origin: Origin) -> Destination {
         let table = self.lock();
-        table.place_by(way)
+        table.destination_by_origin(origin)
     }
 
-    /// Which of our requests a modern server ends by `notifications/cancelled`. Legacy servers take back their own
-    /// requests that way, not ours.
+    /// The request that a modern server ends with `notifications/cancelled`. Legacy servers use it to cancel their own
+    /// requests, not the client's.
     pub fn ended_by_server(&self, method: &str, params: &Option<Raw>) -> Option<(u64, String)> {
         if self.era == Era::Legacy || method != CANCELLED {
             return None;
@@ -182,10 +183,10 @@ impl Calls {
     pub fn finish(&self, number: u64, outcome: Result<Outcome, ServerError>) -> Answered {
         let mut table = self.lock();
         let Some(open) = table.open.remove(&number) else {
-            return match table.given_up.iter().position(|given_up| *given_up == number) {
+            return match table.abandoned.iter().position(|abandoned| *abandoned == number) {
                 Some(at) => {
-                    table.given_up.remove(at);
-                    Answered::Nobody
+                    table.abandoned.remove(at);
+                    Answered::Abandoned
                 }
                 None => Answered::Unknown,
             };
@@ -197,15 +198,15 @@ impl Calls {
         Answered::Call
     }
 
-    /// The caller is gone. Returns the method of the call, if it was open until now.
-    pub fn give_up(&self, number: u64) -> Option<Box<str>> {
+    /// Removes a call whose caller is gone. Returns its method if it was still open.
+    pub fn abandon(&self, number: u64) -> Option<Box<str>> {
         let mut table = self.lock();
         let open = table.open.remove(&number)?;
         table.retire_token(open.token);
-        if table.given_up.len() == MAX_REMEMBERED {
-            table.given_up.pop_front();
+        if table.abandoned.len() == MAX_REMEMBERED {
+            table.abandoned.pop_front();
         }
-        table.given_up.push_back(number);
+        table.abandoned.push_back(number);
         Some(open.method)
     }
 
@@ -213,15 +214,15 @@ impl Calls {
         self.lock().open.get(&number).map(|open| open.method.clone())
     }
 
-    /// Ends every open call and refuses new ones. False if that has happened before.
-    /// No call begins any more; those that are open end in their own way.
-    pub fn refuse_new(&self, error: &ServerError) -> bool {
+    /// Rejects new calls; open calls continue. Returns false if the connection was closed before.
+    pub fn reject_new(&self, error: &ServerError) -> bool {
         let mut table = self.lock();
         let is_first = table.closed.is_none();
         table.closed.get_or_insert_with(|| error.clone().redacted(&self.redactor));
         is_first
     }
 
+    /// Rejects new calls and ends every open one. Returns false if the connection was closed before.
     pub fn close(&self, error: &ServerError) -> bool {
         let error = &error.clone().redacted(&self.redactor);
         let mut table = self.lock();
@@ -246,24 +247,24 @@ impl Calls {
 }
 
 impl Table {
-    fn place(&self, call: Option<u64>) -> Place {
+    fn destination(&self, call: Option<u64>) -> Destination {
         match call.and_then(|call| Some((call, self.open.get(&call)?))) {
-            Some((call, open)) => Place::Call(call, open.queue.clone()),
-            None => Place::Owner,
+            Some((call, open)) => Destination::Call(call, open.queue.clone()),
+            None => Destination::Owner,
         }
     }
 
-    /// Where it belongs by the way it came alone.
-    fn place_by(&self, way: Way) -> Place {
-        match way {
-            Way::Call(number) => self.place(Some(number)),
-            Way::Pipe => self.place(self.only_one()),
-            Way::Outside => Place::Owner,
+    /// Routing by origin alone.
+    fn destination_by_origin(&self, origin: Origin) -> Destination {
+        match origin {
+            Origin::Call(number) => self.destination(Some(number)),
+            Origin::Pipe => self.destination(self.only_call()),
+            Origin::Outside => Destination::Owner,
         }
     }
 
-    /// The one call that can be meant where nothing says which. A listener is not meant: its messages are marked.
-    fn only_one(&self) -> Option<u64> {
+    /// The only running call, if there is exactly one. Listeners don't count: their messages carry a subscription id.
+    fn only_call(&self) -> Option<u64> {
         let mut running = self.open.iter().filter(|(_, open)| &*open.method != LISTEN).map(|(number, _)| *number);
         let first = running.next()?;
         running.next().is_none().then_some(first)
@@ -280,7 +281,7 @@ impl Table {
     }
 }
 
-/// As JSON text: `7` and `"7"` are two tokens.
+/// As JSON text: `7` and `"7"` are different tokens.
 fn progress_token(params: &Option<Raw>) -> Option<String> {
     let params = Members::of(params.as_deref()).ok()?;
     params.get(meta::PROGRESS_TOKEN).map(|token| token.get().to_owned())
@@ -297,7 +298,7 @@ fn set_token(params: &mut Option<Raw>, token: &Raw) {
 }
 
 fn subscription(params: &Option<Raw>) -> Option<u64> {
-    // Looked for as text first: most notifications have none, and taking them apart costs more.
+    // Searches the text first: most notifications have no subscription id, and parsing costs more.
     let text = params.as_ref()?.get();
     text.contains(meta::SUBSCRIPTION_ID).then_some(())?;
     let id = meta::get(params.as_deref(), meta::SUBSCRIPTION_ID)?;

@@ -1,4 +1,4 @@
-//! A live connection to one server in one era, over whichever transport the server has.
+//! A live connection to one server in one era, over stdio or HTTP.
 
 use crate::call::ServerCall;
 use crate::calls::{Calls, NewCall};
@@ -14,24 +14,31 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use toolbus_mcp::{Era, Id, Message, Notification, Outcome, Raw, Request, Response};
 
-/// What a server says outside of any call.
+/// A message of the server outside of any call.
 #[derive(Debug, Clone)]
 pub enum ServerEvent {
+    /// A notification of the server.
     Notification {
+        /// MCP method.
         method: String,
+        /// Params as raw JSON.
         params: Option<Raw>,
     },
+    /// A request of the server, answered with [`ServerConnection::answer`].
     Request {
+        /// Id to use in the answer.
         id: Id,
+        /// MCP method.
         method: String,
+        /// Params as raw JSON.
         params: Option<Raw>,
     },
-    /// The last event: every open call has got the same error.
+    /// The last event. Every open call ended with the same error.
     Closed(ServerError),
 }
 
-/// A cheap handle. When the last one is dropped, the connection is closed and the process reaped; an open
-/// [`ServerCall`] counts as a handle.
+/// A cheap handle. Dropping the last one closes the connection and reaps the process; an open [`ServerCall`] counts as
+/// a handle.
 #[derive(Clone)]
 pub struct ServerConnection(Arc<Handle>);
 
@@ -46,7 +53,7 @@ enum Link {
 }
 
 impl ServerConnection {
-    /// Spawns the process, or prepares for HTTP. No handshake is done here.
+    /// Spawns the process, or prepares the HTTP client. Doesn't perform the MCP handshake.
     pub async fn open(
         config: &ServerConfig,
         era: Era,
@@ -76,8 +83,8 @@ impl ServerConnection {
         Ok(Self(Arc::new(Handle { inbound, link })))
     }
 
-    /// Sends a request under an id of our own. A `progressToken` in the params' `_meta` may be replaced by one of our
-    /// own too; in what comes back it is the caller's again.
+    /// Sends a request under a new id. The `progressToken` in its `_meta` may be replaced as well; events of the call
+    /// carry the caller's original token.
     pub async fn start(&self, method: &str, params: Option<Raw>) -> Result<ServerCall, ServerError> {
         let handle = &self.0;
         let NewCall { number, params, queue } = handle.inbound.calls.open(&handle.inbound.server, method, params)?;
@@ -90,24 +97,25 @@ impl ServerConnection {
         Ok(call)
     }
 
+    /// Sends a notification.
     pub async fn notify(&self, method: &str, params: Option<Raw>) -> Result<(), ServerError> {
         self.0.send(Notification { method: method.to_owned(), params }.into()).await
     }
 
-    /// Answers a request that the server made.
+    /// Answers a request of the server.
     pub async fn answer(&self, id: &Id, outcome: Outcome) -> Result<(), ServerError> {
         self.0.answer(id, outcome).await
     }
 
-    /// Tells an HTTP connection which arguments the tools in a result of `tools/list` want as headers. It learns from
-    /// the lists that pass through it by itself; this is for one who has the list from elsewhere.
+    /// Teaches an HTTP connection which tool arguments are repeated as headers, from a result of `tools/list`. Lists
+    /// that pass through the connection are learned automatically; this is for lists from another source.
     pub fn learn_tools(&self, list: &RawValue) {
         if let Link::Http(link) = &self.0.link {
             link.learn_tools(list);
         }
     }
 
-    /// The last lines that the server wrote to stderr.
+    /// The last lines of the server's stderr.
     pub fn stderr_tail(&self) -> Vec<String> {
         match &self.0.link {
             Link::Stdio(link) => link.stderr_tail(),
@@ -115,17 +123,18 @@ impl ServerConnection {
         }
     }
 
-    /// Why the connection is over, if it is.
+    /// Why the connection is closed, or `None` if it is open.
     pub fn closed(&self) -> Option<ServerError> {
         self.0.inbound.calls.closed()
     }
 
-    /// What the server did wrong so far and was forgiven.
+    /// Counters of protocol violations by the server.
     pub fn oddities(&self) -> Oddities {
         self.0.inbound.oddities()
     }
 
-    /// Lets the server leave by itself, and ends it if it doesn't. Returns when it is gone.
+    /// Closes the connection, giving the server time to exit on its own before it is terminated. Returns when it has
+    /// exited.
     pub async fn close(&self) {
         match &self.0.link {
             Link::Stdio(link) => {
@@ -153,7 +162,7 @@ impl Handle {
     }
 
     pub(crate) fn cancel(&self, number: u64, reason: Option<&str>) {
-        // A handshake can't be taken back.
+        // MCP doesn't allow `initialize` to be cancelled.
         let Some(method) = self.inbound.calls.method_of(number).filter(|method| &**method != "initialize") else {
             return;
         };
@@ -163,10 +172,10 @@ impl Handle {
         }
     }
 
-    /// The caller does not wait any more.
-    pub(crate) fn give_up(&self, number: u64) {
+    /// The caller is gone: cancels the call and forgets it.
+    pub(crate) fn abandon(&self, number: u64) {
         self.cancel(number, None);
-        self.inbound.calls.give_up(number);
+        self.inbound.calls.abandon(number);
     }
 }
 

@@ -1,68 +1,166 @@
-//! Why a server could not be used, in words for the one who configured it.
+//! Why a server could not be used, in words for the operator who configured it.
 
 use crate::secrets::Redactor;
 use std::fmt;
 use std::time::Duration;
 use toolbus_mcp::RpcError;
 
+/// Why a request to a server failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ServerError {
+    /// The process could not be spawned, or the HTTP client not be set up.
     #[error("server {server:?} could not be started: {reason}")]
-    Start { server: String, reason: String },
-    /// A value of its configuration could not be fetched.
-    #[error("server {server:?} lacks a secret: {source_of_it}: {reason}")]
-    Secret { server: String, source_of_it: String, reason: String },
-    #[error("server {server:?} ended: {status}{}", tail(stderr))]
-    Died { server: String, status: ExitReason, stderr: Vec<String> },
+    Start {
+        /// Name of the server.
+        server: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// A secret of its configuration could not be fetched.
+    #[error("server {server:?}: a secret could not be fetched: {source_of_it}: {reason}")]
+    Secret {
+        /// Name of the server.
+        server: String,
+        /// The file or command of the secret.
+        source_of_it: String,
+        /// Description of the problem, without the secret.
+        reason: String,
+    },
+    /// The process exited.
+    #[error("server {server:?} {status}{}", tail(stderr))]
+    Died {
+        /// Name of the server.
+        server: String,
+        /// How the process exited.
+        status: ExitReason,
+        /// The last lines of its stderr.
+        stderr: Vec<String>,
+    },
+    /// The connection was closed by the host.
     #[error("the connection to server {server:?} was closed")]
-    Closed { server: String },
-    #[error("server {server:?} gave no answer within {after:?}{}", tail(stderr))]
-    Silent { server: String, after: Duration, stderr: Vec<String> },
-    /// The server does not read what it is sent.
+    Closed {
+        /// Name of the server.
+        server: String,
+    },
+    /// The server did not answer in time.
+    #[error("server {server:?} did not answer within {after:?}{}", tail(stderr))]
+    Silent {
+        /// Name of the server.
+        server: String,
+        /// How long the host waited.
+        after: Duration,
+        /// The last lines of its stderr.
+        stderr: Vec<String>,
+    },
+    /// The server doesn't read its input.
     #[error("server {server:?} has not read its input for {after:?}")]
-    NotReading { server: String, after: Duration },
-    #[error("server {server:?} answered with {bytes} bytes, more than the {limit} that a message may have")]
-    TooLarge { server: String, bytes: u64, limit: usize },
-    #[error("server {server:?} sent something that is not MCP: {reason}")]
-    BadMessage { server: String, reason: String },
+    NotReading {
+        /// Name of the server.
+        server: String,
+        /// How long the host waited.
+        after: Duration,
+    },
+    /// A message of the server exceeds the size limit.
+    #[error("server {server:?} sent a message of {bytes} bytes; the limit is {limit} bytes")]
+    TooLarge {
+        /// Name of the server.
+        server: String,
+        /// Size of the message, as far as it was read.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The server sent an invalid message.
+    #[error("server {server:?} sent an invalid message: {reason}")]
+    BadMessage {
+        /// Name of the server.
+        server: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// The HTTP connection could not be established.
     #[error("server {server:?} could not be reached at {place}: {reason}")]
-    Unreachable { server: String, place: String, reason: String },
+    Unreachable {
+        /// Name of the server.
+        server: String,
+        /// The URL without its secret parts.
+        place: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// The server answered with an HTTP error.
     #[error("server {server:?} answered with HTTP {status}{}", colon(detail))]
-    HttpStatus { server: String, status: u16, detail: String },
-    /// The server forgot its session (HTTP 404). It has not run the request; a new session may.
-    #[error("server {server:?} does not know its session any more")]
-    SessionGone { server: String },
-    /// A response stream ended before its answer, and could not be taken up again.
-    #[error("server {server:?} broke off before it answered{}", colon(reason))]
-    BrokenOff { server: String, reason: String },
-    /// A modern server ended the request of its own accord, without a result.
-    #[error("server {server:?} ended the request{}", colon(reason))]
-    EndedByServer { server: String, reason: String },
-    /// The caller cancelled the request where that leaves no way for an answer.
+    HttpStatus {
+        /// Name of the server.
+        server: String,
+        /// HTTP status code.
+        status: u16,
+        /// The beginning of the response body.
+        detail: String,
+    },
+    /// The server no longer knows the session (HTTP 404). It has not run the request; a retry in a new session is safe.
+    #[error("server {server:?} no longer knows the session")]
+    SessionGone {
+        /// Name of the server.
+        server: String,
+    },
+    /// The response stream ended before the response, and could not be resumed.
+    #[error("server {server:?} disconnected before it answered{}", colon(reason))]
+    BrokenOff {
+        /// Name of the server.
+        server: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// A modern server ended the request with `notifications/cancelled`, without a result.
+    #[error("server {server:?} cancelled the request{}", colon(reason))]
+    EndedByServer {
+        /// Name of the server.
+        server: String,
+        /// The reason given by the server.
+        reason: String,
+    },
+    /// The caller cancelled the request, and the cancellation closed the response stream.
     #[error("the request to server {server:?} was cancelled")]
-    Cancelled { server: String },
-    /// The caller took so long over the call's events that its queue ran over.
-    #[error("the events of a call to server {server:?} were not taken for {after:?}")]
-    SlowCaller { server: String, after: Duration },
+    Cancelled {
+        /// Name of the server.
+        server: String,
+    },
+    /// The caller did not read the call's events, and its queue was full for too long.
+    #[error("the caller did not read the events of a call to server {server:?} for {after:?}")]
+    SlowCaller {
+        /// Name of the server.
+        server: String,
+        /// How long the queue was full.
+        after: Duration,
+    },
+    /// The request is not valid and was not sent.
     #[error("a request to server {server:?} can't be sent: {reason}")]
-    BadRequest { server: String, reason: String },
+    BadRequest {
+        /// Name of the server.
+        server: String,
+        /// Description of the problem.
+        reason: String,
+    },
 }
 
-/// How a process ended.
+/// How a process exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitReason {
+    /// It exited with this code.
     Code(i32),
+    /// It was killed by this signal.
     Signal(i32),
-    /// Its output ended, but it could not be waited for.
+    /// It closed its stdout, and its exit status is not known.
     Unknown,
 }
 
 impl ServerError {
-    /// The stable code under which a client is told.
+    /// The stable code reported to clients.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Start { .. } | Self::Unreachable { .. } | Self::Secret { .. } => "TB0402",
-            // Whoever stands between may give up on a server that goes on.
+            // A gateway may give up on a server that is still running the request.
             Self::HttpStatus { status: 500.., .. } => "TB0408",
             Self::HttpStatus { .. } | Self::SessionGone { .. } => "TB0402",
             Self::TooLarge { .. } => "TB0405",
@@ -73,26 +171,29 @@ impl ServerError {
         }
     }
 
+    /// How to correct it, for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Start { .. } => "check command, args and cwd of the server in the host's configuration",
             Self::Secret { .. } => "run the command or read the file by hand, as the user that the host runs as",
-            Self::Died { .. } => "the call may have run or not; the server's last stderr lines say why it ended",
-            Self::Closed { .. } => "the host was stopped; the call may have run or not, check before you repeat it",
+            Self::Died { .. } => "the call may or may not have run; the server's last stderr lines show why it exited",
+            Self::Closed { .. } => "the host was stopped; the call may or may not have run, check before you repeat it",
             Self::Silent { .. } => "start the server by hand to see what it waits for, or raise its timeout",
             Self::NotReading { .. } => "the server hangs; the host restarts it when its connection is closed",
             Self::TooLarge { .. } => "ask for less, or let the tool return a resource link",
-            Self::BadMessage { .. } => "a stdio server may print nothing but MCP on stdout; its logs belong on stderr",
+            Self::BadMessage { .. } => {
+                "a stdio server must print nothing but MCP messages on stdout; logs belong on stderr"
+            }
             Self::Unreachable { .. } => "check the server's url, and that it runs",
             Self::HttpStatus { status: 401 | 403, .. } => "check the server's headers: it did not accept them",
             Self::HttpStatus { status: 500.., .. } => {
-                "the call may have run or not; the server's own log says why it failed"
+                "the call may or may not have run; the server's own log shows why it failed"
             }
             Self::HttpStatus { .. } => "check the server's url, and its own log",
             Self::SessionGone { .. } => "try again: the host opens a new session",
-            Self::BrokenOff { .. } => "the call may have run or not; check before you repeat it",
-            Self::EndedByServer { .. } => "the server is stopping or has too much to do; try again later",
-            Self::Cancelled { .. } => "the call may have run or not",
+            Self::BrokenOff { .. } => "the call may or may not have run; check before you repeat it",
+            Self::EndedByServer { .. } => "the server is stopping or overloaded; try again later",
+            Self::Cancelled { .. } => "the call may or may not have run",
             Self::SlowCaller { .. } => "the worker's connection is too slow for what the tool reports",
             Self::BadRequest { .. } => "the request's params have to be a JSON object",
         }
@@ -110,7 +211,7 @@ impl ServerError {
         )
     }
 
-    /// Without the server's secrets, which it may have quoted.
+    /// Removes the server's secrets, which it may have quoted.
     pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
         let clean = |text: String| redactor.redact(&text).into_owned();
         match self {
@@ -139,6 +240,7 @@ impl ServerError {
         }
     }
 
+    /// The error to report to an MCP client.
     pub fn to_rpc_error(&self) -> RpcError {
         RpcError::bus(self.code(), self.to_string(), self.hint())
     }
@@ -147,10 +249,10 @@ impl ServerError {
 impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Code(0) => f.write_str("it exited by itself (code 0)"),
-            Self::Code(code) => write!(f, "it exited with code {code}"),
-            Self::Signal(signal) => write!(f, "it was ended by signal {signal}"),
-            Self::Unknown => f.write_str("it closed its output"),
+            Self::Code(0) => f.write_str("exited on its own (code 0)"),
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::Unknown => f.write_str("closed its stdout"),
         }
     }
 }
@@ -166,12 +268,12 @@ impl From<std::process::ExitStatus> for ExitReason {
     }
 }
 
-/// The last words of a server, as part of a sentence.
+/// The last lines of stderr, as part of a sentence.
 fn tail(stderr: &[String]) -> String {
-    const LINES_IN_A_SENTENCE: usize = 3;
-    let said: Vec<&str> = stderr.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
-    let last = &said[said.len().saturating_sub(LINES_IN_A_SENTENCE)..];
-    if last.is_empty() { String::new() } else { format!("; its last words: {}", last.join(" | ")) }
+    const MAX_LINES: usize = 3;
+    let lines: Vec<&str> = stderr.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    if last.is_empty() { String::new() } else { format!("; last stderr lines: {}", last.join(" | ")) }
 }
 
 fn colon(detail: &str) -> String {

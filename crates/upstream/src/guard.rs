@@ -1,8 +1,8 @@
-//! The process between a host and a stdio server. It starts the server in a process group of its own, adopts whatever
-//! the server leaves behind, and ends all of it when the host is gone, however the host went.
+//! The process between a host and a stdio server. It starts the server in a process group of its own, adopts the
+//! server's orphans, and terminates all of them when the host is gone, even after a SIGKILL.
 //!
-//! It notices the host's end by a pipe, the *lifeline*: only the host has the writing end, so the end of file is the
-//! end of the host. It reads and writes nothing of the server's own traffic, which flows past it.
+//! It detects the end of the host by a pipe, the *lifeline*: only the host has the writing end, so end of file means
+//! that the host is gone. The server's own pipes don't pass through the guard.
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::ffi::OsString;
@@ -14,14 +14,14 @@ use std::process::{Command, ExitCode};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// What a server leaves behind when it ends by itself gets less time: nobody waits for its work.
+/// Orphans of a server that exited on its own get less time, because no caller waits for their work.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(300);
-/// After SIGKILL only the kernel is waited for.
-const LAST_WAIT: Duration = Duration::from_secs(5);
-const TICK: Duration = Duration::from_millis(10);
-/// As shells say it.
+/// How long to wait for the kernel after SIGKILL.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The exit code of shells for a command that was not found.
 const NOT_FOUND: u8 = 127;
 
 enum Event {
@@ -29,10 +29,10 @@ enum Event {
     Ended(Pid, WaitStatus),
 }
 
-/// Runs the command until it ends or the host does; returns (or dies by) what the command ended with.
+/// Runs the command until it exits or the host is gone. Exits with the command's exit code or signal.
 pub fn guard_main(lifeline: &Path, command: &[OsString]) -> ExitCode {
     match guard(lifeline, command) {
-        Ok(status) => end_like(status),
+        Ok(status) => exit_like(status),
         Err(error) => {
             eprintln!("toolbus guard: {error}");
             ExitCode::from(NOT_FOUND)
@@ -64,9 +64,9 @@ fn guard(lifeline: &Path, command: &[OsString]) -> Result<Option<WaitStatus>, Gu
         .spawn()
         .map_err(|error| GuardError::Run(program.clone(), error))?;
     let server = Pid::from_child(&child);
-    let_go_of_the_pipes()?;
+    release_stdio()?;
 
-    // One place for each thread's last word; neither ever has more than a few to say before it is heard.
+    // A few events at most are pending: the end of the host, and exited children until the main thread reads them.
     let (sender, events) = mpsc::sync_channel(16);
     let watcher = sender.clone();
     std::thread::spawn(move || {
@@ -83,36 +83,36 @@ fn guard(lifeline: &Path, command: &[OsString]) -> Result<Option<WaitStatus>, Gu
     Ok(watch(server, &events))
 }
 
-/// Until everything that the server was is gone. Returns what the server itself ended with.
+/// Returns when all processes of the server are gone, with the exit status of the server itself.
 fn watch(server: Pid, events: &mpsc::Receiver<Event>) -> Option<WaitStatus> {
     loop {
         match events.recv() {
             Ok(Event::Ended(pid, status)) if pid == server => {
-                end_all(server, LEFTOVER_GRACE, events);
+                terminate_all(server, LEFTOVER_GRACE, events);
                 return Some(status);
             }
             Ok(Event::Ended(..)) => {}
-            Ok(Event::HostGone) => return end_all(server, GRACE, events),
-            // Both threads ended: there is no child left.
+            Ok(Event::HostGone) => return terminate_all(server, GRACE, events),
+            // Both threads have ended: there is no child left.
             Err(_) => return None,
         }
     }
 }
 
-/// SIGTERM to the group and to every descendant, then SIGKILL, until there is none.
-fn end_all(server: Pid, grace: Duration, events: &mpsc::Receiver<Event>) -> Option<WaitStatus> {
+/// Sends SIGTERM, then SIGKILL, to the process group and all descendants, until none is left.
+fn terminate_all(server: Pid, grace: Duration, events: &mpsc::Receiver<Event>) -> Option<WaitStatus> {
     let mut status = None;
-    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, LAST_WAIT)] {
-        let until = Instant::now() + patience;
-        send_to_all(server, signal);
+    for (signal, timeout) in [(Signal::TERM, grace), (Signal::KILL, KILL_TIMEOUT)] {
+        let until = Instant::now() + timeout;
+        signal_all(server, signal);
         while Instant::now() < until {
             if descendants().is_empty() {
                 return status;
             }
-            match events.recv_timeout(TICK) {
+            match events.recv_timeout(POLL_INTERVAL) {
                 Ok(Event::Ended(pid, ended)) if pid == server => status = Some(ended),
                 Ok(_) => {}
-                Err(mpsc::RecvTimeoutError::Timeout) if signal == Signal::KILL => send_to_all(server, signal),
+                Err(mpsc::RecvTimeoutError::Timeout) if signal == Signal::KILL => signal_all(server, signal),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return status,
             }
@@ -121,15 +121,15 @@ fn end_all(server: Pid, grace: Duration, events: &mpsc::Receiver<Event>) -> Opti
     status
 }
 
-fn send_to_all(server: Pid, signal: Signal) {
+fn signal_all(server: Pid, signal: Signal) {
     let _ = rustix::process::kill_process_group(server, signal);
     for pid in descendants() {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// Every living process below this one. Those that left the group, or whose parent died, are among them, because this
-/// process adopts orphans. Zombies are not: they only wait to be reaped.
+/// All running descendants of this process. Processes that left the group or lost their parent are included, because
+/// this process is the subreaper. Zombies are not: they are only waiting to be reaped.
 #[cfg(target_os = "linux")]
 fn descendants() -> Vec<Pid> {
     let processes: Vec<(i32, i32)> = fs::read_dir("/proc")
@@ -142,23 +142,23 @@ fn descendants() -> Vec<Pid> {
     let mut found = vec![rustix::process::getpid().as_raw_nonzero().get()];
     let mut at = 0;
     while let Some(&parent) = found.get(at) {
-        found.extend(processes.iter().filter(|(_, its_parent)| *its_parent == parent).map(|(pid, _)| *pid));
+        found.extend(processes.iter().filter(|(_, parent_pid)| *parent_pid == parent).map(|(pid, _)| *pid));
         at += 1;
     }
     found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
 }
 
-/// The parent of a process that is not a zombie.
+/// The parent of a process, or `None` for a zombie.
 #[cfg(target_os = "linux")]
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses included.
+    // The process name in parentheses may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if state == "Z" { None } else { fields.next()?.parse().ok() }
 }
 
-/// Elsewhere the group is all that can be reached.
+/// On other systems only the process group can be signalled.
 #[cfg(not(target_os = "linux"))]
 fn descendants() -> Vec<Pid> {
     Vec::new()
@@ -174,8 +174,8 @@ fn adopt_orphans() -> Result<(), rustix::io::Errno> {
     Ok(())
 }
 
-/// The server's pipes must have no other holder, or the host would not see them close.
-fn let_go_of_the_pipes() -> Result<(), GuardError> {
+/// Releases the server's pipes. Otherwise the host would not see end of file when the server exits.
+fn release_stdio() -> Result<(), GuardError> {
     let null = File::options().read(true).write(true).open("/dev/null").map_err(GuardError::Null)?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -184,9 +184,9 @@ fn let_go_of_the_pipes() -> Result<(), GuardError> {
 }
 
 fn wait_for_end_of_file(mut lifeline: File) {
-    let mut nothing = [0; 16];
+    let mut buffer = [0; 16];
     loop {
-        match lifeline.read(&mut nothing) {
+        match lifeline.read(&mut buffer) {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -195,13 +195,13 @@ fn wait_for_end_of_file(mut lifeline: File) {
     }
 }
 
-/// Ends as the server did, so that the host sees the server's own end.
-fn end_like(status: Option<WaitStatus>) -> ExitCode {
+/// Exits with the server's exit code or signal, so that the host sees how the server exited.
+fn exit_like(status: Option<WaitStatus>) -> ExitCode {
     let Some(status) = status else { return ExitCode::from(128 + 15) };
     if let Some(signal) = status.terminating_signal().and_then(Signal::from_named_raw) {
         let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
-        // The runtime's own handler of some signals takes the first one and lets the second one through.
+        // The Rust runtime handles some signals once and then restores the default action, so the second one kills.
         for _ in 0..2 {
             let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
         }

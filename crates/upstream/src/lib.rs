@@ -1,8 +1,7 @@
-//! One MCP server, seen from its host: its configuration, its process or HTTP endpoint, and the connection to it.
+//! One MCP server, as seen from its host: its configuration, its process or HTTP endpoint, and the connection to it.
 //!
-//! What a server sends is taken apart only as far as it must be (ids, progress tokens), and everything that it can do
-//! wrong ends in a bounded wait and a precise error. Which client may use it, and what two eras owe each other, is
-//! decided elsewhere.
+//! Messages are parsed only as far as necessary (ids, progress tokens). Every misbehaviour of a server ends in a
+//! bounded wait and a precise error. Authorization and translation between eras are done elsewhere.
 
 mod call;
 mod calls;

@@ -1,29 +1,32 @@
-//! What the owner of a connection may choose, with the limits that hold if it chooses nothing.
+//! Options of a connection, with their defaults.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Options of a connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
-    /// The process that stands between host and server and outlives the host just long enough to end the server.
-    /// Without it a server is still ended on every way out but a SIGKILL of the host.
+    /// The guard process between host and server, which terminates the server when the host is gone. Without it, a
+    /// server is still terminated unless the host is killed by SIGKILL.
     pub guard: Option<GuardCommand>,
-    /// Give every progress token a value of our own. Needed where several clients share the connection; otherwise a
-    /// token is changed only while another call uses the same one.
+    /// Replaces every progress token. Required if several clients share the connection; otherwise a token is replaced
+    /// only while another call uses the same one.
     pub map_tokens: bool,
-    /// A longer message of the server costs its call an error, and nothing else.
+    /// Size limit of a server's message. A larger one fails its call only.
     pub max_message_bytes: usize,
-    /// How long a server may take to start and to say which eras it speaks. A package runner may have to download it.
+    /// How long a server may take to start and to answer a probe. A package runner may have to download it first.
     pub start_timeout: Duration,
-    /// How long a server may take to leave by itself when its stdin is closed, and again after SIGTERM.
+    /// How long a server may take to exit after its stdin is closed, and again after SIGTERM.
     pub grace: Duration,
 }
 
-/// Run as `program args… --lifeline PATH -- command…`; see [`crate::guard_main`].
+/// The command of the guard, run as `program args… --lifeline PATH -- command…`; see [`crate::guard_main`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardCommand {
+    /// The program to run.
     pub program: PathBuf,
+    /// Arguments before `--lifeline`.
     pub args: Vec<OsString>,
 }
 

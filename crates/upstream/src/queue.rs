@@ -1,5 +1,5 @@
-//! What a call's server has said and its caller has not yet taken. Bounded: reports of progress make room for newer
-//! ones, since each replaces the one before it; nothing else is ever dropped.
+//! The bounded queue of a call's events that its caller has not read yet. Old progress notifications are dropped in
+//! favour of newer ones, which supersede them; nothing else is ever dropped.
 
 use crate::call::CallEvent;
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ pub(crate) const PROGRESS: &str = "notifications/progress";
 #[derive(Default)]
 pub(crate) struct CallQueue {
     state: Mutex<State>,
-    filled: Notify,
-    emptied: Notify,
+    event_added: Notify,
+    event_taken: Notify,
 }
 
 #[derive(Default)]
@@ -26,7 +26,8 @@ struct State {
 }
 
 impl CallQueue {
-    /// Takes the event, or gives it back if there is no room. The number is how many reports of progress went for it.
+    /// Appends the event, or returns it if the queue is full. On success, returns how many progress notifications were
+    /// dropped.
     pub fn offer(&self, event: CallEvent) -> Result<usize, CallEvent> {
         let mut state = self.lock();
         if state.ended {
@@ -46,27 +47,27 @@ impl CallQueue {
         state.bytes += size;
         state.events.push_back(event);
         drop(state);
-        self.filled.notify_one();
+        self.event_added.notify_one();
         Ok(dropped)
     }
 
-    /// The end always has room, and nothing comes after it.
+    /// Appends the final event, which always has room.
     pub fn end(&self, event: CallEvent) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.ended, true) {
             state.events.push_back(event);
             drop(state);
-            self.filled.notify_one();
+            self.event_added.notify_one();
         }
     }
 
-    /// The caller is gone: what is there and what still comes is for nobody.
+    /// The caller is gone: discards all present and future events.
     pub fn abandon(&self) {
         let mut state = self.lock();
         state.ended = true;
         state.events.clear();
         drop(state);
-        self.emptied.notify_one();
+        self.event_taken.notify_one();
     }
 
     pub async fn next(&self) -> CallEvent {
@@ -76,17 +77,17 @@ impl CallQueue {
                 if let Some(event) = state.events.pop_front() {
                     state.bytes = state.bytes.saturating_sub(size_of(&event));
                     drop(state);
-                    self.emptied.notify_one();
+                    self.event_taken.notify_one();
                     return event;
                 }
             }
-            self.filled.notified().await;
+            self.event_added.notified().await;
         }
     }
 
-    /// Returns when the caller has taken something. There is one deliverer per call, so no wake-up goes astray.
-    pub async fn emptied(&self) {
-        self.emptied.notified().await;
+    /// Returns when the caller has read an event. There is only one producer per call, so no wake-up is lost.
+    pub async fn event_taken(&self) {
+        self.event_taken.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -96,7 +97,7 @@ impl CallQueue {
 
 impl State {
     fn has_room(&self, size: usize) -> bool {
-        // One event is always taken, however large.
+        // One event is always accepted, whatever its size.
         self.events.is_empty() || (self.events.len() < MAX_EVENTS && self.bytes + size <= MAX_BYTES)
     }
 
@@ -139,17 +140,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn old_progress_makes_room_for_new_and_logs_are_kept() {
+    async fn old_progress_is_dropped_for_new_and_logs_are_kept() {
         let queue = CallQueue::default();
         assert!(queue.offer(note("notifications/message", 7)).is_ok());
-        let dropped: usize = (0..1_000).map(|n| queue.offer(note(PROGRESS, n)).expect("progress never waits")).sum();
+        let dropped: usize =
+            (0..1_000).map(|n| queue.offer(note(PROGRESS, n)).expect("progress is always accepted")).sum();
         assert_eq!(dropped, 1_000 - (MAX_EVENTS - 1));
         assert_eq!(number(&queue.next().await), "7");
         assert_eq!(number(&queue.next().await), dropped.to_string());
     }
 
     #[tokio::test]
-    async fn a_queue_full_of_other_things_gives_back_what_it_cannot_take_and_still_ends() {
+    async fn a_full_queue_returns_the_event_and_still_accepts_the_end() {
         let queue = CallQueue::default();
         for n in 0..MAX_EVENTS {
             assert!(queue.offer(note("notifications/message", n)).is_ok());

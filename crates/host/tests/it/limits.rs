@@ -122,7 +122,7 @@ async fn the_originals_operations_are_held_to_the_same_rules() {
     for (tool, arguments, expected) in [
         ("whoami", "{}", "not allowed for role 'reader'"),
         ("echo", r#"{"path":"/etc/x"}"#, "not allowed for role 'reader'"),
-        ("echo", r#"{"path":"/tmp/x","path":"/etc/x"}"#, "a key twice"),
+        ("echo", r#"{"path":"/tmp/x","path":"/etc/x"}"#, "a duplicate key"),
         ("echo", r#"{"path":"/tmp/x"}"#, "success"),
         ("add", r#"{"a":1,"b":2}"#, "success"),
         ("add", r#"{"a":1,"b":2}"#, "[roles.reader] allows 2/h"),

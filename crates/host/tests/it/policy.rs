@@ -184,7 +184,7 @@ async fn arguments_that_can_be_read_in_two_ways_are_refused() {
     let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
     let error = finish(reader.start_raw("one", "tools/call", params).await).await.error();
     assert_eq!(error["data"]["code"], "TB0419");
-    assert_eq!(error["message"], "tool 'echo': the arguments have a key twice");
+    assert_eq!(error["message"], "tool 'echo': the arguments have a duplicate key");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The bodies on the bus: what is written is what is read, raw parts to the byte.
+//! Serialization of the bodies on the bus: parsing and writing are inverse, and raw values keep every byte.
 
 use toolbus_mcp::{Answer, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Rpc};
 
@@ -8,11 +8,11 @@ fn raw(text: &str) -> toolbus_mcp::Raw {
 
 fn check_request(request: HostRequest, text: &str) {
     assert_eq!(request.to_json(), text);
-    assert_eq!(HostRequest::parse(text).expect("a request").to_json(), text);
+    assert_eq!(HostRequest::parse(text).expect("valid request").to_json(), text);
 }
 
 #[test]
-fn requests() {
+fn requests_are_unchanged_by_parsing_and_writing() {
     check_request(
         HostRequest::Rpc(Rpc {
             server: "files".into(),
@@ -47,33 +47,33 @@ fn requests() {
 }
 
 #[test]
-fn replies() {
+fn replies_are_unchanged_by_parsing_and_writing() {
     for text in [
         r#"{"rpc":{"result":{"content":[],"x":1.10}}}"#,
         r#"{"rpc":{"result":null}}"#,
         r#"{"rpc":{"error":{"code":-32602,"message":"?","data":[1e99]}}}"#,
         r#"{"rpc":{"cancelled":true}}"#,
     ] {
-        assert_eq!(HostReply::parse(text).expect("a reply").to_json(), text);
+        assert_eq!(HostReply::parse(text).expect("valid reply").to_json(), text);
     }
     assert!(HostReply::parse(r#"{"error":"bad mcp request: ?"}"#).is_err());
     assert!(HostReply::parse(r#"{"rpc":{}}"#).is_err());
 }
 
 #[test]
-fn events() {
+fn events_are_unchanged_by_parsing_and_writing() {
     for text in [
         r#"{"event":"notification","server":"s","method":"notifications/message","params":{"level":"info"}}"#,
         r#"{"event":"request","server":"s","id":"a1","method":"elicitation/create","params":{}}"#,
-        r#"{"event":"closed","server":"s","reason":"it exited"}"#,
+        r#"{"event":"closed","server":"s","reason":"the server exited"}"#,
     ] {
-        assert_eq!(HostEvent::parse(text).expect("an event").to_json(), text);
+        assert_eq!(HostEvent::parse(text).expect("valid event").to_json(), text);
     }
 }
 
 #[test]
-fn bodies_that_lack_something_say_what() {
+fn errors_name_the_missing_member() {
     let error = HostRequest::parse(r#"{"op":"rpc","session":"s","client":{"era":"modern"},"method":"x"}"#);
-    assert!(error.expect_err("no server").to_string().contains("server is missing"));
-    assert!(HostRequest::parse(r#"{"op":"dance","session":"s"}"#).is_err());
+    assert!(error.expect_err("server is missing").to_string().contains("server is missing"));
+    assert!(HostRequest::parse(r#"{"op":"unknown","session":"s"}"#).is_err());
 }

@@ -1,26 +1,26 @@
-//! One member changes, the others keep every byte.
+//! Changing one member keeps every byte of the others.
 
 use proptest::prelude::*;
 use toolbus_mcp::{Members, meta, raw};
 
 #[test]
-fn a_changed_member_stays_in_its_place() {
-    let mut members = Members::parse(r#"{"a": 1.50, "b":[1, 2],"c":{"x":1e2}}"#).expect("an object");
+fn a_changed_member_keeps_its_position() {
+    let mut members = Members::parse(r#"{"a": 1.50, "b":[1, 2],"c":{"x":1e2}}"#).expect("valid object");
     members.set("b", raw("new"));
     members.remove("nothing");
     assert_eq!(members.to_raw().get(), r#"{"a":1.50,"b":"new","c":{"x":1e2}}"#);
 }
 
 #[test]
-fn an_inner_object_is_made_when_it_is_missing() {
-    let params = meta::set(None, meta::PROGRESS_TOKEN, raw(&7)).expect("an object");
+fn a_missing_inner_object_is_created() {
+    let params = meta::set(None, meta::PROGRESS_TOKEN, raw(&7)).expect("valid object");
     assert_eq!(params.get(), r#"{"_meta":{"progressToken":7}}"#);
-    assert_eq!(meta::get(Some(&params), meta::PROGRESS_TOKEN).expect("a token").get(), "7");
+    assert_eq!(meta::get(Some(&params), meta::PROGRESS_TOKEN).expect("token is set").get(), "7");
 }
 
 #[test]
 fn a_meta_that_is_no_object_is_an_error() {
-    let params = serde_json::value::RawValue::from_string(r#"{"_meta":3}"#.into()).expect("JSON");
+    let params = serde_json::value::RawValue::from_string(r#"{"_meta":3}"#.into()).expect("valid JSON");
     assert!(meta::set(Some(&params), meta::PROGRESS_TOKEN, raw(&7)).is_err());
 }
 
@@ -43,11 +43,11 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn any_object_is_the_same_after_taking_it_apart(map in prop::collection::btree_map(".{0,8}", any_json(), 0..24)) {
+    fn any_object_is_unchanged_by_parsing_and_writing(map in prop::collection::btree_map(".{0,8}", any_json(), 0..24)) {
         let value = serde_json::Value::Object(map.into_iter().collect());
-        let text = serde_json::to_string_pretty(&value).expect("JSON");
-        let again = Members::parse(&text).expect("an object").to_raw();
-        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        let text = serde_json::to_string_pretty(&value).expect("valid JSON");
+        let again = Members::parse(&text).expect("valid object").to_raw();
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("valid JSON");
         prop_assert_eq!(parse(&text), parse(again.get()));
     }
 }

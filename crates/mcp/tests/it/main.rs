@@ -1,4 +1,4 @@
-//! What must hold of MCP as raw JSON.
+//! Tests of MCP as raw JSON.
 
 mod bodies;
 mod docs;

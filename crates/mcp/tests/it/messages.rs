@@ -1,9 +1,9 @@
-//! Messages come out as they went in.
+//! Messages are unchanged by parsing and writing.
 
 use toolbus_mcp::{Era, Id, Message, MessageError, NameKey, Outcome, codes, meta, required_name, routed_name};
 
 fn check_same(text: &str) {
-    let message = Message::parse(text).expect("a message");
+    let message = Message::parse(text).expect("valid message");
     assert_eq!(message.to_json(), text);
 }
 
@@ -19,24 +19,24 @@ fn numbers_unknown_fields_and_order_survive() {
 }
 
 #[test]
-fn a_message_spread_over_lines_is_written_on_one() {
+fn a_message_with_line_breaks_is_written_on_one_line() {
     let text = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\n \"a\": \"x\\ny\",\r\n \"b\": 2}}";
-    let line = Message::parse(text).expect("a message").to_json();
+    let line = Message::parse(text).expect("valid message").to_json();
     assert!(!line.contains('\n') && !line.contains('\r'));
     let (before, after): (serde_json::Value, serde_json::Value) =
-        (serde_json::from_str(text).expect("JSON"), serde_json::from_str(&line).expect("JSON"));
+        (serde_json::from_str(text).expect("valid JSON"), serde_json::from_str(&line).expect("valid JSON"));
     assert_eq!(before, after);
 }
 
 #[test]
-fn ids_are_told_apart_by_their_text() {
+fn ids_are_compared_by_their_text() {
     assert_ne!(Id::number(1), Id::text("1"));
     assert_eq!(Id::number(1), Id::number(1));
 }
 
 #[test]
-fn what_is_not_a_message_is_named() {
-    let code = |text: &str| Message::parse(text).expect_err("no message").to_rpc_error().code;
+fn invalid_messages_have_the_right_error_code() {
+    let code = |text: &str| Message::parse(text).expect_err("invalid message").to_rpc_error().code;
     assert_eq!(code("[]"), codes::INVALID_REQUEST);
     assert_eq!(code("{"), codes::PARSE_ERROR);
     assert_eq!(code("nonsense"), codes::PARSE_ERROR);
@@ -48,7 +48,7 @@ fn what_is_not_a_message_is_named() {
 }
 
 #[test]
-fn a_member_that_stands_there_twice_is_refused() {
+fn a_duplicate_member_is_rejected() {
     let twice = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call"}"#;
     assert!(matches!(Message::parse(twice), Err(MessageError::Syntax(_))));
     let many = (0..40).map(|n| format!("\"k{n}\":0")).collect::<Vec<_>>().join(",");
@@ -59,22 +59,22 @@ fn a_member_that_stands_there_twice_is_refused() {
 }
 
 #[test]
-fn the_era_is_in_the_request() {
+fn the_era_is_determined_from_the_request() {
     let Ok(Message::Request(request)) = Message::parse(
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
     ) else {
-        panic!("a request")
+        panic!("not a request")
     };
     assert_eq!(Era::of_params(request.params.as_deref()), Era::Modern);
     assert_eq!(Era::of_params(None), Era::Legacy);
-    let plain = meta::without(request.params.as_deref(), &[meta::PROTOCOL_VERSION]).expect("an object");
-    assert_eq!(plain.expect("params").get(), "{}");
+    let plain = meta::without(request.params.as_deref(), &[meta::PROTOCOL_VERSION]).expect("valid object");
+    assert_eq!(plain.expect("params are kept").get(), "{}");
 }
 
 #[test]
-fn the_name_that_routes_a_request_is_found() {
+fn the_name_for_routing_is_found() {
     let name = |method: &str, params: &str| {
-        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("valid JSON");
         routed_name(method, Some(&params))
     };
     assert_eq!(name("tools/call", r#"{"name":"a"}"#), Some(NameKey::Tool("a".into())));
@@ -85,9 +85,9 @@ fn the_name_that_routes_a_request_is_found() {
 }
 
 #[test]
-fn a_name_that_must_be_there_and_cannot_be_read_is_an_error() {
+fn a_required_name_that_is_missing_or_ambiguous_is_an_error() {
     let check = |method: &str, params: &str| {
-        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("valid JSON");
         assert!(required_name(method, Some(&params)).is_err(), "{method} {params}");
     };
     check("tools/call", r#"{"name":"a","name":"b"}"#);
@@ -102,9 +102,9 @@ fn a_name_that_must_be_there_and_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn outcomes_are_told_apart() {
+fn an_error_response_has_an_error_outcome() {
     let Ok(Message::Response(response)) = Message::parse(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1}}"#) else {
-        panic!("a response")
+        panic!("not a response")
     };
     assert!(matches!(response.outcome, Outcome::Error(_)));
 }

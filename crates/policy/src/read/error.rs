@@ -1,22 +1,25 @@
-//! What is wrong with a policy, where, and what to do about it.
+//! Errors and warnings about a policy, with their positions and hints.
 
 use crate::pattern::PatternError;
 use crate::pointer::PointerError;
 use std::fmt;
 
-/// Both counted from 1.
+/// A position in a file. Lines and columns are counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
+    /// Line number.
     pub line: usize,
+    /// Column number, in characters.
     pub column: usize,
 }
 
 impl Position {
-    /// The place of what is built in.
+    /// The position of built-in rules, which are in no file.
     pub const NOWHERE: Self = Self { line: 0, column: 0 };
 
+    /// The position of a byte offset in the text.
     pub fn of_offset(text: &str, offset: usize) -> Self {
-        // An offset within a character belongs to it.
+        // An offset inside a character is moved to its start.
         let mut offset = offset.min(text.len());
         while !text.is_char_boundary(offset) {
             offset -= 1;
@@ -33,9 +36,11 @@ impl fmt::Display for Position {
     }
 }
 
+/// An error in `[roles]` or `[limits]`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{position}: {problem}")]
 pub struct PolicyError {
+    /// Where the error is.
     pub position: Position,
     pub(crate) problem: Problem,
 }
@@ -50,23 +55,24 @@ pub(crate) enum Problem {
     WrongType { key: String, expected: &'static str },
     #[error("a rule of [roles.{role}] lacks `{key}`")]
     Missing { role: String, key: &'static str },
-    #[error("the role {role:?} can't be used: {reason}")]
+    #[error("invalid role {role:?}: {reason}")]
     Role { role: String, reason: &'static str },
     #[error("{pattern:?} {error}")]
     Pattern { pattern: String, error: PatternError },
     #[error("{pointer:?}: {error}")]
     Pointer { pointer: String, error: PointerError },
-    #[error("the condition on {pointer:?} says nothing: it has none of equals, prefix, glob, min and max")]
+    #[error("the condition on {pointer:?} has no test: use equals, prefix, glob, min or max")]
     NoTest { pointer: String },
-    #[error("the empty pointer is the whole document, and conditions are about single values")]
+    #[error("the empty pointer refers to the whole document, but a condition needs a single value")]
     WholeDocument,
-    #[error("min is larger than max, so that nothing fits")]
+    #[error("min is larger than max, so no value matches")]
     EmptyRange,
-    #[error("the patterns of {whose} are too large together: {reason}")]
-    TooLarge { whose: String, reason: String },
+    #[error("the patterns of {scope} are too large: {reason}")]
+    TooLarge { scope: String, reason: String },
 }
 
 impl PolicyError {
+    /// How to correct it, for the user.
     pub fn hint(&self) -> String {
         match &self.problem {
             Problem::Syntax(_) => "correct the file at that place".into(),
@@ -77,18 +83,20 @@ impl PolicyError {
             }
             Problem::Role { .. } => "choose another name".into(),
             Problem::Pattern { .. } => "patterns are NAME or SERVER/NAME; * stands for anything".into(),
-            Problem::Pointer { .. } | Problem::WholeDocument => "write the way to a value, such as \"/path\"".into(),
-            Problem::NoTest { .. } => "say what the value has to be, such as prefix = \"/tmp/\"".into(),
+            Problem::Pointer { .. } | Problem::WholeDocument => "write the path of a value, such as \"/path\"".into(),
+            Problem::NoTest { .. } => "add a test such as prefix = \"/tmp/\"".into(),
             Problem::WrongType { .. } | Problem::EmptyRange => "correct the value".into(),
             Problem::TooLarge { .. } => "use fewer or simpler patterns".into(),
         }
     }
 }
 
-/// What may be meant so, but hardly.
+/// Something in the file that is valid but probably not intended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
+    /// Where it is.
     pub position: Position,
+    /// Description for the user.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! `[roles]` and `[limits]` from the text of a toolbus.toml. Every key is known or refused, with its place in the file.
+//! Parses `[roles]` and `[limits]` from the text of a toolbus.toml. Unknown keys are rejected with their position.
 
 mod error;
 mod role;
@@ -19,7 +19,7 @@ use values::{Reader, Value};
 
 const LIMIT_KEYS: [&str; 4] = ["rate", "concurrency", "max_result", "deadline"];
 
-/// The set has no roles where the file has none.
+/// The set has no roles if the file has none.
 pub fn read(text: &str) -> Result<(PolicySet, Vec<Warning>), PolicyError> {
     let file = DeTable::parse(text).map_err(|error| {
         let position = Position::of_offset(text, error.span().unwrap_or_default().start);
@@ -44,17 +44,17 @@ pub fn read(text: &str) -> Result<(PolicySet, Vec<Warning>), PolicyError> {
 fn roles_of(reader: &mut Reader<'_>, value: &Value<'_>) -> Result<BTreeMap<String, Role>, PolicyError> {
     const EXPECTED: &str = "a table: [roles.NAME] with allow = [\"pattern\", …]";
     let mut roles = BTreeMap::new();
-    let mut looks: BTreeMap<String, String> =
-        [LOCAL, OPERATOR].into_iter().map(|role| (role_names::looks(role), role.to_owned())).collect();
+    let mut seen: BTreeMap<String, String> =
+        [LOCAL, OPERATOR].into_iter().map(|role| (role_names::confusable_key(role), role.to_owned())).collect();
     for (key, value) in reader.table("roles", value, EXPECTED)? {
         let name = key.get_ref().to_string();
         let position = reader.position(key.span());
-        if let Some(reason) = role_names::refused(&name) {
+        if let Some(reason) = role_names::rejection(&name) {
             return Err(PolicyError { position, problem: Problem::Role { role: name, reason } });
         }
-        let similar = looks.insert(role_names::looks(&name), name.clone());
+        let similar = seen.insert(role_names::confusable_key(&name), name.clone());
         if let Some(similar) = similar.filter(|similar| *similar != name) {
-            let text = format!("the roles {name:?} and {similar:?} look alike, and they are two");
+            let text = format!("the roles {name:?} and {similar:?} look alike, but are different");
             reader.warnings.push(Warning { position, text });
         }
         let role = reader.role(&name, position, value)?;
@@ -84,7 +84,7 @@ fn limits_of(reader: &Reader<'_>, value: &Value<'_>) -> Result<(Vec<Limit>, Inde
     }
     let index = Index::new(&patterns).map_err(|error| PolicyError {
         position: reader.position(value.span()),
-        problem: Problem::TooLarge { whose: "[limits]".into(), reason: error.to_string() },
+        problem: Problem::TooLarge { scope: "[limits]".into(), reason: error.to_string() },
     })?;
     Ok((limits, index))
 }

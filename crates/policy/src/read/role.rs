@@ -1,4 +1,4 @@
-//! One `[roles.NAME]`.
+//! Parses one `[roles.NAME]` table.
 
 use super::LIMIT_KEYS;
 use super::error::{PolicyError, Position, Problem};
@@ -37,15 +37,15 @@ impl Reader<'_> {
             }
         }
         self.warn_of_contradictions(&rules.list);
-        // Whoever only sends or approves is not forgotten.
-        let uses = rules.list.iter().any(|rule| rule.effect != Effect::Deny);
-        if !uses && !role.approves && role.recipients.is_empty() {
+        // A role that may only send messages or approve calls is not empty.
+        let permits = rules.list.iter().any(|rule| rule.effect != Effect::Deny);
+        if !permits && !role.approves && role.recipients.is_empty() {
             self.warn(position, format!("[{table}] allows nothing"));
         }
         role.limit = Some(limit).filter(|limit| !limit.is_none());
         role.with_rules(rules.list, rules.pointers).map_err(|error| PolicyError {
             position,
-            problem: Problem::TooLarge { whose: format!("[{table}]"), reason: error.to_string() },
+            problem: Problem::TooLarge { scope: format!("[{table}]"), reason: error.to_string() },
         })
     }
 
@@ -66,11 +66,11 @@ impl Reader<'_> {
         }
         Recipients::new(texts.iter().map(|(text, _)| *text)).map_err(|error| PolicyError {
             position: self.position(value.span()),
-            problem: Problem::TooLarge { whose: path.to_owned(), reason: error.to_string() },
+            problem: Problem::TooLarge { scope: path.to_owned(), reason: error.to_string() },
         })
     }
 
-    /// The same pattern twice, where one of the two makes the other useless.
+    /// Warns about a rule that a stricter rule with the same pattern makes ineffective.
     fn warn_of_contradictions(&mut self, rules: &[Rule]) {
         let mut strictest: HashMap<&str, &Rule> = HashMap::new();
         for rule in rules.iter().filter(|rule| rule.conditions.is_empty()) {
@@ -91,7 +91,7 @@ impl Reader<'_> {
     }
 }
 
-/// The rules of a role while they are read.
+/// The rules of a role while they are being parsed.
 pub struct Rules {
     pub role: Arc<str>,
     pub list: Vec<Rule>,
@@ -106,11 +106,11 @@ impl Rules {
         position: Position,
         conditions: Arc<[crate::condition::Condition]>,
     ) -> Result<(), PolicyError> {
-        let bad = |error: PatternError| {
+        let invalid = |error: PatternError| {
             let problem = Problem::Pattern { pattern: text.to_owned(), error };
             PolicyError { position, problem }
         };
-        let pattern = Pattern::parse(text).map_err(bad)?;
+        let pattern = Pattern::parse(text).map_err(invalid)?;
         self.list.push(Rule { role: Arc::clone(&self.role), effect, pattern, conditions, position });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `[[roles.NAME.rules]]`: rules with conditions on arguments.
+//! Parses `[[roles.NAME.rules]]`: rules with conditions on arguments.
 
 use super::error::{PolicyError, Position, Problem};
 use super::role::Rules;
@@ -52,14 +52,14 @@ impl Reader<'_> {
         let effect = effect.ok_or_else(|| missing("effect"))?;
         let patterns = patterns.ok_or_else(|| missing("match"))?;
         if patterns.is_empty() {
-            self.warn(position, format!("a rule of [roles.{}] is about nothing: `match` is empty", rules.role));
+            self.warn(position, format!("a rule of [roles.{}] matches nothing: `match` is empty", rules.role));
         }
         if conditions.is_empty() {
-            let text = format!("a rule of [roles.{}] has no condition; `{effect} = [\"…\"]` says the same", rules.role);
+            let text = format!("a rule of [roles.{}] has no condition; `{effect} = [\"…\"]` is equivalent", rules.role);
             self.warn(position, text);
         }
         let conditions: Arc<[Condition]> = conditions.into();
-        patterns.into_iter().try_for_each(|(text, place)| rules.add(effect, text, place, Arc::clone(&conditions)))
+        patterns.into_iter().try_for_each(|(text, position)| rules.add(effect, text, position, Arc::clone(&conditions)))
     }
 
     fn condition(&self, path: &str, value: &Value<'_>, rules: &mut Rules) -> Result<Condition, PolicyError> {
@@ -73,13 +73,13 @@ impl Reader<'_> {
                 _ => tests.push(self.test(path, key, value)?),
             }
         }
-        let Some((pointer, place)) = pointer else {
+        let Some((pointer, pointer_position)) = pointer else {
             let problem = Problem::Missing { role: rules.role.to_string(), key: "pointer" };
             return Err(PolicyError { position, problem });
         };
         let at = |position, problem| Err(PolicyError { position, problem });
         if pointer.is_empty() {
-            return at(place, Problem::WholeDocument);
+            return at(pointer_position, Problem::WholeDocument);
         }
         if tests.is_empty() {
             return at(position, Problem::NoTest { pointer: pointer.to_owned() });
@@ -88,7 +88,7 @@ impl Reader<'_> {
             return at(position, Problem::EmptyRange);
         }
         let slot = rules.pointers.add(pointer).map_err(|error| PolicyError {
-            position: place,
+            position: pointer_position,
             problem: Problem::Pointer { pointer: pointer.to_owned(), error },
         })?;
         Ok(Condition { pointer: pointer.to_owned(), slot, tests })

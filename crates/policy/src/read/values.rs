@@ -1,4 +1,4 @@
-//! Single values out of TOML, each with its place.
+//! Reads single TOML values with their positions.
 
 use super::error::{PolicyError, Position, Problem, Warning};
 use crate::condition::Number;
@@ -16,7 +16,7 @@ pub type Key<'a> = Spanned<Cow<'a, str>>;
 
 pub struct Reader<'a> {
     text: &'a str,
-    /// Where each line begins.
+    /// Byte offset of the start of each line.
     lines: Vec<usize>,
     pub warnings: Vec<Warning>,
 }
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         self.warnings.push(Warning { position, text });
     }
 
-    /// In the order of the file, so that the first mistake is the one that is told.
+    /// In file order, so that the first error in the file is the one reported.
     pub fn table<'v, 'd>(
         &self,
         key: &str,
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         Ok(list.iter().collect())
     }
 
-    /// Each text with its place.
+    /// Each string with its position.
     pub fn texts<'v>(&self, key: &str, value: &'v Value<'_>) -> Result<Vec<(&'v str, Position)>, PolicyError> {
         let list = self.list(key, value, "a list of strings")?;
         list.into_iter().map(|item| Ok((self.text(key, item)?, self.position(item.span())))).collect()
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         number_of(value.get_ref()).ok_or_else(|| self.wrong(key, value, "a number"))
     }
 
-    /// False if the key is none of a limit.
+    /// Returns false if the key doesn't belong to a limit.
     pub fn limit(&self, limit: &mut Limit, table: &str, key: &str, value: &Value<'_>) -> Result<bool, PolicyError> {
         let path = format!("{table}.{key}");
         let text = value.get_ref().as_str();
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
             "concurrency" => {
                 let count = whole(value.get_ref()).and_then(|count| u32::try_from(count).ok());
                 let count = count.and_then(NonZeroU32::new);
-                limit.concurrency = Some(count.ok_or_else(|| wrong("a whole number from 1 on"))?);
+                limit.concurrency = Some(count.ok_or_else(|| wrong("a whole number of at least 1"))?);
             }
             "max_result" => {
                 let bytes =

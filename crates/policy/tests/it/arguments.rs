@@ -27,7 +27,7 @@ fn check(server: &str, tool: &str, arguments: &str, effect: Effect) {
 }
 
 #[test]
-fn all_conditions_of_a_rule_have_to_hold() {
+fn all_conditions_of_a_rule_must_hold() {
     check("files", "write", r#"{"path":"/tmp/a","size":5}"#, Effect::Allow);
     check("files", "write", r#"{"path":"/tmp/a","size":101}"#, Effect::Deny);
     check("files", "write", r#"{"path":"/home/a","size":5}"#, Effect::Deny);
@@ -37,7 +37,7 @@ fn all_conditions_of_a_rule_have_to_hold() {
 }
 
 #[test]
-fn a_condition_makes_a_rule_stricter_only_where_it_holds() {
+fn a_conditional_deny_or_ask_applies_only_if_its_condition_holds() {
     check("files", "read", r#"{"path":"/tmp/a"}"#, Effect::Allow);
     check("files", "read", r#"{"path":"/etc/passwd"}"#, Effect::Deny);
     check("files", "read", r#"{"mode":"slow"}"#, Effect::Ask);
@@ -46,7 +46,7 @@ fn a_condition_makes_a_rule_stricter_only_where_it_holds() {
 }
 
 #[test]
-fn no_detour_fulfils_an_allow_or_slips_past_a_deny() {
+fn path_traversal_satisfies_no_allow_and_bypasses_no_deny() {
     for path in ["/tmp/../etc/x", "/tmp/%2e%2e/etc/x", "/tmp/%252e%252e/x", "/tmp\\\\..\\\\x", "/tmp/.."] {
         check("files", "write", &format!(r#"{{"path":"{path}","size":1}}"#), Effect::Deny);
         check("files", "read", &format!(r#"{{"path":"{path}"}}"#), Effect::Deny);
@@ -59,7 +59,7 @@ fn no_detour_fulfils_an_allow_or_slips_past_a_deny() {
 }
 
 #[track_caller]
-fn refused(arguments: &str, problem: ArgumentsProblem) {
+fn denied_for(arguments: &str, problem: ArgumentsProblem) {
     let set = set(RULES);
     let arguments = RawValue::from_string(arguments.to_owned()).expect("JSON");
     let decision = set.decide(&question("r", "files", Item::Tool("read"), Arguments::Known(&arguments)));
@@ -71,18 +71,18 @@ fn refused(arguments: &str, problem: ArgumentsProblem) {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
-    refused(r#"{"path":"/tmp/a","path":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
-    refused(r#"{"path":"/tmp/a","p\u0061th":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
-    refused(r#"{"path":"/tmp/a","Path":"/etc/passwd"}"#, ArgumentsProblem::OtherCase);
-    refused(r#"{"path":"\ud800"}"#, ArgumentsProblem::NotUnicode);
+fn ambiguous_arguments_are_denied() {
+    denied_for(r#"{"path":"/tmp/a","path":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
+    denied_for(r#"{"path":"/tmp/a","p\u0061th":"/etc/passwd"}"#, ArgumentsProblem::KeyTwice);
+    denied_for(r#"{"path":"/tmp/a","Path":"/etc/passwd"}"#, ArgumentsProblem::OtherCase);
+    denied_for(r#"{"path":"\ud800"}"#, ArgumentsProblem::NotUnicode);
     for text in ["[]", "null", "\"x\"", "5"] {
-        refused(text, ArgumentsProblem::NotAnObject);
+        denied_for(text, ArgumentsProblem::NotAnObject);
     }
 }
 
 #[test]
-fn arguments_that_no_rule_looks_at_are_the_servers_business() {
+fn arguments_without_conditions_are_not_checked() {
     let set = set("[roles.r]\nallow = [\"a\", \"b\"]\ndeny = [\"c\"]\n[[roles.r.rules]]\neffect = \"deny\"\n\
                    match = [\"b\", \"c\"]\nwhen = [{ pointer = \"/x\", equals = 1 }]");
     assert_eq!(call(&set, "r", "s", "a", "[]"), Effect::Allow);
@@ -94,18 +94,18 @@ fn arguments_that_no_rule_looks_at_are_the_servers_business() {
 }
 
 #[test]
-fn lists_show_what_some_arguments_would_allow() {
+fn lists_include_tools_that_some_arguments_would_allow() {
     let set = set(RULES);
     assert_eq!(listed(&set, "r", "files", Item::Tool("write")), Effect::Allow);
     assert_eq!(listed(&set, "r", "other", Item::Tool("write")), Effect::Deny);
     assert_eq!(listed(&set, "r", "files", Item::Tool("read")), Effect::Allow);
-    // A resource has no arguments that could make a difference.
+    // A resource has no arguments that could satisfy a condition.
     assert_eq!(listed(&set, "r", "files", Item::Resource("write")), Effect::Deny);
 }
 
-/// The document is scanned once for all conditions, not once for each.
+/// The document is scanned once for all conditions, not once per condition.
 #[test]
-fn a_megabyte_against_a_thousand_conditions_is_read_once() {
+fn a_megabyte_is_scanned_once_for_a_thousand_conditions() {
     let mut text = String::from("[roles.r]\nallow = [\"w\"]\n");
     for n in 0..1000 {
         text.push_str(&format!(

@@ -1,4 +1,4 @@
-//! Which rule counts.
+//! Which rule decides.
 
 use crate::{call, listed, question, set};
 use toolbus_policy::{Arguments, Effect, Item, PolicySet, Question, Reason};
@@ -23,7 +23,7 @@ fn check(role: &str, server: &str, item: Item<'_>, effect: Effect) {
 }
 
 #[test]
-fn a_role_may_use_what_its_entry_names_and_nothing_else() {
+fn a_role_may_use_only_what_its_entry_allows() {
     check("reader", "files", Item::Tool("read_file"), Effect::Allow);
     check("reader", "other", Item::Tool("read_file"), Effect::Allow);
     check("reader", "files", Item::Tool("stat"), Effect::Allow);
@@ -44,7 +44,7 @@ fn deny_beats_ask_beats_allow() {
 }
 
 #[test]
-fn a_pattern_that_names_a_server_is_about_that_server_only() {
+fn a_pattern_with_a_server_matches_only_that_server() {
     check("reader", "evil", Item::Tool("files/stat"), Effect::Deny);
     check("reader", "files", Item::Tool("files/stat"), Effect::Deny);
     let set = set("[roles.r]\nallow = [\"*_fs/read\"]");
@@ -53,7 +53,7 @@ fn a_pattern_that_names_a_server_is_about_that_server_only() {
 }
 
 #[test]
-fn no_detour_leads_out_of_an_allowed_folder_or_into_a_denied_one() {
+fn path_traversal_leaves_no_allowed_and_enters_no_denied_directory() {
     for uri in [
         "file:///pub/../etc/passwd",
         "file:///pub/%2e%2E/etc/passwd",
@@ -74,7 +74,7 @@ fn no_detour_leads_out_of_an_allowed_folder_or_into_a_denied_one() {
 }
 
 #[test]
-fn no_question_mark_and_no_host_leads_around_a_deny() {
+fn a_query_or_host_in_the_uri_does_not_bypass_a_deny() {
     let set = set("[roles.r]\nallow = ['**']\ndeny = ['file:///etc/passwd', 'db://x/secret', 'note:secret']\n\
          [roles.s]\nallow = ['file:///pub/a', 'db://x/get?id=*']");
     let read = |role, uri| set.decide(&question(role, "f", Item::Resource(uri), Arguments::Absent)).effect;
@@ -98,7 +98,7 @@ fn no_question_mark_and_no_host_leads_around_a_deny() {
 }
 
 #[test]
-fn a_detour_to_what_has_to_be_asked_for_has_to_be_asked_for() {
+fn path_traversal_to_a_resource_that_needs_approval_needs_approval() {
     let set =
         set("[roles.r]\nallow = [\"file:///**\"]\nask = [\"file:///etc/**\"]\n[roles.s]\nask = [\"file:///etc/**\"]");
     let read = |role, uri| set.decide(&question(role, "f", Item::Resource(uri), Arguments::Absent)).effect;
@@ -109,20 +109,21 @@ fn a_detour_to_what_has_to_be_asked_for_has_to_be_asked_for() {
 }
 
 #[test]
-fn unknown_and_absent_roles_and_empty_entries_are_locked_out() {
+fn unknown_and_missing_roles_and_empty_entries_are_denied() {
     for role in ["stranger", "locked", "Reader", "", "reader ", "ｒeader"] {
         for item in [Item::Tool("read_file"), Item::Resource("x://y"), Item::Prompt("p"), Item::Server] {
             check(role, "files", item, Effect::Deny);
         }
     }
     let set = set(RULES);
-    let nobody = Question { role: None, server: "files", item: Item::Tool("read_file"), arguments: Arguments::Absent };
-    let decision = set.decide(&nobody);
+    let without_role =
+        Question { role: None, server: "files", item: Item::Tool("read_file"), arguments: Arguments::Absent };
+    let decision = set.decide(&without_role);
     assert!(matches!((decision.effect, decision.reason), (Effect::Deny, Reason::NoRole)));
 }
 
 #[test]
-fn a_role_sees_the_servers_that_some_rule_of_its_is_about() {
+fn a_role_sees_the_servers_that_a_rule_may_allow() {
     let set =
         set("[roles.r]\nallow = [\"a/x\", \"b*/y\", \"gone/z\"]\nask = [\"c/x\"]\ndeny = [\"d/x\", \"gone/*\"]\n\
                    [roles.all]\nallow = [\"x\"]\ndeny = [\"a/**\"]\n[roles.none]\nallow = [\"**\"]\ndeny = [\"*\"]");
@@ -143,7 +144,7 @@ fn a_role_sees_the_servers_that_some_rule_of_its_is_about() {
 }
 
 #[test]
-fn a_decision_names_its_rule_and_its_line() {
+fn a_decision_has_its_rule_and_position() {
     let set = set(RULES);
     let decision = set.decide(&question("reader", "files", Item::Tool("read_secret"), Arguments::Absent));
     let rule = decision.rule().expect("a rule");
@@ -169,7 +170,7 @@ fn without_roles_local_and_operator_may_use_everything_and_others_nothing() {
 }
 
 #[test]
-fn beside_the_roles_of_a_file_the_operator_keeps_its_built_in_rule_unless_the_file_has_its_own() {
+fn the_operator_keeps_its_built_in_rule_unless_the_file_has_an_entry_for_it() {
     let set = set(RULES);
     assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Allow);
     assert_eq!(call(&set, "local", "s", "t", "{}"), Effect::Deny);
@@ -184,7 +185,7 @@ fn beside_the_roles_of_a_file_the_operator_keeps_its_built_in_rule_unless_the_fi
 }
 
 #[test]
-fn messages_go_to_names_and_roles_that_are_named() {
+fn messages_may_be_sent_only_to_listed_names_and_roles() {
     let set = set("[roles.r]\nsend = [\"planner\", \"team-*\", \"role:writer\"]\n[roles.quiet]\nallow = [\"x\"]");
     let role_of = |name: &str| (name == "w").then_some("writer");
     let may = |role, to| set.may_message(role, to, role_of);
@@ -204,7 +205,7 @@ fn messages_go_to_names_and_roles_that_are_named() {
 }
 
 #[test]
-fn the_strictest_limit_counts_and_all_are_named() {
+fn the_strictest_limit_counts_and_all_are_returned() {
     let text = "[roles.r]\nallow = [\"**\"]\nrate = \"60/min\"\nmax_result = \"1MiB\"\ndeadline = \"5m\"\n\
                 [limits.\"files/*\"]\nrate = \"10/s\"\nconcurrency = 2\nmax_result = \"64KiB\"\ndeadline = \"30s\"\n\
                 [limits.\"read_*\"]\nmax_result = \"128KiB\"";
@@ -221,10 +222,10 @@ fn the_strictest_limit_counts_and_all_are_named() {
 }
 
 #[test]
-fn who_is_denied_or_asked_anything_at_a_server_may_not_use_all_of_it() {
+fn may_use_all_is_false_if_anything_is_denied_or_needs_approval() {
     let rules = "[roles.all]\nallow = ['**']\n[roles.one]\nallow = ['one/**']\ndeny = ['two/*']\n\
                  [roles.asked]\nallow = ['**']\nask = ['one/x']\n[roles.some]\nallow = ['one/a*']";
-    let (set, _) = PolicySet::read(rules).expect("rules");
+    let (set, _) = PolicySet::read(rules).expect("valid rules");
     let may = |role: &str| ["one", "two"].map(|server| set.may_use_all(Some(role), server));
     let expected = [("all", [true, true]), ("one", [true, false]), ("asked", [false, true]), ("some", [false, false])];
     for (role, servers) in expected {

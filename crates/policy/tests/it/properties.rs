@@ -1,4 +1,4 @@
-//! What holds for every set of rules and every question.
+//! Properties of every set of rules and every question.
 
 use crate::{call, listed, question};
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn read(lines: &[Line]) -> PolicySet {
             line.effect, line.pattern
         ));
     }
-    PolicySet::read(&text).expect("rules").0
+    PolicySet::read(&text).expect("valid rules").0
 }
 
 #[derive(Debug, Clone)]
@@ -103,11 +103,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn the_order_of_rules_makes_no_difference(lines in lines(), used in uses(), turn in 0usize..8) {
+    fn the_order_of_rules_does_not_matter(lines in lines(), used in uses(), rotation in 0usize..8) {
         let mut other = lines.clone();
         other.reverse();
         if !other.is_empty() {
-            let by = turn % other.len();
+            let by = rotation % other.len();
             other.rotate_left(by);
         }
         let (one, two) = (read(&lines), read(&other));
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn one_more_deny_never_widens_and_one_more_ask_never_makes_a_call_free(
+    fn an_added_deny_never_widens_access_and_an_added_ask_never_removes_approval(
         lines in lines(), used in uses(), at in 0usize..8, more in lines()
     ) {
         for line in more {
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn what_can_be_called_is_listed_and_its_server_is_seen(lines in lines(), used in uses()) {
+    fn a_callable_item_is_listed_and_its_server_visible(lines in lines(), used in uses()) {
         let set = read(&lines);
         if decide(&set, &used) != Effect::Deny {
             prop_assert_ne!(listed(&set, "r", used.server, used.item), Effect::Deny);
@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// A rule without conditions whose pattern is the very name.
+    /// Adds an unconditional rule that matches the name.
     #[test]
     fn deny_beats_ask_beats_allow(lines in lines(), used in uses()) {
         let Item::Tool(name) = used.item else { return Ok(()) };
@@ -156,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn no_question_is_answered_for_a_role_that_is_not_there(lines in lines(), used in uses(), role in "[a-zA-Z ]{0,3}") {
+    fn an_unknown_role_is_always_denied(lines in lines(), used in uses(), role in "[a-zA-Z ]{0,3}") {
         let set = read(&lines);
         if role != "r" {
             prop_assert_eq!(call(&set, &role, used.server, used.item.name().unwrap_or("a"), "{}"), Effect::Deny);

@@ -1,86 +1,89 @@
-//! The file: every mistake has a place and a hint, what is odd is warned of, and nothing makes the reader panic.
+//! Parsing: every error has a position and a hint, suspicious entries cause warnings, and no input panics.
 
 use crate::set;
 use proptest::prelude::*;
 use toolbus_policy::PolicySet;
 
 #[track_caller]
-fn refused(text: &str, expected: &str) {
-    let error = PolicySet::read(text).expect_err("it is wrong");
+fn rejected(text: &str, expected: &str) {
+    let error = PolicySet::read(text).expect_err("must be rejected");
     assert_eq!(format!("{error} / {}", error.hint()), expected);
 }
 
 #[test]
-fn mistakes_have_a_place_and_a_hint() {
-    refused("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
-    refused("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
-    refused(
+fn errors_have_a_position_and_a_hint() {
+    rejected("[roles.a]\nallw = []", "line 2, column 1: unknown key \"allw\" in [roles.a] / did you mean allow?");
+    rejected("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
+    rejected(
         "[roles.a]\nallow = [\"x\",\n  \"a[\"]",
         "line 3, column 3: \"a[\" is not a pattern: unclosed character class; missing ']' / \
          patterns are NAME or SERVER/NAME; * stands for anything",
     );
-    refused(
+    rejected(
         "[roles.a]\nrate = \"fast\"",
         "line 2, column 8: roles.a.rate has to be a rate such as \"60/min\" or \"10/s\" / correct the value",
     );
-    refused(
+    rejected(
         "[limits.\"files/*\"]\nconcurrency = 0",
-        "line 2, column 15: limits.\"files/*\".concurrency has to be a whole number from 1 on / correct the value",
+        "line 2, column 15: limits.\"files/*\".concurrency has to be a whole number of at least 1 / correct the value",
     );
-    refused(
+    rejected(
         "[limits.\"x\"]\nallow = []",
         "line 2, column 1: unknown key \"allow\" in [limits.\"x\"] / known keys: rate, concurrency, max_result, deadline",
     );
-    refused(
+    rejected(
         "roles = 5",
         "line 1, column 9: roles has to be a table: [roles.NAME] with allow = [\"pattern\", …] / correct the value",
     );
-    refused(
+    rejected(
         "[roles.\"a\\u200B\"]",
-        "line 1, column 8: the role \"a\\u{200b}\" can't be used: it has characters that can't be seen / choose another name",
+        "line 1, column 8: invalid role \"a\\u{200b}\": it has invisible characters / choose another name",
     );
-    refused("[roles.a\n", "line 1, column 9: unclosed table, expected `]` / correct the file at that place");
+    rejected("[roles.a\n", "line 1, column 9: unclosed table, expected `]` / correct the file at that place");
 }
 
 #[test]
-fn mistakes_in_rules_and_conditions_have_a_place_too() {
+fn errors_in_rules_and_conditions_have_a_position() {
     let rule = |body: &str| format!("[[roles.a.rules]]\n{body}");
-    let refused = |body: &str, expected: &str| {
-        let error = PolicySet::read(&rule(body)).expect_err("it is wrong").to_string();
+    let rejected = |body: &str, expected: &str| {
+        let error = PolicySet::read(&rule(body)).expect_err("must be rejected").to_string();
         assert_eq!(error, expected, "{body}");
     };
-    refused("match = ['x']", "line 1, column 1: a rule of [roles.a] lacks `effect`");
-    refused("effect = 'allow'", "line 1, column 1: a rule of [roles.a] lacks `match`");
-    refused("effect = 'maybe'", "line 2, column 10: roles.a.rules.effect has to be \"allow\", \"ask\" or \"deny\"");
+    rejected("match = ['x']", "line 1, column 1: a rule of [roles.a] lacks `effect`");
+    rejected("effect = 'allow'", "line 1, column 1: a rule of [roles.a] lacks `match`");
+    rejected("effect = 'maybe'", "line 2, column 10: roles.a.rules.effect has to be \"allow\", \"ask\" or \"deny\"");
     let when = |when: &str| format!("effect = 'allow'\nmatch = ['x']\nwhen = [{when}]");
-    refused(&when("{prefix = 'x'}"), "line 4, column 9: a rule of [roles.a] lacks `pointer`");
-    refused(
+    rejected(&when("{prefix = 'x'}"), "line 4, column 9: a rule of [roles.a] lacks `pointer`");
+    rejected(
         &when("{pointer = '/x'}"),
-        "line 4, column 9: the condition on \"/x\" says nothing: it has none of equals, prefix, glob, min and max",
+        "line 4, column 9: the condition on \"/x\" has no test: use equals, prefix, glob, min or max",
     );
-    refused(&when("{pointer = 'x', min = 1}"), "line 4, column 20: \"x\": a JSON pointer is empty or begins with /");
-    refused(
+    rejected(&when("{pointer = 'x', min = 1}"), "line 4, column 20: \"x\": a JSON pointer is empty or begins with /");
+    rejected(
         &when("{pointer = '', min = 1}"),
-        "line 4, column 20: the empty pointer is the whole document, and conditions are about single values",
+        "line 4, column 20: the empty pointer refers to the whole document, but a condition needs a single value",
     );
-    refused(
+    rejected(
         &when("{pointer = '/x', min = 2, max = 1}"),
-        "line 4, column 9: min is larger than max, so that nothing fits",
+        "line 4, column 9: min is larger than max, so no value matches",
     );
-    refused(&when("{pointer = '/x', min = nan}"), "line 4, column 32: roles.a.rules.when.min has to be a number");
-    refused(
+    rejected(&when("{pointer = '/x', min = nan}"), "line 4, column 32: roles.a.rules.when.min has to be a number");
+    rejected(
         &when("{pointer = '/x', glob = '['}"),
         "line 4, column 33: \"[\" is not a pattern: unclosed character class; missing ']'",
     );
-    refused(&when("{pointer = '/x', prefx = 'a'}"), "line 4, column 26: unknown key \"prefx\" in [roles.a.rules.when]");
+    rejected(
+        &when("{pointer = '/x', prefx = 'a'}"),
+        "line 4, column 26: unknown key \"prefx\" in [roles.a.rules.when]",
+    );
 }
 
 fn warnings(text: &str) -> Vec<String> {
-    PolicySet::read(text).expect("rules").1.iter().map(ToString::to_string).collect()
+    PolicySet::read(text).expect("valid rules").1.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn what_is_odd_is_warned_of() {
+fn suspicious_entries_cause_warnings() {
     assert_eq!(
         warnings("[roles.a]\nallow = ['x', 'y']\ndeny = ['x']"),
         ["line 2, column 10: allow \"x\" in [roles.a] has no effect, because line 3 says deny for the same pattern"]
@@ -89,20 +92,20 @@ fn what_is_odd_is_warned_of() {
     assert_eq!(warnings("[roles.a]\nsend = ['x']"), [""; 0]);
     assert_eq!(
         warnings("[[roles.a.rules]]\neffect = 'allow'\nmatch = ['x']\nwhen = []"),
-        ["line 1, column 1: a rule of [roles.a] has no condition; `allow = [\"…\"]` says the same"]
+        ["line 1, column 1: a rule of [roles.a] has no condition; `allow = [\"…\"]` is equivalent"]
     );
     assert_eq!(
         warnings("[roles.reader]\nallow = ['x']\n[roles.Reader]\nallow = ['y']"),
-        ["line 3, column 8: the roles \"Reader\" and \"reader\" look alike, and they are two"]
+        ["line 3, column 8: the roles \"Reader\" and \"reader\" look alike, but are different"]
     );
     assert_eq!(
         warnings("[roles.Operator]\nallow = ['x']"),
-        ["line 1, column 8: the roles \"Operator\" and \"operator\" look alike, and they are two"]
+        ["line 1, column 8: the roles \"Operator\" and \"operator\" look alike, but are different"]
     );
 }
 
 #[test]
-fn patterns_that_match_nothing_are_named_with_what_was_meant() {
+fn unmatched_patterns_are_reported_with_a_suggestion() {
     let set = set("[roles.a]\nallow = ['raed_*', 'files/wriet', 'fiels/stat', 'stat', '**', 'zzz', 'file:///x/**']\n\
                    [limits.'files/sta']\nrate = '1/s'");
     let names = [("files", "read_file"), ("files", "write"), ("files", "stat")];
@@ -110,18 +113,18 @@ fn patterns_that_match_nothing_are_named_with_what_was_meant() {
     assert_eq!(
         warnings,
         [
-            "line 2, column 10: \"raed_*\" matches nothing that is there; did you mean read_file?",
-            "line 2, column 20: \"files/wriet\" matches nothing that is there; did you mean files/write?",
-            "line 2, column 35: \"fiels/stat\" matches nothing that is there; did you mean files/stat?",
-            "line 2, column 63: \"zzz\" matches nothing that is there",
-            "line 3, column 9: \"files/sta\" matches nothing that is there; did you mean files/stat?",
+            "line 2, column 10: \"raed_*\" matches no known name; did you mean read_file?",
+            "line 2, column 20: \"files/wriet\" matches no known name; did you mean files/write?",
+            "line 2, column 35: \"fiels/stat\" matches no known name; did you mean files/stat?",
+            "line 2, column 63: \"zzz\" matches no known name",
+            "line 3, column 9: \"files/sta\" matches no known name; did you mean files/stat?",
         ]
     );
 }
 
-/// Every beginning of a file is a file half written.
+/// Every prefix of a file is a partially written file.
 #[test]
-fn a_file_half_written_is_refused_or_read_but_never_a_panic() {
+fn a_partially_written_file_never_panics() {
     let text = include_str!("../../../toolbus/src/config/template.toml").replace("#:", "");
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
         drop(PolicySet::read(&text[..end]));
@@ -135,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn text_of_the_right_words_never_panics(
+    fn random_keywords_never_panic(
         words in prop::collection::vec(
             prop::sample::select(vec![
                 "[roles.a]", "[[roles.a.rules]]", "[limits.\"x/*\"]", "\n", "allow", "deny", "ask", "send", "approve",
@@ -150,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pattern_of_any_text_is_refused_or_matched(pattern in "[a-z*?{}\\[\\],/\\\\!:.-]{0,24}", name in "[a-z/:.]{0,12}") {
+    fn a_random_pattern_never_panics(pattern in "[a-z*?{}\\[\\],/\\\\!:.-]{0,24}", name in "[a-z/:.]{0,12}") {
         let text = format!("[roles.a]\nallow = ['{pattern}']\nsend = ['{pattern}']");
         if let Ok((set, _)) = PolicySet::read(&text) {
             crate::call(&set, "a", "s", &name, "{}");

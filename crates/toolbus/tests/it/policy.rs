@@ -59,7 +59,7 @@ async fn a_decision_is_explained_with_its_rule_and_its_place() {
     )
     .await;
     check(&mkdir(r#"{"path": "/tmp/../etc"}"#), 1, &["no rule"]).await;
-    check(&mkdir(r#"{"path": "/tmp/a", "path": "/etc"}"#), 1, &["a key twice"]).await;
+    check(&mkdir(r#"{"path": "/tmp/a", "path": "/etc"}"#), 1, &["a duplicate key"]).await;
     check(&reader(&["--tool", "mkdir", "--server", "files"]), 0, &["for some arguments"]).await;
 }
 
@@ -181,5 +181,5 @@ async fn sighup_reads_the_rules_again_and_does_not_end_the_service() {
 #[tokio::test]
 async fn patterns_that_match_nothing_are_warned_of_with_the_name_that_was_meant() {
     let service = Changing::start("[roles.local]\nallow = [\"now\", \"demo/chrat\"]").await;
-    service.until_logged(&["\"demo/chrat\" matches nothing that is there; did you mean demo/chart?"]).await;
+    service.until_logged(&["\"demo/chrat\" matches no known name; did you mean demo/chart?"]).await;
 }

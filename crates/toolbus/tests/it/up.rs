@@ -132,7 +132,7 @@ async fn exit_codes_tell_a_result_from_the_tools_error_and_from_everything_else(
     let no_zone = place.run(&["call", "now", "--arg", "zone=Nowhere"]).await;
     no_zone.check(1, &[], &["no time zone \"Nowhere\"", "now failed"]);
     place.run(&["call", "cuontdown"]).await.check(2, &[], &["no tool", "did you mean countdown?"]);
-    place.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to look at)", "hint:"]);
+    place.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to analyse)", "hint:"]);
     place.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
     place.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
     place.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from has to be of type integer"]);

@@ -1,5 +1,5 @@
 //! The guard as a program of its own, for this crate's tests; the product has it as a hidden command. With `--host` it
-//! plays the host: it starts a guarded server, says its own pid and waits, so that a test can kill it.
+//! acts as the host: it starts a guarded server and waits, so that a test can kill it.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,59 +1,74 @@
-//! What a host may do with a server's calls when something goes wrong: run one again, join one to an earlier one, let one
-//! wait for a host that is away, or keep calls from a server that fails.
+//! Reliability settings of a server's calls: replay after an interruption, joining to an earlier call, behaviour while
+//! the host is offline, and the circuit breaker.
 
 use super::error::ConfigError;
 use super::settings::Settings;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Per server; single tools, under the server's own names, may differ.
+/// Settings per server, with overrides for single tools under the server's own names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallSettings {
+    /// Whether calls may be replayed.
     pub replay: Replay,
+    /// Overrides of `replay` by tool.
     pub tool_replay: BTreeMap<String, Replay>,
-    /// Whether the server's `readOnlyHint` and `idempotentHint` count as the operator's word.
+    /// Whether the server's `readOnlyHint` and `idempotentHint` are trusted like the operator's own settings.
     pub trust_hints: bool,
+    /// When calls are joined to earlier ones.
     pub join: Join,
+    /// Overrides of `join` by tool.
     pub tool_join: BTreeMap<String, Join>,
-    /// How long after its end a call whose answer nobody collected is still joined.
+    /// How long after its end a call with an uncollected answer can still be joined.
     pub join_window: Duration,
+    /// What happens to calls while the host is offline.
     pub offline: Offline,
+    /// Overrides of `offline` by tool.
     pub tool_offline: BTreeMap<String, Offline>,
+    /// Settings of the circuit breaker.
     pub trip: TripSettings,
 }
 
-/// Whether a call may be run once more when nobody knows if it had its effect.
+/// Whether a call may be run again if its outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Replay {
+    /// The interrupted call is reported, not run again.
     #[default]
     Never,
+    /// The tool is replay-safe: the call is run again.
     Safe,
 }
 
 /// When a call is answered with an earlier one of the same agent and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Join {
+    /// Every call runs.
     Never,
-    /// Its caller is gone, and nobody has got its answer.
+    /// If the earlier caller is disconnected and its answer was not collected.
     #[default]
     Gone,
-    /// Also while its caller is still there.
+    /// Also while the earlier caller is still connected.
     Always,
 }
 
-/// What becomes of a call while its host is away.
+/// What happens to a call while its host is offline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offline {
+    /// The call waits in the host's mailbox.
     #[default]
     Wait,
+    /// The call fails immediately.
     Fail,
 }
 
-/// After so many failures within that time, a server gets no calls for a while.
+/// The circuit breaker: after `after` failures within `window`, a server gets no calls for `pause`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TripSettings {
+    /// Number of failures that open the circuit breaker.
     pub after: usize,
+    /// The period within which failures are counted.
     pub window: Duration,
+    /// How long the circuit breaker stays open.
     pub pause: Duration,
 }
 
@@ -80,30 +95,31 @@ impl Default for CallSettings {
 }
 
 impl CallSettings {
-    /// What was said about that tool; nothing where only the server's word counts.
+    /// The override for the tool. `None` if only the setting of the server applies.
     pub fn replay_of(&self, tool: &str) -> Option<Replay> {
         self.tool_replay.get(tool).copied()
     }
 
+    /// The setting for the tool.
     pub fn join_of(&self, tool: &str) -> Join {
         self.tool_join.get(tool).copied().unwrap_or(self.join)
     }
 
     pub(super) fn read(settings: &mut Settings<'_>) -> Result<Self, ConfigError> {
-        let usual = Self::default();
+        let defaults = Self::default();
         Ok(Self {
             replay: settings.choice("replay", Replay::EXPECTED, Replay::parse)?,
             tool_replay: settings.choices("tool_replay", Replay::EXPECTED, Replay::parse)?,
             trust_hints: settings.flag("trust_hints")?.unwrap_or(false),
             join: settings.choice("join", Join::EXPECTED, Join::parse)?,
             tool_join: settings.choices("tool_join", Join::EXPECTED, Join::parse)?,
-            join_window: settings.duration("join_window")?.unwrap_or(usual.join_window),
+            join_window: settings.duration("join_window")?.unwrap_or(defaults.join_window),
             offline: settings.choice("offline", Offline::EXPECTED, Offline::parse)?,
             tool_offline: settings.choices("tool_offline", Offline::EXPECTED, Offline::parse)?,
             trip: TripSettings {
-                after: settings.count("trip_after")?.unwrap_or(usual.trip.after),
-                window: settings.duration("trip_window")?.unwrap_or(usual.trip.window),
-                pause: settings.duration("trip_pause")?.unwrap_or(usual.trip.pause),
+                after: settings.count("trip_after")?.unwrap_or(defaults.trip.after),
+                window: settings.duration("trip_window")?.unwrap_or(defaults.trip.window),
+                pause: settings.duration("trip_pause")?.unwrap_or(defaults.trip.pause),
             },
         })
     }

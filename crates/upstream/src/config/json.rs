@@ -1,5 +1,5 @@
-//! The ecosystem's `mcpServers` JSON, as every client's documentation shows it. Keys that mean nothing to us are other
-//! clients' business: they are reported, not refused.
+//! Parses the `mcpServers` JSON that MCP clients use. Unknown keys belong to other clients: they cause a warning, not
+//! an error.
 
 use super::ServersRead;
 use super::error::{ConfigError, Position};
@@ -8,6 +8,7 @@ use super::settings::{Node, Settings, Value, nearest};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
+/// Parses the servers in an `mcpServers` JSON file. `env` looks up environment variables.
 pub fn read_mcp_servers_json(text: &str, env: Environment<'_>) -> Result<ServersRead, ConfigError> {
     let file: Node = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| {
         let position = Position { line: error.line(), column: error.column() };
@@ -24,7 +25,7 @@ pub fn read_mcp_servers_json(text: &str, env: Environment<'_>) -> Result<Servers
         }
         if is_sse(&node) {
             read.warnings.push(format!(
-                "server {name:?} is of type \"sse\", which MCP replaced by streamable HTTP; its url is tried as such"
+                "server {name:?} has type \"sse\", which is obsolete; toolbus tries streamable HTTP at its url"
             ));
         }
         let settings = Settings::new(&name, node, env)?;
@@ -34,23 +35,23 @@ pub fn read_mcp_servers_json(text: &str, env: Environment<'_>) -> Result<Servers
         }
         let (config, unknown) = settings.read()?;
         for (key, _) in unknown {
-            read.warnings.push(format!("server {name:?}: the key {key:?} means nothing to toolbus"));
+            read.warnings.push(format!("server {name:?}: unknown key {key:?} is ignored"));
         }
         read.servers.push(config);
     }
     Ok(read)
 }
 
-/// Where the last of these keys stands, each looked for behind the one before it. A key that is written with escapes is
-/// not found, which costs the reader a search and nothing else.
+/// The position of the last of these keys, each searched for after the previous one. A key written with escapes is not
+/// found; the error then has no position.
 fn position_of(text: &str, path: &[&str]) -> Option<Position> {
     let mut from = 0;
     let mut found = None;
     for key in path {
         let quoted = format!("\"{key}\"");
-        let mut places = text[from..].match_indices(&quoted).map(|(at, _)| from + at);
+        let mut offsets = text[from..].match_indices(&quoted).map(|(at, _)| from + at);
         let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
-        let at = places.find(is_key)?;
+        let at = offsets.find(is_key)?;
         from = at + quoted.len();
         found = Some(at);
     }
@@ -62,13 +63,13 @@ fn is_sse(node: &Node) -> bool {
     table.iter().any(|(key, node)| key == "type" && matches!(&node.value, Value::Text(word) if word == "sse"))
 }
 
-/// The sentence without the place, which we say ourselves.
+/// The message without the position, which is reported separately.
 fn reason(error: &serde_json::Error) -> String {
-    let sentence = error.to_string();
-    sentence.split(" at line ").next().unwrap_or(&sentence).to_owned()
+    let message = error.to_string();
+    message.split(" at line ").next().unwrap_or(&message).to_owned()
 }
 
-/// Like `serde_json::Value`, but a table keeps its order and its repeated keys.
+/// Like `serde_json::Value`, but a table keeps its order and duplicate keys.
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self { value: deserializer.deserialize_any(NodeVisitor)?, position: None })

@@ -1,5 +1,5 @@
-//! Which servers a host runs, and how: read from the ecosystem's `mcpServers` JSON or from `[servers.NAME]` in
-//! toolbus.toml. Both end in the same [`ServerConfig`].
+//! The configuration of a host's servers, from an `mcpServers` JSON file or from `[servers.NAME]` in toolbus.toml. Both
+//! result in a [`ServerConfig`].
 
 mod call_settings;
 mod error;
@@ -21,65 +21,96 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toolbus_mcp::Era;
 
-/// Servers in the order of their file: where two of them have a tool of the same name, the earlier one keeps it.
+/// The servers in file order: if two of them have a tool of the same name, the first one keeps it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostConfig {
+    /// The servers.
     pub servers: Vec<ServerConfig>,
 }
 
+/// The configuration of one server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerConfig {
+    /// Name of the server.
     pub name: String,
+    /// How the server is reached.
     pub transport: TransportConfig,
-    /// Put before the names of the server's tools and prompts.
+    /// Prepended to the names of the server's tools and prompts.
     pub prefix: Option<String>,
+    /// Who shares a session with the server.
     pub session: SessionMode,
+    /// Maximum number of concurrent sessions.
     pub max_sessions: usize,
+    /// Maximum number of concurrent calls.
     pub max_concurrency: usize,
-    /// For every call without an entry in `tool_timeouts`. None means: as long as the caller waits.
+    /// Timeout of calls without an entry in `tool_timeouts`. `None`: as long as the caller waits.
     pub timeout: Option<Duration>,
+    /// Timeouts by tool.
     pub tool_timeouts: BTreeMap<String, Duration>,
-    /// How long a session stays open unused.
+    /// How long an unused session stays open.
     pub idle: Duration,
+    /// Whether the server is ignored.
     pub disabled: bool,
-    /// Overrides what a probe would find.
+    /// Overrides the result of a probe.
     pub era: Option<Era>,
+    /// How secrets are fetched and redacted.
     pub secrets: SecretSettings,
-    /// Overrides what the host does about changed tools.
+    /// Overrides the host's pin mode.
     pub pin: Option<PinMode>,
+    /// Reliability settings of calls.
     pub calls: CallSettings,
 }
 
+/// How a server is reached.
 #[derive(Clone, PartialEq)]
 pub enum TransportConfig {
-    Stdio { command: String, args: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf> },
-    Http { url: String, headers: BTreeMap<String, String> },
+    /// A child process that speaks MCP over stdin and stdout.
+    Stdio {
+        /// Program to run.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Additional environment variables.
+        env: BTreeMap<String, String>,
+        /// Working directory.
+        cwd: Option<PathBuf>,
+    },
+    /// A streamable HTTP endpoint.
+    Http {
+        /// URL of the endpoint.
+        url: String,
+        /// Additional request headers.
+        headers: BTreeMap<String, String>,
+    },
 }
 
 /// Who shares a session with a legacy server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionMode {
+    /// Every client has a session of its own.
     #[default]
     PerWorker,
-    /// For what exists only once: a screen, a browser.
+    /// All clients share one session, for resources that exist only once, such as a screen or a browser.
     Shared,
 }
 
-/// Which definitions of tools are taken as the approved ones.
+/// Which tool definitions count as approved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PinMode {
     /// Those that were seen first.
     #[default]
     FirstUse,
-    /// Those that the lock file has, and no others.
+    /// Only those in the lock file.
     Lock,
-    /// Whatever the server says.
+    /// Every definition.
     Off,
 }
 
 impl PinMode {
+    /// Description of the valid words, for error messages.
     pub const EXPECTED: &str = "\"first-use\", \"lock\" or \"off\"";
 
+    /// Parses the word used in the configuration.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "first-use" => Some(Self::FirstUse),
@@ -90,18 +121,24 @@ impl PinMode {
     }
 }
 
-/// What a file says, and what in it means nothing to us.
+/// The servers in a file, and warnings about its contents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServersRead {
+    /// The servers in file order.
     pub servers: Vec<ServerConfig>,
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 impl ServerConfig {
+    /// Default of `max_sessions`.
     pub const MAX_SESSIONS: usize = 32;
+    /// Default of `max_concurrency`.
     pub const MAX_CONCURRENCY: usize = 64;
+    /// Default of `idle`.
     pub const IDLE: Duration = Duration::from_secs(600);
 
+    /// A server with default settings.
     pub fn new(name: impl Into<String>, transport: TransportConfig) -> Self {
         Self {
             name: name.into(),
@@ -121,23 +158,24 @@ impl ServerConfig {
         }
     }
 
-    /// A server that is a command with arguments.
+    /// A stdio server with default settings.
     pub fn stdio(name: impl Into<String>, command: impl Into<String>, args: &[&str]) -> Self {
         let args = args.iter().map(ToString::to_string).collect();
         Self::new(name, TransportConfig::Stdio { command: command.into(), args, env: BTreeMap::new(), cwd: None })
     }
 
+    /// An HTTP server with default settings.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> Self {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
-    /// How long a call of that tool may take.
+    /// The timeout of calls of the tool.
     pub fn timeout_of(&self, tool: &str) -> Option<Duration> {
         self.tool_timeouts.get(tool).copied().or(self.timeout)
     }
 }
 
-/// Values of `env` and `headers` are where secrets are; they are never shown.
+/// Hides args, the values of `env` and `headers`, and the query of the URL, which may be secret.
 impl fmt::Debug for TransportConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -157,7 +195,7 @@ impl fmt::Debug for TransportConfig {
     }
 }
 
-/// A URL without what may be secret in it: its credentials and its query.
+/// The URL without credentials, query and fragment, which may be secret.
 pub(crate) fn shown_url(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.split_once("://") {

@@ -1,8 +1,8 @@
-//! From a tree of values, which both file formats can be read into, to a [`ServerConfig`].
+//! Converts a tree of values, the common form of both file formats, to a [`ServerConfig`].
 
 use super::call_settings::CallSettings;
 use super::error::{ConfigError, Position};
-use super::expand::{Environment, ExpandError, Met, expand};
+use super::expand::{Environment, ExpandError, References, expand};
 use super::{PinMode, ServerConfig, SessionMode, TransportConfig};
 use crate::secrets::{SecretSettings, looks_secret};
 use std::collections::BTreeMap;
@@ -46,17 +46,17 @@ pub(super) const KEYS: &[&str] = &[
     "trip_pause",
 ];
 
-/// Where a value may be one that is fetched.
-const FETCHED: &[&str] = &["env.", "headers.", "url", "args["];
+/// Prefixes of the settings that may contain `${file:…}` and `${exec:…}`.
+const FETCHABLE: &[&str] = &["env.", "headers.", "url", "args["];
 
 const MAX_NAME_CHARS: usize = 64;
 
 pub(super) type Table = Vec<(String, Node)>;
 
-/// A key that nobody asked for, and where it stands.
+/// An unknown key and its position.
 pub(super) type UnknownKey = (String, Option<Position>);
 
-/// A value and where it stands, if the format tells.
+/// A value and its position, if the format has one.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub value: Value,
@@ -70,18 +70,18 @@ pub(super) enum Value {
     Flag(bool),
     List(Vec<Node>),
     Table(Table),
-    /// `null` in JSON, a date in TOML: nothing that a setting can be.
+    /// `null` in JSON, a date in TOML: not valid for any setting.
     Other,
 }
 
-/// The settings of one server while they are taken out one by one; what is left at the end is unknown.
+/// The settings of one server. Parsing removes them one by one; the rest is unknown.
 pub(super) struct Settings<'a> {
     server: &'a str,
     position: Option<Position>,
     table: Table,
     env: Environment<'a>,
     disabled: bool,
-    met: Met,
+    references: References,
 }
 
 impl<'a> Settings<'a> {
@@ -89,7 +89,7 @@ impl<'a> Settings<'a> {
         let reason = match server.chars().count() {
             0 => Some("it is empty"),
             1..=MAX_NAME_CHARS if server.chars().any(char::is_control) => Some("it has control characters"),
-            // In the patterns of roles a slash stands between a server and its tool.
+            // In role patterns, a slash separates the server from the tool.
             1..=MAX_NAME_CHARS if server.contains('/') => Some("it has a slash"),
             1..=MAX_NAME_CHARS => None,
             _ => Some("it is too long"),
@@ -99,19 +99,19 @@ impl<'a> Settings<'a> {
         }
         let position = node.position;
         let Value::Table(table) = node.value else {
-            let (server, key) = (server.to_owned(), "its entry".to_owned());
+            let (server, key) = (server.to_owned(), "the entry".to_owned());
             return Err(ConfigError::WrongType { server, key, expected: "an object", position });
         };
-        Ok(Self { server, position, table, env, disabled: false, met: Met::default() })
+        Ok(Self { server, position, table, env, disabled: false, references: References::default() })
     }
 
-    /// The first key that no server has. To be asked before anything else: a mistyped `command` should be called that.
+    /// The first unknown key. To be checked before parsing, so that a mistyped `command` is reported as such.
     pub fn first_unknown(&self) -> Option<UnknownKey> {
         let unknown = self.table.iter().find(|(key, _)| !KEYS.contains(&key.as_str()));
         unknown.map(|(key, node)| (key.clone(), node.position))
     }
 
-    /// A key that looks like a mistyped one, where the server can't be reached as it is.
+    /// A key that looks like a mistyped `command` or `url`, if the server has neither.
     pub fn mistyped_transport(&self) -> Option<&str> {
         let has = |wanted: &str| self.table.iter().any(|(key, _)| key == wanted);
         if has("command") || has("url") {
@@ -121,7 +121,7 @@ impl<'a> Settings<'a> {
         self.table.iter().map(|(key, _)| key.as_str()).find(mistyped)
     }
 
-    /// The server, and the keys that nobody asked for.
+    /// The server, and the unknown keys.
     pub fn read(mut self) -> Result<(ServerConfig, Vec<UnknownKey>), ConfigError> {
         self.disabled = self.flag("disabled")?.unwrap_or(false);
         let mut config = ServerConfig::new(self.server, self.transport()?);
@@ -149,27 +149,29 @@ impl<'a> Settings<'a> {
         }
         config.calls = CallSettings::read(&mut self)?;
         config.secrets = self.secrets()?;
-        let left = self.table.into_iter().map(|(key, node)| (key, node.position)).collect();
-        Ok((config, left))
+        let unknown = self.table.into_iter().map(|(key, node)| (key, node.position)).collect();
+        Ok((config, unknown))
     }
 
     fn secrets(&mut self) -> Result<SecretSettings, ConfigError> {
         let names = self.texts("secrets")?;
-        let met = std::mem::take(&mut self.met);
+        let references = std::mem::take(&mut self.references);
         let is_secret = |name: &String| looks_secret(name) || names.contains(name);
-        let marked = met.variables.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value).collect();
+        let secret_variables =
+            references.variables.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value).collect();
         Ok(SecretSettings {
             ttl: self.duration("secret_ttl")?.unwrap_or(SecretSettings::TTL),
             redact_results: self.flag("redact_results")?.unwrap_or(true),
-            sources: met.sources,
-            marked,
+            sources: references.sources,
+            secret_variables,
             names,
             ..SecretSettings::default()
         })
     }
 
     fn transport(&mut self) -> Result<TransportConfig, ConfigError> {
-        // `transport` is how some files spell `type`. Which one it is shows in the keys anyway.
+        // Some files write `transport` instead of `type`. The value is only validated; the other keys determine the
+        // transport.
         for key in ["type", "transport"] {
             self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
                 "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" | "sse" => Some(()),
@@ -235,13 +237,16 @@ impl<'a> Settings<'a> {
         let position = node.position;
         let Value::Text(text) = node.value else { return Err(self.wrong(key, "a string", position)) };
         let (server, key) = (self.server.to_owned(), key.to_owned());
-        let fetched_before = self.met.sources.len();
-        match expand(&text, self.env, &mut self.met) {
-            Ok(_) if self.met.sources.len() > fetched_before && !FETCHED.iter().any(|place| key.starts_with(place)) => {
+        let fetched_before = self.references.sources.len();
+        match expand(&text, self.env, &mut self.references) {
+            Ok(_)
+                if self.references.sources.len() > fetched_before
+                    && !FETCHABLE.iter().any(|prefix| key.starts_with(prefix)) =>
+            {
                 Err(ConfigError::SourceMisplaced { server, key, position })
             }
             Ok(text) => Ok(text),
-            // What never runs needs no variables.
+            // A disabled server needs no variables.
             Err(_) if self.disabled => Ok(text),
             Err(ExpandError::Missing(variable)) => {
                 Err(ConfigError::MissingVariable { server, variable, key, position })
@@ -265,11 +270,11 @@ impl<'a> Settings<'a> {
             Some(Node { value: Value::Number(number), .. }) if number >= 1.0 && number.fract() == 0.0 => {
                 Ok(Some(number as usize))
             }
-            Some(node) => Err(self.wrong(key, "a whole number from 1 on", node.position)),
+            Some(node) => Err(self.wrong(key, "a whole number of at least 1", node.position)),
         }
     }
 
-    /// A word for each of a table's names.
+    /// One word per entry of a table.
     pub fn choices<T>(
         &mut self,
         key: &str,
@@ -335,15 +340,15 @@ fn seconds_of(text: &str) -> Option<f64> {
     Some(number * unit)
 }
 
-/// The known key that is so near that it was probably meant.
+/// The known key that was probably intended.
 pub(super) fn nearest(key: &str) -> Option<&'static str> {
     let normal = key.to_lowercase().replace('-', "_");
-    let near = KEYS.iter().map(|known| (distance(&normal, known), *known)).min()?;
+    let near = KEYS.iter().map(|known| (edit_distance(&normal, known), *known)).min()?;
     (near.0 <= 1 + near.1.len() / 4).then_some(near.1)
 }
 
-/// How many letters have to be inserted, removed or replaced.
-fn distance(a: &str, b: &str) -> usize {
+/// Levenshtein distance.
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {

@@ -1,5 +1,5 @@
-//! `[servers.NAME]` in toolbus.toml. The file is ours, so a key that we don't know is a mistake: it is refused with its
-//! place and the key that was probably meant.
+//! Parses `[servers.NAME]` in toolbus.toml. The file belongs to toolbus, so an unknown key is an error, reported with
+//! its position and the key that was probably intended.
 
 use super::error::{ConfigError, Position};
 use super::expand::Environment;
@@ -8,7 +8,7 @@ use super::{HostConfig, ServersRead};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 
-/// Reads the servers out of the text of a toolbus.toml; its other tables are read elsewhere.
+/// Parses the servers in a toolbus.toml; its other tables are ignored. `env` looks up environment variables.
 pub fn read_toml_servers(text: &str, env: Environment<'_>) -> Result<ServersRead, ConfigError> {
     let file = DeTable::parse(text).map_err(|error| {
         let position = Position::of_offset(text, error.span().map_or(0, |span| span.start));
@@ -44,7 +44,7 @@ fn node(text: &str, value: Spanned<DeValue<'_>>) -> Node {
     Node { value, position }
 }
 
-/// In the order of the file, each value at the place of its key: that is where an unknown key is to be seen.
+/// In file order, with the position of each key, where an unknown key is reported.
 fn table(text: &str, table: DeTable<'_>) -> Table {
     let mut entries: Vec<_> = table.into_iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);

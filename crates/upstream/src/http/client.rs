@@ -1,4 +1,4 @@
-//! HTTP towards one server: one address, the configured headers, no redirects to anywhere else.
+//! The HTTP client of one server: one URL, the configured headers, and no redirects to another origin.
 
 use super::headers::{PROTOCOL_VERSION, SESSION_ID, ToolHeaders};
 use crate::config::{ServerConfig, TransportConfig, shown_url};
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-const IDLE_CONNECTIONS: Duration = Duration::from_secs(60);
-/// How much of an error's body is shown.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How much of an error response is kept.
 const MAX_DETAIL_CHARS: usize = 300;
-const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const JSON_OR_EVENT_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -29,22 +29,22 @@ pub(super) struct HttpClient {
     server: String,
     client: Client<Connector, Full<Bytes>>,
     uri: Mutex<Uri>,
-    /// What the headers are made from.
+    /// The headers are built from it.
     config: ServerConfig,
     configured: Mutex<Configured>,
     pub session: Mutex<Session>,
     pub tools: Mutex<ToolHeaders>,
 }
 
-/// The configured headers, and how long they are good.
+/// The configured headers, and when they expire.
 #[derive(Clone)]
 struct Configured {
-    /// Marked as sensitive: they show up in no output.
+    /// Marked as sensitive, so that they are not printed.
     headers: HeaderMap,
-    until: Option<Instant>,
+    expires: Option<Instant>,
 }
 
-/// What a legacy server said at `initialize`.
+/// The session of a legacy server, from its `initialize` response.
 #[derive(Default, Clone)]
 pub(super) struct Session {
     pub id: Option<HeaderValue>,
@@ -55,11 +55,11 @@ impl HttpClient {
     pub fn new(config: &ServerConfig, resolved: &Resolved) -> Result<Self, ServerError> {
         let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
         let TransportConfig::Http { url, .. } = &resolved.transport else {
-            return Err(failed("it is configured as a stdio server".into()));
+            return Err(failed("the server is configured for stdio".into()));
         };
-        let uri: Uri = url.parse().map_err(|_| failed(format!("{} is not a url", shown_url(url))))?;
+        let uri: Uri = url.parse().map_err(|_| failed(format!("{} is not a valid url", shown_url(url))))?;
         if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
-            return Err(failed("its url may hold no user name; credentials belong into headers".into()));
+            return Err(failed("the url must not contain a user name; credentials belong in headers".into()));
         }
         let tls = uri.scheme_str() == Some("https");
         Ok(Self {
@@ -76,7 +76,7 @@ impl HttpClient {
     pub async fn post(&self, body: String, extra: HeaderMap) -> Result<Response<Incoming>, ServerError> {
         let mut headers = extra;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, BOTH_TYPES);
+        headers.insert(ACCEPT, JSON_OR_EVENT_STREAM);
         self.send(Method::POST, headers, body.into()).await
     }
 
@@ -101,23 +101,24 @@ impl HttpClient {
         self.tools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends it, and once more if the server has moved within itself (`/mcp` to `/mcp/`).
+    /// Sends a request, and repeats it once if the server redirects within the same origin (`/mcp` to `/mcp/`).
     async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Incoming>, ServerError> {
         let uri = self.uri();
-        if self.configured().until.is_some_and(|until| until <= Instant::now()) {
+        if self.configured().expires.is_some_and(|expires| expires <= Instant::now()) {
             self.refresh(false).await?;
         }
         let mut response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
-        // The server may have been given new credentials before the old ones' time was over. It has not run this.
+        // The credentials may have been rotated before their TTL. A request rejected with 401 has not been run.
         if response.status().as_u16() == 401 && self.refresh(true).await? {
             response = self.send_to(&uri, method.clone(), headers.clone(), body.clone()).await?;
         }
         if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(response);
         }
-        let target = response.headers().get(LOCATION).and_then(|target| moved_within(&uri, target.to_str().ok()?));
+        let target =
+            response.headers().get(LOCATION).and_then(|target| same_origin_target(&uri, target.to_str().ok()?));
         let Some(target) = target.filter(|_| matches!(response.status().as_u16(), 307 | 308)) else {
-            let detail = "it redirects, which is followed only within the same host".to_owned();
+            let detail = "the server redirects, which is followed only within the same host".to_owned();
             return Err(ServerError::HttpStatus {
                 server: self.server.clone(),
                 status: response.status().into(),
@@ -128,17 +129,17 @@ impl HttpClient {
         self.send_to(&target, method, headers, body).await
     }
 
-    /// Makes the headers anew. Whether they are different now; where nothing in them is fetched, they never are.
-    async fn refresh(&self, anew: bool) -> Result<bool, ServerError> {
+    /// Rebuilds the headers. Returns whether they changed; without fetched secrets they never do.
+    async fn refresh(&self, force: bool) -> Result<bool, ServerError> {
         let before = self.configured();
-        if before.until.is_none() {
+        if before.expires.is_none() {
             return Ok(false);
         }
-        let resolved = secrets::resolve(&self.config, anew).await?;
+        let resolved = secrets::resolve(&self.config, force).await?;
         let now = Configured::new(&self.config, &resolved)?;
-        let is_other = now.headers != before.headers;
+        let changed = now.headers != before.headers;
         *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        Ok(is_other)
+        Ok(changed)
     }
 
     async fn send_to(
@@ -153,8 +154,8 @@ impl HttpClient {
         *request.uri_mut() = uri.clone();
         *request.headers_mut() = self.configured().headers;
         let session = self.session().clone();
-        let ours = [(SESSION_ID, session.id), (PROTOCOL_VERSION, session.version)];
-        for (name, value) in ours.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        let session_headers = [(SESSION_ID, session.id), (PROTOCOL_VERSION, session.version)];
+        for (name, value) in session_headers.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             request.headers_mut().insert(name, value);
         }
         for (name, value) in &headers {
@@ -163,7 +164,7 @@ impl HttpClient {
         self.client.request(request).await.map_err(|error| self.failed(uri, &error))
     }
 
-    /// An error of ours names the place without its query, and the cause without the request.
+    /// The error has the URL without its query, and the innermost cause.
     fn failed(&self, uri: &Uri, error: &hyper_util::client::legacy::Error) -> ServerError {
         let mut reason = error.to_string();
         let mut cause = std::error::Error::source(error);
@@ -179,8 +180,8 @@ impl HttpClient {
         }
     }
 
-    /// What an answer without a message means. A server may echo what it was sent, so secrets are taken out first and the
-    /// rest is cut then.
+    /// The error for a response without a JSON-RPC message. Servers may echo requests, so secrets are redacted before
+    /// the text is truncated.
     pub fn status_error(&self, status: u16, body: &[u8]) -> ServerError {
         let body = String::from_utf8_lossy(body);
         let detail = self.config.secrets.redactor().redact(body.trim()).chars().take(MAX_DETAIL_CHARS).collect();
@@ -201,20 +202,20 @@ impl Configured {
         let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
         let mut headers = HeaderMap::new();
         let TransportConfig::Http { headers: configured, .. } = &resolved.transport else {
-            return Ok(Self { headers, until: None });
+            return Ok(Self { headers, expires: None });
         };
         for (name, value) in configured {
             let header = HeaderName::try_from(name).map_err(|_| failed(format!("{name:?} is not a header name")))?;
-            let mut value =
-                HeaderValue::try_from(value).map_err(|_| failed(format!("the header {name:?} has a bad value")))?;
+            let mut value = HeaderValue::try_from(value)
+                .map_err(|_| failed(format!("the header {name:?} has an invalid value")))?;
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        Ok(Self { headers, until: resolved.until })
+        Ok(Self { headers, expires: resolved.expires })
     }
 }
 
-/// A whole body, unless it is larger than the limit.
+/// Reads a whole body, up to the limit.
 pub(super) async fn read_body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -233,8 +234,8 @@ pub(super) enum BodyError {
     TooLarge(u64),
 }
 
-/// Where a redirect leads, if that is the same scheme, host and port.
-fn moved_within(from: &Uri, target: &str) -> Option<Uri> {
+/// The target of a redirect, if scheme, host and port are the same.
+fn same_origin_target(from: &Uri, target: &str) -> Option<Uri> {
     let target: Uri = target.parse().ok()?;
     let mut parts = target.into_parts();
     if parts.authority.is_some()
@@ -251,31 +252,31 @@ type Connector = HttpsConnector<HttpConnector>;
 
 fn build_client(tls: bool) -> std::io::Result<Client<Connector, Full<Bytes>>> {
     let mut tcp = HttpConnector::new();
-    tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp.set_nodelay(true);
     tcp.enforce_http(false);
-    let config = if tls { trusting_the_system()? } else { trusting_nobody()? };
+    let config = if tls { system_roots()? } else { no_roots()? };
     let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
     let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_CONNECTIONS);
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(POOL_IDLE_TIMEOUT);
     Ok(builder.build(connector.wrap_connector(tcp)))
 }
 
-/// Reading the system's certificates takes a while, so it is done once.
-fn trusting_the_system() -> std::io::Result<rustls::ClientConfig> {
+/// Cached: loading the system's certificates is slow.
+fn system_roots() -> std::io::Result<rustls::ClientConfig> {
     static SYSTEM: OnceLock<rustls::ClientConfig> = OnceLock::new();
     if let Some(config) = SYSTEM.get() {
         return Ok(config.clone());
     }
     let config = match tls_builder()?.with_native_roots() {
         Ok(builder) => builder,
-        // A container without certificates still knows the public ones.
+        // Fallback for containers without certificates.
         Err(_) => tls_builder()?.with_webpki_roots(),
     };
     Ok(SYSTEM.get_or_init(|| config.with_no_client_auth()).clone())
 }
 
-fn trusting_nobody() -> std::io::Result<rustls::ClientConfig> {
+fn no_roots() -> std::io::Result<rustls::ClientConfig> {
     Ok(tls_builder()?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 

@@ -1,10 +1,10 @@
-//! One POST and its answer, whole or as a stream, and how a legacy stream that broke is taken up again.
+//! One POST and its response, as a body or as a stream, and the resumption of a broken legacy stream.
 
 use super::Shared;
 use super::client::{BodyError, read_body};
 use super::headers;
 use super::sse::{SseItem, SseParser};
-use crate::calls::Way;
+use crate::calls::Origin;
 use crate::error::ServerError;
 use http_body_util::BodyExt;
 use hyper::Response;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use toolbus_mcp::{Era, Id, Members, Message, Outcome, Request};
 
-/// Where the server says nothing else.
+/// Delay before a reconnect, unless the server sets another.
 const RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(30);
-/// Attempts in a row that brought nothing new.
+/// Consecutive attempts without a new event.
 const MAX_ATTEMPTS: u32 = 5;
-/// After its answer a stream gets this long to end, so that its connection can be used again.
-const TRAILING: Duration = Duration::from_millis(500);
+/// How long to wait for the end of a stream after the response, so that its connection can be reused.
+const TRAILING_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Sends the request and delivers what comes back, until the call has its end.
+/// Sends the request and delivers the response stream, until the call has ended.
 pub(super) async fn run(shared: &Arc<Shared>, number: u64, request: Request) {
     let mut extra = HeaderMap::new();
     if shared.era == Era::Modern {
@@ -65,8 +65,8 @@ impl Exchange<'_> {
             Err(BodyError::Broken(error)) => return Err(self.broken_off(error.to_string())),
         };
         let text = String::from_utf8_lossy(&body);
-        // An error with the request's own id is the server's answer, whatever the status.
-        if answers(&text, self.number) {
+        // A JSON-RPC response with the request's own id counts, whatever the HTTP status.
+        if is_response_to(&text, self.number) {
             self.deliver(&text).await;
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl Exchange<'_> {
                 self.deliver(&text).await;
                 Ok(())
             }
-            // Without an id, but an error of JSON-RPC: on this exchange it can only be about this request.
+            // A JSON-RPC error without an id can only refer to this request.
             _ if is_rpc_error(&text) => {
                 self.deliver(&text).await;
                 Ok(())
@@ -99,7 +99,7 @@ impl Exchange<'_> {
             Pumped::Ended { reason, .. } => reason,
         };
         loop {
-            // Only a legacy server that numbers its events can go on where it broke off.
+            // Only legacy servers that send event ids support resumption.
             if self.shared.era == Era::Modern || events.last_id.is_none() || attempts == MAX_ATTEMPTS {
                 return Err(self.broken_off(reason));
             }
@@ -116,37 +116,37 @@ impl Exchange<'_> {
             let status = response.status().as_u16();
             if self.shared.is_session_gone(status, b"") {
                 self.shared.session_gone();
-                return Err(self.broken_off(format!("{reason}; the server forgot its session")));
+                return Err(self.broken_off(format!("{reason}; the server no longer knows the session")));
             }
             if !response.status().is_success() || !is_event_stream(&response) {
-                return Err(self.broken_off(format!("{reason}; it can't be resumed: HTTP {status}")));
+                return Err(self.broken_off(format!("{reason}; the stream can't be resumed: HTTP {status}")));
             }
             match self.pump(response.into_body(), &mut events, &mut retry).await {
                 Pumped::Answered => return Ok(()),
-                Pumped::Ended { reason: why, brought_something } => {
-                    reason = why;
-                    attempts = if brought_something { 0 } else { attempts };
+                Pumped::Ended { reason: new_reason, made_progress } => {
+                    reason = new_reason;
+                    attempts = if made_progress { 0 } else { attempts };
                 }
             }
         }
     }
 
-    /// Delivers the events of a stream until the call has its answer or the stream its end.
+    /// Delivers the events of a stream until the call has its response or the stream ends.
     async fn pump(&self, mut body: Incoming, events: &mut SseParser, retry: &mut Duration) -> Pumped {
         let mut found = Vec::new();
-        let mut brought_something = false;
+        let mut made_progress = false;
         loop {
             let data = match next_data(&mut body).await {
                 Ok(Some(data)) => data,
-                Ok(None) => return Pumped::Ended { reason: "the stream ended".into(), brought_something },
-                Err(error) => return Pumped::Ended { reason: error.to_string(), brought_something },
+                Ok(None) => return Pumped::Ended { reason: "the stream ended".into(), made_progress },
+                Err(error) => return Pumped::Ended { reason: error.to_string(), made_progress },
             };
             events.feed(&data, &mut found);
             for item in found.drain(..) {
                 match item {
                     SseItem::Event(data) if data.is_empty() => {}
                     SseItem::Event(data) => {
-                        brought_something = true;
+                        made_progress = true;
                         self.deliver(&data).await;
                     }
                     SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
@@ -157,7 +157,7 @@ impl Exchange<'_> {
             }
             if !self.shared.inbound.calls.is_open(self.number) {
                 let rest = async { while let Ok(Some(_)) = next_data(&mut body).await {} };
-                let _ = tokio::time::timeout(TRAILING, rest).await;
+                let _ = tokio::time::timeout(TRAILING_TIMEOUT, rest).await;
                 return Pumped::Answered;
             }
         }
@@ -172,21 +172,21 @@ impl Exchange<'_> {
             "tools/list" => self.observe(text, |result| self.shared.http.tools().learn(result)),
             _ => {}
         }
-        let reaction = self.shared.inbound.deliver(text, Way::Call(self.number)).await;
+        let reaction = self.shared.inbound.deliver(text, Origin::Call(self.number)).await;
         self.shared.react(reaction).await;
     }
 
-    fn observe(&self, text: &str, see: impl FnOnce(&serde_json::value::RawValue)) {
+    fn observe(&self, text: &str, read: impl FnOnce(&serde_json::value::RawValue)) {
         if let Ok(Message::Response(response)) = Message::parse(text)
             && let Outcome::Result(result) = &response.outcome
         {
-            see(result);
+            read(result);
         }
     }
 
     fn too_large(&self, bytes: u64) -> ServerError {
         let (server, limit) = (self.shared.inbound.server.clone(), self.shared.limit);
-        crate::inbound::count(&self.shared.inbound.counters.too_large);
+        crate::inbound::increment(&self.shared.inbound.counters.too_large);
         ServerError::TooLarge { server, bytes, limit }
     }
 
@@ -197,45 +197,45 @@ impl Exchange<'_> {
 
 enum Pumped {
     Answered,
-    Ended { reason: String, brought_something: bool },
+    Ended { reason: String, made_progress: bool },
 }
 
-/// The stream of a legacy server for what belongs to no call: opened again and again, until the server says that it has
-/// none.
+/// Reads the legacy server's stream for messages outside of calls. Reconnects until the server reports that it has no
+/// such stream.
 pub(super) async fn listen(shared: &Arc<Shared>) {
     let mut events = SseParser::new(shared.limit);
-    let mut asked = RETRY;
+    let mut retry = RETRY;
     let mut failures = 0_u32;
     loop {
         events.restart();
         match shared.http.get_stream(events.last_id.as_deref()).await {
             Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                 failures = 0;
-                listen_once(shared, response.into_body(), &mut events, &mut asked).await;
+                listen_once(shared, response.into_body(), &mut events, &mut retry).await;
             }
             Ok(response) if shared.is_session_gone(response.status().as_u16(), b"") => {
                 shared.session_gone();
                 return;
             }
-            // It has no such stream; that is allowed.
+            // The server has no such stream, which MCP permits.
             Ok(response) if response.status().is_client_error() => return,
             Ok(_) | Err(_) => failures += 1,
         }
-        tokio::time::sleep((asked * 2_u32.pow(failures.min(5))).min(MAX_RETRY)).await;
+        tokio::time::sleep((retry * 2_u32.pow(failures.min(5))).min(MAX_RETRY)).await;
     }
 }
 
-async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseParser, asked: &mut Duration) {
+async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseParser, retry: &mut Duration) {
     let mut found = Vec::new();
     while let Ok(Some(data)) = next_data(&mut body).await {
         events.feed(&data, &mut found);
         for item in found.drain(..) {
             match item {
                 SseItem::Event(data) if !data.is_empty() => {
-                    let reaction = shared.inbound.deliver(&data, Way::Outside).await;
+                    let reaction = shared.inbound.deliver(&data, Origin::Outside).await;
                     shared.react(reaction).await;
                 }
-                SseItem::Retry(millis) => *asked = Duration::from_millis(millis),
+                SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
                 SseItem::Event(_) | SseItem::TooLarge(_) => {}
             }
         }
@@ -256,7 +256,7 @@ fn is_event_stream(response: &Response<Incoming>) -> bool {
     kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
 }
 
-fn answers(text: &str, number: u64) -> bool {
+fn is_response_to(text: &str, number: u64) -> bool {
     matches!(Message::parse(text), Ok(Message::Response(response)) if response.id == Some(Id::number(number)))
 }
 

@@ -1,4 +1,4 @@
-//! The headers of the modern era, which repeat parts of a request for those who route it without reading it.
+//! The HTTP headers of the modern era, which repeat parts of a request for gateways that don't parse the body.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,11 +12,11 @@ pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-i
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// A server with more annotated tools than this gets no such headers for the rest.
+/// Limits the memory for a server's annotations; further tools get no headers.
 const MAX_TOOLS: usize = 10_000;
 const MAX_SCHEMA_DEPTH: usize = 16;
 
-/// Which arguments of which tools are sent as headers too.
+/// The tool arguments that are repeated as headers.
 #[derive(Default)]
 pub(super) struct ToolHeaders(HashMap<String, Vec<ParamHeader>>);
 
@@ -26,9 +26,9 @@ struct ParamHeader {
 }
 
 impl ToolHeaders {
-    /// Takes in a result of `tools/list`.
+    /// Reads the annotations in a result of `tools/list`.
     pub fn learn(&mut self, list: &RawValue) {
-        // Hardly any tool has them, and a list may be long.
+        // Fast path: annotations are rare, and lists may be long.
         if !list.get().contains("x-mcp-header") {
             return;
         }
@@ -61,7 +61,7 @@ impl ToolHeaders {
     }
 }
 
-/// The headers of a modern request.
+/// Adds the headers of a modern request.
 pub(super) fn of_request(request: &Request, tools: &ToolHeaders, headers: &mut HeaderMap) {
     let version = meta::get(request.params.as_deref(), meta::PROTOCOL_VERSION);
     let version = version.and_then(|version| serde_json::from_str::<String>(version.get()).ok());
@@ -86,7 +86,7 @@ fn name_of(request: &Request) -> Option<String> {
     }
 }
 
-/// Every property with `x-mcp-header` that can be reached by property names alone.
+/// All properties with `x-mcp-header` that are reachable through nested `properties` only.
 fn collect(schema: Option<&RawValue>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Option<()> {
     if path.len() > MAX_SCHEMA_DEPTH {
         return None;
@@ -105,7 +105,7 @@ fn collect(schema: Option<&RawValue>, path: &mut Vec<String>, found: &mut Vec<Pa
     Some(())
 }
 
-/// Strings, integers and booleans; nothing for what isn't one.
+/// `None` unless the value is a string, a number or a boolean.
 fn as_header(value: &RawValue) -> Option<HeaderValue> {
     let text = value.get();
     match text.as_bytes().first()? {
@@ -115,7 +115,7 @@ fn as_header(value: &RawValue) -> Option<HeaderValue> {
     }
 }
 
-/// As it is where a header can hold it, in base64 otherwise.
+/// Plain if a header can hold the text, otherwise in base64.
 fn encoded(text: &str) -> HeaderValue {
     let is_plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
     let has_edges = text.starts_with(' ') || text.ends_with(' ');
@@ -123,7 +123,7 @@ fn encoded(text: &str) -> HeaderValue {
     let plain = (is_plain && !has_edges && !looks_encoded).then(|| HeaderValue::from_str(text).ok()).flatten();
     plain.unwrap_or_else(|| {
         let text = format!("=?base64?{}?=", STANDARD.encode(text));
-        HeaderValue::try_from(text).expect("base64 is made of visible letters")
+        HeaderValue::try_from(text).expect("base64 is visible ASCII")
     })
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use toolbus_mcp::{Id, raw};
 
     #[test]
-    fn names_and_arguments_stand_in_the_headers() {
+    fn names_and_annotated_arguments_are_sent_as_headers() {
         let mut tools = ToolHeaders::default();
         tools.learn(&raw(
             &serde_json::json!({"tools": [{"name": "t", "inputSchema": {"type": "object", "properties": {
@@ -143,7 +143,7 @@ mod tests {
             }}}]}),
         ));
         let params = r#"{"name":"t","arguments":{"region":"Zürich","deep":{"n":9007199254740993},"absent":null}}"#;
-        let params = RawValue::from_string(params.into()).expect("JSON");
+        let params = RawValue::from_string(params.into()).expect("valid JSON");
         let request = Request { id: Id::number(1), method: "tools/call".into(), params: Some(params) };
         let mut headers = HeaderMap::new();
         of_request(&request, &tools, &mut headers);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_would_garble_is_encoded() {
+    fn values_that_a_header_cannot_hold_are_encoded() {
         for (text, header) in
             [("a b", "a b"), (" a", "=?base64?IGE=?="), ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?=")]
         {

@@ -1,5 +1,6 @@
-//! The connection to a server over streamable HTTP, in either era. Every call is a POST with a task of its own; what
-//! comes on its response stream belongs to it. Legacy servers also have a session, and a stream that belongs to no call.
+//! The connection to a server over streamable HTTP, in either era. Every call is a POST in a task of its own; the
+//! messages on its response stream belong to it. Legacy servers also have a session, and a stream for messages outside
+//! of calls.
 
 mod client;
 mod exchange;
@@ -23,8 +24,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, Message, Request};
 
-/// A notification or an answer is taken at once or not at all.
-const SEND_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for posting a notification or an answer.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct HttpLink {
     shared: Arc<Shared>,
@@ -35,10 +36,10 @@ pub(super) struct Shared {
     http: HttpClient,
     era: Era,
     limit: usize,
-    goodbye: Duration,
+    shutdown_timeout: Duration,
     stop: CancellationToken,
     listening: AtomicBool,
-    /// The task of each open call; aborting one closes its stream.
+    /// The task of each open call. Aborting it closes its stream.
     streams: Mutex<HashMap<u64, AbortHandle>>,
 }
 
@@ -56,7 +57,7 @@ impl HttpLink {
             http,
             era,
             limit: options.max_message_bytes,
-            goodbye: options.grace,
+            shutdown_timeout: options.grace,
             stop: CancellationToken::new(),
             listening: AtomicBool::new(false),
             streams: Mutex::default(),
@@ -66,7 +67,7 @@ impl HttpLink {
 
     pub fn start(&self, number: u64, request: Request) -> Result<(), ServerError> {
         let shared = self.shared.clone();
-        // Held until the task is entered, so that it can't leave before.
+        // Locked until the task is inserted, so that the task can't remove itself before.
         let mut streams = self.shared.streams();
         let task = tokio::spawn(async move {
             exchange::run(&shared, number, request).await;
@@ -76,11 +77,12 @@ impl HttpLink {
         Ok(())
     }
 
-    /// A notification, or an answer to a request of the server.
+    /// Sends a notification, or an answer to a request of the server.
     pub async fn send(&self, message: Message) -> Result<(), ServerError> {
-        let begins = matches!(&message, Message::Notification(note) if note.method == "notifications/initialized");
+        let is_initialized =
+            matches!(&message, Message::Notification(note) if note.method == "notifications/initialized");
         self.shared.send(message).await?;
-        if begins && self.shared.era == Era::Legacy && !self.shared.listening.swap(true, Ordering::Relaxed) {
+        if is_initialized && self.shared.era == Era::Legacy && !self.shared.listening.swap(true, Ordering::Relaxed) {
             let shared = self.shared.clone();
             let stop = self.shared.stop.clone();
             tokio::spawn(async move { stop.run_until_cancelled(exchange::listen(&shared)).await });
@@ -92,7 +94,7 @@ impl HttpLink {
         self.shared.http.tools().learn(list);
     }
 
-    /// Legacy servers are told; to a modern one, the end of the stream says it.
+    /// Legacy servers get a notification; for modern servers, closing the stream is the cancellation.
     pub fn cancel(&self, number: u64, _method: &str, reason: Option<&str>) {
         self.shared.cancel(number, reason);
     }
@@ -134,8 +136,8 @@ impl Shared {
             }
             Err(self.http.status_error(status, &body))
         };
-        let silent = || ServerError::NotReading { server: self.inbound.server.clone(), after: SEND_PATIENCE };
-        tokio::time::timeout(SEND_PATIENCE, post).await.unwrap_or_else(|_| Err(silent()))
+        let silent = || ServerError::NotReading { server: self.inbound.server.clone(), after: SEND_TIMEOUT };
+        tokio::time::timeout(SEND_TIMEOUT, post).await.unwrap_or_else(|_| Err(silent()))
     }
 
     fn cancel(self: &Arc<Self>, number: u64, reason: Option<&str>) {
@@ -151,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// From a place that can't wait. If it fails, the connection's next use shows why.
+    /// For callers that can't await. A failure shows at the next use of the connection.
     fn send_later(self: &Arc<Self>, message: Message) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let shared = self.clone();
@@ -163,9 +165,14 @@ impl Shared {
         match reaction {
             Reaction::Nothing => {}
             Reaction::Garbage(reason) => {
-                if crate::inbound::count(&self.inbound.counters.garbage) == 0 {
+                if crate::inbound::increment(&self.inbound.counters.garbage) == 0 {
                     let reason = self.inbound.redactor.redact(&reason);
-                    tracing::warn!(server = self.inbound.server, code = "TB0409", %reason, "an event is no message");
+                    tracing::warn!(
+                        server = self.inbound.server,
+                        code = "TB0409",
+                        %reason,
+                        "ignoring an event that is not a JSON-RPC message"
+                    );
                 }
             }
             Reaction::Reply(response) => self.send_later(response.into()),
@@ -173,26 +180,26 @@ impl Shared {
         }
     }
 
-    /// The server says 404 (some say 400) when it has forgotten the session that we named.
+    /// Servers answer 404 (some 400) if they no longer know the session.
     fn is_session_gone(&self, status: u16, body: &[u8]) -> bool {
-        // Another request may have noticed it first.
+        // Another request may have detected it first.
         let lost_session = || matches!(self.inbound.calls.closed(), Some(ServerError::SessionGone { .. }));
         let had_session = self.http.session().id.is_some() || lost_session();
         let names_session = || String::from_utf8_lossy(body).to_lowercase().contains("session");
         had_session && (status == 404 || (status == 400 && names_session()))
     }
 
-    /// What was sent in the session before may have run; only the request that was refused for it has not. So the others
-    /// end in their own way.
+    /// Only the rejected request is known not to have run. Earlier requests of the session may have run, so they are
+    /// left to end on their own.
     fn session_gone(&self) -> ServerError {
         let error = ServerError::SessionGone { server: self.inbound.server.clone() };
         self.http.session().id = None;
         self.stop.cancel();
-        self.inbound.close_to_new(error.clone());
+        self.inbound.close_to_new_calls(error.clone());
         error
     }
 
-    /// Ends every stream, and tells a legacy server that its session is over.
+    /// Ends every stream and deletes the session of a legacy server.
     async fn close(&self) {
         self.inbound.close(ServerError::Closed { server: self.inbound.server.clone() });
         self.stop.cancel();
@@ -201,7 +208,7 @@ impl Shared {
         }
         let session = self.http.session().id.is_some();
         if session {
-            let _ = tokio::time::timeout(self.goodbye, self.http.delete()).await;
+            let _ = tokio::time::timeout(self.shutdown_timeout, self.http.delete()).await;
             self.http.session().id = None;
         }
     }

@@ -1,14 +1,14 @@
-//! Server-sent events out of a stream of bytes.
+//! An incremental parser for server-sent events.
 
 use bytes::BytesMut;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SseItem {
-    /// With its data, which may be empty: such an event only carries an id.
+    /// The data of an event. May be empty: such an event only carries an id.
     Event(String),
-    /// The server's wish how long to wait before taking the stream up again.
+    /// The reconnection delay requested by the server, in milliseconds.
     Retry(u64),
-    /// An event past the limit, which is passed over.
+    /// The size of an event over the limit, which was skipped.
     TooLarge(u64),
 }
 
@@ -17,12 +17,12 @@ pub(super) struct SseParser {
     data: String,
     has_data: bool,
     id: Option<String>,
-    /// Bytes of an event that is being passed over.
+    /// Size of the event that is being skipped.
     skipped: Option<u64>,
-    /// The last line ended in `\r`; a `\n` now belongs to it.
+    /// The last line ended with `\r`; a `\n` that follows belongs to it.
     after_return: bool,
     limit: usize,
-    /// What a resumed stream would name: the id of the last complete event.
+    /// The id of the last complete event, for resumption.
     pub last_id: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl SseParser {
         }
     }
 
-    /// A new stream begins; what was cut off of the last one is forgotten.
+    /// Starts a new stream; an incomplete event is discarded.
     pub fn restart(&mut self) {
         *self = Self { last_id: self.last_id.take(), ..Self::new(self.limit) };
     }
@@ -69,7 +69,7 @@ impl SseParser {
 
     fn keep(&mut self, bytes: &[u8]) {
         match &mut self.skipped {
-            // Enough is kept to see that a line is not empty.
+            // Keeps one byte, to tell a non-empty line from an empty one.
             Some(skipped) => {
                 *skipped += bytes.len() as u64;
                 if self.buffer.is_empty() && !bytes.is_empty() {
@@ -106,7 +106,7 @@ impl SseParser {
             }
             "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
             "retry" => found.extend(value.parse().ok().map(SseItem::Retry)),
-            // Every event of MCP is a message, whatever it is called; a comment has an empty field name.
+            // MCP ignores the event name. A comment has an empty field name.
             _ => {}
         }
     }
@@ -142,19 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn events_with_any_line_ends() {
+    fn all_line_endings_are_accepted() {
         check("data: a\n\ndata:b\r\n\r\ndata: c\r\r", &[event("a"), event("b"), event("c")], None);
         check("event: message\ndata: {\ndata: }\n\n: ping\n\ndata: torn", &[event("{\n}")], None);
     }
 
     #[test]
-    fn ids_and_retry() {
+    fn ids_and_retry_are_parsed() {
         check("id: 5\ndata: \nretry: 100\n\n", &[SseItem::Retry(100), event("")], Some("5"));
         check("id: 5\ndata: a\n\nid: 6\ndata: torn", &[event("a")], Some("5"));
     }
 
     #[test]
-    fn an_event_past_the_limit_is_passed_over() {
+    fn an_event_over_the_limit_is_skipped() {
         let text = format!("id: 1\ndata: {}\ndata: x\n\ndata: b\n\n", "y".repeat(100));
         let (mut parser, mut found) = (SseParser::new(50), Vec::new());
         parser.feed(text.as_bytes(), &mut found);

@@ -1,10 +1,10 @@
-//! What a server's process finds in its environment: what its configuration says, and the little that a program needs
-//! to find its home. Nothing of toolbus, and none of the host's secrets.
+//! The environment of a server's process: its configured variables and a few standard ones. It contains no variables of
+//! toolbus and none of the host's secrets.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-const PASSED_ON: &[&str] = &[
+const INHERITED: &[&str] = &[
     "PATH",
     "HOME",
     "USER",
@@ -20,15 +20,15 @@ const PASSED_ON: &[&str] = &[
     "DISPLAY",
     "WAYLAND_DISPLAY",
 ];
-const PASSED_ON_PREFIXES: &[&str] = &["LC_", "XDG_"];
+const INHERITED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
 pub(super) fn of_server(configured: &BTreeMap<String, String>) -> BTreeMap<OsString, OsString> {
-    let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().filter(|(name, _)| is_passed_on(name)).collect();
+    let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().filter(|(name, _)| is_inherited(name)).collect();
     env.extend(configured.iter().map(|(name, value)| (name.into(), value.into())));
     env
 }
 
-fn is_passed_on(name: &OsStr) -> bool {
+fn is_inherited(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
-    PASSED_ON.contains(&name) || PASSED_ON_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    INHERITED.contains(&name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

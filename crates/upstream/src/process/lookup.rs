@@ -1,4 +1,4 @@
-//! Finds a server's command as its process would, to say precisely what is wrong if it isn't there.
+//! Finds a server's command as its process would, for a precise error if it is missing.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
-    #[error("its cwd {} is not a folder", .0.display())]
+    #[error("cwd {} is not a directory", .0.display())]
     Cwd(PathBuf),
-    #[error("there is no command {0:?} in PATH")]
+    #[error("command {0:?} not found in PATH")]
     NotInPath(String),
-    #[error("there is no command at {}", .0.display())]
+    #[error("command not found at {}", .0.display())]
     NoFile(PathBuf),
     #[error("{} is not executable", .0.display())]
     NotExecutable(PathBuf),
@@ -35,8 +35,8 @@ pub(super) fn find(
             Err(_) => Err(LookupError::NoFile(path)),
         };
     }
-    let folders = env.get(&OsString::from("PATH")).map(std::env::split_paths);
-    let mut candidates = folders.into_iter().flatten().map(|folder| folder.join(command));
+    let directories = env.get(&OsString::from("PATH")).map(std::env::split_paths);
+    let mut candidates = directories.into_iter().flatten().map(|directory| directory.join(command));
     let found = candidates.find(|path| fs::metadata(path).is_ok_and(|file| is_executable(&file)));
     found.ok_or_else(|| LookupError::NotInPath(command.to_owned()))
 }

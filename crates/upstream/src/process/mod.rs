@@ -1,4 +1,4 @@
-//! A server's process: started with an environment of its own in a group of its own, and ended on every way out.
+//! The process of a server, with its own environment and process group. It is terminated on every exit path.
 
 mod environment;
 mod lookup;
@@ -17,10 +17,10 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-/// A guard needs its own two graces before it gives up, and a moment to notice.
-const GUARD_MARGIN: Duration = Duration::from_secs(8);
+/// The guard needs both of its grace periods, plus some time to react.
+const GUARD_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How a server is started.
+/// How to start a server.
 pub(crate) struct Program<'a> {
     pub server: &'a str,
     pub command: &'a str,
@@ -31,7 +31,7 @@ pub(crate) struct Program<'a> {
 
 pub(crate) struct ServerProcess {
     child: Child,
-    /// The group of the server, or of its guard.
+    /// The process group of the server, or of its guard.
     group: Option<Pid>,
     lifeline: Option<Lifeline>,
     grace: Duration,
@@ -43,8 +43,8 @@ pub(crate) struct Pipes {
     pub stderr: ChildStderr,
 }
 
-/// A pipe into which nothing is ever written. The guard opens its reading end through `/proc`, so neither end is
-/// inherited by anything.
+/// A pipe that is never written to. The guard opens its reading end through `/proc`, so that no descriptor is
+/// inherited.
 struct Lifeline {
     _write: OwnedFd,
     read: OwnedFd,
@@ -54,18 +54,18 @@ impl ServerProcess {
     pub fn start(program: &Program<'_>, options: &ConnectionOptions) -> Result<(Self, Pipes), ServerError> {
         let failed = |reason: String| ServerError::Start { server: program.server.to_owned(), reason };
         let env = environment::of_server(program.env);
-        // Looked up here, because a guard could only tell by an exit code that there is no such command.
+        // Checked here, because a guard could report a missing command only by its exit code.
         let path = lookup::find(program.command, &env, program.cwd).map_err(|error| failed(error.to_string()))?;
-        // A guard finds its lifeline through /proc and orphans as their subreaper; both are Linux.
+        // The guard needs `/proc` for its lifeline and a subreaper for orphans, both specific to Linux.
         let guard = options.guard.as_ref().filter(|_| cfg!(target_os = "linux"));
         let lifeline = guard.map(|_| Lifeline::new()).transpose();
-        let lifeline = lifeline.map_err(|error| failed(format!("no pipe: {error}")))?;
+        let lifeline = lifeline.map_err(|error| failed(format!("could not create a pipe: {error}")))?;
         let mut command = match (guard, &lifeline) {
             (Some(guard), Some(lifeline)) => guarded(guard, lifeline, &path, program.args),
             _ => plain(&path, program.args),
         };
         command.env_clear().envs(&env).process_group(0);
-        // A guard must live on to do its work.
+        // The guard must outlive the host to terminate the server.
         command.kill_on_drop(guard.is_none());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = program.cwd {
@@ -73,7 +73,9 @@ impl ServerProcess {
         }
         let mut child = command.spawn().map_err(|error| failed(format!("{}: {error}", path.display())))?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { return Err(failed("no pipes".into())) };
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(failed("stdin, stdout or stderr is not piped".into()));
+        };
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let process = Self { child, group, lifeline, grace: options.grace };
         Ok((process, Pipes { stdin, stdout, stderr }))
@@ -81,32 +83,32 @@ impl ServerProcess {
 
     pub async fn wait(&mut self) -> ExitReason {
         let status = self.child.wait().await.map_or(ExitReason::Unknown, ExitReason::from);
-        // Without a guard the rest of the group has nobody else to end it.
+        // Without a guard, nothing else terminates the rest of the group.
         if self.lifeline.is_none() {
             self.signal(Signal::KILL);
         }
         status
     }
 
-    /// Waits for the end, but not for long. None means that it still runs.
-    pub async fn wait_for(&mut self, patience: Duration) -> Option<ExitReason> {
-        tokio::time::timeout(patience, self.wait()).await.ok()
+    /// Waits for the exit with a timeout. `None` if the process still runs.
+    pub async fn wait_timeout(&mut self, timeout: Duration) -> Option<ExitReason> {
+        tokio::time::timeout(timeout, self.wait()).await.ok()
     }
 
-    /// Ends it and everything that it started.
+    /// Terminates the process and everything that it started.
     pub async fn end(&mut self) -> ExitReason {
-        let patience = match self.lifeline.take() {
-            // The guard sees the end of the lifeline and does all the rest.
+        let timeout = match self.lifeline.take() {
+            // The guard sees the end of the lifeline and terminates everything.
             Some(lifeline) => {
                 drop(lifeline);
-                GUARD_MARGIN
+                GUARD_TIMEOUT
             }
             None => {
                 self.signal(Signal::TERM);
                 self.grace
             }
         };
-        if let Some(status) = self.wait_for(patience).await {
+        if let Some(status) = self.wait_timeout(timeout).await {
             return status;
         }
         self.signal(Signal::KILL);
@@ -121,8 +123,8 @@ impl ServerProcess {
     }
 }
 
-/// A runtime that is shut down drops processes that nobody ended. Their guard takes it from here; without one, this is
-/// the last chance.
+/// A runtime shutdown drops processes without terminating them. A guard then takes over; without one, this is the last
+/// opportunity.
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         if self.lifeline.is_none() && self.child.id().is_some() {

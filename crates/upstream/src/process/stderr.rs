@@ -1,4 +1,4 @@
-//! The last lines that a server wrote to stderr. It is always read, so that a server never waits to be heard.
+//! The last lines of a server's stderr. It is read continuously, so that the server never blocks on it.
 
 use crate::secrets::Redactor;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ const MAX_LINES: usize = 50;
 const MAX_LINE_BYTES: usize = 500;
 const READ_BYTES: usize = 8 << 10;
 
-/// Read of a line, so that a secret which begins in the part that is kept is seen whole.
+/// How much of a line is buffered, so that a secret at the end of the displayed part is seen whole.
 const MAX_READ_BYTES: usize = 8 << 10;
 
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub(crate) struct StderrTail {
 #[derive(Default)]
 struct Tail {
     lines: VecDeque<Vec<u8>>,
-    /// The last of `lines` has not seen its line break.
+    /// The last of `lines` is not terminated yet.
     open: bool,
 }
 
@@ -34,7 +34,7 @@ impl StderrTail {
         let mut buffer = vec![0; READ_BYTES];
         while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
             self.add(&buffer[..count]);
-            // A flood must not keep the thread from everything else.
+            // Yields, so that a flood doesn't starve other tasks.
             tokio::task::yield_now().await;
         }
     }
@@ -44,7 +44,7 @@ impl StderrTail {
         tail.lines.iter().map(|line| self.shown(line)).collect()
     }
 
-    /// First without secrets, then cut: the other way round, a cut would leave half of one.
+    /// Redacts before truncating: truncating first could leave a part of a secret.
     fn shown(&self, line: &[u8]) -> String {
         let mut line = self.redactor.redact_cut(&String::from_utf8_lossy(line));
         let mut end = line.len().min(MAX_LINE_BYTES);
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_and_long_ones_cut() {
+    fn the_last_lines_are_kept_and_long_ones_truncated() {
         let tail = StderrTail::new(Redactor::default());
         for number in 0..200 {
             tail.add(format!("line {number}\n").as_bytes());

@@ -1,4 +1,4 @@
-//! Runs the command that prints a secret: words as they are, no shell, a time limit, and an end in any case.
+//! Runs a command that prints a secret: without a shell, with a time limit, and always terminated.
 
 use super::fetch::{MAX_SECRET_BYTES, within_limit};
 use std::process::Stdio;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What it printed. Its own complaints are not repeated: they may hold what they are about.
+/// Returns the command's output. Its stderr is not reported, because it may contain the secret.
 pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, args) = words.split_first().ok_or("there is no command")?;
     let mut command = Command::new(program);
@@ -25,10 +25,10 @@ pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
         let status = child.wait().await.map_err(|error| error.to_string())?;
         if status.success() { Ok(bytes) } else { Err(format!("it failed: {status}")) }
     };
-    let outcome = tokio::time::timeout(PATIENCE, running).await;
-    let outcome = outcome.unwrap_or_else(|_| Err(format!("it did not end within {PATIENCE:?}")));
+    let outcome = tokio::time::timeout(EXEC_TIMEOUT, running).await;
+    let outcome = outcome.unwrap_or_else(|_| Err(format!("it did not exit within {EXEC_TIMEOUT:?}")));
     if outcome.is_err() {
-        // With what it may have started.
+        // Including its child processes.
         if let Some(group) = group {
             rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
         }
@@ -37,8 +37,8 @@ pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
     outcome
 }
 
-/// Splits into words as a shell would: white space between, quotes and backslashes, and nothing else that is special.
-/// None if a quote is not closed or there is no word.
+/// Splits a command into words like a shell: white space, quotes and backslashes; nothing else is special. `None` if a
+/// quote is not closed or there is no word.
 pub(crate) fn split_command(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_split_as_a_shell_would() {
+    fn commands_are_split_like_in_a_shell() {
         let check = |text: &str, words: Option<&[&str]>| {
             let split = split_command(text);
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Fetches values and keeps them for as long as they are good.
+//! Fetches secrets and caches them for their TTL.
 
 use super::{Source, exec};
 use std::collections::HashMap;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
-/// Nothing that is longer is a secret for a header or a variable.
+/// Size limit of a secret. Headers and environment variables are never that long.
 pub(super) const MAX_SECRET_BYTES: usize = 64 << 10;
-const FILE_PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct Fetched(HashMap<Source, Value>);
@@ -17,14 +17,14 @@ pub(super) struct Fetched(HashMap<Source, Value>);
 #[derive(Clone)]
 pub(super) struct Value {
     pub text: String,
-    pub until: Instant,
+    pub expires: Instant,
 }
 
 impl Fetched {
-    /// The reason of a failure quotes nothing of what was read.
-    pub async fn value(&mut self, source: &Source, ttl: Duration, anew: bool) -> Result<Value, String> {
+    /// The error never quotes what was read.
+    pub async fn value(&mut self, source: &Source, ttl: Duration, force: bool) -> Result<Value, String> {
         let now = Instant::now();
-        if let Some(value) = self.0.get(source).filter(|value| value.until > now && !anew) {
+        if let Some(value) = self.0.get(source).filter(|value| value.expires > now && !force) {
             return Ok(value.clone());
         }
         let bytes = match source {
@@ -42,26 +42,26 @@ impl Fetched {
             return Err("it is empty".to_owned());
         }
         if text.contains('\0') {
-            return Err("it has a zero byte".to_owned());
+            return Err("it has a NUL byte".to_owned());
         }
-        let value = Value { text, until: now + ttl };
+        let value = Value { text, expires: now + ttl };
         self.0.insert(source.clone(), value.clone());
         Ok(value)
     }
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let path = at_home(path);
+    let path = expand_home(path);
     let reading = async {
         let file = tokio::fs::File::open(&path).await.map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         file.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut bytes).await.map_err(|error| error.to_string())?;
         Ok(bytes)
     };
-    // It may be a pipe that nobody writes into.
-    let bytes: Result<_, String> = tokio::time::timeout(FILE_PATIENCE, reading)
+    // The file may be a FIFO without a writer.
+    let bytes: Result<_, String> = tokio::time::timeout(READ_TIMEOUT, reading)
         .await
-        .unwrap_or_else(|_| Err(format!("it could not be read within {FILE_PATIENCE:?}")));
+        .unwrap_or_else(|_| Err(format!("it could not be read within {READ_TIMEOUT:?}")));
     bytes.and_then(within_limit)
 }
 
@@ -72,7 +72,7 @@ pub(super) fn within_limit(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn at_home(path: &Path) -> PathBuf {
+fn expand_home(path: &Path) -> PathBuf {
     match (path.strip_prefix("~"), std::env::var_os("HOME")) {
         (Ok(rest), Some(home)) => PathBuf::from(home).join(rest),
         _ => path.to_owned(),

@@ -1,5 +1,5 @@
-//! Secrets of a server: where its configuration takes them from, when they are fetched, and what must not be seen of them
-//! by anybody but the server. They stay on the host's machine; [`Redactor`] keeps them out of everything that leaves.
+//! The secrets of a server: their sources, when they are fetched, and their redaction. They stay on the host's machine;
+//! [`Redactor`] removes them from everything that leaves it.
 
 mod exec;
 mod fetch;
@@ -22,101 +22,103 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Where a value is fetched from when a connection is opened.
+/// The source of a value that is fetched when a connection is opened.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// `${file:PATH}`
     File(PathBuf),
-    /// `${exec:CMD ARGS}`, as words; no shell reads them.
+    /// `${exec:CMD ARGS}`, split into words. It runs without a shell.
     Exec(Vec<String>),
 }
 
-/// What a server's configuration says about secrets.
+/// The secret-related settings of a server.
 #[derive(Clone)]
 pub struct SecretSettings {
-    /// How long a fetched value is good.
+    /// How long a fetched value is cached.
     pub ttl: Duration,
-    /// Keys of `env`, and variables, whose values are secret although their names don't look like it.
+    /// Keys of `env`, and variables, whose values are secret although their names don't suggest it.
     pub names: Vec<String>,
-    /// Whether secrets are also taken out of what the server answers and reports.
+    /// Whether secrets are also redacted in results and notifications, not only in errors.
     pub redact_results: bool,
-    /// What the marks in the transport's texts stand for.
+    /// The sources that the placeholders in the transport refer to, by index.
     pub(crate) sources: Vec<Source>,
     /// Values of variables that are secret by their names.
-    pub(crate) marked: Vec<String>,
+    pub(crate) secret_variables: Vec<String>,
     pub(crate) vault: Vault,
 }
 
-/// Shared by all connections of one server.
+/// Cache and redactor, shared by all connections of one server.
 #[derive(Clone, Default)]
 pub(crate) struct Vault {
     fetched: Arc<Mutex<fetch::Fetched>>,
     redactor: Redactor,
 }
 
-/// A transport with its secrets in place.
+/// A transport with its secrets filled in.
 pub(crate) struct Resolved {
     pub transport: TransportConfig,
-    /// When something in it has to be fetched again; never, if nothing was fetched.
-    pub until: Option<Instant>,
+    /// When the first fetched value expires; `None` if nothing was fetched.
+    pub expires: Option<Instant>,
 }
 
 impl SecretSettings {
+    /// Default of `ttl`.
     pub const TTL: Duration = Duration::from_secs(300);
 
-    /// Knows the server's secrets as far as they have been needed.
+    /// The redactor for the server's secrets. It knows those that have been fetched or used so far.
     pub fn redactor(&self) -> &Redactor {
         &self.vault.redactor
     }
 
-    /// The text that stands for a value until it is fetched. No variable can hold such a text, and no process be given it.
-    pub(crate) fn mark(index: usize) -> String {
+    /// The placeholder for a value until it is fetched. Environment variables and process arguments can't contain NUL,
+    /// so it can't collide with a real value.
+    pub(crate) fn placeholder(index: usize) -> String {
         format!("\0{index}\0")
     }
 }
 
-/// Fetches what is not there or too old; with `anew`, everything.
-pub(crate) async fn resolve(config: &ServerConfig, anew: bool) -> Result<Resolved, ServerError> {
+/// Fetches values that are missing or expired; with `force`, all of them.
+pub(crate) async fn resolve(config: &ServerConfig, force: bool) -> Result<Resolved, ServerError> {
     let settings = &config.secrets;
     let mut values = Vec::with_capacity(settings.sources.len());
-    let mut until: Option<Instant> = None;
+    let mut expires: Option<Instant> = None;
     let mut fetched = settings.vault.fetched.lock().await;
     for source in &settings.sources {
-        let value = fetched.value(source, settings.ttl, anew).await.map_err(|reason| ServerError::Secret {
+        let value = fetched.value(source, settings.ttl, force).await.map_err(|reason| ServerError::Secret {
             server: config.name.clone(),
             source_of_it: source.to_string(),
             reason,
         })?;
-        until = Some(until.map_or(value.until, |earlier| earlier.min(value.until)));
+        expires = Some(expires.map_or(value.expires, |earlier| earlier.min(value.expires)));
         values.push(value.text);
     }
     drop(fetched);
-    let transport = with_values(&config.transport, &values);
+    let transport = filled_transport(&config.transport, &values);
     let secrets = names::secrets_of(&transport, settings, &values);
     settings.vault.redactor.learn(secrets);
-    Ok(Resolved { transport, until })
+    Ok(Resolved { transport, expires })
 }
 
-fn with_values(transport: &TransportConfig, values: &[String]) -> TransportConfig {
+fn filled_transport(transport: &TransportConfig, values: &[String]) -> TransportConfig {
     if values.is_empty() {
         return transport.clone();
     }
-    let filled = |text: &String| {
-        let marks = values.iter().enumerate();
-        marks.fold(text.clone(), |text, (index, value)| text.replace(&SecretSettings::mark(index), value))
+    let fill = |text: &String| {
+        let placeholders = values.iter().enumerate();
+        placeholders.fold(text.clone(), |text, (index, value)| text.replace(&SecretSettings::placeholder(index), value))
     };
-    let filled_table = |table: &std::collections::BTreeMap<String, String>| {
-        table.iter().map(|(name, value)| (name.clone(), filled(value))).collect()
+    let fill_table = |table: &std::collections::BTreeMap<String, String>| {
+        table.iter().map(|(name, value)| (name.clone(), fill(value))).collect()
     };
     match transport {
         TransportConfig::Stdio { command, args, env, cwd } => TransportConfig::Stdio {
             command: command.clone(),
-            args: args.iter().map(filled).collect(),
-            env: filled_table(env),
+            args: args.iter().map(fill).collect(),
+            env: fill_table(env),
             cwd: cwd.clone(),
         },
         TransportConfig::Http { url, headers } => {
-            TransportConfig::Http { url: filled(url), headers: filled_table(headers) }
+            TransportConfig::Http { url: fill(url), headers: fill_table(headers) }
         }
     }
 }
@@ -128,17 +130,17 @@ impl Default for SecretSettings {
             names: Vec::new(),
             redact_results: true,
             sources: Vec::new(),
-            marked: Vec::new(),
+            secret_variables: Vec::new(),
             vault: Vault::default(),
         }
     }
 }
 
-/// What was fetched makes no difference between two configurations.
+/// Fetched values don't count for equality.
 impl PartialEq for SecretSettings {
     fn eq(&self, other: &Self) -> bool {
         (self.ttl, &self.names, self.redact_results) == (other.ttl, &other.names, other.redact_results)
-            && (&self.sources, &self.marked) == (&other.sources, &other.marked)
+            && (&self.sources, &self.secret_variables) == (&other.sources, &other.secret_variables)
     }
 }
 
@@ -151,7 +153,7 @@ impl fmt::Debug for SecretSettings {
     }
 }
 
-/// Of a command only its name: its arguments may be secret themselves.
+/// Shows only the name of a command, because its arguments may be secret.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

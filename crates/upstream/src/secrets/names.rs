@@ -1,12 +1,12 @@
-//! Which of a server's values are secrets: everything that was fetched, every header, and variables that are called like
-//! one.
+//! Determines which of a server's values are secret: all fetched values, all headers but a few, and variables whose
+//! name suggests it.
 
 use super::SecretSettings;
 use crate::config::TransportConfig;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-const WORDS: &[&str] = &[
+const SECRET_WORDS: &[&str] = &[
     "TOKEN",
     "SECRET",
     "KEY",
@@ -24,11 +24,11 @@ const WORDS: &[&str] = &[
     "CONNECTION_STRING",
     "DATABASE_URL",
 ];
-/// These are parts of other words too often; they have to stand alone.
+/// Too frequent as parts of other words; they count only as whole words.
 const WHOLE_WORDS: &[&str] = &["PAT", "PWD", "DSN", "KEY", "AUTH"];
 
-/// Headers whose values say nothing and stand in every other answer.
-const OPEN_HEADERS: &[&str] = &[
+/// Headers that are not secret, and whose values are common in responses.
+const PUBLIC_HEADERS: &[&str] = &[
     "accept",
     "accept-encoding",
     "accept-language",
@@ -40,29 +40,29 @@ const OPEN_HEADERS: &[&str] = &[
     "user-agent",
 ];
 
-/// Lines of a text of several lines, such as a private key, that are worth to be kept out on their own.
+/// Minimum length of a line of a multi-line secret, such as a private key, to be redacted on its own.
 const MIN_LINE_BYTES: usize = 16;
 
 pub(crate) fn looks_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase().replace('-', "_");
     let is_word = |word: &str| name.split('_').any(|part| part == word || part.strip_suffix('S') == Some(word));
-    WORDS.iter().any(|word| match WHOLE_WORDS.contains(word) {
+    SECRET_WORDS.iter().any(|word| match WHOLE_WORDS.contains(word) {
         true => is_word(word) || (*word == "KEY" && name.ends_with("KEY")),
         false => name.contains(word),
     })
 }
 
-/// Every text that must not be seen.
+/// All texts that must be redacted.
 pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings, fetched: &[String]) -> Vec<String> {
-    let mut secrets: Vec<String> = fetched.iter().chain(&settings.marked).cloned().collect();
+    let mut secrets: Vec<String> = fetched.iter().chain(&settings.secret_variables).cloned().collect();
     let named = |name: &str| looks_secret(name) || settings.names.iter().any(|secret| secret == name);
     match transport {
         TransportConfig::Stdio { env, .. } => {
             secrets.extend(env.iter().filter(|(name, _)| named(name)).map(|(_, value)| value.clone()));
         }
         TransportConfig::Http { url, headers } => {
-            let is_open = |name: &str| OPEN_HEADERS.iter().any(|open| name.eq_ignore_ascii_case(open));
-            for (_, value) in headers.iter().filter(|(name, _)| !is_open(name)) {
+            let is_public = |name: &str| PUBLIC_HEADERS.iter().any(|public| name.eq_ignore_ascii_case(public));
+            for (_, value) in headers.iter().filter(|(name, _)| !is_public(name)) {
                 secrets.push(value.trim().to_owned());
                 secrets.extend(words_of(value).map(str::to_owned));
                 secrets.extend(basic_password(value));
@@ -79,7 +79,7 @@ pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings,
     secrets
 }
 
-/// The words of a header, without that of its scheme (`Bearer`, `Basic`), which is nobody's secret.
+/// The words of a header without its scheme (`Bearer`, `Basic`), which is not secret.
 fn words_of(header: &str) -> impl Iterator<Item = &str> {
     let is_scheme = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphabetic());
     let has_more = header.split_whitespace().nth(1).is_some();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_known_by_their_names() {
+    fn secrets_are_recognised_by_their_names() {
         for name in
             ["GITHUB_TOKEN", "apiKey", "API_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "my-secret", "AUTH", "GH_PAT"]
         {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_of_a_header_is_no_secret() {
+    fn the_scheme_of_a_header_is_not_secret() {
         let words = |header| words_of(header).collect::<Vec<_>>();
         assert_eq!(words("Bearer abc-123"), ["abc-123"]);
         assert_eq!(words("abcdef"), ["abcdef"]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_basic_header_the_password_counts() {
+    fn the_password_of_a_basic_header_is_secret() {
         assert_eq!(basic_password("Basic dXNlcjpwYXNzOndvcmQ="), Some("pass:word".to_owned()));
     }
 }

@@ -1,12 +1,12 @@
-//! Takes secrets out of a JSON-RPC message string by string. Replacing in the text as a whole could hit its grammar, or the
-//! names that the protocol itself needs: a password may well be `result`.
+//! Redacts secrets in a JSON-RPC message string by string. Replacing them in the whole text could break its syntax or
+//! the protocol's own names: a password may be `result`.
 
 use super::redactor::REDACTED;
 
-/// Members of the outermost object whose values are the protocol's own.
+/// Members of the outermost object whose values belong to the protocol.
 const ENVELOPE: &[&str] = &["\"jsonrpc\"", "\"id\"", "\"method\""];
 
-/// `redacted` returns a part without its secrets, if it had any.
+/// `redacted` returns a part without its secrets, or `None` if it has none.
 pub(super) fn redact(text: &str, redacted: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut depth = 0_usize;
@@ -40,7 +40,7 @@ pub(super) fn redact(text: &str, redacted: impl Fn(&str) -> Option<String>) -> S
     out
 }
 
-/// The string token at the beginning of the text, with its quotes.
+/// The string token at the start of the text, including its quotes.
 fn string(text: &str) -> &str {
     let bytes = text.as_bytes();
     let mut at = 1;
@@ -50,7 +50,7 @@ fn string(text: &str) -> &str {
     text.get(..at + 1).unwrap_or(text)
 }
 
-/// What numbers and words consist of.
+/// Characters of numbers and literals.
 fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '-' | '+' | '.' | '_')
 }
@@ -59,7 +59,7 @@ fn redact_string(token: &str, redacted: &impl Fn(&str) -> Option<String>) -> Opt
     let decoded: Result<String, _> = serde_json::from_str(token);
     match decoded {
         Ok(text) => serde_json::to_string(&redacted(&text)?).ok(),
-        // Half a surrogate pair can't be decoded; its neighbours are still looked at.
+        // A lone surrogate can't be decoded; the rest of the string is still searched.
         Err(_) => redacted(token),
     }
 }

@@ -1,4 +1,4 @@
-//! Takes secrets out of text. Looking costs about as much as reading the text once; only where one is found, more.
+//! Removes secrets from text. Searching costs about one pass over the text; only matches cost more.
 
 use super::redact_json;
 use super::unescape::Unescaped;
@@ -8,26 +8,26 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-/// What stands in its place.
+/// Replaces a secret.
 pub(super) const REDACTED: &str = "[redacted]";
 
-/// Shorter ones stand in too much that is harmless.
+/// Shorter secrets would match too much harmless text.
 const MIN_BYTES: usize = 6;
-/// Values that were replaced by newer ones are remembered too, up to this many in all.
+/// Superseded secrets are remembered too, up to this many in total.
 const MAX_SECRETS: usize = 512;
-/// How deep in JSON within strings of JSON secrets with quotes and backslashes are looked for.
-const MOST_LEVELS: usize = 4;
-/// A cut may leave the beginning of a secret; what is shorter gives nothing away.
+/// Nesting depth of JSON in JSON strings up to which secrets with quotes and backslashes are found.
+const MAX_JSON_NESTING: usize = 4;
+/// Truncation may leave the beginning of a secret; shorter remnants reveal nothing.
 const MIN_REMNANT: usize = 4;
 
-/// A cheap handle; all of one server's share what they know.
+/// A cheap handle. All handles of one server share their secrets.
 #[derive(Clone, Default)]
 pub struct Redactor(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     known: RwLock<Known>,
-    /// Held by who learns, so that nobody else has to wait while the matcher is made.
+    /// Serializes learners, so that readers are not blocked while the matcher is built.
     learning: Mutex<()>,
 }
 
@@ -38,7 +38,7 @@ struct Known {
 }
 
 impl Redactor {
-    /// Takes all secrets that are in use now. Of earlier ones, those are forgotten first that were in use longest ago.
+    /// Adds the secrets that are in use now. Beyond the limit, the least recently used ones are forgotten.
     pub fn learn(&self, secrets: impl IntoIterator<Item = String>) {
         let mut current: Vec<String> = secrets.into_iter().filter(|secret| secret.len() >= MIN_BYTES).collect();
         current.sort();
@@ -50,19 +50,22 @@ impl Redactor {
         let surplus = (secrets.len() + current.len()).saturating_sub(MAX_SECRETS).min(secrets.len());
         secrets.drain(..surplus);
         secrets.extend(current);
-        let made = is_new.then(|| {
-            let patterns: Vec<String> = secrets.iter().flat_map(|secret| forms(secret)).collect();
+        let built = is_new.then(|| {
+            let patterns: Vec<String> = secrets.iter().flat_map(|secret| encodings(secret)).collect();
             AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns)
         });
         let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
         known.secrets = secrets;
-        match made {
+        match built {
             Some(Ok(matcher)) => known.matcher = Some(Arc::new(matcher)),
-            Some(Err(error)) => tracing::error!(%error, "new secrets of a server can't be taken out of what it says"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "building the secret matcher failed; new secrets are not redacted")
+            }
             None => {}
         }
     }
 
+    /// Replaces secrets in a text.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.matcher().and_then(|matcher| without_secrets(&matcher, text)) {
             Some(redacted) => Cow::Owned(redacted),
@@ -70,7 +73,7 @@ impl Redactor {
         }
     }
 
-    /// For text that may have been cut off in the middle of a secret.
+    /// Like [`Self::redact`], for text that may be truncated inside a secret.
     pub fn redact_cut(&self, text: &str) -> String {
         let mut text = self.redact(text).into_owned();
         let known = self.known();
@@ -82,7 +85,7 @@ impl Redactor {
         text
     }
 
-    /// The same for a JSON-RPC message, which is one afterwards too.
+    /// Like [`Self::redact`], for a JSON-RPC message, which stays valid.
     pub fn redact_message<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.matcher() {
             Some(matcher) if matcher.is_match(text) || may_have_escapes(text) => {
@@ -101,25 +104,25 @@ impl Redactor {
     }
 }
 
-/// None, if there are none in it.
+/// Returns `None` if the text has no secrets.
 fn without_secrets(matcher: &AhoCorasick, text: &str) -> Option<String> {
-    let mut places: Vec<Range<usize>> = matcher.find_iter(text).map(|found| found.range()).collect();
+    let mut ranges: Vec<Range<usize>> = matcher.find_iter(text).map(|found| found.range()).collect();
     if may_have_escapes(text) {
         let read = Unescaped::of(text);
-        places.extend(matcher.find_iter(&read.text).map(|found| read.place(found.range())));
-        places.sort_by_key(|place| place.start);
+        ranges.extend(matcher.find_iter(&read.text).map(|found| read.source_range(found.range())));
+        ranges.sort_by_key(|range| range.start);
     }
-    if places.is_empty() {
+    if ranges.is_empty() {
         return None;
     }
     let mut out = String::with_capacity(text.len());
     let mut end = 0;
-    for place in places {
-        if place.start >= end {
-            out.push_str(&text[end..place.start]);
+    for range in ranges {
+        if range.start >= end {
+            out.push_str(&text[end..range.start]);
             out.push_str(REDACTED);
         }
-        end = end.max(place.end);
+        end = end.max(range.end);
     }
     out.push_str(&text[end..]);
     Some(out)
@@ -129,23 +132,23 @@ fn may_have_escapes(text: &str) -> bool {
     text.contains("\\u")
 }
 
-/// As it is, and as JSON writes it: with escapes, and by those who escape everything that is not ASCII. The same for JSON
-/// that stands in a string of JSON.
-fn forms(secret: &str) -> Vec<String> {
-    let mut forms = vec![secret.to_owned()];
+/// The secret itself and its JSON encodings: escaped, and with all non-ASCII characters escaped. The same for JSON
+/// nested in JSON strings.
+fn encodings(secret: &str) -> Vec<String> {
+    let mut encodings = vec![secret.to_owned()];
     let mut text = secret.to_owned();
-    for _ in 0..MOST_LEVELS {
+    for _ in 0..MAX_JSON_NESTING {
         let json = serde_json::to_string(&text).unwrap_or_default();
         let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned();
         let ascii: String = json.chars().map(|c| if c.is_ascii() { c.to_string() } else { escaped(c) }).collect();
-        for form in [json.replace('/', "\\/"), json.clone(), ascii] {
-            if !forms.contains(&form) {
-                forms.push(form);
+        for encoding in [json.replace('/', "\\/"), json.clone(), ascii] {
+            if !encodings.contains(&encoding) {
+                encodings.push(encoding);
             }
         }
         text = json;
     }
-    forms
+    encodings
 }
 
 fn escaped(c: char) -> String {
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_taken_out_of_text_in_every_form() {
+    fn secrets_are_redacted_in_every_encoding() {
         let check = |text: &str, expected: &str| assert_eq!(redactor().redact(text), expected);
         check("a sk-canary/1b", "a [redacted]b");
         check(r#"sk-canary\/1 p\u00e4ss\"wort"#, "[redacted] [redacted]");
@@ -188,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn a_message_stays_a_message() {
+    fn a_redacted_message_stays_valid() {
         let check = |text: &str, expected: &str| {
             let redacted = redactor().redact_message(text).into_owned();
             assert_eq!(redacted, expected);
-            serde_json::from_str::<serde_json::Value>(&redacted).expect("JSON");
+            serde_json::from_str::<serde_json::Value>(&redacted).expect("valid JSON");
         };
         check(
             r#"{"jsonrpc":"2.0","id":123456,"result":{"a":["sk-canary\/1"],"result":123456,"n":0.5}}"#,
@@ -204,29 +207,29 @@ mod tests {
         );
         check(r#"{"params": "p\u00e4ss\"wort\n"}"#, r#"{"params": "[redacted]\n"}"#);
         check(r#"{"result":{"ok":true}}"#, r#"{"result":{"ok":true}}"#);
-        // Where nothing else gives it away.
+        // Only escaped characters give no other hint.
         check(r#"{"params":{"x":"\u0073k-\u0063anary/1"}}"#, r#"{"params":{"x":"[redacted]"}}"#);
         check(r#"{"params":{"x":"\u00fcber"}}"#, r#"{"params":{"x":"\u00fcber"}}"#);
     }
 
     #[test]
-    fn secrets_are_found_in_json_that_stands_in_a_string() {
+    fn secrets_are_found_in_json_nested_in_strings() {
         let mut text = r#"{"a":"päss\"wort","b":"\u0073k-canary\/1"}"#.to_owned();
         for level in 1..=3 {
-            let message = format!(r#"{{"params":{{"text":{}}}}}"#, serde_json::to_string(&text).expect("JSON"));
+            let message = format!(r#"{{"params":{{"text":{}}}}}"#, serde_json::to_string(&text).expect("valid JSON"));
             let redacted = redactor().redact_message(&message).into_owned();
-            let read: serde_json::Value = serde_json::from_str(&redacted).expect("JSON");
-            let mut inner = read["params"]["text"].as_str().expect("text").to_owned();
+            let read: serde_json::Value = serde_json::from_str(&redacted).expect("valid JSON");
+            let mut inner = read["params"]["text"].as_str().expect("a string").to_owned();
             for _ in 1..level {
-                inner = serde_json::from_str(&inner).expect("JSON in JSON");
+                inner = serde_json::from_str(&inner).expect("valid JSON in JSON");
             }
             assert_eq!(inner, r#"{"a":"[redacted]","b":"[redacted]"}"#, "level {level}");
-            text = serde_json::to_string(&text).expect("JSON");
+            text = serde_json::to_string(&text).expect("valid JSON");
         }
     }
 
     #[test]
-    fn a_secret_that_is_still_in_use_is_not_forgotten_for_newer_ones() {
+    fn a_secret_in_use_is_not_evicted_by_newer_ones() {
         let redactor = Redactor::default();
         let used = || "static-secret".to_owned();
         for round in 0..3 {

@@ -1,17 +1,16 @@
-//! Text with its `\u0041` read, and where each byte of it came from. For looking only: what such an escape stands for may
-//! be part of a grammar, so nothing is written in this form.
+//! Text with `\uXXXX` escapes decoded, and a mapping back to the original. For searching only: a decoded character may
+//! be part of the JSON syntax, so the text must not be written in this form.
 
 use std::ops::Range;
 
 pub(super) struct Unescaped {
     pub text: String,
-    /// For each byte of the text, where what it was read from begins and ends.
+    /// For each byte of the text, the start and end of its origin.
     origins: Vec<(usize, usize)>,
 }
 
 impl Unescaped {
-    /// However many backslashes there are: in JSON within strings of JSON they are doubled. Those before a slash, which
-    /// needs none, are read too.
+    /// Accepts any number of backslashes: in nested JSON strings they are doubled. An escaped slash is decoded too.
     pub fn of(from: &str) -> Self {
         let mut read = Self { text: String::with_capacity(from.len()), origins: Vec::with_capacity(from.len()) };
         let mut at = 0;
@@ -24,15 +23,15 @@ impl Unescaped {
         read
     }
 
-    /// Where that part of the text stands in what it was read from.
-    pub fn place(&self, part: Range<usize>) -> Range<usize> {
+    /// The range of the original that a range of the text was decoded from.
+    pub fn source_range(&self, part: Range<usize>) -> Range<usize> {
         let start = self.origins.get(part.start).map_or(0, |origin| origin.0);
         let end = part.end.checked_sub(1).and_then(|last| self.origins.get(last)).map_or(start, |origin| origin.1);
         start..end
     }
 }
 
-/// The character that an escape at that place stands for, and where the escape ends.
+/// The character of an escape at this offset, and the end of the escape.
 fn escape(from: &str, at: usize) -> Option<(char, usize)> {
     let rest = &from[at..];
     let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
@@ -53,7 +52,7 @@ fn unit_pair(first: u16, second: Option<(u16, usize)>) -> Option<(char, usize)> 
     Some((c, end))
 }
 
-/// One `\uXXXX`, and where it ends.
+/// One `\uXXXX`, and its end.
 fn unit(from: &str, at: usize) -> Option<(u16, usize)> {
     let rest = from.get(at..)?;
     let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
@@ -68,14 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_read_at_every_depth_and_lead_back_to_where_they_stood() {
+    fn escapes_are_decoded_at_every_depth_and_mapped_back() {
         let from = r"ä\u0041\\\u00e4x\ud83d\ude00\ud83dy\n\/";
         let read = Unescaped::of(from);
         assert_eq!(read.text, r"äAäx😀\ud83dy\n/");
-        let place = |part: &str| {
-            let at = read.text.find(part).expect("it is there");
-            &from[read.place(at..at + part.len())]
+        let source_range = |part: &str| {
+            let at = read.text.find(part).expect("part of the text");
+            &from[read.source_range(at..at + part.len())]
         };
-        assert_eq!((place("Aäx"), place("😀"), place("n/")), (r"\u0041\\\u00e4x", r"\ud83d\ude00", r"n\/"));
+        assert_eq!(
+            (source_range("Aäx"), source_range("😀"), source_range("n/")),
+            (r"\u0041\\\u00e4x", r"\ud83d\ude00", r"n\/")
+        );
     }
 }

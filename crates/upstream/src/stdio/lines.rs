@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into lines. A line past the limit is not kept, only looked through for its id.
+//! Splits a byte stream into lines. A line over the limit is not buffered, only scanned for its id.
 
 use super::scan::{Found, IdScan};
 use bytes::{Buf, BytesMut};
@@ -9,7 +9,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) struct Lines<R> {
     source: R,
     buffer: BytesMut,
-    /// How far the buffer has been looked through for a line break.
+    /// How far the buffer has been searched for a line break.
     seen: usize,
     limit: usize,
     overlong: Option<IdScan>,
@@ -25,7 +25,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { source, buffer: BytesMut::new(), seen: 0, limit, overlong: None }
     }
 
-    /// None at the end of the stream. A last line without its line break was cut off and is none.
+    /// Returns `None` at the end of the stream. A last line without a line break is truncated and discarded.
     pub async fn next(&mut self) -> Option<Line> {
         loop {
             if let Some(line) = self.take_line() {
@@ -63,7 +63,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 match scan {
                     Some(scan) => {
                         scan.feed(&self.buffer);
-                        // A new one, so that what the line took so far is given back.
+                        // A new buffer, so that the memory of the long line is freed.
                         self.buffer = BytesMut::new();
                         self.seen = 0;
                     }
@@ -92,12 +92,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_cut_and_a_torn_one_is_left_out() {
+    async fn lines_are_split_and_a_truncated_one_is_discarded() {
         check(b"a\n\nbc\r\nd", 100, &["a", "", "bc\r"]).await;
     }
 
     #[tokio::test]
-    async fn a_line_past_the_limit_is_not_kept_and_the_next_one_is() {
+    async fn a_line_over_the_limit_is_skipped_and_the_next_one_is_not() {
         static LONG: [u8; 200_000] = [b' '; 200_000];
         let mut input = LONG.to_vec();
         input.extend_from_slice(b"\nnext\n");

@@ -1,19 +1,19 @@
-//! Reads a server's stdout. Lines that are no messages are passed over, unless there are nothing else.
+//! Reads a server's stdout. Lines that are not JSON-RPC messages are ignored, unless there are too many in a row.
 
 use super::lines::{Line, Lines};
 use super::{cancelled, reply};
-use crate::calls::Way;
+use crate::calls::Origin;
 use crate::error::ServerError;
-use crate::inbound::{Inbound, Reaction, count};
+use crate::inbound::{Inbound, Reaction, increment};
 use std::sync::Arc;
 use tokio::process::ChildStdout;
 use tokio::sync::mpsc;
 use toolbus_mcp::Message;
 
-/// Of the lines that are no messages, the first few are worth a look in the log.
+/// How many invalid lines are logged.
 const LOGGED_GARBAGE: u64 = 5;
 const LOGGED_GARBAGE_CHARS: usize = 200;
-/// After so many in a row it is not a server.
+/// After this many invalid lines in a row, the process is not an MCP server.
 const MAX_GARBAGE_IN_A_ROW: usize = 1_000;
 
 pub(super) enum ReadEnd {
@@ -34,7 +34,7 @@ pub(super) async fn read(
             Line::TooLong(found) => inbound.too_large(found, limit),
             Line::Text(line) if line.trim_ascii().is_empty() => continue,
             Line::Text(line) => match std::str::from_utf8(&line) {
-                Ok(text) => inbound.deliver(text, Way::Pipe).await,
+                Ok(text) => inbound.deliver(text, Origin::Pipe).await,
                 Err(error) => Reaction::Garbage(error.to_string()),
             }
             .with_garbage_logged(&inbound, &line),
@@ -49,7 +49,8 @@ pub(super) async fn read(
                 }
             }
             Reaction::Garbage(reason) if garbage_in_a_row >= MAX_GARBAGE_IN_A_ROW => {
-                let reason = format!("{MAX_GARBAGE_IN_A_ROW} lines in a row were no messages; the last one: {reason}");
+                let reason =
+                    format!("{MAX_GARBAGE_IN_A_ROW} lines in a row were not JSON-RPC messages; the last one: {reason}");
                 return ReadEnd::Garbage(inbound.bad_message(reason));
             }
             Reaction::Garbage(_) => {}
@@ -61,7 +62,7 @@ pub(super) async fn read(
 impl Reaction {
     fn with_garbage_logged(self, inbound: &Inbound, line: &[u8]) -> Self {
         if let Self::Garbage(reason) = &self
-            && count(&inbound.counters.garbage) < LOGGED_GARBAGE
+            && increment(&inbound.counters.garbage) < LOGGED_GARBAGE
         {
             let line = String::from_utf8_lossy(line);
             let line: String = inbound.redactor.redact(&line).chars().take(LOGGED_GARBAGE_CHARS).collect();
@@ -71,7 +72,7 @@ impl Reaction {
                 code = "TB0409",
                 %reason,
                 %line,
-                "a line on the server's stdout is no message; it is passed over"
+                "ignoring a line on the server's stdout that is not a JSON-RPC message"
             );
         }
         self

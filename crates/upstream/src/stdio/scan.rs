@@ -1,9 +1,9 @@
-//! Finds the id of a JSON-RPC message without keeping the message: for one that is too long to be kept, or that can't
-//! be read as a whole. A state machine over bytes; it looks at the members of the outermost object only.
+//! Finds the id of a JSON-RPC message without buffering it: for messages that are too long or invalid. A state machine
+//! over bytes; it considers only the members of the outermost object.
 
 use toolbus_mcp::Raw;
 
-/// Longer ids are nobody's.
+/// Longer ids are not expected from any server.
 const MAX_ID_BYTES: usize = 256;
 const MAX_KEY_BYTES: usize = 16;
 
@@ -12,7 +12,7 @@ pub(crate) struct IdScan {
     depth: usize,
     state: State,
     escaped: bool,
-    /// The string at depth 1 that may turn out to be a key, or the value of `id`.
+    /// A string at depth 1: a key, or the value of `id`.
     text: Vec<u8>,
     key: Key,
     id: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ enum State {
 
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Key {
-    /// A key is expected, or being read.
+    /// A key is expected, or is being read.
     #[default]
     None,
     Id,
@@ -40,7 +40,7 @@ enum Key {
 pub(crate) struct Found {
     pub id: Option<Raw>,
     pub has_method: bool,
-    /// Every bracket that was opened was closed again.
+    /// Whether all brackets are closed.
     pub balanced: bool,
     pub bytes: u64,
 }
@@ -114,7 +114,7 @@ impl IdScan {
             Key::Id => MAX_ID_BYTES,
             Key::Other => 0,
         };
-        // White space before a key is no part of it.
+        // White space before a key is not part of it.
         let wanted = self.depth == 1 && (self.state == State::String || self.key == Key::Id);
         if wanted && self.text.len() < limit {
             self.text.push(byte);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_id_is_found_wherever_it_stands() {
+    fn the_outermost_id_is_found_at_any_position() {
         check(r#"{"jsonrpc":"2.0","id":17,"result":{"id":3}}"#, Some("17"), false);
         check(r#"{"result":{"id":3,"x":["id",":",{}]} , "id" : 17 }"#, Some("17"), false);
         check(r#"{"result":"\"id\":5,\\","id":"a\"b"}"#, Some(r#""a\"b""#), false);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_balanced() {
+    fn a_truncated_message_is_not_balanced() {
         let mut scan = IdScan::default();
         scan.feed(br#"{"id":1,"result":{"#);
         assert!(!scan.finish().balanced);

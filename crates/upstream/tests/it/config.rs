@@ -1,4 +1,4 @@
-//! Configurations as people write them, and as they get them wrong.
+//! Valid configurations, and the errors for invalid ones.
 
 use std::time::Duration;
 use toolbus_mcp::Era;
@@ -26,7 +26,7 @@ fn check(read: Result<ServersRead, ConfigError>, message: &str, hint: &str) {
 }
 
 #[test]
-fn the_ecosystems_json_is_read_in_its_order_with_variables() {
+fn mcp_servers_json_is_parsed_in_order_with_variables() {
     let read = json(
         r#"{"mcpServers": {
             "z": {"command": "npx", "args": ["-y", "pkg", "${HOME:-/root}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
@@ -35,19 +35,21 @@ fn the_ecosystems_json_is_read_in_its_order_with_variables() {
             "off": {"command": "x", "args": ["${NOT_SET}"], "disabled": true}
         }, "other": 1}"#,
     )
-    .expect("it is readable");
+    .expect("valid configuration");
     let names: Vec<&str> = read.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["z", "a", "off"]);
-    let TransportConfig::Stdio { command, args, env, cwd } = &read.servers[0].transport else { panic!("stdio") };
+    let TransportConfig::Stdio { command, args, env, cwd } = &read.servers[0].transport else {
+        panic!("not a stdio server")
+    };
     assert_eq!((command.as_str(), args[2].as_str(), env["KEY"].as_str()), ("npx", "/root", "s3cret"));
     assert_eq!(cwd.as_deref(), Some(std::path::Path::new("/tmp")));
     assert_eq!(read.servers[0].timeout, Some(Duration::from_secs(60)));
     assert!(read.servers[2].disabled);
-    assert_eq!(read.warnings, ["server \"z\": the key \"autoApprove\" means nothing to toolbus"]);
+    assert_eq!(read.warnings, ["server \"z\": unknown key \"autoApprove\" is ignored"]);
 }
 
 #[test]
-fn our_own_settings_are_read_from_both_formats() {
+fn toolbus_settings_are_parsed_from_both_formats() {
     let from_toml = toml(
         r#"
         [broker]
@@ -69,8 +71,8 @@ fn our_own_settings_are_read_from_both_formats() {
             "max_sessions": 2, "max_concurrency": 1, "timeout": 90, "idle": "60s", "era": "legacy",
             "tool_timeouts": {"slow": 300, "quick.one": "500ms"}}}}"#,
     );
-    let server = from_toml.expect("TOML").servers.remove(0);
-    assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
+    let server = from_toml.expect("valid TOML").servers.remove(0);
+    assert_eq!(from_json.expect("valid JSON").servers, std::slice::from_ref(&server));
     assert_eq!(server.session, SessionMode::Shared);
     assert_eq!(server.era, Some(Era::Legacy));
     assert_eq!(server.timeout_of("slow"), Some(Duration::from_secs(300)));
@@ -79,7 +81,7 @@ fn our_own_settings_are_read_from_both_formats() {
 }
 
 #[test]
-fn what_may_happen_to_calls_is_read_from_both_formats() {
+fn call_settings_are_parsed_from_both_formats() {
     let from_toml = toml(
         r#"
         [servers.a]
@@ -102,8 +104,8 @@ fn what_may_happen_to_calls_is_read_from_both_formats() {
             "join": "always", "tool_join": {"pay": "gone", "read.one": "never"}, "join_window": 60, "offline": "fail",
             "tool_offline": {"read": "wait"}, "trip_after": 3, "trip_window": 10, "trip_pause": "5s"}}}"#,
     );
-    let server = from_toml.expect("TOML").servers.remove(0);
-    assert_eq!(from_json.expect("JSON").servers, std::slice::from_ref(&server));
+    let server = from_toml.expect("valid TOML").servers.remove(0);
+    assert_eq!(from_json.expect("valid JSON").servers, std::slice::from_ref(&server));
     let calls = &server.calls;
     assert_eq!(
         (calls.replay, calls.replay_of("pay"), calls.replay_of("other")),
@@ -116,26 +118,26 @@ fn what_may_happen_to_calls_is_read_from_both_formats() {
     assert_eq!((calls.offline, calls.tool_offline["read"]), (Offline::Fail, Offline::Wait));
     let (window, pause) = (Duration::from_secs(10), Duration::from_secs(5));
     assert_eq!(calls.trip, TripSettings { after: 3, window, pause });
-    let usual = toml("[servers.a]\ncommand = 'x'").expect("TOML").servers.remove(0).calls;
-    assert_eq!(usual, CallSettings::default());
-    assert_eq!((usual.replay, usual.join, usual.trust_hints), (Replay::Never, Join::Gone, false));
+    let defaults = toml("[servers.a]\ncommand = 'x'").expect("valid TOML").servers.remove(0).calls;
+    assert_eq!(defaults, CallSettings::default());
+    assert_eq!((defaults.replay, defaults.join, defaults.trust_hints), (Replay::Never, Join::Gone, false));
 }
 
 #[test]
-fn a_word_that_no_call_setting_has_is_refused_with_its_place() {
-    let wrong = |line: &str, message: &str| {
+fn an_invalid_call_setting_is_rejected_with_its_position() {
+    let rejected = |line: &str, message: &str| {
         check(
             toml(&format!("[servers.a]\ncommand = 'x'\n{line}")),
             &format!("server \"a\": {message}"),
             "correct the value",
         );
     };
-    wrong("replay = 'yes'", "replay has to be \"never\" or \"safe\" (line 3, column 1)");
-    wrong("tool_replay = { pay = true }", "tool_replay.pay has to be \"never\" or \"safe\" (line 3, column 17)");
-    wrong("tool_replay = 'safe'", "tool_replay has to be an object (line 3, column 1)");
-    wrong("join = 'gon'", "join has to be \"gone\", \"always\" or \"never\" (line 3, column 1)");
-    wrong("offline = 1", "offline has to be \"wait\" or \"fail\" (line 3, column 1)");
-    wrong("trip_after = 0", "trip_after has to be a whole number from 1 on (line 3, column 1)");
+    rejected("replay = 'yes'", "replay has to be \"never\" or \"safe\" (line 3, column 1)");
+    rejected("tool_replay = { pay = true }", "tool_replay.pay has to be \"never\" or \"safe\" (line 3, column 17)");
+    rejected("tool_replay = 'safe'", "tool_replay has to be an object (line 3, column 1)");
+    rejected("join = 'gon'", "join has to be \"gone\", \"always\" or \"never\" (line 3, column 1)");
+    rejected("offline = 1", "offline has to be \"wait\" or \"fail\" (line 3, column 1)");
+    rejected("trip_after = 0", "trip_after has to be a whole number of at least 1 (line 3, column 1)");
     check(
         toml("[servers.a]\ncommand = 'x'\nreplays = 'safe'"),
         "server \"a\": unknown key \"replays\" (line 3, column 1)",
@@ -144,45 +146,41 @@ fn a_word_that_no_call_setting_has_is_refused_with_its_place() {
 }
 
 #[test]
-fn servers_of_a_toml_file_keep_the_files_order() {
+fn servers_in_a_toml_file_keep_their_order() {
     let read =
-        toml("[servers.z]\ncommand='1'\n[servers.m]\nurl='http://h/'\n[servers.a]\ncommand='3'\n").expect("TOML");
+        toml("[servers.z]\ncommand='1'\n[servers.m]\nurl='http://h/'\n[servers.a]\ncommand='3'\n").expect("valid TOML");
     let names: Vec<&str> = read.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["z", "m", "a"]);
     assert!(toml("[broker]\nx = 1\n").expect("no servers").servers.is_empty());
 }
 
 #[test]
-fn a_missing_variable_is_named_with_its_server_and_place() {
+fn a_missing_variable_is_reported_with_its_server_and_position() {
     check(
         json(r#"{"mcpServers": {"git": {"command": "x", "env": {"KEY": "a${GIT_TOKEN}"}}}}"#),
-        "server \"git\": the environment variable GIT_TOKEN, which stands in env.KEY, is not set",
+        "server \"git\": the environment variable GIT_TOKEN, used in env.KEY, is not set",
         "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
     );
     check(
         toml("[servers.git]\ncommand = 'x'\nargs = [\n  'a',\n  '${GIT_TOKEN}',\n]"),
-        "server \"git\": the environment variable GIT_TOKEN, which stands in args[1], is not set (line 5, column 3)",
+        "server \"git\": the environment variable GIT_TOKEN, used in args[1], is not set (line 5, column 3)",
         "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
     );
 }
 
 #[test]
-fn a_mistyped_key_is_named_before_what_is_missing_because_of_it() {
+fn a_mistyped_key_is_reported_before_the_missing_one() {
     let (message, hint) = ("server \"a\": unknown key \"comand\" (line 2, column 1)", "did you mean `command`?");
     check(toml("[servers.a]\ncomand = 'x'"), message, hint);
     let before = "{\"a\": \"a\", \"mcpServers\": {\"b\": {\"command\": \"comand\"}, \"a\":";
     let message = "server \"a\": unknown key \"comand\" (line 2, column 2)";
     check(json(&format!("{before}\n{{\"comand\": \"x\"}}}}}}")), message, hint);
     let slash = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
-    check(
-        toml("[servers.'a/b']\ncommand = 'x'"),
-        "\"a/b\" is not usable as the name of a server: it has a slash",
-        slash,
-    );
+    check(toml("[servers.'a/b']\ncommand = 'x'"), "invalid server name \"a/b\": it has a slash", slash);
 }
 
 #[test]
-fn json_that_can_not_be_meant_is_refused() {
+fn invalid_json_configurations_are_rejected() {
     check(
         json(r#"{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}"#),
         "server \"a\" is configured twice",
@@ -196,7 +194,7 @@ fn json_that_can_not_be_meant_is_refused() {
     check(
         json(r#"{"mcpServers": {"a": {"command": "x", "url": "http://h/"}}}"#),
         "server \"a\" has both a command and a url",
-        "keep the one that you mean",
+        "remove one of them",
     );
     check(
         json(r#"{"mcpServers": {"a": {"command": "x", "args": "-v"}}}"#),
@@ -205,7 +203,7 @@ fn json_that_can_not_be_meant_is_refused() {
     );
     check(
         json("{\"mcpServers\": {\n  \"a\": {,}}}"),
-        "not readable as JSON (line 2, column 9): key must be a string",
+        "invalid JSON (line 2, column 9): key must be a string",
         "correct the file at that place",
     );
     check(
@@ -216,7 +214,7 @@ fn json_that_can_not_be_meant_is_refused() {
 }
 
 #[test]
-fn toml_that_can_not_be_meant_is_refused_with_its_place() {
+fn invalid_toml_configurations_are_rejected_with_their_position() {
     check(
         toml("[servers.a]\ncommand = \"x\"\n  comand_args = 1\nmax-sessions = 3\n"),
         "server \"a\": unknown key \"comand_args\" (line 3, column 3)",
@@ -235,14 +233,14 @@ fn toml_that_can_not_be_meant_is_refused_with_its_place() {
         "server \"a\": timeout has to be seconds, or a time such as \"500ms\", \"30s\", \"5m\" (line 3, column 1)",
         "correct the value",
     );
-    let error = toml("[servers.a]\ncommand = \"x\"\n[servers.a]\nurl = \"http://h\"\n").expect_err("twice");
+    let error = toml("[servers.a]\ncommand = \"x\"\n[servers.a]\nurl = \"http://h\"\n").expect_err("duplicate table");
     assert!(error.to_string().contains("line 3") && error.to_string().contains("duplicate"), "{error}");
     let error = toml("[servers.a]\nargs = []\n").expect_err("no command");
     assert_eq!(error.to_string(), "server \"a\" has neither a command nor a url (line 1, column 10)");
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_shows_no_secrets() {
     let read = json(
         r#"{"mcpServers": {
             "a": {"command": "x", "args": ["--key=${TOKEN}"], "env": {"KEY": "${TOKEN}"}},

@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         elif name == "huge_json":
             self.result(id, '"%s"' % ("x" * (20 << 20)))
         elif name == "forget_in_call":
-            # Runs, says so, forgets the session, and breaks off before the answer.
+            # Reports progress, drops the session, and disconnects before the response.
             self.begin_stream()
             self.wfile.write(b"id: 1\r\n")
             self.note("notifications/progress", {"progressToken": token, "progress": 1})

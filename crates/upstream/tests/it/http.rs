@@ -1,6 +1,6 @@
 //! Servers over streamable HTTP, in both eras, on a real socket.
 
-use crate::support::{PATIENCE, Server, json_text, notification, script, soon, text, value};
+use crate::support::{Server, TIMEOUT, json_text, notification, script, soon, text, value};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use toolbus_upstream::{
     CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent, TransportConfig, probe,
 };
 
-/// Ended when it is dropped: it leaves when its stdin is closed.
+/// Exits when it is dropped, because its stdin is closed.
 struct HttpServer {
     process: Child,
     port: u16,
@@ -22,7 +22,7 @@ impl HttpServer {
         command.arg(script("fake_http.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("python3");
         let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        BufReader::new(process.stdout.take().expect("pipe")).read_line(&mut line).expect("a line of output");
         Self { process, port: line.trim().parse().expect("a port") }
     }
 
@@ -40,11 +40,11 @@ impl HttpServer {
     async fn legacy(&self) -> Server {
         let server = Server::open(&self.config("/mcp"), Era::Legacy, &ConnectionOptions::default()).await;
         value(server.request("initialize", json!({"protocolVersion": "2025-11-25"})).await);
-        server.connection.notify("notifications/initialized", None).await.expect("taken");
+        server.connection.notify("notifications/initialized", None).await.expect("accepted");
         server
     }
 
-    /// What the server has seen, asked on a connection of its own.
+    /// The requests that the server has recorded, queried on a separate connection.
     async fn state(&self) -> Value {
         let mut config = self.config("/mcp");
         config.secrets.redact_results = false;
@@ -52,10 +52,10 @@ impl HttpServer {
         value(server.request("state", json!({})).await)
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !is_so(&self.state().await) {
-            assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+    async fn until(&self, description: &str, condition: impl Fn(&Value) -> bool) {
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
+        while !condition(&self.state().await) {
+            assert!(tokio::time::Instant::now() < deadline, "timed out waiting until {description}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -69,15 +69,15 @@ impl Drop for HttpServer {
 }
 
 #[tokio::test]
-async fn both_eras_are_found_and_the_probes_session_is_ended() {
+async fn both_eras_are_detected_and_the_session_of_the_probe_is_deleted() {
     let web = HttpServer::start();
-    let eras = soon(probe(&web.config("/mcp"), &ConnectionOptions::default())).await.expect("it answers");
+    let eras = soon(probe(&web.config("/mcp"), &ConnectionOptions::default())).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy));
     web.until("the session is deleted", |state| state["deleted"] == json!(["session-1"])).await;
 }
 
 #[tokio::test]
-async fn a_legacy_session_has_its_headers_and_is_deleted_at_the_end() {
+async fn a_legacy_session_sends_its_headers_and_is_deleted_on_close() {
     let web = HttpServer::start();
     let server = web.legacy().await;
     let params = r#"{"name":"json","big":12345678901234567890123,"f":1.0}"#;
@@ -96,7 +96,7 @@ async fn a_legacy_session_has_its_headers_and_is_deleted_at_the_end() {
 }
 
 #[tokio::test]
-async fn modern_requests_say_in_headers_what_they_are() {
+async fn modern_requests_repeat_method_and_name_in_headers() {
     let web = HttpServer::start();
     let server = web.modern().await;
     value(server.request("tools/list", json!({})).await);
@@ -110,7 +110,7 @@ async fn modern_requests_say_in_headers_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_streams_notifications_come_before_its_result() {
+async fn notifications_on_a_stream_arrive_before_the_result() {
     let web = HttpServer::start();
     for server in [web.legacy().await, web.modern().await] {
         let params = json!({"name": "stream", "_meta": {"progressToken": "t"}});
@@ -120,43 +120,45 @@ async fn a_streams_notifications_come_before_its_result() {
             assert_eq!(method, "notifications/progress");
             assert_eq!(params, format!(r#"{{"progressToken": "t", "progress": {number}}}"#));
         }
-        let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("the end") };
+        let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("not the end of the call") };
         assert_eq!(text(outcome), r#"{"n":1.0}"#);
     }
 }
 
 #[tokio::test]
-async fn a_question_on_a_calls_stream_belongs_to_it_though_others_run() {
+async fn a_server_request_on_a_calls_stream_belongs_to_that_call() {
     let web = HttpServer::start();
     let server = web.legacy().await;
     let mut other = server.start("endless", json!({})).await;
     notification(&mut other).await;
     let mut call = server.start("ask", json!({})).await;
-    let CallEvent::Request { id, method, .. } = soon(call.next()).await else { panic!("a request") };
+    let CallEvent::Request { id, method, .. } = soon(call.next()).await else { panic!("not a request") };
     assert_eq!(method, "roots/list");
-    server.connection.answer(&id, Outcome::Result(raw(&json!({"roots": []})))).await.expect("taken");
+    server.connection.answer(&id, Outcome::Result(raw(&json!({"roots": []})))).await.expect("accepted");
     assert!(matches!(soon(call.next()).await, CallEvent::Done(Ok(_))));
 }
 
 #[tokio::test]
-async fn the_stream_outside_of_calls_is_taken_up_where_it_broke() {
+async fn the_stream_outside_of_calls_is_resumed_after_its_last_event() {
     let web = HttpServer::start();
     let mut server = web.legacy().await;
     for after in [Value::Null, json!("own-1")] {
-        let ServerEvent::Notification { method, params } = server.next_event().await else { panic!("a notification") };
+        let ServerEvent::Notification { method, params } = server.next_event().await else {
+            panic!("not a notification")
+        };
         assert_eq!(method, "notifications/tools/list_changed");
-        let params: Value = serde_json::from_str(params.expect("params").get()).expect("JSON");
+        let params: Value = serde_json::from_str(params.expect("params").get()).expect("valid JSON");
         assert_eq!(params, json!({"after": after}));
     }
 }
 
 #[tokio::test]
-async fn a_broken_answer_is_resumed_by_its_last_event() {
+async fn an_interrupted_response_is_resumed_after_its_last_event() {
     let web = HttpServer::start();
     let server = web.legacy().await;
     let mut call = server.start("break", json!({})).await;
     assert_eq!(notification(&mut call).await.1, r#"{"data": "half"}"#);
-    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("the end") };
+    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("not the end of the call") };
     assert_eq!(value(outcome), json!({"resumed": true}));
     let number = call.id().as_u64().expect("a number");
     let resumed = json!([format!("call-{number}-1"), format!("call-{number}-2")]);
@@ -164,7 +166,7 @@ async fn a_broken_answer_is_resumed_by_its_last_event() {
 }
 
 #[tokio::test]
-async fn a_broken_answer_without_event_ids_is_an_error() {
+async fn an_interrupted_response_without_event_ids_is_an_error() {
     let web = HttpServer::start();
     for server in [web.legacy().await, web.modern().await] {
         let error = server.call("break_for_good", json!({})).await.expect_err("no answer");
@@ -190,14 +192,14 @@ async fn a_modern_cancel_closes_the_stream() {
 }
 
 #[tokio::test]
-async fn a_legacy_cancel_is_a_notification() {
+async fn a_legacy_cancel_sends_a_notification() {
     let web = HttpServer::start();
     let server = web.legacy().await;
     let mut call = server.start("endless", json!({})).await;
     notification(&mut call).await;
     let number = call.id().as_u64().expect("a number");
     drop(call);
-    web.until("the server is told", |state| {
+    web.until("the server is notified", |state| {
         let posts = state["posts"].as_array().expect("posts");
         posts.iter().any(|post| {
             post["message"]["method"] == "notifications/cancelled"
@@ -208,11 +210,11 @@ async fn a_legacy_cancel_is_a_notification() {
 }
 
 #[tokio::test]
-async fn a_forgotten_session_closes_the_connection_and_the_call_was_not_run() {
+async fn a_lost_session_closes_the_connection_and_the_call_was_not_run() {
     let web = HttpServer::start();
     let mut server = web.legacy().await;
     value(server.call("forget", json!({})).await);
-    // The stream outside of calls may have noticed it first.
+    // The stream outside of calls may have detected it first.
     let error = server.request("tools/call", json!({"name": "json"})).await.expect_err("no session");
     assert!(matches!(error, ServerError::SessionGone { .. }) && error.was_not_run(), "{error:?}");
     loop {
@@ -226,16 +228,16 @@ async fn a_forgotten_session_closes_the_connection_and_the_call_was_not_run() {
 }
 
 #[tokio::test]
-async fn a_call_that_began_in_a_forgotten_session_may_have_run() {
+async fn a_call_started_before_the_session_was_lost_may_have_run() {
     let web = HttpServer::start();
     let server = web.legacy().await;
-    let error = server.call("forget_in_call", json!({})).await.expect_err("it broke off");
+    let error = server.call("forget_in_call", json!({})).await.expect_err("interrupted");
     assert_eq!(error.code(), "TB0408", "{error:?}");
-    assert!(!error.was_not_run(), "it must not be repeated: {error:?}");
+    assert!(!error.was_not_run(), "must not be repeated: {error:?}");
 }
 
 #[tokio::test]
-async fn answers_past_the_limit_cost_their_call_an_error() {
+async fn a_response_over_the_limit_fails_only_its_call() {
     let web = HttpServer::start();
     let server = web.modern().await;
     for tool in ["huge", "huge_json"] {
@@ -246,7 +248,7 @@ async fn answers_past_the_limit_cost_their_call_an_error() {
 }
 
 #[tokio::test]
-async fn errors_of_the_server_and_of_http_are_told_apart() {
+async fn json_rpc_errors_and_http_errors_are_distinguished() {
     let web = HttpServer::start();
     let server = web.legacy().await;
     let expected = r#"{"code":-32021,"message":"m","data":{"x":1.0}}"#;
@@ -273,22 +275,22 @@ async fn redirects_are_followed_only_within_the_host() {
 }
 
 #[tokio::test]
-async fn secrets_are_in_no_error() {
+async fn errors_contain_no_secrets() {
     let web = HttpServer::start();
     let server =
         Server::open(&web.config("/locked?key=s3cret-token"), Era::Modern, &ConnectionOptions::default()).await;
     let error = server.call("json", json!({})).await.expect_err("401");
     assert_eq!(error.hint(), "check the server's headers: it did not accept them");
     assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
-    let nowhere = ServerConfig::http("web", "http://127.0.0.1:1/mcp?key=s3cret");
-    let server = Server::open(&nowhere, Era::Modern, &ConnectionOptions::default()).await;
-    let error = server.call("json", json!({})).await.expect_err("nobody listens");
+    let unreachable = ServerConfig::http("web", "http://127.0.0.1:1/mcp?key=s3cret");
+    let server = Server::open(&unreachable, Era::Modern, &ConnectionOptions::default()).await;
+    let error = server.call("json", json!({})).await.expect_err("connection refused");
     assert!(error.was_not_run() && !format!("{error} {error:?}").contains("s3cret"), "{error:?}");
     assert!(error.to_string().starts_with("server \"web\" could not be reached at http://127.0.0.1:1/mcp: "));
 }
 
 #[tokio::test]
-async fn the_last_handle_that_is_dropped_ends_the_session() {
+async fn dropping_the_last_handle_deletes_the_session() {
     let web = HttpServer::start();
     let Server { connection, events } = web.legacy().await;
     let copy: ServerConnection = connection.clone();

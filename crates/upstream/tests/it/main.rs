@@ -1,4 +1,4 @@
-//! Servers as they are and as they should not be: real processes and real sockets, through the public interface.
+//! Well-behaved and misbehaving servers: real processes and real sockets, through the public API.
 
 mod config;
 mod http;

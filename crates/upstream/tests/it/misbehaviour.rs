@@ -1,4 +1,4 @@
-//! What a stdio server can do wrong. Each time one call pays, and the connection lives on if it can.
+//! Misbehaving stdio servers. Each misbehaviour fails one call, and the connection survives if possible.
 
 use crate::support::{Server, soon, until, value};
 use serde_json::json;
@@ -10,7 +10,7 @@ async fn still_works(server: &Server) {
 }
 
 #[tokio::test]
-async fn garbage_on_stdout_is_passed_over_and_counted() {
+async fn garbage_on_stdout_is_ignored_and_counted() {
     let server = Server::fake().await;
     value(server.call("garbage", json!({})).await);
     assert_eq!(server.connection.oddities().garbage, 7);
@@ -18,7 +18,7 @@ async fn garbage_on_stdout_is_passed_over_and_counted() {
 }
 
 #[tokio::test]
-async fn a_server_that_prints_nothing_but_garbage_is_given_up() {
+async fn a_server_that_prints_only_garbage_is_closed() {
     let mut server = Server::fake().await;
     let error = server.call("garbage_forever", json!({})).await.expect_err("no answer");
     assert_eq!(error.code(), "TB0409");
@@ -28,10 +28,10 @@ async fn a_server_that_prints_nothing_but_garbage_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_blocks_nothing_and_its_end_is_kept() {
+async fn a_flood_on_stderr_does_not_block_and_its_tail_is_kept() {
     let server = Server::fake().await;
     value(server.call("flood_stderr", json!({})).await);
-    until("the last complaint is kept", || {
+    until("the last line is kept", || {
         let lines = server.connection.stderr_tail();
         lines.len() == 50 && lines[49].starts_with("complaint 399999 ")
     })
@@ -39,19 +39,19 @@ async fn a_flood_on_stderr_blocks_nothing_and_its_end_is_kept() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_ends_every_call_with_its_status_and_last_words() {
+async fn a_server_exit_fails_every_call_with_status_and_stderr() {
     let mut server = Server::fake().await;
     let waiting = server.start("silent", json!({})).await;
     let dying = server.start("die", json!({})).await;
     for call in [waiting, dying] {
-        let error = soon(call.outcome()).await.expect_err("it died");
+        let error = soon(call.outcome()).await.expect_err("server exited");
         let ServerError::Died { status, stderr, .. } = &error else { panic!("{error:?}") };
         assert_eq!(*status, ExitReason::Code(3));
         assert_eq!(stderr, &["first words", "out of luck"]);
         assert_eq!(error.code(), "TB0408");
         assert_eq!(
             error.to_string(),
-            "server \"fake\" ended: it exited with code 3; its last words: first words | out of luck"
+            "server \"fake\" exited with code 3; last stderr lines: first words | out of luck"
         );
     }
     assert!(matches!(server.next_event().await, ServerEvent::Closed(ServerError::Died { .. })));
@@ -60,7 +60,7 @@ async fn a_server_that_dies_ends_every_call_with_its_status_and_last_words() {
 }
 
 #[tokio::test]
-async fn silence_is_the_callers_to_end() {
+async fn a_silent_call_can_be_dropped_by_its_caller() {
     let server = Server::fake().await;
     let mut call = server.start("silent", json!({})).await;
     assert!(tokio::time::timeout(Duration::from_millis(100), call.next()).await.is_err());
@@ -69,7 +69,7 @@ async fn silence_is_the_callers_to_end() {
 }
 
 #[tokio::test]
-async fn a_second_answer_is_dropped() {
+async fn a_second_response_is_dropped() {
     let server = Server::fake().await;
     assert_eq!(value(server.call("twice", json!({})).await), json!({"answer": 1}));
     still_works(&server).await;
@@ -77,17 +77,17 @@ async fn a_second_answer_is_dropped() {
 }
 
 #[tokio::test]
-async fn answers_with_foreign_ids_reach_nobody() {
+async fn responses_with_unknown_ids_are_dropped() {
     let server = Server::fake().await;
-    let bystander = server.start("silent", json!({})).await;
+    let other = server.start("silent", json!({})).await;
     assert_eq!(value(server.call("foreign", json!({})).await), json!({"answer": "mine"}));
     assert_eq!(server.connection.oddities().unknown_answers, 2);
-    drop(bystander);
+    drop(other);
     still_works(&server).await;
 }
 
 #[tokio::test]
-async fn a_hundred_megabytes_cost_their_call_an_error_and_nobody_the_memory() {
+async fn a_hundred_megabyte_response_fails_its_call_without_using_memory() {
     let server = Server::fake().await;
     let before = peak_memory();
     let error = server.call("huge", json!({"bytes": 100 << 20})).await.expect_err("too large");
@@ -107,14 +107,14 @@ fn peak_memory() -> u64 {
 }
 
 #[tokio::test]
-async fn a_result_just_below_the_limit_passes() {
+async fn a_result_just_below_the_limit_is_delivered() {
     let server = Server::fake().await;
     let result = value(server.call("huge", json!({"bytes": 14 << 20})).await);
     assert_eq!(result["text"].as_str().map(str::len), Some(14 << 20));
 }
 
 #[tokio::test]
-async fn an_answer_that_contradicts_itself_is_an_error_of_its_call() {
+async fn a_contradictory_response_fails_its_call() {
     let server = Server::fake().await;
     for tool in ["broken", "doubled"] {
         let error = server.call(tool, json!({})).await.expect_err("no answer");
@@ -124,11 +124,11 @@ async fn an_answer_that_contradicts_itself_is_an_error_of_its_call() {
 }
 
 #[tokio::test]
-async fn progress_that_nobody_takes_makes_room_for_newer_progress() {
+async fn unread_progress_is_dropped_for_newer_progress() {
     let server = Server::fake().await;
     let params = json!({"name": "progress", "arguments": {"count": 5_000}, "_meta": {"progressToken": 0}});
     let mut call = server.connection.start("tools/call", Some(toolbus_mcp::raw(&params))).await.expect("sent");
-    // Another call's answer shows that everything of the first one has been read.
+    // The response to another call shows that everything of the first one has been read.
     still_works(&server).await;
     let mut last = String::new();
     let mut count = 0;
@@ -142,7 +142,7 @@ async fn progress_that_nobody_takes_makes_room_for_newer_progress() {
 }
 
 #[tokio::test]
-async fn logs_are_never_dropped_for_a_caller_that_is_only_slow() {
+async fn logs_are_not_dropped_for_a_slow_caller() {
     let server = Server::fake().await;
     let mut call = server.start("logs", json!({"count": 2_000})).await;
     let mut seen = 0;
@@ -163,15 +163,15 @@ async fn logs_are_never_dropped_for_a_caller_that_is_only_slow() {
 }
 
 #[tokio::test]
-async fn a_caller_that_takes_nothing_loses_its_call_and_stops_nobody_for_long() {
+async fn a_stalled_caller_loses_its_call_and_does_not_block_others() {
     let server = Server::fake().await;
     let mut stuck = server.start("logs", json!({"count": 2_000})).await;
-    until("the call is given up", || server.connection.oddities().slow_callers == 1).await;
+    until("the call is ended", || server.connection.oddities().slow_callers == 1).await;
     still_works(&server).await;
     let mut events = 0;
     let error = loop {
         match soon(stuck.next()).await {
-            CallEvent::Done(outcome) => break outcome.expect_err("it was too slow"),
+            CallEvent::Done(outcome) => break outcome.expect_err("caller was too slow"),
             _ => events += 1,
         }
     };
@@ -192,7 +192,7 @@ async fn a_server_that_stops_reading_can_still_be_closed() {
 }
 
 #[tokio::test]
-async fn an_owner_that_takes_nothing_stops_nobody_for_long() {
+async fn a_stalled_owner_does_not_block_calls() {
     let server = Server::fake().await;
     let (one, two) = (server.start("silent", json!({})).await, server.start("silent", json!({})).await);
     value(server.call("logs", json!({"count": 500})).await);

@@ -1,5 +1,5 @@
-//! Servers that others wrote, in both eras and over both transports. They run where `cargo xtask parts` has installed
-//! them (`TOOLBUS_PARTS` says where); elsewhere there is nothing to test.
+//! Third-party servers, in both eras and over both transports. The tests need the servers that `cargo xtask parts`
+//! installs (in `TOOLBUS_PARTS`); without them, they do nothing.
 
 use crate::support::{Server, guarded, notification, soon, value};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn python() -> Option<String> {
     parts().map(|parts| parts.join("python/bin/python").display().to_string())
 }
 
-/// A server of both eras.
+/// A server that supports both eras.
 fn fixture() -> Option<ServerConfig> {
     let program = r#"from mcp_everything_server.server import mcp; mcp.run(transport="stdio")"#;
     python().map(|python| ServerConfig::stdio("fixture", python, &["-c", program]))
@@ -56,9 +56,9 @@ impl Drop for Web {
 async fn open(config: &ServerConfig, era: Era) -> Server {
     let server = Server::open(config, era, &guarded()).await;
     if era == Era::Legacy {
-        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {"sampling": {}, "roots": {}},
+        let initialize = json!({"protocolVersion": "2025-11-25", "capabilities": {"sampling": {}, "roots": {}},
             "clientInfo": {"name": "t", "version": "1"}});
-        value(server.request("initialize", hello).await);
+        value(server.request("initialize", initialize).await);
         server.connection.notify("notifications/initialized", None).await.expect("sent");
     }
     server
@@ -78,7 +78,7 @@ async fn call(server: &Server, era: Era, tool: &str, arguments: Value) -> Server
     server.connection.start("tools/call", Some(params)).await.expect("sent")
 }
 
-/// The same in every era and over every transport.
+/// The same calls in every era and over every transport.
 async fn exercise(config: &ServerConfig, era: Era) {
     let server = open(config, era).await;
     let tools = value(server.request("tools/list", params(era, json!({}))).await);
@@ -98,40 +98,40 @@ async fn exercise(config: &ServerConfig, era: Era) {
 }
 
 #[tokio::test]
-async fn the_fixture_speaks_both_eras_over_stdio() {
+async fn the_fixture_supports_both_eras_over_stdio() {
     let Some(fixture) = fixture() else { return };
-    let eras = soon(probe(&fixture, &guarded())).await.expect("it answers");
+    let eras = soon(probe(&fixture, &guarded())).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy), "{eras:?}");
     exercise(&fixture, Era::Legacy).await;
     exercise(&fixture, Era::Modern).await;
 }
 
 #[tokio::test]
-async fn the_fixture_speaks_both_eras_over_http() {
+async fn the_fixture_supports_both_eras_over_http() {
     let Some(web) = Web::start().await else { return };
-    let eras = soon(probe(&web.1, &guarded())).await.expect("it answers");
+    let eras = soon(probe(&web.1, &guarded())).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy), "{eras:?}");
     exercise(&web.1, Era::Legacy).await;
     exercise(&web.1, Era::Modern).await;
 }
 
 #[tokio::test]
-async fn a_real_servers_question_is_answered_over_both_transports() {
+async fn a_real_servers_request_is_answered_over_both_transports() {
     let (Some(fixture), Some(web)) = (fixture(), Web::start().await) else { return };
     for config in [&fixture, &web.1] {
         let server = open(config, Era::Legacy).await;
         let mut asking = call(&server, Era::Legacy, "test_sampling", json!({"prompt": "hi"})).await;
-        let CallEvent::Request { id, method, .. } = soon(asking.next()).await else { panic!("a request") };
+        let CallEvent::Request { id, method, .. } = soon(asking.next()).await else { panic!("not a request") };
         assert_eq!(method, "sampling/createMessage");
         let answer = json!({"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"});
         server.connection.answer(&id, Outcome::Result(raw(&answer))).await.expect("sent");
-        let CallEvent::Done(outcome) = soon(asking.next()).await else { panic!("the end") };
+        let CallEvent::Done(outcome) = soon(asking.next()).await else { panic!("not the end of the call") };
         assert!(value(outcome)["content"][0]["text"].as_str().is_some_and(|text| text.contains("hello")));
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_the_server_closes_on_purpose_is_taken_up_again() {
+async fn a_stream_that_the_server_closes_on_purpose_is_resumed() {
     let Some(web) = Web::start().await else { return };
     let server = open(&web.1, Era::Legacy).await;
     let outcome = soon(call(&server, Era::Legacy, "test_reconnection", json!({})).await.outcome()).await;
@@ -139,7 +139,7 @@ async fn a_stream_that_the_server_closes_on_purpose_is_taken_up_again() {
 }
 
 #[tokio::test]
-async fn arguments_that_a_modern_server_wants_as_headers_are_sent_so() {
+async fn annotated_arguments_are_sent_as_headers_to_a_modern_server() {
     let Some(web) = Web::start().await else { return };
     let server = open(&web.1, Era::Modern).await;
     value(server.request("tools/list", params(Era::Modern, json!({}))).await);
@@ -156,7 +156,7 @@ async fn the_npm_servers_are_legacy_and_leave_no_process() {
     for (name, argument) in [("everything", "stdio"), ("filesystem", "/tmp"), ("memory", "")] {
         let script = modules.join(format!("@modelcontextprotocol/server-{name}/dist/index.js")).display().to_string();
         let config = ServerConfig::stdio(name, &node, &[&script, argument]);
-        let eras = soon(probe(&config, &guarded())).await.expect("it answers");
+        let eras = soon(probe(&config, &guarded())).await.expect("server answers");
         assert_eq!((eras.speaks(Era::Legacy), eras.speaks(Era::Modern)), (true, false), "{name}");
         let server = open(&config, Era::Legacy).await;
         let tools = value(server.request("tools/list", json!({})).await);

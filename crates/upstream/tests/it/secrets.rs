@@ -1,4 +1,4 @@
-//! Secrets reach their server and nobody else, and are fetched again when their time is over.
+//! Secrets reach only their server, and are fetched again when they expire.
 
 use crate::support::{Server, guarded, soon, text};
 use serde_json::json;
@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use toolbus_mcp::Era;
 use toolbus_upstream::{ConfigError, ConnectionOptions, ServerConfig, ServerError, probe, read_toml_servers};
 
-/// Says everything that it was given, wherever it can.
-const BLABBER: &str = r#"
+/// A server that reveals everything it was given, in every possible place.
+const LEAKY_SERVER: &str = r#"
 import os, sys, json
 said = " ".join(os.environ.get(name, "") for name in ["API_TOKEN", "FROM_FILE", "FROM_EXEC", "PLAIN"])
 for line in sys.stdin:
@@ -36,17 +36,17 @@ fn read(text: &str) -> Result<ServerConfig, ConfigError> {
     Ok(read.servers.remove(0))
 }
 
-fn blabber(folder: &Path, more: &str) -> ServerConfig {
-    let script = folder.join("blabber.py");
-    fs::write(&script, BLABBER).expect("written");
+fn leaky(folder: &Path, more: &str) -> ServerConfig {
+    let script = folder.join("leaky.py");
+    fs::write(&script, LEAKY_SERVER).expect("written");
     fs::write(folder.join("secret"), "file-päss\"word\n").expect("written");
     let folder = folder.display();
     let config = format!(
-        "[servers.blabber]\ncommand = \"python3\"\nargs = [\"-u\", \"{folder}/blabber.py\"]\n{more}\n\
-         [servers.blabber.env]\nAPI_TOKEN = \"${{MY_TOKEN}}\"\nFROM_FILE = \"${{file:{folder}/secret}}\"\n\
+        "[servers.leaky]\ncommand = \"python3\"\nargs = [\"-u\", \"{folder}/leaky.py\"]\n{more}\n\
+         [servers.leaky.env]\nAPI_TOKEN = \"${{MY_TOKEN}}\"\nFROM_FILE = \"${{file:{folder}/secret}}\"\n\
          FROM_EXEC = \"${{exec:sh -c 'echo run >> {folder}/runs; echo exec-secret'}}\"\nPLAIN = \"${{COLOUR}}\"\n"
     );
-    read(&config).expect("a good configuration")
+    read(&config).expect("valid configuration")
 }
 
 fn runs(folder: &Path) -> usize {
@@ -54,13 +54,13 @@ fn runs(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn what_a_server_says_of_its_secrets_is_not_passed_on() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut server = Server::open(&blabber(folder.path(), ""), Era::Legacy, &guarded()).await;
+async fn secrets_revealed_by_a_server_are_redacted() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let mut server = Server::open(&leaky(folder.path(), ""), Era::Legacy, &guarded()).await;
     let hidden = "[redacted] [redacted] [redacted] ultramarine";
     assert_eq!(text(server.call("say", json!({})).await), format!("{{\"text\":\"{hidden}\"}}").replace(":", ": "));
     assert!(text(server.call("fail", json!({})).await).contains(hidden));
-    let error = server.call("die", json!({})).await.expect_err("it is gone");
+    let error = server.call("die", json!({})).await.expect_err("server exited");
     let ServerError::Died { stderr, .. } = &error else { panic!("{error}") };
     assert!(stderr[1].ends_with(hidden), "{stderr:?}");
     let events = [format!("{:?}", server.next_event().await)];
@@ -72,32 +72,32 @@ async fn what_a_server_says_of_its_secrets_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn results_can_be_left_alone_but_errors_never_are() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::open(&blabber(folder.path(), "redact_results = false"), Era::Legacy, &guarded()).await;
+async fn redaction_of_results_is_optional_but_not_of_errors() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let server = Server::open(&leaky(folder.path(), "redact_results = false"), Era::Legacy, &guarded()).await;
     assert!(text(server.call("say", json!({})).await).contains(TOKEN));
     assert!(!text(server.call("fail", json!({})).await).contains(TOKEN));
 }
 
 #[tokio::test]
 async fn names_in_the_configuration_make_other_values_secret() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("temporary directory");
     for name in ["PLAIN", "COLOUR"] {
-        let config = blabber(folder.path(), &format!("secrets = [\"{name}\"]"));
+        let config = leaky(folder.path(), &format!("secrets = [\"{name}\"]"));
         let server = Server::open(&config, Era::Legacy, &guarded()).await;
         assert!(!text(server.call("say", json!({})).await).contains("ultramarine"));
     }
 }
 
 #[tokio::test]
-async fn a_command_runs_once_for_as_long_as_its_value_is_good() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = blabber(folder.path(), "");
+async fn a_command_runs_once_per_ttl() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let config = leaky(folder.path(), "");
     for _ in 0..3 {
         Server::open(&config, Era::Legacy, &guarded()).await;
     }
     assert_eq!(runs(folder.path()), 1);
-    let config = blabber(folder.path(), "secret_ttl = \"1ms\"");
+    let config = leaky(folder.path(), "secret_ttl = \"1ms\"");
     for _ in 0..3 {
         Server::open(&config, Era::Legacy, &guarded()).await;
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -106,10 +106,10 @@ async fn a_command_runs_once_for_as_long_as_its_value_is_good() {
 }
 
 #[tokio::test]
-async fn a_secret_that_can_not_be_fetched_is_named_and_nothing_is_started() {
+async fn a_secret_that_cannot_be_fetched_is_reported_and_nothing_is_started() {
     let check = async |reference: &str, reason: &str| {
         let config = format!("[servers.x]\ncommand = \"true\"\nenv = {{ KEY = {reference:?} }}");
-        let config = read(&config).expect("a good configuration");
+        let config = read(&config).expect("valid configuration");
         let error = soon(probe(&config, &guarded())).await.expect_err(reference);
         assert_eq!(error.code(), "TB0402");
         assert!(error.was_not_run() && error.to_string().contains(reason), "{error}");
@@ -123,10 +123,10 @@ async fn a_secret_that_can_not_be_fetched_is_named_and_nothing_is_started() {
 }
 
 #[test]
-fn references_stand_where_they_make_sense() {
-    let check = |config: &str, words: &str| {
+fn references_are_rejected_in_unsupported_settings() {
+    let check = |config: &str, message: &str| {
         let error = read(config).expect_err(config);
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     };
     check("[servers.x]\ncommand = \"${file:/x}\"", "command can't be fetched from a file or a command (line 2");
     check("[servers.x]\ncommand = \"x\"\nargs = [\"${exec:}\"]", "args[0] names no file or command");
@@ -134,16 +134,16 @@ fn references_stand_where_they_make_sense() {
 }
 
 #[test]
-fn a_configuration_that_is_printed_shows_no_secret() {
+fn debug_output_of_a_configuration_shows_no_secret() {
     let config = read("[servers.x]\nurl = \"https://x/${MY_TOKEN}?k=${MY_TOKEN}\"\nheaders = { A = \"${MY_TOKEN}\" }");
-    let config = config.expect("a good configuration");
+    let config = config.expect("valid configuration");
     assert!(!format!("{:?}", config.secrets).contains(TOKEN));
 }
 
-/// An HTTP server that wants one token and repeats whatever it gets instead.
-async fn picky(folder: &Path) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+/// An HTTP server that accepts one token and echoes any other.
+async fn token_server(folder: &Path) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("free port");
+    let port = listener.local_addr().expect("local address").port();
     let wanted = folder.join("wanted");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -184,9 +184,9 @@ async fn answer_all(mut stream: BufReader<tokio::net::TcpStream>, wanted: &Path)
 }
 
 #[tokio::test]
-async fn a_header_is_fetched_again_when_the_server_refuses_it() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let port = picky(folder.path()).await;
+async fn a_rejected_header_is_fetched_again() {
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let port = token_server(folder.path()).await;
     let set = |file: &str, token: &str| fs::write(folder.path().join(file), token).expect("written");
     set("wanted", "first-token-0123456789");
     set("token", "first-token-0123456789\n");
@@ -194,15 +194,15 @@ async fn a_header_is_fetched_again_when_the_server_refuses_it() {
     let config = format!(
         "[servers.x]\nurl = \"http://127.0.0.1:{port}/mcp\"\nheaders = {{ Authorization = \"Bearer ${{file:{file}}}\" }}"
     );
-    let config = read(&config).expect("a good configuration");
+    let config = read(&config).expect("valid configuration");
     let server = Server::open(&config, Era::Modern, &ConnectionOptions::default()).await;
     assert_eq!(text(server.request("x", json!({})).await), r#"{"you":"[redacted]"}"#);
     set("wanted", "second-token-0123456789");
     set("token", "second-token-0123456789\n");
     assert_eq!(text(server.request("x", json!({})).await), r#"{"you":"[redacted]"}"#);
-    // Where there is no other, the refusal counts, and shows not even a part of the token.
+    // Without a new token the rejection is final, and the error shows no part of the token.
     set("wanted", "third-token-0123456789");
-    let error = server.request("x", json!({})).await.expect_err("refused");
+    let error = server.request("x", json!({})).await.expect_err("rejected");
     assert!(matches!(error, ServerError::HttpStatus { status: 401, .. }), "{error}");
     assert!(!error.to_string().contains("Bea"), "{error}");
 }

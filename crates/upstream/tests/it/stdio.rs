@@ -1,4 +1,4 @@
-//! The connection over pipes: what is passed on, and to whom.
+//! The connection over pipes: what is passed on, and to which recipient.
 
 use crate::support::{Server, fake, guarded, json_text, notification, soon, text, value};
 use serde_json::json;
@@ -14,7 +14,7 @@ async fn params_and_results_keep_every_byte() {
 }
 
 #[tokio::test]
-async fn a_result_over_several_lines_is_sent_on_one() {
+async fn params_with_line_breaks_are_sent_on_one_line() {
     let server = Server::fake().await;
     let params = "{\"name\":\"echo\",\n \"arguments\":{\r\n}}";
     let call = server.connection.start("tools/call", Some(json_text(params))).await.expect("sent");
@@ -23,14 +23,14 @@ async fn a_result_over_several_lines_is_sent_on_one() {
 }
 
 #[tokio::test]
-async fn errors_are_the_servers_own() {
+async fn server_errors_are_passed_on_unchanged() {
     let server = Server::fake().await;
-    let Ok(Outcome::Error(error)) = server.request("nothing/such", json!({})).await else { panic!("an error") };
+    let Ok(Outcome::Error(error)) = server.request("nothing/such", json!({})).await else { panic!("not an error") };
     assert_eq!(error.get(), r#"{"code":-32601,"message":"Method not found","data":1.0}"#);
 }
 
 #[tokio::test]
-async fn a_hundred_calls_at_once_get_their_own_answers() {
+async fn a_hundred_concurrent_calls_get_their_own_responses() {
     let server = Server::fake().await;
     let mut calls = Vec::new();
     for number in 0..100 {
@@ -42,7 +42,7 @@ async fn a_hundred_calls_at_once_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn progress_comes_before_the_result_with_the_callers_token_and_exact_numbers() {
+async fn progress_arrives_before_the_result_with_the_callers_token() {
     for map_tokens in [false, true] {
         let options = ConnectionOptions { map_tokens, ..guarded() };
         let server = Server::open(&fake("legacy"), Era::Legacy, &options).await;
@@ -51,7 +51,7 @@ async fn progress_comes_before_the_result_with_the_callers_token_and_exact_numbe
         for number in 0..3 {
             let (method, params) = notification(&mut call).await;
             assert_eq!(method, "notifications/progress");
-            let params: serde_json::Value = serde_json::from_str(&params).expect("JSON");
+            let params: serde_json::Value = serde_json::from_str(&params).expect("valid JSON");
             assert_eq!(params, json!({"progressToken": "tök", "progress": number, "total": 1.5}));
         }
         assert!(matches!(soon(call.next()).await, CallEvent::Done(Ok(_))));
@@ -64,7 +64,7 @@ async fn two_calls_with_the_same_token_get_their_own_progress() {
     let params = |count: u32| {
         Some(raw(&json!({"name": "progress", "arguments": {"count": count}, "_meta": {"progressToken": 1}})))
     };
-    // The first one stays open while the second one runs.
+    // The first call stays open while the second one runs.
     let silent = raw(&json!({"name": "silent", "_meta": {"progressToken": 1}}));
     let mut first = server.connection.start("tools/call", Some(silent)).await.expect("sent");
     let mut second = server.connection.start("tools/call", params(2)).await.expect("sent");
@@ -77,14 +77,14 @@ async fn two_calls_with_the_same_token_get_their_own_progress() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_during_the_only_call_belongs_to_it_and_else_to_the_owner() {
+async fn notifications_go_to_the_only_call_or_else_to_the_owner() {
     let mut server = Server::fake().await;
     let mut call = server.start("logs", json!({"count": 2})).await;
     assert_eq!(notification(&mut call).await.1, r#"{"level": "info", "data": 0}"#);
     drop(call);
 
     server.connection.notify("tell", None).await.expect("sent");
-    // What is left of the call that was given up comes here too: it has no other place.
+    // The remaining messages of the abandoned call are delivered here too: they have no other recipient.
     loop {
         match server.next_event().await {
             ServerEvent::Notification { method, .. } if method == "notifications/tools/list_changed" => break,
@@ -95,37 +95,37 @@ async fn what_a_server_says_during_the_only_call_belongs_to_it_and_else_to_the_o
 }
 
 #[tokio::test]
-async fn a_servers_question_reaches_the_call_and_is_answered() {
+async fn a_server_request_reaches_the_call_and_is_answered() {
     let server = Server::fake().await;
     let mut call = server.start("ask", json!({})).await;
-    let CallEvent::Request { id, method, params } = soon(call.next()).await else { panic!("a request") };
+    let CallEvent::Request { id, method, params } = soon(call.next()).await else { panic!("not a request") };
     assert_eq!((method.as_str(), id.as_text().as_deref()), ("elicitation/create", Some("q-1")));
     assert_eq!(params.expect("params").get(), r#"{"message":"name?"}"#);
     let answer = json_text(r#"{"action":"accept","content":{"n":1.0}}"#);
     server.connection.answer(&id, Outcome::Result(answer)).await.expect("sent");
-    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("the end") };
-    let heard = value(outcome);
+    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("not the end of the call") };
+    let received = value(outcome);
     assert_eq!(
-        heard["answer"],
+        received["answer"],
         json!({"jsonrpc": "2.0", "id": "q-1", "result": {"action": "accept", "content": {"n": 1.0}}})
     );
 }
 
 #[tokio::test]
-async fn cancel_names_the_servers_id_and_the_call_goes_on_to_its_end() {
+async fn cancel_sends_the_request_id_and_the_call_continues_to_its_end() {
     let server = Server::fake().await;
     let mut call = server.start("wait_for_cancel", json!({})).await;
     notification(&mut call).await;
     call.cancel(Some("no need")).await;
-    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("the end") };
-    let heard = value(outcome)["heard"].clone();
-    let id: serde_json::Value = serde_json::from_str(call.id().as_raw().get()).expect("JSON");
-    assert_eq!(heard["method"], "notifications/cancelled");
-    assert_eq!(heard["params"], json!({"requestId": id, "reason": "no need"}));
+    let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("not the end of the call") };
+    let received = value(outcome)["heard"].clone();
+    let id: serde_json::Value = serde_json::from_str(call.id().as_raw().get()).expect("valid JSON");
+    assert_eq!(received["method"], "notifications/cancelled");
+    assert_eq!(received["params"], json!({"requestId": id, "reason": "no need"}));
 }
 
 #[tokio::test]
-async fn a_dropped_call_is_cancelled_and_its_late_answer_is_no_oddity() {
+async fn a_dropped_call_is_cancelled_and_its_late_response_is_not_counted() {
     let server = Server::fake().await;
     let mut call = server.start("wait_for_cancel", json!({})).await;
     notification(&mut call).await;
@@ -135,23 +135,23 @@ async fn a_dropped_call_is_cancelled_and_its_late_answer_is_no_oddity() {
 }
 
 #[tokio::test]
-async fn a_modern_listener_gets_its_notifications_and_the_servers_end_of_it() {
+async fn a_modern_listener_gets_its_notifications_and_the_cancellation() {
     let mut server = Server::open(&fake("modern"), Era::Modern, &guarded()).await;
     let mut listen = server.connection.start("subscriptions/listen", Some(raw(&json!({})))).await.expect("sent");
     let (method, params) = notification(&mut listen).await;
     assert_eq!(method, "notifications/subscriptions/acknowledged");
     assert!(params.contains(&format!("\"io.modelcontextprotocol/subscriptionId\": {}", listen.id().as_raw().get())));
-    // A listener does not count as the call that is running, and what is marked for it is not the other call's.
+    // A listener doesn't count as the running call, and messages marked for it don't reach the other call.
     let change = server.connection.start("change", None).await.expect("sent");
     assert_eq!(notification(&mut listen).await.0, "notifications/tools/list_changed");
-    let CallEvent::Done(Err(error)) = soon(listen.next()).await else { panic!("the end") };
-    assert_eq!(error.to_string(), "server \"fake\" ended the request: going down");
+    let CallEvent::Done(Err(error)) = soon(listen.next()).await else { panic!("not the end of the call") };
+    assert_eq!(error.to_string(), "server \"fake\" cancelled the request: going down");
     value(soon(change.outcome()).await);
     assert!(server.events.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn five_thousand_tools_are_paged_through() {
+async fn five_thousand_tools_are_listed_in_pages() {
     let server = Server::fake().await;
     let (mut cursor, mut count) = (json!({}), 0);
     loop {

@@ -1,4 +1,4 @@
-//! What every test needs: a server to talk to, and patience with an end.
+//! Shared helpers: a server to talk to, and waits with a timeout.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use toolbus_upstream::{
     CallEvent, ConnectionOptions, GuardCommand, ServerCall, ServerConfig, ServerConnection, ServerError, ServerEvent,
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn script(name: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name).display().to_string()
@@ -57,27 +57,27 @@ impl Server {
     }
 
     pub async fn next_event(&mut self) -> ServerEvent {
-        soon(self.events.recv()).await.expect("the connection lives")
+        soon(self.events.recv()).await.expect("the connection is open")
     }
 }
 
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it happens within the test's patience")
+    tokio::time::timeout(TIMEOUT, future).await.expect("the test timed out")
 }
 
-/// Waits until it is so.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
+/// Polls until the condition holds.
+pub async fn until(description: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "timed out waiting until {description}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 pub fn value(outcome: Result<Outcome, ServerError>) -> Value {
     match outcome.expect("the server answers") {
-        Outcome::Result(result) => serde_json::from_str(result.get()).expect("JSON"),
-        Outcome::Error(error) => panic!("an error instead: {error}"),
+        Outcome::Result(result) => serde_json::from_str(result.get()).expect("valid JSON"),
+        Outcome::Error(error) => panic!("unexpected error: {error}"),
     }
 }
 
@@ -88,17 +88,17 @@ pub fn text(outcome: Result<Outcome, ServerError>) -> String {
 }
 
 pub fn json_text(text: &str) -> Raw {
-    RawValue::from_string(text.to_owned()).expect("JSON")
+    RawValue::from_string(text.to_owned()).expect("valid JSON")
 }
 
 pub async fn notification(call: &mut ServerCall) -> (String, String) {
     match soon(call.next()).await {
         CallEvent::Notification { method, params } => (method, params.map_or_else(String::new, |p| p.get().to_owned())),
-        other => panic!("no notification: {other:?}"),
+        other => panic!("not a notification: {other:?}"),
     }
 }
 
-/// Whether a process with that id runs; one that only waits to be reaped does not.
+/// Whether a process with this id runs. Zombies don't count.
 pub fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

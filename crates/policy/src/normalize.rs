@@ -1,43 +1,44 @@
-//! What else an address or a path may mean: `/pub/../etc` is what its server makes of it.
+//! Normalizes URIs and paths: `/pub/../etc` means whatever the server makes of it, so rules are matched against each
+//! interpretation.
 
 use std::borrow::Cow;
 
-/// With the ports that go without saying.
+/// Web schemes and their default ports.
 const WEB_PORTS: [(&str, &str); 5] = [("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443"), ("ftp", "21")];
 
-/// Percent signs may be encoded themselves; nobody decodes more often than this.
-const MOST_DECODINGS: usize = 3;
+/// Percent signs may be percent-encoded themselves. No known server decodes more often than this.
+const MAX_DECODE_PASSES: usize = 3;
 
-/// A text in its plainest form: decoded, with one kind of slash, without `.` and doubled slashes.
-struct Plain<'a> {
+/// A normalized text: percent-decoded, with `/` as the only separator, without `.` and empty segments.
+struct Normalized<'a> {
     scheme: Option<Cow<'a, str>>,
     segments: Vec<Cow<'a, str>>,
 }
 
-/// What else an address may mean.
+/// Other interpretations of a URI.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct OtherAddresses {
-    /// As likely as the address itself.
+pub struct UriVariants {
+    /// As likely as the URI itself.
     pub other: Option<String>,
-    /// Without its query: to some servers the same. An `allow` may be about the query, so this counts for what is
-    /// stricter only.
+    /// Without the query, which some servers ignore. An `allow` may depend on the query, so this one can only make the
+    /// outcome stricter.
     pub without_query: Option<String>,
 }
 
-pub fn other_addresses(uri: &str) -> OtherAddresses {
-    let other = other_address(uri);
+pub fn uri_variants(uri: &str) -> UriVariants {
+    let other = normalized_uri(uri);
     let plainest = other.as_deref().unwrap_or(uri);
     let without_query = plainest.split_once('?').map(|(address, _)| address.to_owned());
-    OtherAddresses { without_query, other }
+    UriVariants { without_query, other }
 }
 
-/// Another address that is meant by this one, if there is any.
-fn other_address(uri: &str) -> Option<String> {
-    if is_plain(uri) && !uri.contains('#') && !has_odd_scheme(uri) {
+/// The normalized URI, if it differs from the given one.
+fn normalized_uri(uri: &str) -> Option<String> {
+    if is_plain(uri) && !uri.contains('#') && !has_unusual_scheme(uri) {
         return None;
     }
-    let text = seen_by_readers(&decoded(uri));
-    // What stands behind these is no part of the path. Files have no query.
+    let text = url_parser_cleanup(&decoded(uri));
+    // The fragment is not part of the path. `file:` URIs have no query.
     let (scheme, _) = split_scheme(&text);
     let is_file = scheme.is_some_and(is_file);
     let text = text.split('#').next().unwrap_or_default();
@@ -46,12 +47,12 @@ fn other_address(uri: &str) -> Option<String> {
         Some((text, query)) => (text, Some(query)),
         None => (text, None),
     };
-    let plain = Plain::of(text);
+    let plain = Normalized::of(text);
     let floor = if plain.scheme.is_some() { 3 } else { 0 };
     let mut parts: Vec<Cow<'_, str>> = Vec::new();
     for segment in plain.segments {
         if segment == ".." {
-            // Nothing leads above the root.
+            // `..` doesn't lead above the root.
             if parts.len() > floor {
                 parts.pop();
             }
@@ -59,7 +60,7 @@ fn other_address(uri: &str) -> Option<String> {
             parts.push(segment);
         }
     }
-    // A file is one of this machine, whatever host is named.
+    // A `file:` URI refers to this machine, whatever its authority is.
     if is_file && let Some(authority) = parts.get_mut(2) {
         *authority = "".into();
     }
@@ -77,42 +78,42 @@ fn is_file(scheme: &str) -> bool {
     scheme.eq_ignore_ascii_case("file")
 }
 
-/// How a text that is tested as a path can be read.
+/// The possible interpretations of a text that is tested as a path.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// As it stands.
+pub enum PathReading {
+    /// Only the text itself.
     One,
-    /// As it stands, or like this.
+    /// The text itself or this one.
     Two(String),
-    /// It has `..` in it: where it leads nobody can tell from the text.
-    Detour,
+    /// Contains `..`: the target can't be determined from the text.
+    Traversal,
 }
 
-pub fn reading_of(path: &str) -> Reading {
+pub fn reading_of(path: &str) -> PathReading {
     if is_plain(path) {
-        return Reading::One;
+        return PathReading::One;
     }
-    let text = seen_by_readers(&decoded(path));
+    let text = url_parser_cleanup(&decoded(path));
     if text.split('/').any(|segment| segment == "..") {
-        return Reading::Detour;
+        return PathReading::Traversal;
     }
-    let plain = Plain::of(&text);
+    let plain = Normalized::of(&text);
     let rest = plain.segments.join("/");
     let other = match plain.scheme {
         Some(scheme) => format!("{scheme}:{rest}"),
         None => rest,
     };
-    if other == path { Reading::One } else { Reading::Two(other) }
+    if other == path { PathReading::One } else { PathReading::Two(other) }
 }
 
-/// What readers of addresses make of a text before they look at its parts: one kind of slash, nothing invisible at its
-/// ends, and no tabs or line ends anywhere, so that `.<tab>.` is two dots.
-fn seen_by_readers(text: &str) -> String {
+/// Applies what URL parsers do first: `\` becomes `/`, control characters and spaces at both ends are trimmed, and tabs
+/// and line breaks are removed everywhere, so that `.<tab>.` becomes `..`.
+fn url_parser_cleanup(text: &str) -> String {
     let trimmed = text.trim_matches(|c: char| c <= ' ');
     trimmed.chars().filter(|c| !matches!(c, '\t' | '\r' | '\n')).map(|c| if c == '\\' { '/' } else { c }).collect()
 }
 
-impl<'a> Plain<'a> {
+impl<'a> Normalized<'a> {
     fn of(text: &'a str) -> Self {
         let (scheme, rest) = split_scheme(text);
         let scheme = scheme.map(lower);
@@ -126,7 +127,7 @@ impl<'a> Plain<'a> {
             };
             let authority = lower(authority);
             let here = &**name == "file" && authority == "localhost";
-            let authority = if here { "".into() } else { plain_authority(name, authority) };
+            let authority = if here { "".into() } else { normalized_authority(name, authority) };
             segments.extend(["".into(), "".into(), authority]);
             rest = path.strip_prefix('/').unwrap_or(path);
         } else if let Some(path) = rest.strip_prefix('/') {
@@ -142,8 +143,8 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// On the web a host is the same with its usual port, with a user before it, and with a dot behind it.
-fn plain_authority<'a>(scheme: &str, authority: Cow<'a, str>) -> Cow<'a, str> {
+/// For web schemes, removes the default port, the user info and a trailing dot of the host.
+fn normalized_authority<'a>(scheme: &str, authority: Cow<'a, str>) -> Cow<'a, str> {
     let Some((_, port)) = WEB_PORTS.iter().find(|(web, _)| *web == scheme) else { return authority };
     let host = authority.rsplit('@').next().unwrap_or_default();
     let (name, given) = match host.rsplit_once(':') {
@@ -155,7 +156,7 @@ fn plain_authority<'a>(scheme: &str, authority: Cow<'a, str>) -> Cow<'a, str> {
     if plain == *authority { authority } else { plain.into() }
 }
 
-/// Only what has a path behind it is an address; `urn:x` and `a: b` are left alone.
+/// Only a scheme that is followed by a path counts; `urn:x` and `a: b` are left alone.
 fn split_scheme(text: &str) -> (Option<&str>, &str) {
     match text.split_once(':') {
         Some((scheme, rest))
@@ -169,8 +170,8 @@ fn split_scheme(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// See [`seen_by_readers`].
-fn has_invisible_parts(text: &str) -> bool {
+/// Whether [`url_parser_cleanup`] would remove something.
+fn needs_cleanup(text: &str) -> bool {
     text.starts_with(|c: char| c <= ' ')
         || text.ends_with(|c: char| c <= ' ')
         || memchr::memchr3(b'\t', b'\r', b'\n', text.as_bytes()).is_some()
@@ -180,8 +181,8 @@ fn lower(text: &str) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }
 }
 
-/// Capitals in scheme or host, `file:/x`, `file://host/x`, `file:///x?y`.
-fn has_odd_scheme(uri: &str) -> bool {
+/// Uppercase letters in scheme or host, `file:/x`, `file://host/x`, `file:///x?y`.
+fn has_unusual_scheme(uri: &str) -> bool {
     let (Some(scheme), rest) = split_scheme(uri) else { return false };
     let authority = rest.strip_prefix("//").map(|rest| &rest[..rest.find('/').unwrap_or(rest.len())]);
     scheme.bytes().any(|byte| byte.is_ascii_uppercase())
@@ -189,9 +190,9 @@ fn has_odd_scheme(uri: &str) -> bool {
         || (scheme == "file" && (authority != Some("") || rest.contains('?')))
 }
 
-/// Whether nothing in it could be read in another way. The usual case, and quickly seen.
+/// Fast path for the usual case: true if the text has no other interpretation.
 fn is_plain(text: &str) -> bool {
-    if memchr::memchr2(b'%', b'\\', text.as_bytes()).is_some() || has_invisible_parts(text) {
+    if memchr::memchr2(b'%', b'\\', text.as_bytes()).is_some() || needs_cleanup(text) {
         return false;
     }
     let (scheme, rest) = split_scheme(text);
@@ -221,10 +222,10 @@ fn is_plain(text: &str) -> bool {
     true
 }
 
-/// With every `%41` replaced by what it stands for, also where the percent sign was written so.
+/// Percent-decodes repeatedly, because the percent sign itself may be encoded.
 fn decoded(text: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(text);
-    for _ in 0..MOST_DECODINGS {
+    for _ in 0..MAX_DECODE_PASSES {
         let Some(once) = decoded_once(&text) else { break };
         text = Cow::Owned(once);
     }
@@ -258,60 +259,60 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_address(uri: &str, other: Option<&str>) {
-        assert_eq!(other_address(uri).as_deref(), other, "{uri}");
+    fn check_uri(uri: &str, other: Option<&str>) {
+        assert_eq!(normalized_uri(uri).as_deref(), other, "{uri}");
     }
 
     #[test]
-    fn addresses_have_one_plain_form() {
-        check_address("file:///pub/a", None);
-        check_address("https://example.com/a?b=c&d", None);
-        check_address("urn:isbn:1", None);
-        check_address("test://one", None);
-        check_address("file:///pub/../etc", Some("file:///etc"));
-        check_address("file:///pub/%2e%2E/etc", Some("file:///etc"));
-        check_address("file:///pub/%252e%252e/etc", Some("file:///etc"));
-        check_address("file:///pub/..%2f..%2Fetc", Some("file:///etc"));
-        check_address("file:///pub\\..\\etc", Some("file:///etc"));
-        check_address("file:///../../etc", Some("file:///etc"));
-        check_address("file:///pub//./etc/", Some("file:///pub/etc/"));
-        check_address("FILE:///etc/passwd", Some("file:///etc/passwd"));
-        check_address("file:/etc/passwd", Some("file:///etc/passwd"));
-        check_address("file://localhost/etc", Some("file:///etc"));
-        check_address("file:///%65tc", Some("file:///etc"));
-        check_address("file:///etc/passwd#x", Some("file:///etc/passwd"));
-        check_address("https://Example.COM/a", Some("https://example.com/a"));
-        check_address("https://example.com/../a", Some("https://example.com/a"));
+    fn uris_are_normalized() {
+        check_uri("file:///pub/a", None);
+        check_uri("https://example.com/a?b=c&d", None);
+        check_uri("urn:isbn:1", None);
+        check_uri("test://one", None);
+        check_uri("file:///pub/../etc", Some("file:///etc"));
+        check_uri("file:///pub/%2e%2E/etc", Some("file:///etc"));
+        check_uri("file:///pub/%252e%252e/etc", Some("file:///etc"));
+        check_uri("file:///pub/..%2f..%2Fetc", Some("file:///etc"));
+        check_uri("file:///pub\\..\\etc", Some("file:///etc"));
+        check_uri("file:///../../etc", Some("file:///etc"));
+        check_uri("file:///pub//./etc/", Some("file:///pub/etc/"));
+        check_uri("FILE:///etc/passwd", Some("file:///etc/passwd"));
+        check_uri("file:/etc/passwd", Some("file:///etc/passwd"));
+        check_uri("file://localhost/etc", Some("file:///etc"));
+        check_uri("file:///%65tc", Some("file:///etc"));
+        check_uri("file:///etc/passwd#x", Some("file:///etc/passwd"));
+        check_uri("https://Example.COM/a", Some("https://example.com/a"));
+        check_uri("https://example.com/../a", Some("https://example.com/a"));
         for odd in
             ["file:///pub/.\t./etc", "file:///pub/..\n/etc", " file:///etc", "fi\rle:///etc", "\u{1}file:///etc\n"]
         {
-            check_address(odd, Some("file:///etc"));
+            check_uri(odd, Some("file:///etc"));
         }
         for odd in ["http://a.b:80/x", "http://a.b:0080/x", "http://a.b:/x", "http://u@a.b/x", "http://a.b./x"] {
-            check_address(odd, Some("http://a.b/x"));
+            check_uri(odd, Some("http://a.b/x"));
         }
-        check_address("http://a.b:8080/x", None);
-        check_address("db://user@host:1/x", None);
+        check_uri("http://a.b:8080/x", None);
+        check_uri("db://user@host:1/x", None);
     }
 
     #[test]
-    fn paths_are_read_as_they_stand_or_in_two_ways_or_lead_astray() {
-        let two = |text: &str| Reading::Two(text.to_owned());
+    fn paths_have_one_or_two_interpretations_or_are_traversals() {
+        let two = |text: &str| PathReading::Two(text.to_owned());
         for (path, reading) in [
-            ("/tmp/a", Reading::One),
-            ("/tmp/", Reading::One),
-            ("a.b...c", Reading::One),
-            ("SELECT 100% of it", Reading::One),
-            ("https://a.b/c", Reading::One),
-            ("/tmp/..", Reading::Detour),
-            ("/tmp/.\t./a", Reading::Detour),
-            ("https://a.b/pub/.\n./c", Reading::Detour),
+            ("/tmp/a", PathReading::One),
+            ("/tmp/", PathReading::One),
+            ("a.b...c", PathReading::One),
+            ("SELECT 100% of it", PathReading::One),
+            ("https://a.b/c", PathReading::One),
+            ("/tmp/..", PathReading::Traversal),
+            ("/tmp/.\t./a", PathReading::Traversal),
+            ("https://a.b/pub/.\n./c", PathReading::Traversal),
             ("/tmp/a\n", two("/tmp/a")),
             ("SELECT 1\nFROM x", two("SELECT 1FROM x")),
-            ("..", Reading::Detour),
-            ("/tmp/%2E./etc", Reading::Detour),
-            ("/tmp/%252e%252e/etc", Reading::Detour),
-            ("C:\\x\\..\\y", Reading::Detour),
+            ("..", PathReading::Traversal),
+            ("/tmp/%2E./etc", PathReading::Traversal),
+            ("/tmp/%252e%252e/etc", PathReading::Traversal),
+            ("C:\\x\\..\\y", PathReading::Traversal),
             ("//etc/passwd", two("/etc/passwd")),
             ("/./etc", two("/etc")),
             ("/%65tc", two("/etc")),
