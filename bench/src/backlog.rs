@@ -1,5 +1,5 @@
-//! A large backlog in one mailbox: how much memory the broker needs for it, how soon it is back after being killed, and
-//! whether the rate of emptying it depends on how much is left.
+//! A large backlog in one mailbox: the broker's memory, its restart time after a kill, and whether the drain rate
+//! depends on the number of remaining messages.
 
 use std::{
     fs,
@@ -22,13 +22,13 @@ const STEP_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct BacklogOptions {
-    /// Messages in the mailbox.
+    /// Number of messages in the mailbox.
     #[arg(long, default_value_t = 1_000_000)]
     messages: u64,
-    /// Bytes of each body.
+    /// Size of each message body in bytes.
     #[arg(long, default_value_t = 1024)]
     bytes: usize,
-    /// Fail if a goal is short.
+    /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
 }
@@ -45,15 +45,15 @@ pub async fn run(options: BacklogOptions) -> anyhow::Result<ExitCode> {
     broker.stop().await?;
 
     let (broker, url, ready) = start(folder.path()).await?;
-    report.check("killed to ready", ready.as_secs_f64(), 5.0, "s");
+    report.check("restart after a kill, until ready", ready.as_secs_f64(), 5.0, "s");
     report.check("memory after the restart", memory(&broker)?.0, 300.0, "MiB");
 
     let rates = drain(&url, &options).await?;
-    report.check("memory at its peak since the restart", memory(&broker)?.1, 300.0, "MiB");
+    report.check("peak memory since the restart", memory(&broker)?.1, 300.0, "MiB");
     report.line("drain, first tenth", format!("{:.0} messages/s", rates.first));
     report.line("drain, last tenth", format!("{:.0} messages/s", rates.last));
     report.check("slowdown from first to last", 100.0 * (1.0 - rates.last / rates.first), 20.0, "%");
-    let left = space_after(folder.path()).await?;
+    let left = final_size(folder.path()).await?;
     report.check("disk in use after the drain", left, 256.0, "MiB");
     broker.stop().await?;
     Ok(report.finish(options.check))
@@ -83,8 +83,9 @@ async fn receipt<T: 'static>(
     deliveries: &mut JoinSet<Result<T, toolbus_client::BrokerError>>,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
-    let done = tokio::time::timeout(STEP_LIMIT, deliveries.join_next()).await.context("no receipt in time")?;
-    done.context("a delivery was running")?.context("a delivery panicked")?.context("deliver")?;
+    let done =
+        tokio::time::timeout(STEP_LIMIT, deliveries.join_next()).await.context("timed out waiting for a receipt")?;
+    done.context("no delivery is running")?.context("a delivery panicked")?.context("deliver")?;
     progress.inc(1);
     Ok(())
 }
@@ -94,7 +95,7 @@ struct Rates {
     last: f64,
 }
 
-/// Empties the mailbox and compares the first tenth with the last.
+/// Drains the mailbox and returns the rates of the first and of the last tenth.
 async fn drain(url: &str, options: &BacklogOptions) -> anyhow::Result<Rates> {
     let owner = connect(url, MAILBOX).await?;
     owner.subscribe().await?;
@@ -102,8 +103,9 @@ async fn drain(url: &str, options: &BacklogOptions) -> anyhow::Result<Rates> {
     let progress = bar("drain", options.messages);
     let mut marks = vec![Instant::now()];
     for count in 1..=options.messages {
-        let message = tokio::time::timeout(STEP_LIMIT, owner.next_message()).await.context("no message in time")?;
-        let id = message.context("the broker hung up")?.id;
+        let message =
+            tokio::time::timeout(STEP_LIMIT, owner.next_message()).await.context("timed out waiting for a message")?;
+        let id = message.context("the broker closed the connection")?.id;
         if count == options.messages {
             owner.ack_confirmed(id).await?;
         } else {
@@ -122,7 +124,7 @@ async fn drain(url: &str, options: &BacklogOptions) -> anyhow::Result<Rates> {
 }
 
 /// MiB in the data folder once it has stopped shrinking.
-async fn space_after(folder: &Path) -> anyhow::Result<f64> {
+async fn final_size(folder: &Path) -> anyhow::Result<f64> {
     let mut last = f64::MAX;
     for _ in 0..20 {
         let bytes: u64 =
@@ -137,7 +139,7 @@ async fn space_after(folder: &Path) -> anyhow::Result<f64> {
     Ok(last)
 }
 
-fn bar(what: &'static str, length: u64) -> ProgressBar {
+fn bar(label: &'static str, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:6} {bar:40} {human_pos}/{human_len} {per_sec}");
-    ProgressBar::new(length).with_message(what).with_style(style.expect("the template is well formed"))
+    ProgressBar::new(length).with_message(label).with_style(style.expect("the template is well formed"))
 }

@@ -20,25 +20,25 @@ pub enum Command {
     Run(RunOptions),
     /// A large backlog in one mailbox: memory, restart, drain.
     Backlog(crate::backlog::BacklogOptions),
-    /// What connections and mailboxes cost while nothing happens in them.
+    /// Memory use of idle connections and mailboxes.
     Idle(crate::idle::IdleOptions),
-    /// What peers with bad credentials cost.
+    /// Memory that refused connections with bad credentials leave behind.
     Strangers(crate::strangers::StrangersOptions),
-    /// A tool call through toolbus and other proxies, against the same call straight to the server.
+    /// Tool calls through toolbus and other proxies, compared with direct calls to the server.
     Mcp(crate::mcp::McpOptions),
-    /// Kills and cuts under load: no call lost, none with two effects.
+    /// Kill processes and cut links under load, and check that no call is lost or has two effects.
     Chaos(crate::chaos::ChaosOptions),
-    /// What a host's journal costs a call.
+    /// Overhead of a host's journal per call.
     Journal(crate::journal::JournalOptions),
-    /// The host process of that measurement.
+    /// The host process of the journal benchmark.
     #[command(hide = true)]
     JournalHost(crate::journal::host::JournalHostOptions),
-    /// The MCP server whose effects are counted.
+    /// The MCP server whose effects the chaos test counts.
     #[command(hide = true)]
     EffectServer(crate::chaos::effect::EffectOptions),
-    /// Ends what a killed run left behind.
+    /// Kills the processes that a killed chaos run left behind.
     #[command(hide = true)]
-    ChaosWarden { folder: PathBuf },
+    ChaosWatchdog { folder: PathBuf },
     /// The MCP server of a measurement.
     #[command(hide = true)]
     McpServer,
@@ -58,7 +58,7 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct RunOptions {
-    /// Rounds; medians over the rounds are reported.
+    /// Number of rounds; the report shows medians over the rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Seconds per measurement, warm-up not included.
@@ -73,10 +73,10 @@ pub struct RunOptions {
     /// One round of half-second measurements: a smoke test, not a result.
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     pub quick: bool,
-    /// Seconds to wait before each measurement for the machine to be quiet.
+    /// Maximum seconds to wait before each measurement for the machine to be idle.
     #[arg(long, default_value_t = 1, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=60))]
     patience: u64,
-    /// Fail if a goal is short or a measurement failed.
+    /// Fail if a goal is missed or a measurement failed.
     #[arg(long)]
     pub check: bool,
     /// Folder for results and tools [default: bench, in the target folder].
@@ -93,7 +93,7 @@ impl RunOptions {
         if self.quick { 0.5 } else { self.seconds }
     }
 
-    pub fn patience(&self) -> Duration {
+    pub fn idle_timeout(&self) -> Duration {
         Duration::from_secs(if self.quick { 0 } else { self.patience })
     }
 
@@ -151,7 +151,7 @@ mod tests {
     fn a_selection_keeps_the_canonical_order() {
         let cli = Cli::parse_from(["bench", "run", "--only", "nats-core,toolbus"]);
         let Command::Run(options) = cli.command else {
-            panic!("run was asked for");
+            panic!("expected the command `run`");
         };
         assert_eq!(options.contenders(), [Contender::Toolbus, Contender::NatsCore]);
     }

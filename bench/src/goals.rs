@@ -1,5 +1,5 @@
-//! The ratios to reach, and the verdict of a run on each of them. A goal counts only
-//! against contenders of the same run; what was not measured has no verdict.
+//! The performance goals, and the verdict of a run on each of them. A goal compares only contenders of the same run; a
+//! goal without measurements has no verdict.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::{
     shape::{CROWD_LARGE, CROWD_SMALL, DRAIN_FEW, DRAIN_MANY, LONE_SMALL, PIPELINED_LARGE, PIPELINED_SMALL, Shape},
 };
 
-/// Something our broker has to reach in a shape.
+/// A requirement on our broker in one shape.
 pub struct Goal {
     pub shape: Shape,
     pub requirement: Requirement,
@@ -20,9 +20,9 @@ pub enum Requirement {
     RateOver(Contender, f64),
     /// Our median latency is no higher than the contender's.
     MedianNoHigherThan(Contender),
-    /// Our rate is at least this many operations a second.
+    /// Our rate is at least this many operations per second.
     RateAtLeast(f64),
-    /// Our rate is at least this part of our rate in a smaller shape.
+    /// Our rate is at least this fraction of our rate in a smaller shape.
     FlatFrom(Shape, f64),
 }
 
@@ -47,9 +47,9 @@ const RATIOS: [(Shape, [f64; 4]); 5] = [
 const RIVALS: [Contender; 4] =
     [Contender::NatsCore, Contender::RelayMultiThread, Contender::JetStream, Contender::Bamboo];
 
-/// Messages a second a drain has to reach, whatever the number pending.
+/// Minimum drain rate in messages per second, for any number of pending messages.
 const DRAIN_RATE: f64 = 50_000.0;
-/// A drain counts as flat if it keeps this part of the rate of a small mailbox.
+/// Minimum drain rate of a large mailbox, as a fraction of the rate of a small one.
 const FLAT: f64 = 0.8;
 
 pub fn goals() -> Vec<Goal> {
@@ -70,7 +70,7 @@ pub fn goals() -> Vec<Goal> {
     goals
 }
 
-/// Judges all goals whose shape was part of the run.
+/// Returns the verdicts on all goals whose shape was part of the run.
 pub fn judge(results: &Results) -> Vec<Verdict> {
     let shapes = results.shapes();
     goals().iter().filter(|goal| shapes.contains(&goal.shape)).map(|goal| goal.judge(results)).collect()

@@ -1,4 +1,4 @@
-//! What connections and mailboxes cost the broker while nothing happens in them.
+//! The broker's memory use for idle connections and mailboxes.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,13 @@ use crate::own_broker::{Report, connect, folder, memory, start};
 
 #[derive(Args)]
 pub struct IdleOptions {
-    /// Subscribed connections that stay silent.
+    /// Number of subscribed connections that stay idle.
     #[arg(long, default_value_t = 2_000)]
     connections: usize,
-    /// Mailboxes with one small message each.
+    /// Number of mailboxes, with one small message each.
     #[arg(long, default_value_t = 20_000)]
     mailboxes: usize,
-    /// Fail if a goal is short.
+    /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
 }
@@ -26,14 +26,14 @@ pub async fn run(options: IdleOptions) -> anyhow::Result<ExitCode> {
     let (broker, url, _) = start(folder.path()).await?;
     let mut report = Report::default();
     let sender = connect(&url, "sender").await?;
-    sender.status().await.context("the broker is warm")?;
+    sender.status().await.context("warm up the broker")?;
 
     let before = memory(&broker)?.0;
     let mut clients = Vec::with_capacity(options.connections);
     for number in 0..options.connections {
         let client = connect(&url, &format!("idle-{number}")).await?;
         client.subscribe().await?;
-        client.list_connected("nobody").await.context("the subscription stands")?;
+        client.list_connected("nobody").await.context("await the subscription")?;
         clients.push(client);
     }
     let each = |now: f64, before: f64, count: usize| (now - before) * 1024.0 / count as f64;

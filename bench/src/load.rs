@@ -16,8 +16,8 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-/// Time left for the last operations to come back after the window has closed.
-const STRAGGLERS: Duration = Duration::from_secs(15);
+/// How long to wait for outstanding operations after the end of the window.
+const DRAIN_LIMIT: Duration = Duration::from_secs(15);
 
 /// One connection of a contender. `once` is one operation: a call with its reply,
 /// or a delivery with its receipt. Many may be outstanding on the same connection.
@@ -25,7 +25,7 @@ pub trait Load: Send + Sync + 'static {
     fn once(&self, body: &Bytes) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// How long and how hard to drive.
+/// Duration and concurrency of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub in_flight: u32,
@@ -42,13 +42,13 @@ impl Plan {
     }
 }
 
-/// What one worker process measured.
+/// The measurement of one worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub operations: u64,
     pub seconds: f64,
     pub rate: f64,
-    /// Absent where single operations are not timed.
+    /// `None` if single operations are not timed.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
 }
@@ -61,7 +61,7 @@ impl Sample {
     }
 }
 
-/// Drives all connections at once and returns what completed inside the window.
+/// Drives all connections concurrently and measures the operations that complete inside the window.
 pub async fn drive<L: Load>(connections: Vec<L>, body: Bytes, plan: Plan) -> anyhow::Result<Sample> {
     let begin = Instant::now() + plan.warm_up;
     let window = Window { begin, end: begin + plan.window, budget: Arc::new(AtomicU64::new(plan.limit)) };
@@ -71,12 +71,12 @@ pub async fn drive<L: Load>(connections: Vec<L>, body: Bytes, plan: Plan) -> any
             callers.spawn(call_repeatedly(Arc::clone(&connection), body.clone(), window.clone()));
         }
     }
-    tokio::time::timeout(plan.warm_up + plan.window + STRAGGLERS, collect(callers, window))
+    tokio::time::timeout(plan.warm_up + plan.window + DRAIN_LIMIT, collect(callers, window))
         .await
-        .context("operations did not come back in time")?
+        .context("timed out waiting for outstanding operations")?
 }
 
-/// Fails when a reply is not what was sent: a fast but wrong contender has no rate.
+/// Fails if a reply differs from its request: a contender with wrong replies gets no rate.
 pub fn ensure_echo(sent: &[u8], received: &[u8]) -> anyhow::Result<()> {
     ensure!(
         sent == received,
@@ -100,8 +100,8 @@ impl Window {
     }
 }
 
-/// Latencies of one caller, and when the last one that counts completed.
-struct Tally {
+/// Latencies of one caller, and when its last counted operation completed.
+struct CallerStats {
     latencies: Histogram<u64>,
     last: Option<Instant>,
 }
@@ -110,29 +110,29 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1_000, 60_000_000_000, 3).expect("the bounds are valid")
 }
 
-async fn call_repeatedly<L: Load>(connection: Arc<L>, body: Bytes, window: Window) -> anyhow::Result<Tally> {
-    let mut tally = Tally { latencies: histogram(), last: None };
+async fn call_repeatedly<L: Load>(connection: Arc<L>, body: Bytes, window: Window) -> anyhow::Result<CallerStats> {
+    let mut stats = CallerStats { latencies: histogram(), last: None };
     let mut sent = Instant::now();
     while sent < window.end && window.spend() {
         connection.once(&body).await?;
         let done = Instant::now();
         if done >= window.begin && done <= window.end {
             let nanoseconds = u64::try_from((done - sent).as_nanos()).unwrap_or(u64::MAX);
-            tally.latencies.saturating_record(nanoseconds);
-            tally.last = Some(done);
+            stats.latencies.saturating_record(nanoseconds);
+            stats.last = Some(done);
         }
         sent = done;
     }
-    Ok(tally)
+    Ok(stats)
 }
 
-async fn collect(mut callers: JoinSet<anyhow::Result<Tally>>, window: Window) -> anyhow::Result<Sample> {
+async fn collect(mut callers: JoinSet<anyhow::Result<CallerStats>>, window: Window) -> anyhow::Result<Sample> {
     let mut all = histogram();
     let mut last = None;
-    while let Some(tally) = callers.join_next().await {
-        let tally = tally.context("a caller panicked")??;
-        all.add(tally.latencies).context("merge latencies")?;
-        last = last.max(tally.last);
+    while let Some(stats) = callers.join_next().await {
+        let stats = stats.context("a caller panicked")??;
+        all.add(stats.latencies).context("merge latencies")?;
+        last = last.max(stats.last);
     }
     let last = last.context("nothing completed inside the window")?;
     let ended_early = window.budget.load(Ordering::Relaxed) == 0;

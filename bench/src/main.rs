@@ -1,5 +1,5 @@
-//! Measures the bus against its contenders. `run` orchestrates; the other commands are
-//! the processes it starts: a relay, an echoing host, and a worker that measures.
+//! Benchmarks of the bus and of tool calls. `run` compares the bus with its contenders; the hidden commands are the
+//! processes that the benchmarks start: relays, echoing hosts, and workers that measure.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -36,7 +36,7 @@ use crate::{
     wire::{fast::Fast, relay, tungstenite::Tungstenite},
 };
 
-/// No process of a measurement outlives this, whatever happens to the others.
+/// Maximum lifetime of a process of a measurement, in case the orchestrator fails to stop it.
 const LIFETIME: Duration = Duration::from_secs(10 * 60);
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::McpServer => mcp::server::serve()?,
         Command::EffectServer(options) => chaos::effect::serve(&options)?,
-        Command::ChaosWarden { folder } => chaos::watch_over(&folder),
+        Command::ChaosWatchdog { folder } => chaos::watch(&folder),
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;
@@ -90,7 +90,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Worker(options) => {
             process::exit_with_parent();
-            one_thread()?.block_on(limited(work(options)))?;
+            one_thread()?.block_on(limited(measure(options)))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -108,7 +108,7 @@ fn serve_relay(contender: Contender) -> anyhow::Result<()> {
     }
 }
 
-async fn work(options: WorkerOptions) -> anyhow::Result<()> {
+async fn measure(options: WorkerOptions) -> anyhow::Result<()> {
     let Peer { contender, url } = options.peer;
     let plan = options.shape.plan(Duration::from_secs_f64(options.seconds));
     let sample = contenders::measure(contender, &url, options.shape, plan).await?;
@@ -117,7 +117,7 @@ async fn work(options: WorkerOptions) -> anyhow::Result<()> {
 }
 
 async fn limited(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::time::timeout(LIFETIME, work).await.context("the process outlived its measurement")?
+    tokio::time::timeout(LIFETIME, work).await.context("the process exceeded its lifetime")?
 }
 
 fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -1,5 +1,5 @@
-//! Child processes of a measurement: started with their stderr in a log file, watched
-//! for the line that says they are ready, and ended when their handle goes away.
+//! Child processes of a measurement: their stderr goes to a log file, a line on stdout signals that they are ready, and
+//! dropping the handle kills them.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-/// Lines of a log that are quoted when a process fails.
+/// Number of log lines quoted when a process fails.
 const QUOTED_LINES: usize = 8;
 
 pub struct Running {
@@ -22,7 +22,7 @@ pub struct Running {
     child: Child,
     lines: Option<Lines<BufReader<ChildStdout>>>,
     log: PathBuf,
-    /// Held open: our own children end when it closes, even if we are killed.
+    /// Held open: our own children exit when it closes, even if this process is killed.
     _stdin: Option<ChildStdin>,
 }
 
@@ -42,11 +42,11 @@ impl Running {
     }
 
     pub fn id(&self) -> anyhow::Result<u32> {
-        self.child.id().with_context(|| format!("the {} has ended:\n{}", self.name, self.log_tail()))
+        self.child.id().with_context(|| format!("the {} has exited:\n{}", self.name, self.log_tail()))
     }
 
-    /// Waits for a line with the given beginning and returns the rest of it. What the
-    /// process says afterwards is read and dropped, so that it never blocks on us.
+    /// Waits for a line with this prefix and returns the rest of it. Later output is read and discarded, so that the
+    /// process never blocks on a full pipe.
     pub async fn line_after(&mut self, prefix: &str, limit: Duration) -> anyhow::Result<String> {
         let mut lines = self.lines.take().expect("a process is awaited only once");
         let search = async {
@@ -59,13 +59,13 @@ impl Running {
         };
         let found = match tokio::time::timeout(limit, search).await {
             Ok(found) => found.with_context(|| format!("read from the {}", self.name))?,
-            Err(_) => bail!("the {} did not say {prefix:?} within {limit:?}:\n{}", self.name, self.log_tail()),
+            Err(_) => bail!("the {} did not print {prefix:?} within {limit:?}:\n{}", self.name, self.log_tail()),
         };
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        found.ok_or_else(|| anyhow!("the {} ended:\n{}", self.name, self.log_tail()))
+        found.ok_or_else(|| anyhow!("the {} exited:\n{}", self.name, self.log_tail()))
     }
 
-    /// The last lines the process wrote to stderr.
+    /// The last lines that the process wrote to stderr.
     pub fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -73,16 +73,16 @@ impl Running {
         lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
     }
 
-    /// Ends the process and waits until it is gone.
+    /// Kills the process and waits for its exit.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        self.child.kill().await.with_context(|| format!("end the {}", self.name))
+        self.child.kill().await.with_context(|| format!("kill the {}", self.name))
     }
 }
 
-/// Ends this process when its parent does: the parent holds our stdin open.
+/// Exits this process when its parent exits: the parent holds our stdin open.
 pub fn exit_with_parent() {
     std::thread::spawn(|| {
-        // Nothing is ever written to it, so this returns at the end of the file.
+        // The parent writes nothing, so this returns at EOF.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });

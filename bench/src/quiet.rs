@@ -1,17 +1,17 @@
-//! How busy the machine is with other things. A measurement on a busy machine is still taken, but the report says so.
+//! Detects load by other processes. A measurement on a busy machine is still taken, but the report says so.
 
 use std::{fs, time::Duration};
 
-/// The machine counts as quiet below this part of its processor time.
+/// The machine counts as busy above this CPU utilisation.
 const BUSY: f64 = 0.15;
-const LOOK: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits for a quiet moment, at most as long as `patience`. Says whether it came.
-pub async fn wait(patience: Duration) -> bool {
-    let looks = 1 + patience.as_millis() / LOOK.as_millis();
-    for _ in 0..looks {
+/// Waits until the machine is idle, at most for `timeout`. Returns whether it is.
+pub async fn wait(timeout: Duration) -> bool {
+    let intervals = 1 + timeout.as_millis() / INTERVAL.as_millis();
+    for _ in 0..intervals {
         let before = Ticks::now();
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(INTERVAL).await;
         match (before, Ticks::now()) {
             (Some(before), Some(after)) if after.busy_since(&before) > BUSY => {}
             _ => return true,
@@ -20,7 +20,7 @@ pub async fn wait(patience: Duration) -> bool {
     false
 }
 
-/// Processor time since boot, as `/proc/stat` counts it.
+/// CPU time since boot in ticks of `/proc/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_what_is_neither_idle_nor_waiting_for_the_disk() {
+    fn idle_and_iowait_do_not_count_as_busy() {
         let before = Ticks::parse("cpu  10 0 10 100 20 0 0 0 0 0\ncpu0 …").unwrap();
         assert_eq!(before, Ticks { idle: 120, all: 140 });
         let after = Ticks { idle: 195, all: 240 };

@@ -1,17 +1,17 @@
-//! What a run has measured: all samples, what failed, what was skipped, and medians.
+//! The results of a run: samples, failures, skipped contenders, and medians.
 
 use crate::{contenders::Contender, load::Sample, shape::Shape};
 
 #[derive(Default)]
 pub struct Results {
     samples: Vec<(Contender, Shape, Sample)>,
-    /// Measurements taken while the machine was busy with something else.
+    /// Measurements taken while the machine was busy with other processes.
     pub disturbed: u32,
     pub failures: Vec<Failure>,
     pub skipped: Vec<(Contender, String)>,
 }
 
-/// A measurement that gave no number.
+/// A failed measurement.
 pub struct Failure {
     pub contender: Contender,
     pub shape: Shape,
@@ -34,7 +34,7 @@ impl Results {
         self.samples.push((contender, shape, sample));
     }
 
-    /// Measurements that were tried, with or without success.
+    /// Number of measurements, failed ones included.
     pub fn attempts(&self) -> usize {
         self.samples.len() + self.failures.len()
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_or_the_mean_of_the_two() {
+    fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
         assert_eq!(median([3.0, 1.0, 9.0].into_iter()), Some(3.0));
         assert_eq!(median([4.0, 2.0].into_iter()), Some(3.0));
         assert_eq!(median([].into_iter()), None);

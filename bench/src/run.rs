@@ -24,11 +24,11 @@ use crate::{
 };
 
 const HOST_TIMEOUT: Duration = Duration::from_secs(15);
-/// What a worker may need beyond its window: connections, warm-up, stragglers, and the
-/// filling of the mailbox that a drain empties.
+/// Time that a worker may need beyond its window: connecting, warm-up, outstanding operations, and filling the mailbox
+/// before a drain.
 const WORKER_SLACK: Duration = Duration::from_secs(60);
-/// A full window of messages that are synced one by one may take seconds to come back.
-const ALWAYS_SECONDS: f64 = 4.0;
+/// Minimum window if every message is synced: acknowledging all outstanding messages may take seconds.
+const SYNC_ALWAYS_SECONDS: f64 = 4.0;
 
 pub async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let mut terminated = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
@@ -48,7 +48,7 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
     let progress = Progress::new(plan.len(), options.rounds());
     for step in &plan {
         progress.begin(step);
-        if !quiet::wait(options.patience()).await {
+        if !quiet::wait(options.idle_timeout()).await {
             results.disturbed += 1;
         }
         match measure(&tools, step, options.seconds()).await {
@@ -74,12 +74,12 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
     report::print(&results, &verdicts, &run);
     ensure!(!results.is_empty(), "nothing was measured");
     report::write(&tools.out, &results, &verdicts, &run)?;
-    let short = verdicts.iter().any(|verdict| verdict.reached != Some(true));
-    let failed = options.check && (short || !results.failures.is_empty());
+    let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
+    let failed = options.check && (missed || !results.failures.is_empty());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Makes the contenders' programs available and drops those that can't be had.
+/// Builds or installs the contenders' programs; skips contenders for which that fails.
 async fn prepare(tools: &mut Tools, contenders: Vec<Contender>, results: &mut Results) -> Vec<Contender> {
     let spinner = ProgressBar::new_spinner();
     spinner.enable_steady_tick(Duration::from_millis(120));
@@ -101,8 +101,8 @@ struct Step {
     contender: Contender,
 }
 
-/// All measurements in order. Contenders are neighbours in time within a shape, and
-/// another one goes first in each round, so that drift of the machine hits all alike.
+/// All measurements in order. Within a shape the contenders follow each other, and their order rotates with each round,
+/// so that drift of the machine affects all of them equally.
 fn schedule(rounds: u32, shapes: &[Shape], contenders: &[Contender]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut order = contenders.to_vec();
@@ -136,7 +136,7 @@ async fn measure(tools: &Tools, step: &Step, seconds: f64) -> anyhow::Result<Sam
         None
     };
     let seconds = match (step.contender, step.shape) {
-        (Contender::JetStreamAlways, Shape::OneWay) => seconds.max(ALWAYS_SECONDS),
+        (Contender::JetStreamAlways, Shape::OneWay) => seconds.max(SYNC_ALWAYS_SECONDS),
         _ => seconds,
     };
     let mut command = peer("worker");
@@ -147,7 +147,7 @@ async fn measure(tools: &Tools, step: &Step, seconds: f64) -> anyhow::Result<Sam
     let line = worker.line_after("sample ", limit).await?;
     worker.stop().await?;
     if let Some(host) = host {
-        host.id().context("the host did not survive")?;
+        host.id().context("the host exited during the measurement")?;
         host.stop().await?;
     }
     broker.process.stop().await?;
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_are_interleaved_and_take_turns_in_going_first() {
+    fn contenders_are_interleaved_and_their_order_rotates() {
         let shapes = [crate::shape::LONE_SMALL, Shape::OneWay];
         let steps = schedule(2, &shapes, &[Contender::NatsCore, Contender::JetStream]);
         let order: Vec<_> = steps.iter().map(|step| (step.round, step.contender)).collect();

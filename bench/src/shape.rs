@@ -1,4 +1,4 @@
-//! What is measured: the shapes of load, their names and their sizes.
+//! The shapes of load that are measured, with their names and sizes.
 
 use std::{fmt, str::FromStr};
 
@@ -28,11 +28,11 @@ pub const CROWD_LARGE: Shape = call(64, 1, 10_000);
 pub const DRAIN_FEW: Shape = Shape::Drain { pending: 1_000 };
 pub const DRAIN_MANY: Shape = Shape::Drain { pending: 100_000 };
 
-/// Unreceipted messages the one-way publisher keeps outstanding.
+/// Messages without a receipt that the one-way publisher keeps outstanding.
 pub const ONE_WAY_WINDOW: u32 = 1_024;
-/// Messages the one-way publisher sends at most, so that the disk use is bounded.
+/// Maximum number of messages of the one-way publisher, which bounds the disk use.
 pub const ONE_WAY_LIMIT: u64 = 500_000;
-/// Body of a one-way and of a drained message.
+/// Body size of a one-way and of a drained message.
 pub const ONE_WAY_BODY: usize = 1_024;
 
 impl Shape {
@@ -48,18 +48,18 @@ impl Shape {
         }
     }
 
-    /// The load in words.
+    /// A description for reports.
     pub fn description(self) -> String {
         match self {
             Shape::Call { workers: 1, in_flight: 1, .. } => "one worker, one call at a time".to_owned(),
             Shape::Call { workers: 1, in_flight, .. } => format!("one worker, {in_flight} calls in flight"),
             Shape::Call { workers, .. } => format!("{workers} workers, one call each at a time"),
-            Shape::OneWay => format!("durable, {ONE_WAY_WINDOW} unreceipted, receiver away"),
+            Shape::OneWay => format!("durable, {ONE_WAY_WINDOW} without a receipt, receiver disconnected"),
             Shape::Drain { pending } => format!("receive and ack {},000 pending messages", pending / 1_000),
         }
     }
 
-    /// What one operation of this shape is called.
+    /// The unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
             Shape::Call { .. } => "calls/s",
@@ -74,8 +74,8 @@ impl Shape {
         }
     }
 
-    /// The body every contender carries: a JSON text of exactly the shape's size,
-    /// so that brokers which insist on JSON carry the same bytes as the others.
+    /// The message body for every contender: a JSON text of exactly the shape's size, so that brokers which require
+    /// JSON carry the same bytes as the others.
     pub fn body(self) -> Bytes {
         let length = self.body_bytes();
         let mut text = Vec::with_capacity(length);

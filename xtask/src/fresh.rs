@@ -1,6 +1,5 @@
-//! `cargo xtask fresh`: the two commands of the README in a clone of HEAD, as they run on a machine that has a toolchain
-//! and nothing else of ours. What a build or a cache of this machine provides is hidden from them, because it also hides
-//! missing install steps.
+//! `cargo xtask fresh`: runs the two commands of the README in a clone of HEAD, as on a machine that has only a
+//! toolchain. Builds and caches of this machine are hidden from them, because they would hide missing install steps.
 
 use crate::child::Running;
 use crate::run::{Step, StepError, root};
@@ -19,7 +18,7 @@ use tempfile::TempDir;
 const UP_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How the machine reaches the package registries. Everything else in the environment is this user's.
+/// The variables needed to reach the package registries. All others are removed from the environment.
 const NETWORK_VARIABLES: [&str; 14] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -55,7 +54,7 @@ fn timed(step: impl FnOnce() -> Result<(), StepError>) -> Result<Duration, StepE
 }
 
 struct FreshMachine {
-    /// Removed at the end, with everything that was built and downloaded.
+    /// Holds all builds and downloads; removed at the end.
     folder: TempDir,
     environment: BTreeMap<&'static str, OsString>,
 }
@@ -63,14 +62,14 @@ struct FreshMachine {
 impl FreshMachine {
     fn prepare() -> Result<Self, StepError> {
         if !git(&["status", "--porcelain"])?.is_empty() {
-            eprintln!("uncommitted changes are not part of this run; it clones HEAD");
+            eprintln!("uncommitted changes are not tested: this run clones HEAD");
         }
         let folder = tempfile::tempdir().map_err(in_folder(&std::env::temp_dir()))?;
         for name in ["home", "cargo", "tmp"] {
             fs::create_dir(folder.path().join(name)).map_err(in_folder(folder.path()))?;
         }
         let mut environment = BTreeMap::from([
-            ("PATH", path_without_ours(folder.path())?),
+            ("PATH", clean_path(folder.path())?),
             ("HOME", folder.path().join("home").into()),
             ("CARGO_HOME", folder.path().join("cargo").into()),
             ("TMPDIR", folder.path().join("tmp").into()),
@@ -113,9 +112,9 @@ impl FreshMachine {
     }
 }
 
-/// The toolchain itself, then the search path without this user's folders and without cargo's subcommands in the others:
-/// the commands have to install those.
-fn path_without_ours(folder: &Path) -> Result<OsString, StepError> {
+/// PATH with the toolchain first, without this user's folders and without cargo's subcommands in the others: the
+/// commands have to install those.
+fn clean_path(folder: &Path) -> Result<OsString, StepError> {
     let toolchain = Step::new("rustc", "rustc").args(["--print", "sysroot"]).output()?;
     let toolchain = Path::new(toolchain.trim()).join("bin");
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home != Path::new("/"));
@@ -130,16 +129,16 @@ fn path_without_ours(folder: &Path) -> Result<OsString, StepError> {
     std::env::join_paths(folders).map_err(|_| StepError::Failed { step: "reading PATH".to_owned() })
 }
 
-/// The folder itself, or one with links to everything in it but cargo, rustc and cargo's subcommands.
+/// The folder itself, or one with links to its programs except cargo, rustc and cargo's subcommands.
 fn without_cargo_commands(entry: &Path, filtered: &Path) -> Result<PathBuf, StepError> {
-    let is_ours = |name: &str| name.starts_with("cargo") || name.starts_with("rustc");
+    let is_rust_tool = |name: &str| name.starts_with("cargo") || name.starts_with("rustc");
     let programs: Vec<PathBuf> = fs::read_dir(entry).into_iter().flatten().flatten().map(|file| file.path()).collect();
     let name_of = |program: &Path| program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if !programs.iter().any(|program| is_ours(&name_of(program))) {
+    if !programs.iter().any(|program| is_rust_tool(&name_of(program))) {
         return Ok(entry.to_owned());
     }
     fs::create_dir(filtered).map_err(in_folder(filtered))?;
-    for program in programs.iter().filter(|program| !is_ours(&name_of(program))) {
+    for program in programs.iter().filter(|program| !is_rust_tool(&name_of(program))) {
         symlink(program, filtered.join(name_of(program))).map_err(in_folder(filtered))?;
     }
     Ok(filtered.to_owned())
@@ -150,7 +149,7 @@ fn git(args: &[&str]) -> Result<String, StepError> {
 }
 
 fn is_ready() -> bool {
-    let ask = || -> std::io::Result<String> {
+    let request = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&UP_ADDRESS, ANSWER_LIMIT)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         write!(stream, "GET /readyz HTTP/1.1\r\nHost: {UP_ADDRESS}\r\nConnection: close\r\n\r\n")?;
@@ -158,10 +157,10 @@ fn is_ready() -> bool {
         stream.take(4096).read_to_string(&mut answer)?;
         Ok(answer)
     };
-    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    request().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// The folder goes with the run, so the reason has to be seen now.
+/// Prints the end of the log, because its folder is removed with the run.
 fn show_end(log: &Path) {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test` is everything that has to hold, the others are its parts and tools.
+//! The project's own commands: `cargo xtask test` runs all checks and tests, the others are its parts and tools.
 
 mod checks;
 mod child;
@@ -24,46 +24,47 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// All checks and tests; installs what it needs.
+    /// Runs all checks and tests; installs missing tools.
     Test,
     /// Clones HEAD and runs the README's commands with an empty home and empty caches; prints how long each took.
     Fresh,
-    /// Format, lints, licences, house rules.
+    /// Checks format, lints, licences and house rules.
     Check,
-    /// The original's client and host against our broker, and ours against its broker.
+    /// Tests the original's client and host against our broker, and ours against its broker.
     Interop,
-    /// The protocol's conformance suite, directly and through toolbus.
+    /// Runs the MCP conformance suite, directly and through toolbus.
     Conformance(ConformanceArgs),
-    /// Installs the real servers, clients and the suite, and says where.
+    /// Installs the real MCP servers, the clients and the conformance suite, and prints their folder.
     Parts,
-    /// Real processes under load, killed and cut off at random: no call lost, none with two effects. `--kills 1000 --cuts
-    /// 10000` is the long run, `--original` the same against the original, `--seed N` what was tried before.
+    /// Kills processes and cuts links at random under load; no call may be lost or have two effects. `--kills 1000
+    /// --cuts 10000` is the long run, `--original` also tests the original system, `--seed N` repeats the choices of a
+    /// run.
     Chaos {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// Speed, as ratios against other systems in the same run; `bench mcp` measures tool calls, `bench policy` decisions,
-    /// `bench journal` what a host's journal costs.
+    /// Measures rates and latencies as ratios to other systems in the same run; `bench mcp` measures tool calls, `bench
+    /// policy` policy decisions, `bench journal` the overhead of a host's journal.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// The simulation: `--seed N` replays one, `--seeds FROM..TO` runs many.
+    /// Runs the simulation: `--seed N` replays one seed, `--seeds FROM..TO` runs many.
     Sim {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// What idle connections and mailboxes cost.
+    /// Measures the memory use of idle connections and mailboxes.
     Idle {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// 100,000 peers with bad credentials: all refused, memory flat.
+    /// Connects 100,000 times with bad credentials: all are refused, and memory stays flat.
     Strangers {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// A backlog of a million messages: memory, restart, drain.
+    /// Measures a backlog of a million messages: memory, restart, drain.
     Backlog {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -107,15 +108,15 @@ fn test() -> Result<(), StepError> {
         .env(parts::FOLDER_VARIABLE, parts.folder())
         .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
-    // The tests have just built it.
+    // The tests have already built this binary.
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
     chaos(["--kills", "20", "--cuts", "200"].map(String::from).to_vec())?;
     interop()
 }
 
-/// With the features of the tests, so that what they have built is used.
+/// Builds with the features of the tests, so that their build is reused.
 fn chaos(options: Vec<String>) -> Result<(), StepError> {
-    cargo("build what is put under stress", ["build", "--workspace", "--all-features", "--bins"]).run()?;
+    cargo("build the binaries of the chaos test", ["build", "--workspace", "--all-features", "--bins"]).run()?;
     Step::new("chaos", target_folder().join("debug/toolbus-bench")).arg("chaos").args(options).run()
 }
 
@@ -124,13 +125,16 @@ fn interop() -> Result<(), StepError> {
 }
 
 fn bench(command: &str, options: Vec<String>) -> Result<(), StepError> {
-    cargo("build the contenders", ["build", "--release", "--package", "toolbus", "--package", "toolbus-bench"])
-        .run()?;
+    cargo(
+        "build toolbus and its benchmarks",
+        ["build", "--release", "--package", "toolbus", "--package", "toolbus-bench"],
+    )
+    .run()?;
     Step::new("bench", target_folder().join("release/toolbus-bench")).arg(command).args(options).run()
 }
 
 fn bench_policy() -> Result<(), StepError> {
-    cargo("cost of decisions", ["bench", "--package", "toolbus-host", "--bench", "policy"]).run()
+    cargo("policy benchmark", ["bench", "--package", "toolbus-host", "--bench", "policy"]).run()
 }
 
 fn simulate(options: Vec<String>) -> Result<(), StepError> {

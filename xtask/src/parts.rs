@@ -1,12 +1,12 @@
-//! The real MCP servers, clients and the conformance suite, installed by package name into one folder and kept there.
-//! Tests find the folder in `TOOLBUS_PARTS`; the versions are pinned here and nowhere else.
+//! Installs the real MCP servers, clients and the conformance suite into one folder, where they stay. Tests find the
+//! folder in `TOOLBUS_PARTS`; the versions are pinned only here.
 
 use crate::run::{Step, StepError, root};
 use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the parts are, for tests; set by hand, it is also where they are installed.
+/// Names the folder of the parts for tests. If the user sets it, the parts are installed there.
 pub const FOLDER_VARIABLE: &str = "TOOLBUS_PARTS";
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
@@ -20,10 +20,10 @@ const NODE_PACKAGES: [(&str, &str); 8] = [
     ("@modelcontextprotocol/sdk", "1.32.2"),
     ("@modelcontextprotocol/client", "2.4.0"),
     ("@modelcontextprotocol/inspector", "0.15.0"),
-    // The suite wants a newer Node than many systems have.
+    // The suite requires a newer Node than many systems have.
     ("node", "24.21.0"),
 ];
-/// The server of the Python SDK that speaks both eras comes only with its sources.
+/// The Python SDK's server for both eras is only in its source distribution.
 const FIXTURE: &str = "mcp-2.3.0/examples/servers/everything-server";
 
 pub struct Parts {
@@ -31,7 +31,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Installs what is missing; what was installed with other versions is made anew.
+    /// Installs missing parts; reinstalls those of other versions.
     pub fn install() -> Result<Self, StepError> {
         let folder = std::env::var_os(FOLDER_VARIABLE).map_or_else(|| root().join("target/parts"), PathBuf::from);
         let folder = std::path::absolute(&folder).map_err(|source| StepError::File { path: folder, source })?;
@@ -63,18 +63,23 @@ impl Parts {
             return Ok(());
         }
         tools::python_with_venv()?;
-        start_over(&folder)?;
+        recreate(&folder)?;
         let pip = folder.join("bin/pip");
         let sources = folder.join("sources");
-        Step::new("a Python environment", "python3").args(["-m", "venv"]).arg(&folder).run()?;
-        Step::new("the Python SDK", &pip).args(["install", "--quiet"]).args(PYTHON_PACKAGES).run()?;
-        Step::new("its sources", &pip)
+        Step::new("create a Python environment", "python3").args(["-m", "venv"]).arg(&folder).run()?;
+        Step::new("install the Python SDK", &pip).args(["install", "--quiet"]).args(PYTHON_PACKAGES).run()?;
+        Step::new("download the sources of the Python SDK", &pip)
             .args(["download", "--quiet", "--no-deps", "--no-binary", "mcp", PYTHON_SDK, "--dest"])
             .arg(&sources)
             .run()?;
         let archive = sources.join("mcp-2.3.0.tar.gz");
-        Step::new("unpack them", "tar").arg("xzf").arg(archive).arg("-C").arg(&sources).run()?;
-        Step::new("the server for both eras", &pip)
+        Step::new("unpack the sources of the Python SDK", "tar")
+            .arg("xzf")
+            .arg(archive)
+            .arg("-C")
+            .arg(&sources)
+            .run()?;
+        Step::new("install the server for both eras", &pip)
             .args(["install", "--quiet", "--no-deps", "--no-build-isolation"])
             .arg(sources.join(FIXTURE))
             .run()?;
@@ -90,34 +95,34 @@ impl Parts {
             return Ok(());
         }
         tools::npm()?;
-        start_over(&folder)?;
+        recreate(&folder)?;
         write(&folder.join("package.json"), &wanted)?;
-        Step::new("servers and clients for Node", "npm")
+        Step::new("install servers and clients for Node", "npm")
             .args(["install", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix"])
             .arg(&folder)
             .run()?;
-        // The package fetches the program in a script, which npm can be told not to run.
+        // The package downloads the binary in an install script, which npm can be configured to skip.
         if !Step::new("node", self.node()).arg("--version").works() {
-            return Err(StepError::Failed { step: "the npm package `node`, which brings the program,".to_owned() });
+            return Err(StepError::Failed { step: "the npm package `node` (its binary does not run)".to_owned() });
         }
         mark_installed(&folder, &wanted)
     }
 }
 
-/// The mark is written last, so that an installation cut short is not taken for a whole one.
+/// The marker is written last, so that an interrupted installation doesn't count as complete.
 fn is_installed(folder: &Path, wanted: &str) -> bool {
-    fs::read_to_string(mark(folder)).is_ok_and(|installed| installed == wanted)
+    fs::read_to_string(marker(folder)).is_ok_and(|installed| installed == wanted)
 }
 
 fn mark_installed(folder: &Path, wanted: &str) -> Result<(), StepError> {
-    write(&mark(folder), wanted)
+    write(&marker(folder), wanted)
 }
 
-fn mark(folder: &Path) -> PathBuf {
+fn marker(folder: &Path) -> PathBuf {
     folder.join("installed")
 }
 
-fn start_over(folder: &Path) -> Result<(), StepError> {
+fn recreate(folder: &Path) -> Result<(), StepError> {
     let failed = |source| StepError::File { path: folder.to_owned(), source };
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(failed)?;

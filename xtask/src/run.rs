@@ -1,4 +1,4 @@
-//! Running other programs, loudly, and stopping at the first that fails.
+//! Runs other programs as steps with a heading each.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,15 +11,15 @@ pub enum StepError {
     Failed { step: String },
     #[error("{step} could not be started: {source}")]
     NotStarted { step: String, source: io::Error },
-    #[error("{what} is missing; on Debian: apt-get install {packages}")]
-    Missing { what: &'static str, packages: String },
+    #[error("{tool} is missing; on Debian: apt-get install {packages}")]
+    Missing { tool: &'static str, packages: String },
     #[error("{0}")]
     Tidy(String),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: {problem}", path.display())]
     Unreadable { path: PathBuf, problem: &'static str },
-    #[error("lost on the way:\n{0}")]
+    #[error("conformance checks failed:\n{0}")]
     Conformance(String),
 }
 
@@ -40,7 +40,7 @@ impl Step {
         Self { name: name.to_owned(), command }
     }
 
-    /// A command that was put together elsewhere.
+    /// A step that runs a prepared command.
     pub fn of(name: &str, command: Command) -> Self {
         Self { name: name.to_owned(), command }
     }
@@ -69,7 +69,7 @@ impl Step {
         }
     }
 
-    /// What it prints, without a heading.
+    /// Runs without a heading and returns the standard output.
     pub fn output(mut self) -> Result<String, StepError> {
         let output = self.command.stderr(Stdio::inherit()).output();
         match output {
@@ -79,7 +79,7 @@ impl Step {
         }
     }
 
-    /// Whether it runs at all, without a word.
+    /// Runs without any output and returns whether it succeeds.
     pub fn works(mut self) -> bool {
         self.command.output().is_ok_and(|output| output.status.success())
     }
@@ -89,7 +89,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// Where cargo puts what it builds.
+/// Cargo's target folder.
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }

@@ -1,69 +1,69 @@
-//! House rules that a compiler does not know.
+//! House rules that the compiler and clippy don't check.
 
 use crate::run::{StepError, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Past this a file hides a seam.
+/// Longer files have to be split.
 const MAX_LINES: usize = 420;
-/// Ways in which the original lost, repeated or gave away what it should not have.
+/// Number of known defects of the original that lost, repeated or leaked messages.
 const KNOWN_HOLES: u32 = 13;
 
 pub fn all() -> Result<(), StepError> {
     eprintln!("\n── house rules");
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     for file in rust_files() {
         let text = fs::read_to_string(&file).unwrap_or_default();
         let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
-        complaints.extend(check_file(&name, &text));
+        problems.extend(check_file(&name, &text));
     }
-    complaints.extend(check_engine_is_pure());
-    complaints.extend(check_holes_are_tested());
-    if complaints.is_empty() { Ok(()) } else { Err(StepError::Tidy(complaints.join("\n"))) }
+    problems.extend(check_engine_is_pure());
+    problems.extend(check_holes_are_tested());
+    if problems.is_empty() { Ok(()) } else { Err(StepError::Tidy(problems.join("\n"))) }
 }
 
 fn check_file(name: &str, text: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     if !text.starts_with("//!") {
-        complaints.push(format!("{name}: it does not open with what it is for (`//!`)"));
+        problems.push(format!("{name}: the file does not start with a `//!` comment about its purpose"));
     }
     let lines = text.lines().count();
     if lines > MAX_LINES {
-        complaints.push(format!("{name}: {lines} lines; look for the seam"));
+        problems.push(format!("{name}: {lines} lines; split files of more than {MAX_LINES}"));
     }
-    // Load generators are closed loops; the product has no such excuse.
+    // Only the load generators may use them: there, a closed loop bounds the queue.
     let unbounded = ["unbounded", "_channel("].concat();
     if name.starts_with("crates/") && text.contains(&unbounded) {
-        complaints.push(format!("{name}: a queue without a limit"));
+        problems.push(format!("{name}: unbounded channels are not allowed"));
     }
-    complaints
+    problems
 }
 
-/// The engine decides; it does not look at clocks, files, sockets or dice.
+/// The engine must not use clocks, files, sockets, threads or randomness.
 fn check_engine_is_pure() -> Vec<String> {
     let banned = ["std::time", "std::fs", "std::net", "std::thread", "std::env", "tokio", "rand::", "getrandom"];
-    let mut complaints = Vec::new();
+    let mut problems = Vec::new();
     for file in rust_files().into_iter().filter(|file| file.starts_with(root().join("crates/engine/src"))) {
         let text = fs::read_to_string(&file).unwrap_or_default();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         for (number, line) in code.enumerate() {
             if let Some(word) = banned.iter().find(|word| line.contains(**word)) {
-                complaints.push(format!(
-                    "{}: `{word}` near line {} has no place in the engine",
+                problems.push(format!(
+                    "{}: `{word}` near line {} is not allowed in the engine",
                     file.display(),
                     number + 1
                 ));
             }
         }
     }
-    complaints
+    problems
 }
 
-/// Each known hole of the system that this one follows has a test with its number, so that none comes back unnoticed.
+/// Each known hole of the original has a regression test with its number.
 fn check_holes_are_tested() -> Vec<String> {
     let tests: String = rust_files().iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect();
     let missing = (1..=KNOWN_HOLES).filter(|number| !tests.contains(&format!("fn {}_{number:02}_", "hole")));
-    missing.map(|number| format!("no test has the name of hole {number}")).collect()
+    missing.map(|number| format!("no test is named after hole {number}")).collect()
 }
 
 fn rust_files() -> Vec<PathBuf> {

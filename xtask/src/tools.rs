@@ -1,4 +1,4 @@
-//! Tools that the checks need, installed by package name where they are missing.
+//! Installs the tools that the checks need if they are missing.
 
 use crate::run::{Step, StepError, cargo};
 
@@ -18,7 +18,7 @@ fn install(command: &str, package: &str) -> Result<(), StepError> {
 }
 
 pub fn python_with_venv() -> Result<(), StepError> {
-    // Debian's python3 comes without the part that puts pip into an environment.
+    // Debian's python3 lacks `ensurepip`, which installs pip into a virtual environment.
     let works = || Step::new("python3", "python3").args(["-c", "import venv, ensurepip"]).works();
     from_debian("python3 with venv", works, &["python3", "python3-venv"])
 }
@@ -27,8 +27,8 @@ pub fn npm() -> Result<(), StepError> {
     from_debian("npm", || Step::new("npm", "npm").arg("--version").works(), &["npm"])
 }
 
-/// Installs Debian packages as root on a Debian system; elsewhere the error says what is missing.
-fn from_debian(what: &'static str, works: impl Fn() -> bool, packages: &[&str]) -> Result<(), StepError> {
+/// Installs Debian packages as root on a Debian system; elsewhere the error names the missing packages.
+fn from_debian(tool: &'static str, works: impl Fn() -> bool, packages: &[&str]) -> Result<(), StepError> {
     if works() {
         return Ok(());
     }
@@ -40,5 +40,5 @@ fn from_debian(what: &'static str, works: impl Fn() -> bool, packages: &[&str]) 
         apt("update").run()?;
         apt("install").arg("--yes").args(packages).run()?;
     }
-    if works() { Ok(()) } else { Err(StepError::Missing { what, packages: packages.join(" ") }) }
+    if works() { Ok(()) } else { Err(StepError::Missing { tool, packages: packages.join(" ") }) }
 }

@@ -1,28 +1,29 @@
-//! What a caller was told.
+//! The answer that a caller got, classified by what it says about the effect.
 
 use serde_json::Value;
 
-/// Codes of errors that say themselves that the tool may have run: its server died, it was cut short, or nobody knows.
+/// Codes of errors that report an unknown outcome.
 const UNKNOWN: [&str; 2] = ["TB0420", "TB0408"];
+/// Codes of errors that end a call without saying whether the tool ran.
 const MAY_HAVE_RUN: [&str; 5] = ["TB0204", "TB0214", "TB0407", "TB0421", "TB0426"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Result,
-    /// The answer of another call, or nonsense.
+    /// The answer to another call, or an invalid one.
     Wrong,
     Unknown,
     Error,
-    /// An error that leaves open whether the tool ran.
-    OpenError,
+    /// An error after which the tool may have run.
+    AmbiguousError,
 }
 
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub outcome: Outcome,
-    /// The stable code of an error, or its words where it has none.
+    /// The code of an error, or its message if it has none.
     pub code: Option<String>,
-    /// Whether it is the answer of an earlier call that this one was joined to.
+    /// Whether the call was joined to an earlier one.
     pub joined: bool,
 }
 
@@ -32,7 +33,7 @@ impl Answer {
             let code = error["data"]["code"].as_str().or(error["message"].as_str()).unwrap_or("error").to_owned();
             let outcome = match code.as_str() {
                 code if UNKNOWN.contains(&code) => Outcome::Unknown,
-                code if MAY_HAVE_RUN.contains(&code) => Outcome::OpenError,
+                code if MAY_HAVE_RUN.contains(&code) => Outcome::AmbiguousError,
                 _ => Outcome::Error,
             };
             return Self { outcome, code: Some(code), joined: error["data"].get("joined").is_some() };
@@ -55,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_what_the_client_can_tell_from_it() {
+    fn answers_are_classified_by_content_and_error_code() {
         let check = |message: Value, expected| assert_eq!(Answer::read(&message, "a").outcome, expected, "{message}");
         check(json!({"result": {"content": [{"type": "text", "text": "a"}]}}), Outcome::Result);
         check(json!({"result": {"content": [{"type": "text", "text": "b"}]}}), Outcome::Wrong);
         check(json!({"result": {"content": [{"type": "text", "text": "no"}], "isError": true}}), Outcome::Error);
         check(json!({"error": {"code": -32050, "message": "", "data": {"code": "TB0420"}}}), Outcome::Unknown);
         check(json!({"error": {"code": -32050, "message": "", "data": {"code": "TB0402"}}}), Outcome::Error);
-        check(json!({"error": {"code": -32050, "message": "", "data": {"code": "TB0407"}}}), Outcome::OpenError);
+        check(json!({"error": {"code": -32050, "message": "", "data": {"code": "TB0407"}}}), Outcome::AmbiguousError);
     }
 }

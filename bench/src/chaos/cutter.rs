@@ -1,5 +1,5 @@
-//! Links that are cut: a relay on loopback for each, which lets a number of bytes pass that the dice chose and then cuts
-//! the connection there, in the middle of whatever it was.
+//! Links that are cut: a loopback relay for each, which forwards a random number of bytes and then cuts the connection,
+//! mostly in the middle of a message.
 
 use std::{
     net::SocketAddr,
@@ -18,20 +18,19 @@ use tokio::{
 };
 
 use super::{
-    dice::Dice,
-    recovery::{Blow, Recoveries},
+    recovery::{Fault, Recoveries},
+    rng::Rng,
 };
 
-/// Handshakes are about this long: some cuts are to fall into them.
-const GREETING: u64 = 2 << 10;
-/// What passes before a cut on a worker's link, and on the host's, which carries the traffic of all workers.
-const WORKER: Span = Span { bytes: (GREETING, 96 << 10), millis: (50, 1500) };
-const HOST: Span = Span { bytes: (32 << 10, 1 << 20), millis: (200, 4000) };
+/// Approximate size of a handshake: some cuts must fall into one.
+const HANDSHAKE_BYTES: u64 = 2 << 10;
+/// Lifetimes of a worker's link, and of the host's, which carries the traffic of all workers.
+const WORKER: Lifetime = Lifetime { bytes: (HANDSHAKE_BYTES, 96 << 10), millis: (50, 1500) };
+const HOST: Lifetime = Lifetime { bytes: (32 << 10, 1 << 20), millis: (200, 4000) };
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a connection lives: so many bytes, or, where there is little to say, so long and then a part of what is said
-/// next.
-struct Span {
+/// How long a connection lives: a number of bytes or, with little traffic, a time and then a part of the next bytes.
+struct Lifetime {
     bytes: (u64, u64),
     millis: (u64, u64),
 }
@@ -41,21 +40,21 @@ struct Budget {
     until: Instant,
 }
 
-/// How many cuts there are and may be.
+/// The number of cuts made and allowed.
 pub struct Cuts {
     state: Mutex<CutState>,
 }
 
 struct CutState {
-    dice: Dice,
+    rng: Rng,
     made: u64,
-    /// Rises with the kills, so that both happen over the whole run.
+    /// Rises with the kills, so that both are spread over the whole run.
     allowed: u64,
 }
 
 impl Cuts {
-    pub fn new(dice: Dice) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(CutState { dice, made: 0, allowed: 0 }) })
+    pub fn new(rng: Rng) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(CutState { rng, made: 0, allowed: 0 }) })
     }
 
     pub fn allow(&self, allowed: u64) {
@@ -66,21 +65,24 @@ impl Cuts {
         self.state.lock().expect("no panic").made
     }
 
-    fn budget(&self, span: &Span) -> Budget {
-        let dice = &mut self.state.lock().expect("no panic").dice;
-        let bytes =
-            if dice.one_in(12) { 1 + dice.below(GREETING) } else { dice.of_any_size(span.bytes.0, span.bytes.1) };
-        Budget { bytes, until: Instant::now() + dice.millis(span.millis.0, span.millis.1) }
+    fn budget(&self, lifetime: &Lifetime) -> Budget {
+        let rng = &mut self.state.lock().expect("no panic").rng;
+        let bytes = if rng.one_in(12) {
+            1 + rng.below(HANDSHAKE_BYTES)
+        } else {
+            rng.log_uniform(lifetime.bytes.0, lifetime.bytes.1)
+        };
+        Budget { bytes, until: Instant::now() + rng.millis(lifetime.millis.0, lifetime.millis.1) }
     }
 
-    /// Whether to cut now; if so, after how many of at most so many bytes, and whether with a reset.
+    /// Takes a cut if one is allowed: after how many of `most` bytes it falls, and whether it is a reset.
     fn take(&self, most: u64) -> Option<(u64, bool)> {
         let mut state = self.state.lock().expect("no panic");
         if state.made >= state.allowed {
             return None;
         }
         state.made += 1;
-        Some((state.dice.below(most + 1), state.dice.one_in(2)))
+        Some((state.rng.below(most + 1), state.rng.one_in(2)))
     }
 }
 
@@ -90,7 +92,7 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// A relay to the broker whose cuts hit the worker of that number, or all where it is the host's link.
+    /// Starts a relay to the broker for the link of this worker, or of the host, whose cuts affect all workers.
     pub async fn start(
         broker: u16,
         worker: Option<usize>,
@@ -109,13 +111,13 @@ impl Cutter {
                         let Ok((near, _)) = accepted else { continue };
                         let (cuts, recoveries) = (Arc::clone(&cuts), Arc::clone(&recoveries));
                         links.spawn(async move {
-                            // A broker that is down makes for a connection that ends at once.
+                            // While the broker is down, the connection is closed immediately.
                             let far = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(target)).await;
-                            let left = Left::new(&cuts, worker.map_or(&HOST, |_| &WORKER));
+                            let limit = CutLimit::new(&cuts, worker.map_or(&HOST, |_| &WORKER));
                             if let Ok(Ok(far)) = far
-                                && relay(near, far, &left).await
+                                && relay(near, far, &limit).await
                             {
-                                recoveries.hit(worker.map_or(Blow::CutHost, |_| Blow::CutWorker), worker);
+                                recoveries.record_fault(worker.map_or(Fault::CutHost, |_| Fault::CutWorker), worker);
                             }
                         });
                     }
@@ -131,20 +133,20 @@ impl Cutter {
     }
 }
 
-/// What still passes before the connection is cut.
-struct Left<'a> {
+/// The bytes and the time left before a connection is cut.
+struct CutLimit<'a> {
     cuts: &'a Cuts,
-    span: &'a Span,
+    lifetime: &'a Lifetime,
     budget: Mutex<Budget>,
 }
 
-impl<'a> Left<'a> {
-    fn new(cuts: &'a Cuts, span: &'a Span) -> Self {
-        Self { cuts, span, budget: Mutex::new(cuts.budget(span)) }
+impl<'a> CutLimit<'a> {
+    fn new(cuts: &'a Cuts, lifetime: &'a Lifetime) -> Self {
+        Self { cuts, lifetime, budget: Mutex::new(cuts.budget(lifetime)) }
     }
 
-    /// How many of so many bytes pass, and whether the cut comes after them (true: with a reset). Where there may be no
-    /// cut now, the count begins anew.
+    /// Returns how many of `count` bytes to forward, and whether to cut after them (`Some(true)`: with a reset). Starts
+    /// a new budget if no cut is allowed now.
     fn spend(&self, count: u64) -> (usize, Option<bool>) {
         let mut budget = self.budget.lock().expect("no panic");
         let late = Instant::now() >= budget.until;
@@ -153,25 +155,25 @@ impl<'a> Left<'a> {
             return (count as usize, None);
         }
         match self.cuts.take(count) {
-            Some((passed, reset)) if late => (passed as usize, Some(reset)),
+            Some((forwarded, reset)) if late => (forwarded as usize, Some(reset)),
             Some((_, reset)) => (budget.bytes as usize, Some(reset)),
             None => {
-                *budget = self.cuts.budget(self.span);
+                *budget = self.cuts.budget(self.lifetime);
                 (count as usize, None)
             }
         }
     }
 }
 
-/// Passes bytes on in both directions until an end hangs up or the link is cut, and says whether it was cut.
-async fn relay(near: TcpStream, far: TcpStream, left: &Left<'_>) -> bool {
+/// Forwards bytes in both directions until a side closes or the link is cut; returns whether it was cut.
+async fn relay(near: TcpStream, far: TcpStream, limit: &CutLimit<'_>) -> bool {
     near.set_nodelay(true).ok();
     far.set_nodelay(true).ok();
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = far.into_split();
     let cut = tokio::select! {
-        cut = pass(&mut near_read, &mut far_write, left) => cut,
-        cut = pass(&mut far_read, &mut near_write, left) => cut,
+        cut = forward(&mut near_read, &mut far_write, limit) => cut,
+        cut = forward(&mut far_read, &mut near_write, limit) => cut,
     };
     if cut == Some(true) {
         near_write.as_ref().set_zero_linger().ok();
@@ -180,13 +182,13 @@ async fn relay(near: TcpStream, far: TcpStream, left: &Left<'_>) -> bool {
     cut.is_some()
 }
 
-/// Returns when the link is to be cut (with a reset if true), or with nothing when an end hung up.
-async fn pass(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, left: &Left<'_>) -> Option<bool> {
+/// Returns `Some` when the link has to be cut (true: with a reset), or `None` when a side closed.
+async fn forward(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, limit: &CutLimit<'_>) -> Option<bool> {
     let mut buffer = vec![0; 16 << 10];
     loop {
         let count = from.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
-        let (passed, cut) = left.spend(count as u64);
-        to.write_all(&buffer[..passed]).await.ok()?;
+        let (forwarded, cut) = limit.spend(count as u64);
+        to.write_all(&buffer[..forwarded]).await.ok()?;
         if cut.is_some() {
             return cut;
         }

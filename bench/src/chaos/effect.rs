@@ -1,5 +1,6 @@
-//! The tool whose effect can be counted: an MCP server over stdio, in both eras, whose one tool appends the id from its
-//! arguments to a file and says the id back. It takes a moment before and after, so that a kill can fall on either side.
+//! The tool whose effects are counted: an MCP server over stdio, in both eras, whose one tool appends the id from its
+//! arguments to a file and returns the id. It waits before and after the effect, so that a kill can fall on either
+//! side.
 
 use std::{
     collections::HashMap,
@@ -17,18 +18,18 @@ use serde_json::{Value, json};
 
 #[derive(Args)]
 pub struct EffectOptions {
-    /// File that gets a line for each effect.
+    /// File to which each effect appends a line.
     #[arg(long)]
     effects: PathBuf,
     /// Name of the tool.
     #[arg(long)]
     tool: String,
-    /// The longest wait before and after the effect.
+    /// Maximum wait before and after the effect, in milliseconds.
     #[arg(long, default_value_t = 10)]
     wait_ms: u64,
 }
 
-/// Answers lines on stdin until it ends; calls run beside each other.
+/// Serves requests from stdin until EOF; calls run concurrently.
 pub fn serve(options: &EffectOptions) -> anyhow::Result<()> {
     let effects = OpenOptions::new().append(true).create(true).open(&options.effects).context("open the effects")?;
     let effects = Arc::new(effects);
@@ -41,18 +42,18 @@ pub fn serve(options: &EffectOptions) -> anyhow::Result<()> {
         if request["method"] == "tools/call" {
             let (effects, out, wait_ms) = (Arc::clone(&effects), Arc::clone(&out), options.wait_ms);
             thread::spawn(move || {
-                let result = have_effect(&request["params"]["arguments"]["id"], &effects, wait_ms);
-                say(&out, &request, result);
+                let result = apply_effect(&request["params"]["arguments"]["id"], &effects, wait_ms);
+                respond(&out, &request, result);
             });
         } else {
-            say(&out, &request, about(&request, &options.tool));
+            respond(&out, &request, handle(&request, &options.tool));
         }
     }
     Ok(())
 }
 
-/// One write, so that a kill leaves a whole line or none.
-fn have_effect(id: &Value, mut effects: &File, wait_ms: u64) -> Option<Value> {
+/// Appends with one write, so that a kill leaves a complete line or none.
+fn apply_effect(id: &Value, mut effects: &File, wait_ms: u64) -> Option<Value> {
     let id = id.as_str()?;
     let (before, after) = waits(id, wait_ms);
     thread::sleep(before);
@@ -61,7 +62,7 @@ fn have_effect(id: &Value, mut effects: &File, wait_ms: u64) -> Option<Value> {
     Some(json!({"content": [{"type": "text", "text": id}]}))
 }
 
-/// The id says how long, so a run is the same for the same seed.
+/// Derived from the id, so that the same seed gives the same waits.
 fn waits(id: &str, longest_ms: u64) -> (Duration, Duration) {
     let hash =
         id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
@@ -69,7 +70,7 @@ fn waits(id: &str, longest_ms: u64) -> (Duration, Duration) {
     (wait(hash >> 40), wait(hash >> 20 & 0xf_ffff))
 }
 
-fn say(out: &Mutex<std::io::Stdout>, request: &Value, result: Option<Value>) {
+fn respond(out: &Mutex<std::io::Stdout>, request: &Value, result: Option<Value>) {
     let modern = request["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
     let mut answer = json!({"jsonrpc": "2.0", "id": request["id"]});
     match result {
@@ -83,13 +84,14 @@ fn say(out: &Mutex<std::io::Stdout>, request: &Value, result: Option<Value>) {
     }
     let mut line = answer.to_string();
     line.push('\n');
-    let mut out = out.lock().expect("nobody panics while writing");
+    let mut out = out.lock().expect("no panic while writing");
     if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
 }
 
-fn about(request: &Value, tool: &str) -> Option<Value> {
+/// The result of a request other than a call.
+fn handle(request: &Value, tool: &str) -> Option<Value> {
     let info = json!({"name": "effect", "version": "1.0.0"});
     let capabilities = json!({"tools": {}});
     Some(match request["method"].as_str()? {
@@ -104,14 +106,14 @@ fn about(request: &Value, tool: &str) -> Option<Value> {
         "ping" => json!({}),
         "tools/list" => {
             let schema = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
-            let tool = json!({"name": tool, "description": "has an effect", "inputSchema": schema});
+            let tool = json!({"name": tool, "description": "appends the id to a file", "inputSchema": schema});
             json!({"tools": [tool], "ttlMs": 0, "cacheScope": "private"})
         }
         _ => return None,
     })
 }
 
-/// How often each id had its effect.
+/// The number of effects of each id.
 pub fn count(file: &Path) -> anyhow::Result<HashMap<String, u32>> {
     let mut counts = HashMap::new();
     let text = match std::fs::read_to_string(file) {

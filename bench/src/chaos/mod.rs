@@ -1,20 +1,20 @@
-//! `chaos`: real processes under load, links cut at random bytes, and broker, host and workers killed with SIGKILL. At the
-//! end no call may be lost, none may have had its effect twice, and every caller must have had exactly one answer.
+//! `chaos`: real processes under load; links are cut at random bytes, and broker, host and workers are killed with
+//! SIGKILL. At the end no call may be lost or have had its effect twice, and every call must have exactly one answer.
 
 mod answer;
 mod client;
 mod cutter;
-mod dice;
+mod deployment;
 pub mod effect;
-mod keeper;
 mod recovery;
+mod rng;
 mod run;
-mod site;
+mod supervisor;
 mod table;
 mod tally;
 mod verdict;
-mod warden;
 mod warm_up;
+mod watchdog;
 
 use std::{
     path::{Path, PathBuf},
@@ -26,47 +26,47 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::{run::Run, site::System, verdict::Verdict};
+use self::{deployment::System, run::Run, verdict::Verdict};
 use crate::tools::{Tools, existing};
 
-pub use warden::watch as watch_over;
+pub use watchdog::watch;
 
 #[derive(Args)]
 pub struct ChaosOptions {
-    /// Processes to kill: the broker, the host and workers.
+    /// Number of processes to kill: the broker, the host and workers.
     #[arg(long, default_value_t = 20)]
     pub kills: u64,
-    /// Links to cut, each at a random byte.
+    /// Number of links to cut, each at a random byte.
     #[arg(long, default_value_t = 200)]
     pub cuts: u64,
-    /// What is tried; a new one each time by default, and printed.
+    /// Seed of the random choices [default: drawn and printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Clients, each with a worker process.
+    /// Number of clients, each with a worker process.
     #[arg(long, default_value_t = 10, value_parser = in_range)]
     pub workers: usize,
-    /// Calls of each client at a time.
+    /// Concurrent calls per client.
     #[arg(long, default_value_t = 4, value_parser = in_range)]
     pub in_flight: usize,
-    /// Milliseconds between kills, on average.
+    /// Average milliseconds between kills.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(20..=60_000))]
     pub pace: u64,
-    /// End the storm after so many minutes, whatever was reached, and judge that [default: when all is done].
+    /// Stop the kills and cuts after this many minutes and check what was done [default: when all are done].
     #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1440))]
     pub minutes: Option<u64>,
-    /// The toolbus to run [default: the one beside this program].
+    /// The toolbus binary to test [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// The same against the original, side by side. It is built on first use.
+    /// Also test the original system, for comparison. It is built on first use.
     #[arg(long)]
     original: bool,
     /// Write the verdicts to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Keep the folder with logs, effects and the story of kills and cuts, also if every promise was kept.
+    /// Keep the folder with logs, effects and the timeline of kills and cuts even if all checks pass.
     #[arg(long)]
     keep: bool,
-    /// Leave out the tool that may run twice, for a toolbus without a journal.
+    /// Leave out the replay-safe tool, for a toolbus without a journal.
     #[arg(long, hide = true)]
     without_safe: bool,
 }
@@ -79,7 +79,7 @@ fn in_range(text: &str) -> Result<usize, String> {
 }
 
 impl ChaosOptions {
-    /// The one that was given, or drawn when the run began.
+    /// The given seed, or the one drawn at the start of the run.
     fn seed(&self) -> u64 {
         self.seed.unwrap_or_default()
     }
@@ -107,8 +107,8 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
     );
     let mut verdicts = Vec::new();
     for system in systems {
-        verdicts.push(under_guard(&options, system, &tools.bench).await?);
-        // What was seen is not lost if somebody ends the next one.
+        verdicts.push(run_guarded(&options, system, &tools.bench).await?);
+        // Printed after each system, so that interrupting the next one doesn't lose it.
         println!("\n{}", table::render(&verdicts));
     }
     if let Some(file) = &options.json {
@@ -118,28 +118,28 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
     Ok(judge(&verdicts, options.seed()))
 }
 
-/// Only our own system has promised anything.
+/// Only the verdict on our own system decides the exit code.
 fn judge(verdicts: &[Verdict], seed: u64) -> ExitCode {
-    for verdict in verdicts.iter().filter(|verdict| !verdict.is_kept()) {
-        println!("{}:\n  {}", verdict.system, verdict.complaints.join("\n  "));
+    for verdict in verdicts.iter().filter(|verdict| !verdict.passed()) {
+        println!("{}:\n  {}", verdict.system, verdict.problems.join("\n  "));
     }
-    match verdicts.first().is_some_and(Verdict::is_kept) {
+    match verdicts.first().is_some_and(Verdict::passed) {
         true => {
-            println!("every promise was kept (seed {seed})");
+            println!("all checks passed (seed {seed})");
             ExitCode::SUCCESS
         }
         false => {
-            println!("BROKEN (seed {seed})");
+            println!("FAILED (seed {seed})");
             ExitCode::FAILURE
         }
     }
 }
 
-/// A run in a folder of its own. Whatever its end is, nothing that it started is left; the folder is kept if there is
-/// something to look at.
-async fn under_guard(options: &ChaosOptions, system: System, bench: &Path) -> anyhow::Result<Verdict> {
+/// Runs one system in a folder of its own. All its processes are killed at the end, also after an error or a signal;
+/// the folder is kept if the run failed.
+async fn run_guarded(options: &ChaosOptions, system: System, bench: &Path) -> anyhow::Result<Verdict> {
     let folder = tempfile::Builder::new().prefix("toolbus-chaos-").tempdir().context("make a folder")?;
-    let warden = warden::post(bench, folder.path())?;
+    let watchdog = watchdog::spawn(bench, folder.path())?;
     let is_ours = matches!(system, System::Toolbus { .. });
     let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
     let outcome = tokio::select! {
@@ -147,24 +147,24 @@ async fn under_guard(options: &ChaosOptions, system: System, bench: &Path) -> an
         _ = tokio::signal::ctrl_c() => return interrupted(folder.path()),
         _ = terminated.recv() => return interrupted(folder.path()),
     };
-    drop(warden);
+    drop(watchdog);
     let mut verdict = match outcome {
         Ok(verdict) => verdict,
         Err(error) => {
-            warden::end_all(folder.path());
+            watchdog::kill_all(folder.path());
             bail!("{error:#} (the run's folder: {})", folder.keep().display())
         }
     };
-    if is_ours && verdict.is_kept() && options.keep {
+    if is_ours && verdict.passed() && options.keep {
         println!("the run's folder: {}", folder.keep().display());
-    } else if is_ours && !verdict.is_kept() {
-        verdict.complaints.push(format!("logs and effects are in {}", folder.keep().display()));
+    } else if is_ours && !verdict.passed() {
+        verdict.problems.push(format!("logs and effects are in {}", folder.keep().display()));
     }
     Ok(verdict)
 }
 
-/// Nothing is awaited from here on, so nothing is started again either.
+/// Must not await: a supervisor that gets to run could start a process again.
 fn interrupted(folder: &Path) -> anyhow::Result<Verdict> {
-    warden::end_all(folder);
+    watchdog::kill_all(folder);
     bail!("interrupted")
 }

@@ -1,4 +1,4 @@
-//! How long a worker is without a result after a blow: from a kill or a cut to its next successful answer.
+//! Recovery times: from a fault (a kill or a cut) to the next result of each affected worker.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Blow {
+pub enum Fault {
     KillBroker,
     KillHost,
     KillWorker,
@@ -18,16 +18,17 @@ pub enum Blow {
     CutWorker,
 }
 
-impl Blow {
-    pub const ALL: [Blow; 5] = [Blow::KillBroker, Blow::KillHost, Blow::KillWorker, Blow::CutHost, Blow::CutWorker];
+impl Fault {
+    pub const ALL: [Fault; 5] =
+        [Fault::KillBroker, Fault::KillHost, Fault::KillWorker, Fault::CutHost, Fault::CutWorker];
 
     pub fn name(self) -> &'static str {
         match self {
-            Blow::KillBroker => "broker killed",
-            Blow::KillHost => "host killed",
-            Blow::KillWorker => "worker killed",
-            Blow::CutHost => "host's link cut",
-            Blow::CutWorker => "worker's link cut",
+            Fault::KillBroker => "broker killed",
+            Fault::KillHost => "host killed",
+            Fault::KillWorker => "worker killed",
+            Fault::CutHost => "host's link cut",
+            Fault::CutWorker => "worker's link cut",
         }
     }
 }
@@ -39,11 +40,11 @@ pub struct Recoveries {
 
 #[derive(Default)]
 struct State {
-    open: Vec<(usize, Blow, Instant)>,
-    took: BTreeMap<Blow, Vec<Duration>>,
-    blows: BTreeMap<Blow, u64>,
-    /// What happened when, for whoever looks for a cause in the logs.
-    story: Vec<String>,
+    open: Vec<(usize, Fault, Instant)>,
+    times: BTreeMap<Fault, Vec<Duration>>,
+    faults: BTreeMap<Fault, u64>,
+    /// All events with their times, to be compared with the logs.
+    timeline: Vec<String>,
 }
 
 impl Recoveries {
@@ -51,55 +52,55 @@ impl Recoveries {
         Self { workers, state: Mutex::default() }
     }
 
-    /// A blow against one worker, or against something that all need.
-    pub fn hit(&self, blow: Blow, worker: Option<usize>) {
+    /// Records a fault that affects this worker, or all workers.
+    pub fn record_fault(&self, fault: Fault, worker: Option<usize>) {
         let mut state = self.state.lock().expect("no panic");
-        *state.blows.entry(blow).or_default() += 1;
-        let whose = worker.map_or(String::new(), |worker| format!(" {worker}"));
-        state.story.push(format!("{} {}{whose}", time_of_day(), blow.name()));
-        let hit = worker.map_or(0..self.workers, |worker| worker..worker + 1);
-        state.open.extend(hit.map(|worker| (worker, blow, Instant::now())));
+        *state.faults.entry(fault).or_default() += 1;
+        let suffix = worker.map_or(String::new(), |worker| format!(" {worker}"));
+        state.timeline.push(format!("{} {}{suffix}", time_of_day(), fault.name()));
+        let affected = worker.map_or(0..self.workers, |worker| worker..worker + 1);
+        state.open.extend(affected.map(|worker| (worker, fault, Instant::now())));
     }
 
-    pub fn tell(&self, what: &str) {
-        self.state.lock().expect("no panic").story.push(format!("{} {what}", time_of_day()));
+    pub fn log_event(&self, event: &str) {
+        self.state.lock().expect("no panic").timeline.push(format!("{} {event}", time_of_day()));
     }
 
-    pub fn story(&self) -> String {
-        self.state.lock().expect("no panic").story.join("\n")
+    pub fn timeline(&self) -> String {
+        self.state.lock().expect("no panic").timeline.join("\n")
     }
 
     /// A worker got a result.
     pub fn succeeded(&self, worker: usize) {
         let mut state = self.state.lock().expect("no panic");
-        let State { open, took, .. } = &mut *state;
-        open.retain(|(hit, blow, at)| {
-            if *hit == worker {
-                took.entry(*blow).or_default().push(at.elapsed());
+        let State { open, times, .. } = &mut *state;
+        open.retain(|(affected, fault, at)| {
+            if *affected == worker {
+                times.entry(*fault).or_default().push(at.elapsed());
             }
-            *hit != worker
+            *affected != worker
         });
     }
 
-    pub fn blows(&self, blow: Blow) -> u64 {
-        self.state.lock().expect("no panic").blows.get(&blow).copied().unwrap_or_default()
+    pub fn count(&self, fault: Fault) -> u64 {
+        self.state.lock().expect("no panic").faults.get(&fault).copied().unwrap_or_default()
     }
 
-    /// Median and 99th percentile, in milliseconds; of one kind of blow or of all.
-    pub fn times(&self, blow: Option<Blow>) -> Option<Times> {
+    /// Recovery times after one kind of fault, or after all.
+    pub fn times(&self, fault: Option<Fault>) -> Option<Times> {
         let state = self.state.lock().expect("no panic");
-        let chosen = state.took.iter().filter(|(kind, _)| blow.is_none_or(|blow| blow == **kind));
+        let chosen = state.times.iter().filter(|(kind, _)| fault.is_none_or(|fault| fault == **kind));
         let mut times: Vec<Duration> = chosen.flat_map(|(_, times)| times.iter().copied()).collect();
         times.sort();
         let at = |part: f64| {
-            let place = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
-            times.get(place).map(|time| time.as_secs_f64() * 1e3)
+            let index = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+            times.get(index).map(|time| time.as_secs_f64() * 1e3)
         };
         Some(Times { p50_ms: at(0.5)?, p99_ms: at(0.99)?, max_ms: at(1.0)? })
     }
 }
 
-/// In UTC, as the logs have it.
+/// The time in UTC, as in the logs.
 fn time_of_day() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = now.as_secs() % 86_400;
@@ -118,16 +119,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blow_to_all_is_over_for_each_worker_by_itself() {
+    fn a_fault_of_all_workers_ends_for_each_worker_separately() {
         let recoveries = Recoveries::new(2);
-        recoveries.hit(Blow::KillHost, None);
-        recoveries.hit(Blow::CutWorker, Some(1));
+        recoveries.record_fault(Fault::KillHost, None);
+        recoveries.record_fault(Fault::CutWorker, Some(1));
         recoveries.succeeded(1);
         recoveries.succeeded(1);
-        assert_eq!(recoveries.state.lock().unwrap().took[&Blow::KillHost].len(), 1);
-        assert_eq!(recoveries.state.lock().unwrap().took[&Blow::CutWorker].len(), 1);
+        assert_eq!(recoveries.state.lock().unwrap().times[&Fault::KillHost].len(), 1);
+        assert_eq!(recoveries.state.lock().unwrap().times[&Fault::CutWorker].len(), 1);
         recoveries.succeeded(0);
-        assert_eq!(recoveries.state.lock().unwrap().took[&Blow::KillHost].len(), 2);
-        assert!(recoveries.times(Some(Blow::CutHost)).is_none());
+        assert_eq!(recoveries.state.lock().unwrap().times[&Fault::KillHost].len(), 2);
+        assert!(recoveries.times(Some(Fault::CutHost)).is_none());
     }
 }

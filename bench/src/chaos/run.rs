@@ -1,5 +1,5 @@
-//! One run against one system: everything is started, hit from all sides under load, left in peace until every call has
-//! its answer, ended, and counted.
+//! One run against one system: starts all processes, injects faults under load, waits until every call has its answer,
+//! stops the processes and checks the effects.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,165 +17,165 @@ use super::{
     ChaosOptions,
     client::Client,
     cutter::{Cuts, Cutter},
-    dice::Dice,
-    keeper::{Keeper, Kill, Trigger},
-    recovery::{Blow, Recoveries},
-    site::{Site, System},
+    deployment::{Deployment, System},
+    recovery::{Fault, Recoveries},
+    rng::Rng,
+    supervisor::{KillHandle, KillRequest, Supervisor},
     tally::{Record, Tally},
     verdict::Verdict,
-    warden, warm_up,
+    warm_up, watchdog,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(20);
-const PROGRESS: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a kill waits for the cuts that should have come before it.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(3);
-/// What the end may take: the longest patience of a client and a little more.
+/// Maximum time for the clients to drain: longer than a client waits for a lost call.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 pub struct Run<'a> {
     options: &'a ChaosOptions,
     folder: PathBuf,
-    site: Arc<Site>,
-    dice: Dice,
+    deployment: Arc<Deployment>,
+    rng: Rng,
     cuts: Arc<Cuts>,
     recoveries: Arc<Recoveries>,
     tally: Arc<Tally>,
-    began: Instant,
+    started: Instant,
     _cutters: Vec<Cutter>,
 }
 
 impl<'a> Run<'a> {
-    /// Runs it all. What went wrong with the run itself is an error; what the system did wrong is in the verdict.
+    /// A failure of the run itself is an error; failures of the system under test are in the verdict.
     pub async fn execute(
         options: &'a ChaosOptions,
         system: System,
         bench: PathBuf,
         folder: &Path,
     ) -> anyhow::Result<Verdict> {
-        let mut dice = Dice::new(options.seed());
-        let mut site = Site::new(system, bench, folder, &mut dice)?;
+        let mut rng = Rng::new(options.seed());
+        let mut deployment = Deployment::new(system, bench, folder, &mut rng)?;
         let recoveries = Arc::new(Recoveries::new(options.workers));
-        let cuts = Cuts::new(dice.fork());
+        let cuts = Cuts::new(rng.fork());
         let mut cutters = Vec::new();
         for worker in (0..options.workers).map(Some).chain([None]) {
-            cutters.push(Cutter::start(site.port(), worker, Arc::clone(&cuts), Arc::clone(&recoveries)).await?);
+            cutters.push(Cutter::start(deployment.port(), worker, Arc::clone(&cuts), Arc::clone(&recoveries)).await?);
         }
-        let (host, workers) = cutters.split_last().context("a link for the host")?;
-        site.link(host, workers);
-        let began = Instant::now();
-        let (site, tally) = (Arc::new(site), Arc::default());
-        Run { options, folder: folder.to_owned(), site, dice, cuts, recoveries, tally, began, _cutters: cutters }
-            .play()
+        let (host, workers) = cutters.split_last().context("the host's link")?;
+        deployment.set_links(host, workers);
+        let started = Instant::now();
+        let (deployment, tally) = (Arc::new(deployment), Arc::default());
+        Run { options, folder: folder.to_owned(), deployment, rng, cuts, recoveries, tally, started, _cutters: cutters }
+            .run()
             .await
     }
 
-    async fn play(mut self) -> anyhow::Result<Verdict> {
+    async fn run(mut self) -> anyhow::Result<Verdict> {
         let (stop, stopped) = watch::channel(false);
-        let site = Arc::clone(&self.site);
-        let make = Arc::new(move || site.broker());
-        let broker = Keeper::start("broker", make, self.site.log("broker"), self.dice.fork(), stopped.clone());
-        self.until_the_broker_listens().await?;
-        let site = Arc::clone(&self.site);
-        let make = Arc::new(move || site.host());
-        let host = Keeper::start("host", make, self.site.log("host"), self.dice.fork(), stopped);
-        warm_up::until_all_tools_answer(&self.site).await?;
-        self.began = Instant::now();
+        let deployment = Arc::clone(&self.deployment);
+        let make = Arc::new(move || deployment.broker());
+        let broker = Supervisor::start("broker", make, self.deployment.log("broker"), self.rng.fork(), stopped.clone());
+        self.wait_for_broker().await?;
+        let deployment = Arc::clone(&self.deployment);
+        let make = Arc::new(move || deployment.host());
+        let host = Supervisor::start("host", make, self.deployment.log("host"), self.rng.fork(), stopped);
+        warm_up::wait_for_all_tools(&self.deployment).await?;
+        self.started = Instant::now();
 
-        let (enough, is_enough) = watch::channel(false);
-        let (mut clients, triggers) = self.start_clients(&is_enough);
-        let targets = Targets { broker: &broker.trigger, host: &host.trigger, workers: triggers };
+        let (draining, is_draining) = watch::channel(false);
+        let (mut clients, handles) = self.start_clients(&is_draining);
+        let targets = Targets { broker: &broker.kill_handle, host: &host.kill_handle, workers: handles };
         let in_time = tokio::select! {
-            stormed = tokio::time::timeout(self.storm_limit(), self.storm(&targets)) => stormed.is_ok(),
-            never = self.say_how_it_goes() => never,
+            done = tokio::time::timeout(self.fault_time_limit(), self.inject_faults(&targets)) => done.is_ok(),
+            never = self.report_progress() => never,
         };
-        enough.send_replace(true);
+        draining.send_replace(true);
         let mut records = Vec::new();
         let drained = tokio::time::timeout(DRAIN_LIMIT, collect(&mut clients, &mut records)).await;
-        let took = self.began.elapsed();
+        let took = self.started.elapsed();
         stop.send_replace(true);
-        let mut complaints = Vec::new();
+        let mut problems = Vec::new();
         if !in_time && self.options.minutes.is_none() {
-            complaints.push(format!("the kills and cuts were not done within {:?}", self.storm_limit()));
+            problems.push(format!("the kills and cuts were not done within {:?}", self.fault_time_limit()));
         }
         match drained {
             Ok(done) => done?,
-            Err(_) => complaints.push(format!("the clients were not done {DRAIN_LIMIT:?} after the storm")),
+            Err(_) => problems.push(format!("the clients did not drain within {DRAIN_LIMIT:?}")),
         }
-        for keeper in [broker.keeping, host.keeping] {
-            complaints.extend(keeper.await.context("a keeper")?);
+        for supervisor in [broker.task, host.task] {
+            problems.extend(supervisor.await.context("a supervisor panicked")?);
         }
         drop(clients);
-        // Servers may outlive their host for a moment; their effects count.
+        // Servers may outlive their host briefly; their effects count too.
         let folder = self.folder.clone();
-        let left = tokio::task::spawn_blocking(move || warden::sweep(&folder)).await.context("sweep")?;
-        std::fs::write(self.folder.join("story.log"), self.recoveries.story()).context("write the story")?;
-        complaints.extend(left.into_iter().map(|command| format!("left behind: {command}")));
-        Verdict::of(&self.site, records, &self.recoveries, &self.tally, complaints, took)
+        let left = tokio::task::spawn_blocking(move || watchdog::sweep(&folder)).await.context("sweep")?;
+        std::fs::write(self.folder.join("timeline.log"), self.recoveries.timeline()).context("write the timeline")?;
+        problems.extend(left.into_iter().map(|command| format!("process left behind: {command}")));
+        Verdict::of(&self.deployment, records, &self.recoveries, &self.tally, problems, took)
     }
 
-    async fn until_the_broker_listens(&self) -> anyhow::Result<()> {
+    async fn wait_for_broker(&self) -> anyhow::Result<()> {
         let until = Instant::now() + START_LIMIT;
-        let listens = async || tokio::net::TcpStream::connect(("127.0.0.1", self.site.port())).await.is_ok();
-        while !(self.site.has_token() && listens().await) {
+        let listens = async || tokio::net::TcpStream::connect(("127.0.0.1", self.deployment.port())).await.is_ok();
+        while !(self.deployment.has_token() && listens().await) {
             if Instant::now() > until {
-                bail!("the broker does not listen; its log is {}", self.site.log("broker").display());
+                bail!("the broker does not listen; its log is {}", self.deployment.log("broker").display());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    fn start_clients(&mut self, is_enough: &watch::Receiver<bool>) -> (Clients, Vec<Trigger>) {
+    fn start_clients(&mut self, is_draining: &watch::Receiver<bool>) -> (Clients, Vec<KillHandle>) {
         let mut clients = JoinSet::new();
-        let mut triggers = Vec::new();
+        let mut handles = Vec::new();
         for number in 0..self.options.workers {
-            let (trigger, kills): (Trigger, mpsc::Receiver<Kill>) = Trigger::new();
-            triggers.push(trigger);
+            let (handle, kills): (KillHandle, mpsc::Receiver<KillRequest>) = KillHandle::new();
+            handles.push(handle);
             let client = Client {
                 number,
                 kills,
-                site: Arc::clone(&self.site),
+                deployment: Arc::clone(&self.deployment),
                 in_flight: self.options.in_flight,
-                dice: self.dice.fork(),
-                enough: is_enough.clone(),
+                rng: self.rng.fork(),
+                draining: is_draining.clone(),
                 recoveries: Arc::clone(&self.recoveries),
                 tally: Arc::clone(&self.tally),
             };
             clients.spawn(async move { client.run().await.map(|records| (number, records)) });
         }
-        (clients, triggers)
+        (clients, handles)
     }
 
-    /// Kills at random times, and as many cuts as go with them; then the rest of the cuts.
-    async fn storm(&self, targets: &Targets<'_>) {
-        let mut dice = Dice::new(self.options.seed() ^ 0x5707_3141);
+    /// Kills at random times, and allows a proportional number of cuts; then waits for the remaining cuts.
+    async fn inject_faults(&self, targets: &Targets<'_>) {
+        let mut rng = Rng::new(self.options.seed() ^ 0x5707_3141);
         let (kills, cuts) = (self.options.kills, self.options.cuts);
         let mut killed = 0;
         while killed < kills {
             self.cuts.allow(cuts * (killed + 1) / (kills + 1));
-            tokio::time::sleep(dice.millis(self.options.pace / 4, self.options.pace * 7 / 4)).await;
+            tokio::time::sleep(rng.millis(self.options.pace / 4, self.options.pace * 7 / 4)).await;
             self.let_cuts_catch_up(cuts * killed / (kills + 1)).await;
-            if targets.kill_one(&mut dice, &self.recoveries).await {
+            if targets.kill_one(&mut rng, &self.recoveries).await {
                 killed += 1;
             }
         }
         self.cuts.allow(cuts);
         while self.cuts.made() < cuts {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Both are to happen over the whole run. A system that is down for long is not cut, so this waits only so long.
+    /// Keeps kills and cuts in proportion. The wait is limited: a system that is down has no links to cut.
     async fn let_cuts_catch_up(&self, due: u64) {
         let until = Instant::now() + CATCH_UP_LIMIT;
         while self.cuts.made() < due && Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn storm_limit(&self) -> Duration {
+    fn fault_time_limit(&self) -> Duration {
         if let Some(minutes) = self.options.minutes {
             return Duration::from_secs(minutes * 60);
         }
@@ -183,18 +183,18 @@ impl<'a> Run<'a> {
         kills + Duration::from_millis(self.options.cuts * 300) + Duration::from_secs(60)
     }
 
-    async fn say_how_it_goes(&self) -> bool {
+    async fn report_progress(&self) -> bool {
         loop {
-            tokio::time::sleep(PROGRESS).await;
-            let kills: u64 = [Blow::KillBroker, Blow::KillHost, Blow::KillWorker]
-                .map(|blow| self.recoveries.blows(blow))
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
+            let kills: u64 = [Fault::KillBroker, Fault::KillHost, Fault::KillWorker]
+                .map(|fault| self.recoveries.count(fault))
                 .iter()
                 .sum();
             let counts = self.tally.counts();
             eprintln!(
                 "{:8} {:4.0} s: {kills} of {} kills, {} of {} cuts; {} results, {} errors, {} unknown",
-                self.site.system.name(),
-                self.began.elapsed().as_secs_f64(),
+                self.deployment.system.name(),
+                self.started.elapsed().as_secs_f64(),
                 self.options.kills,
                 self.cuts.made(),
                 self.options.cuts,
@@ -210,31 +210,31 @@ type Clients = JoinSet<anyhow::Result<(usize, Vec<Record>)>>;
 
 async fn collect(clients: &mut Clients, records: &mut Vec<(usize, Vec<Record>)>) -> anyhow::Result<()> {
     while let Some(client) = clients.join_next().await {
-        records.push(client.context("a client")??);
+        records.push(client.context("a client panicked")??);
     }
     Ok(())
 }
 
 struct Targets<'a> {
-    broker: &'a Trigger,
-    host: &'a Trigger,
-    workers: Vec<Trigger>,
+    broker: &'a KillHandle,
+    host: &'a KillHandle,
+    workers: Vec<KillHandle>,
 }
 
 impl Targets<'_> {
-    /// Kills the broker, the host or, half of the times, a worker. False if that one was down already.
-    async fn kill_one(&self, dice: &mut Dice, recoveries: &Recoveries) -> bool {
-        let (trigger, blow, worker) = match dice.below(4) {
-            0 => (self.broker, Blow::KillBroker, None),
-            1 => (self.host, Blow::KillHost, None),
+    /// Kills the broker, the host or, half of the time, a worker. Returns false if the process was already down.
+    async fn kill_one(&self, rng: &mut Rng, recoveries: &Recoveries) -> bool {
+        let (handle, fault, worker) = match rng.below(4) {
+            0 => (self.broker, Fault::KillBroker, None),
+            1 => (self.host, Fault::KillHost, None),
             _ => {
-                let worker = dice.below(self.workers.len() as u64) as usize;
-                (&self.workers[worker], Blow::KillWorker, Some(worker))
+                let worker = rng.below(self.workers.len() as u64) as usize;
+                (&self.workers[worker], Fault::KillWorker, Some(worker))
             }
         };
-        let killed = trigger.kill().await;
+        let killed = handle.kill().await;
         if killed {
-            recoveries.hit(blow, worker);
+            recoveries.record_fault(fault, worker);
         }
         killed
     }

@@ -1,24 +1,24 @@
-//! What is counted while the run goes on, and what is kept of each call for the verdict.
+//! Counters of a running test, and the record of each call for the verdict.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{
     answer::{Answer, Outcome},
-    site::Tool,
+    deployment::Tool,
 };
 
-/// One call of a client: one id, however often it was made.
+/// One call of a client under one id, however often it was sent.
 pub struct Record {
     pub tool: Tool,
-    /// How often the client made it: again after each death of its worker process.
-    pub made: u32,
+    /// How often the client sent it: again after each death of its worker process.
+    pub sent: u32,
     pub answers: u32,
     pub answer: Option<Answer>,
 }
 
 impl Record {
     pub fn new(tool: Tool) -> Self {
-        Self { tool, made: 0, answers: 0, answer: None }
+        Self { tool, sent: 0, answers: 0, answer: None }
     }
 }
 
@@ -41,13 +41,13 @@ impl Tally {
         match answer.outcome {
             Outcome::Result => counts.results += 1,
             Outcome::Unknown => counts.unknown += 1,
-            Outcome::Error | Outcome::OpenError | Outcome::Wrong => counts.errors += 1,
+            Outcome::Error | Outcome::AmbiguousError | Outcome::Wrong => counts.errors += 1,
         }
     }
 
-    /// Something worth a line in the report.
-    pub fn note(&self, what: &'static str) {
-        *self.counts.lock().expect("no panic").notes.entry(what).or_default() += 1;
+    /// Counts an event for the report.
+    pub fn note(&self, event: &'static str) {
+        *self.counts.lock().expect("no panic").notes.entry(event).or_default() += 1;
     }
 
     pub fn counts(&self) -> Counts {

@@ -1,5 +1,4 @@
-//! Starting a contender's broker as a process of its own on a free loopback port,
-//! with its data in a folder that is thrown away afterwards.
+//! Starts a contender's broker as a process on a free loopback port, with its data in a temporary folder.
 
 use std::{
     fs::{self, Permissions},
@@ -43,23 +42,23 @@ async fn start_toolbus(tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
         .arg(folder.join("data"))
         .arg("--shared-token-file")
         .arg(&token_file);
-    announced(Running::spawn("broker", command, folder)?).await
+    wait_for_url(Running::spawn("broker", command, folder)?).await
 }
 
 async fn start_relay(contender: Contender, tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     let mut command = Command::new(&tools.bench);
     command.args(["relay", "--contender", contender.name()]);
-    announced(Running::spawn("broker", command, folder)?).await
+    wait_for_url(Running::spawn("broker", command, folder)?).await
 }
 
 async fn start_bamboo(tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     let mut command = Command::new(tools.path(Contender::Bamboo)?);
     command.arg("--data").arg(folder.join("data")).args(["--token", original::TOKEN]);
-    announced(Running::spawn("broker", command, folder)?).await
+    wait_for_url(Running::spawn("broker", command, folder)?).await
 }
 
-/// Waits for the line by which a broker says that it accepts connections.
-async fn announced(mut process: Running) -> anyhow::Result<Broker> {
+/// Waits for the line with which a broker reports its URL.
+async fn wait_for_url(mut process: Running) -> anyhow::Result<Broker> {
     let url = process.line_after("listening on ", START_TIMEOUT).await?;
     Ok(Broker { process, url })
 }
@@ -80,7 +79,7 @@ async fn start_nats(tools: &Tools, folder: &Path, more: &str) -> anyhow::Result<
     let ports = folder.join(format!("nats-server_{}.ports", process.id()?));
     let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {
-        // The file may be seen while it is being written; then it does not parse yet.
+        // A partially written file doesn't parse and is read again.
         if let Some(url) = fs::read(&ports).ok().and_then(|text| nats_url(&text)) {
             return Ok(Broker { process, url });
         }

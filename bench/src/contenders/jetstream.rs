@@ -2,8 +2,8 @@
 //! host's stream, the reply into the worker's, each publish is acknowledged by the
 //! server, and the host acks a request only once its reply is stored.
 //!
-//! Push consumers, because they need no pull requests. What is acked is deleted, as in a
-//! mailbox; a stream that only appends is faster and measured as a contender of its own.
+//! Push consumers, because they need no pull requests. Acked messages are deleted, as in a mailbox; a stream that only
+//! appends is faster, and measured as a separate contender.
 
 use anyhow::Context as _;
 use async_nats::jetstream::{
@@ -28,7 +28,7 @@ use crate::{
 const REQUESTS: &str = "requests";
 const REPLIES: &str = "replies";
 const ONE_WAY: &str = "one-way";
-/// Bounds the disk use of a run; old messages are discarded beyond it.
+/// Bounds the disk use of a run; beyond it old messages are discarded.
 const STREAM_BYTES: i64 = 2 << 30;
 
 pub async fn host(url: &str, retention: RetentionPolicy, ready: impl FnOnce()) -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ pub async fn host(url: &str, retention: RetentionPolicy, ready: impl FnOnce()) -
 }
 
 async fn reply(context: Context, request: Message) -> anyhow::Result<()> {
-    let worker = frame::worker(&request.payload).context("a request names its worker")?;
+    let worker = frame::worker(&request.payload).context("a request without a worker number")?;
     publish(&context, reply_subject(worker), request.payload.clone()).await?;
     ack(&request).await
 }
@@ -96,7 +96,7 @@ async fn resolve_replies(mut replies: push::Messages, pending: Pending) {
     pending.fail_all();
 }
 
-/// Publishes into a stream that nobody reads, each message acknowledged.
+/// Publishes to a stream without consumers; each publish is acknowledged.
 pub struct Publisher(Context);
 
 impl Publisher {

@@ -1,5 +1,5 @@
-//! Who is compared: every contender's name, what it can be measured in, and how its
-//! broker, its host and its workers are run. One file per family below.
+//! The contenders: their names, the shapes that they support, and how their brokers, hosts and workers are run. One
+//! file per family.
 
 pub mod broker;
 pub mod jetstream;
@@ -57,7 +57,7 @@ impl Contender {
     pub fn description(self) -> &'static str {
         match self {
             Toolbus => "this broker: durable, deduplicated, identity stamped",
-            ToolbusJson => "this broker, spoken to in the original JSON protocol",
+            ToolbusJson => "this broker through the original JSON protocol",
             RelayFast => "WebSocket relay that does nothing, fastwebsockets, one thread",
             RelayMultiThread => "WebSocket relay that does nothing, tokio-tungstenite, multi-thread",
             NatsCore => "NATS request/reply, nothing durable",
@@ -68,7 +68,7 @@ impl Contender {
         }
     }
 
-    /// Whether it is measured without being named. Those that are not have no part in the goals.
+    /// Whether it is measured unless `--only` selects others. The goals refer only to these.
     pub fn by_default(self) -> bool {
         !matches!(self, ToolbusJson | JetStreamLog)
     }

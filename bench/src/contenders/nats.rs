@@ -1,5 +1,5 @@
-//! NATS core: request and reply through the default async-nats client. Nothing is
-//! stored, so this is what a fast bus costs without durability.
+//! NATS core: request and reply through the default async-nats client. Nothing is stored, so this is the cost of a fast
+//! bus without durability.
 
 use anyhow::Context;
 use async_nats::Client;
@@ -16,7 +16,7 @@ pub async fn host(url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
     client.flush().await.context("flush the subscription")?;
     ready();
     while let Some(request) = requests.next().await {
-        let reply = request.reply.context("a request names a reply subject")?;
+        let reply = request.reply.context("a request without a reply subject")?;
         client.publish(reply, request.payload).await.context("publish a reply")?;
     }
     Ok(())

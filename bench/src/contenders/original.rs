@@ -1,6 +1,6 @@
-//! The original JSON protocol, spoken to the original broker or to ours. The host delivers its reply and
-//! acks the request right behind it: the broker handles a connection's frames in order,
-//! so the reply is stored first and no round trip is spent on its receipt.
+//! The original JSON protocol, for the original broker and for ours. The host delivers its reply and acks the request
+//! right after it: the broker handles a connection's frames in order, so the reply is stored first and no round trip is
+//! spent on its receipt.
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -43,7 +43,7 @@ pub async fn host(url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A worker connection whose calls are told apart by the number in the message id.
+/// A worker connection whose calls are identified by the number in the message id.
 pub struct Worker {
     name: String,
     outbox: UnboundedSender<Bytes>,
@@ -88,7 +88,7 @@ async fn resolve_replies(mut source: Reader, pending: &Pending, acks: &Unbounded
             .correlation_id
             .and_then(|id| id.rsplit_once('.'))
             .and_then(|(_, call)| call.parse().ok())
-            .context("a reply names the call it answers")?;
+            .context("a reply without the number of its call")?;
         let body = text.slice_ref(reply.body.get().as_bytes());
         pending.resolve(call, body);
         send(acks, &Outgoing::Ack { id: reply.id })?;
@@ -103,7 +103,7 @@ async fn connect(url: &str, name: &str) -> anyhow::Result<(Reader, UnboundedSend
     send(&outbox, &Outgoing::Hello { agent, token: TOKEN })?;
     await_kind(&mut source, "welcome").await?;
     send(&outbox, &Outgoing::Subscribe)?;
-    // Frames are handled in order, so this answer means that the subscription stands.
+    // Frames are handled in order, so this answer confirms the subscription.
     send(&outbox, &Outgoing::ListConnected { role: "none" })?;
     await_kind(&mut source, "connected").await?;
     Ok((source, outbox))
@@ -111,7 +111,7 @@ async fn connect(url: &str, name: &str) -> anyhow::Result<(Reader, UnboundedSend
 
 async fn await_kind(source: &mut Reader, kind: &str) -> anyhow::Result<()> {
     loop {
-        let text = source.next().await?.context("the broker hung up")?;
+        let text = source.next().await?.context("the broker closed the connection")?;
         if parse(&text)?.kind == kind {
             return Ok(());
         }
@@ -120,7 +120,7 @@ async fn await_kind(source: &mut Reader, kind: &str) -> anyhow::Result<()> {
 
 fn send(outbox: &UnboundedSender<Bytes>, frame: &Outgoing<'_>) -> anyhow::Result<()> {
     let text = serde_json::to_vec(frame).context("encode a frame")?;
-    outbox.send(text.into()).context("the connection is gone")
+    outbox.send(text.into()).context("the connection is closed")
 }
 
 fn parse(text: &[u8]) -> anyhow::Result<Incoming<'_>> {

@@ -14,17 +14,17 @@ use crate::{
 };
 
 const HOST: &str = "host";
-/// A mailbox whose owner is away while messages are delivered to it.
+/// A mailbox whose owner is disconnected while messages are delivered to it.
 const ABSENT: &str = "absent";
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const FILL_TIMEOUT: Duration = Duration::from_secs(40);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Reply and ack are one step, and none waits for its receipt, so that requests overlap.
+/// Replies and acks in one step without waiting for the receipt, so that requests overlap.
 pub async fn host(url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
     let client = connect(url, HOST).await?;
     client.subscribe().await.context("subscribe")?;
-    // Frames are handled in order, so this answer means that the subscription stands.
+    // Frames are handled in order, so this answer confirms the subscription.
     client.list_connected(HOST).await.context("await the subscription")?;
     ready();
     while let Some(request) = client.next_message().await {
@@ -34,7 +34,8 @@ pub async fn host(url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A worker connection that multiplexes its calls. It is given the body beforehand: that it is JSON is checked once.
+/// A worker connection that multiplexes its calls. It gets the body in advance, so that it is validated as JSON only
+/// once.
 pub struct Worker {
     client: MultiplexedClient,
     body: Body,
@@ -55,7 +56,7 @@ impl Load for Worker {
     }
 }
 
-/// Delivers to a mailbox whose owner is away; each message is receipted.
+/// Delivers to a mailbox whose owner is disconnected; waits for each receipt.
 pub struct Publisher {
     client: BrokerClient,
     me: AgentRef,
@@ -98,7 +99,7 @@ pub async fn drain(url: &str, pending: u32, body: Bytes) -> anyhow::Result<Sampl
 async fn empty(owner: &BrokerClient, pending: u32) -> anyhow::Result<()> {
     owner.subscribe().await.context("subscribe")?;
     for left in (0..pending).rev() {
-        let message = owner.next_message().await.context("the broker hung up")?;
+        let message = owner.next_message().await.context("the broker closed the connection")?;
         if left > 0 {
             owner.ack(message.id).await.context("ack")?;
         } else {

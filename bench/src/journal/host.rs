@@ -1,4 +1,4 @@
-//! The host of a measurement: the host's library with one server that echoes. Only the journal differs between the ways.
+//! The host process of a measurement: the host library with one echo server. The modes differ only in the journal.
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -1,8 +1,8 @@
-//! `bench journal`: what the host's journal costs on the whole way of a call (client, `toolbus connect`, broker, host, tool):
-//! the same host without a journal, with one, and with one for a tool that may run twice, beside a bare sync of the same
-//! disk. All of it is interleaved within every round.
+//! `bench journal`: the overhead of the host's journal on an end-to-end call (client, `toolbus connect`, broker, host,
+//! tool). Compares the same host without a journal, with one, and with one for a replay-safe tool; a bare sync of the
+//! same disk is measured as well. All of them are interleaved within every round.
 
-mod busy;
+mod cpu_time;
 pub mod host;
 mod report;
 mod sync;
@@ -15,7 +15,7 @@ use tokio::process::Command;
 
 use self::sync::SyncTime;
 use crate::{
-    mcp::{Era, calls_begun, drive, link::Link},
+    mcp::{Era, calls_started, connection::Connection, drive},
     own_broker,
     process::Running,
     tools::{Tools, existing},
@@ -25,16 +25,16 @@ const READY_LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Args)]
 pub struct JournalOptions {
-    /// Rounds, each over all ways; medians over the rounds are reported.
+    /// Number of rounds over all modes; the report shows medians over the rounds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Calls in flight for the rate.
+    /// Calls in flight when the rate is measured.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     in_flight: u32,
-    /// Fail if a goal is short.
+    /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
     /// Folder for results and tools [default: bench, in the target folder].
@@ -42,7 +42,7 @@ pub struct JournalOptions {
     out: Option<std::path::PathBuf>,
 }
 
-/// What the host keeps of a call.
+/// Whether the host has a journal, and whether its tool is replay-safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     None,
@@ -70,22 +70,22 @@ impl Mode {
     }
 }
 
-/// One way in one round.
+/// One mode in one round.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Calls a second with many in flight.
+    /// Calls per second with many in flight.
     pub rate: f64,
-    /// What the whole machine computes for one of them: it is less moved by neighbours than the rate.
-    pub busy_us: f64,
+    /// CPU time of the whole machine per call, which varies less with the load of other machines than the rate does.
+    pub cpu_us: f64,
 }
 
-/// One of each in every round.
+/// Sync times, one of each kind per round.
 pub struct Syncs {
     pub bare: Vec<SyncTime>,
     /// Through the journal.
-    pub groups: Vec<SyncTime>,
+    pub journal: Vec<SyncTime>,
 }
 
 pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
@@ -97,28 +97,28 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     for mode in Mode::ALL {
         hosts.push(start_host(&tools, &url, folder.path(), mode).await?);
     }
-    let (mut syncs, mut groups) = (Vec::new(), Vec::new());
+    let (mut bare, mut journal) = (Vec::new(), Vec::new());
     let mut measured: Vec<(Mode, Vec<Sample>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
     for round in 0..options.rounds as usize {
         eprintln!("round {} of {}", round + 1, options.rounds);
         let window = Duration::from_secs_f64(options.seconds);
-        let place = folder.path().to_owned();
-        let sync = tokio::task::spawn_blocking(move || sync::bare(&place, window / 2));
-        syncs.push(sync.await.context("measure a sync")??);
-        groups.push(sync::through_journal(folder.path(), window / 2).await?);
-        // Nobody is always the first.
-        for turn in 0..Mode::ALL.len() {
-            let (mode, samples) = &mut measured[(round + turn) % Mode::ALL.len()];
+        let sync_folder = folder.path().to_owned();
+        let sync = tokio::task::spawn_blocking(move || sync::bare(&sync_folder, window / 2));
+        bare.push(sync.await.context("measure a sync")??);
+        journal.push(sync::through_journal(folder.path(), window / 2).await?);
+        // The order rotates, so that no mode is always the first.
+        for offset in 0..Mode::ALL.len() {
+            let (mode, samples) = &mut measured[(round + offset) % Mode::ALL.len()];
             let sample = measure(&toolbus, &url, folder.path(), *mode, &options).await?;
-            let Sample { p50_us, rate, busy_us, .. } = sample;
+            let Sample { p50_us, rate, cpu_us, .. } = sample;
             eprintln!(
-                "  {:30} {p50_us:6.0} µs alone {rate:7.0} calls/s {busy_us:5.0} µs CPU a call",
+                "  {:30} {p50_us:6.0} µs alone {rate:7.0} calls/s {cpu_us:5.0} µs CPU per call",
                 mode.description()
             );
             samples.push(sample);
         }
     }
-    let (text, reached) = report::render(&measured, &Syncs { bare: syncs, groups }, &options);
+    let (text, reached) = report::render(&measured, &Syncs { bare, journal }, &options);
     println!("{text}");
     std::fs::write(tools.out.join("journal.txt"), &text).context("write the report")?;
     Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -132,7 +132,7 @@ async fn start_host(tools: &Tools, url: &str, folder: &std::path::Path, mode: Mo
     Ok(host)
 }
 
-/// A new client of that host: alone first, then many at a time.
+/// Measures a new client of the host: first one call at a time, then many in flight.
 async fn measure(
     toolbus: &std::path::Path,
     url: &str,
@@ -142,31 +142,31 @@ async fn measure(
 ) -> anyhow::Result<Sample> {
     let mut connect = Command::new(toolbus);
     connect.args(["connect", "--broker", url, "--host", mode.name(), "--token-file"]).arg(folder.join("token"));
-    let link = Link::stdio(connect, Era::Modern, &folder.join("client.log"))?;
-    first_call(&link).await?;
-    let link = Arc::new(link);
+    let connection = Connection::stdio(connect, Era::Modern, &folder.join("client.log"))?;
+    first_call(&connection).await?;
+    let connection = Arc::new(connection);
     let window = Duration::from_secs_f64(options.seconds);
-    let lone = drive(&link, 1, window).await?;
-    let (before, calls_before) = (busy::of_machine()?, calls_begun());
-    let many = drive(&link, options.in_flight, window).await?;
-    let (busy, calls) = (busy::of_machine()? - before, calls_begun() - calls_before);
+    let lone = drive(&connection, 1, window).await?;
+    let (before, calls_before) = (cpu_time::of_machine()?, calls_started());
+    let many = drive(&connection, options.in_flight, window).await?;
+    let (cpu, calls) = (cpu_time::of_machine()? - before, calls_started() - calls_before);
     Ok(Sample {
         p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
         rate: many.len() as f64 / window.as_secs_f64(),
-        busy_us: busy.as_secs_f64() * 1e6 / calls as f64,
+        cpu_us: cpu.as_secs_f64() * 1e6 / calls as f64,
     })
 }
 
-/// The host says that it is ready a moment before its tools are announced.
-async fn first_call(link: &Link) -> anyhow::Result<()> {
-    let working = async {
+/// Retries until a call succeeds: the host reports that it is ready before its tools are announced.
+async fn first_call(connection: &Connection) -> anyhow::Result<()> {
+    let retries = async {
         loop {
-            match link.echo("first").await {
+            match connection.echo("first").await {
                 Ok(()) => return,
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
     };
-    tokio::time::timeout(READY_LIMIT, working).await.context("no call gets through")
+    tokio::time::timeout(READY_LIMIT, retries).await.context("no call succeeded")
 }

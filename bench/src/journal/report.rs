@@ -1,13 +1,13 @@
-//! The table, and the goals: a tenth of the rate at most, one sync at most for a call that must not run twice, and none
-//! for one that may.
+//! The table and the goals: at most a tenth of the rate lost, at most one sync added to a call that is not replay-safe,
+//! and none to one that is.
 
 use super::{JournalOptions, Mode, Sample, Syncs, sync::SyncTime};
 
-/// Of the rate with many calls in flight.
+/// Maximum loss of the rate with many calls in flight.
 const RATE_LOSS: f64 = 0.10;
-/// What a call may take longer, in syncs of the disk.
+/// Maximum added latency of a call that is not replay-safe, in syncs of the disk.
 const NEVER_SYNCS: f64 = 1.0;
-/// Far less than a sync: the noise of the measurement.
+/// Maximum added latency of a replay-safe call: far less than a sync, for the noise of the measurement.
 const SAFE_SYNCS: f64 = 0.25;
 
 pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &Syncs, options: &JournalOptions) -> (String, bool) {
@@ -21,7 +21,7 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &Syncs, options: &Journal
     let rate_title = format!("calls/s, {} in flight", options.in_flight);
     line(format!(
         "{:30} {:>10} {:>10} {:>12} {:>10} {:>24} {:>8} {:>12}",
-        "", "p50 alone", "p99 alone", "added (p50)", "in syncs", rate_title, "loss", "CPU a call"
+        "", "p50 alone", "p99 alone", "added (p50)", "in syncs", rate_title, "loss", "CPU per call"
     ));
     let mut goals = Vec::new();
     for (mode, _) in measured {
@@ -37,7 +37,7 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &Syncs, options: &Journal
             if *mode == Mode::None { "–".to_owned() } else { format!("{:.2}", added / sync) },
             sample.rate,
             if *mode == Mode::None { "–".to_owned() } else { format!("{:.1} %", loss * 100.0) },
-            format!("{:.0} µs", sample.busy_us),
+            format!("{:.0} µs", sample.cpu_us),
         ));
         let most = match mode {
             Mode::None => continue,
@@ -49,22 +49,22 @@ pub fn render(measured: &[(Mode, Vec<Sample>)], syncs: &Syncs, options: &Journal
         let text = format!("{name}: {:.2} syncs added to a call alone (at most {most})", added / sync);
         goals.push((text, added <= most * sync));
     }
-    let mut sync_line = |what: &str, times: &[SyncTime]| {
+    let mut sync_line = |label: &str, times: &[SyncTime]| {
         let (p50, p99) = (median(times.iter().map(|it| it.p50_us)), median(times.iter().map(|it| it.p99_us)));
-        line(format!("{what:30} {:>10} {:>10}", format!("{p50:.0} µs"), format!("{p99:.0} µs")));
+        line(format!("{label:30} {:>10} {:>10}", format!("{p50:.0} µs"), format!("{p99:.0} µs")));
     };
-    sync_line("a sync through the journal", &syncs.groups);
+    sync_line("a sync through the journal", &syncs.journal);
     sync_line("bare append and fdatasync", &syncs.bare);
     line(String::new());
     for (goal, reached) in &goals {
-        line(format!("{goal}: {}", if *reached { "reached" } else { "SHORT" }));
+        line(format!("{goal}: {}", if *reached { "reached" } else { "MISSED" }));
     }
     line(format!(
         "medians of {} rounds of {} s; client → toolbus connect → broker → host → tool",
         options.rounds, options.seconds
     ));
     line(
-        "a call that must not run twice waits for one sync, of its START; its RESULT is written before it is told, and synced later"
+        "a call that is not replay-safe waits for the sync of START; RESULT is written before the reply, synced later"
             .to_owned(),
     );
     (text, goals.iter().all(|(_, reached)| *reached))
@@ -77,7 +77,7 @@ fn of(measured: &[(Mode, Vec<Sample>)], mode: Mode) -> Sample {
         p50_us: value(|sample| sample.p50_us),
         p99_us: value(|sample| sample.p99_us),
         rate: value(|sample| sample.rate),
-        busy_us: value(|sample| sample.busy_us),
+        cpu_us: value(|sample| sample.cpu_us),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the disk takes for the least that a journal can do, one small append and an fdatasync; and what it takes until whoever
-//! waits for it goes on, through the journal itself and its thread.
+//! Sync times: of one small append with fdatasync, the minimum for any journal, and of an append through the journal
+//! and its sync thread, until the waiting caller continues.
 
 use std::{
     fs::OpenOptions,
@@ -11,8 +11,8 @@ use std::{
 use anyhow::Context;
 use toolbus_journal::{CallKey, Journal, JournalOptions, Start, Wait};
 
-/// About as long as an entry.
-const ENTRY: usize = 256;
+/// About the size of a journal record.
+const RECORD_BYTES: usize = 256;
 
 #[derive(Clone, Copy)]
 pub struct SyncTime {
@@ -35,7 +35,7 @@ pub fn bare(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
     let end = Instant::now() + window;
     while Instant::now() < end || times.is_empty() {
         let start = Instant::now();
-        file.write_all(&[7; ENTRY]).context("write")?;
+        file.write_all(&[7; RECORD_BYTES]).context("write")?;
         file.sync_data().context("sync")?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
@@ -43,7 +43,7 @@ pub fn bare(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
     Ok(SyncTime::of(times))
 }
 
-/// One entry at a time.
+/// Appends one record at a time and waits for its sync.
 pub async fn through_journal(folder: &Path, window: Duration) -> anyhow::Result<SyncTime> {
     let path = folder.join("group");
     let journal = Journal::open(&path, JournalOptions::default()).context("open a journal")?;
@@ -53,9 +53,9 @@ pub async fn through_journal(folder: &Path, window: Duration) -> anyhow::Result<
         let id = format!("00000000-0000-0000-0000-{:012}", times.len());
         let key = CallKey { caller: "bench#sync".into(), id: id.into() };
         let (server, tool) = ("echo".into(), "echo".into());
-        let entry = Start { key, server, tool, content: [7; 32], attempt: 1, at: 0, safe: false };
+        let record = Start { key, server, tool, content: [7; 32], attempt: 1, at: 0, safe: false };
         let start = Instant::now();
-        journal.start(entry, Wait::Synced).await.context("write an entry")?;
+        journal.start(record, Wait::Synced).await.context("write a record")?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     drop(journal);

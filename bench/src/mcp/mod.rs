@@ -1,8 +1,8 @@
-//! `bench mcp`: a tool call on every path from a client to a server, against the same call straight to the server.
+//! `bench mcp`: a tool call on every path from a client to a server, compared with the direct call.
 
-pub mod link;
-mod parts;
+pub mod connection;
 mod paths;
+mod programs;
 mod report;
 pub mod server;
 
@@ -21,9 +21,9 @@ use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
 use self::{
-    link::Link,
-    parts::Parts,
-    paths::{Path, Standing},
+    connection::Connection,
+    paths::{Path, RunningPath},
+    programs::Programs,
 };
 use crate::{contenders::Contender, tools::Tools};
 
@@ -44,19 +44,19 @@ impl Era {
 
 #[derive(Args)]
 pub struct McpOptions {
-    /// Rounds, each over all paths; medians over the rounds are reported.
+    /// Number of rounds over all paths; the report shows medians over the rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Only these paths, separated by commas. The direct one is always measured.
+    /// Only these paths, separated by commas. The direct path is always measured.
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = Path::from_name)]
     only: Vec<Path>,
-    /// Calls in flight for the rate.
+    /// Calls in flight when the rate is measured.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     in_flight: u32,
-    /// Fail if a goal is short.
+    /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
     /// Folder for results and tools [default: bench, in the target folder].
@@ -69,9 +69,9 @@ pub struct McpOptions {
 pub struct Sample {
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Calls a second with many in flight.
+    /// Calls per second with many in flight.
     pub rate: f64,
-    /// From the start of a new client to its first answer.
+    /// Time from the start of a new client to its first answer.
     pub first_us: f64,
 }
 
@@ -84,21 +84,21 @@ pub struct Measured {
 pub async fn run(options: McpOptions) -> anyhow::Result<ExitCode> {
     let mut tools = Tools::locate(options.out.clone())?;
     tools.prepare(Contender::Toolbus).await.map_err(anyhow::Error::msg)?;
-    let parts = Parts::new(tools.path(Contender::Toolbus)?.to_owned(), tools.bench.clone(), &tools.out);
+    let programs = Programs::new(tools.path(Contender::Toolbus)?.to_owned(), tools.bench.clone(), &tools.out);
     let chosen = |path: &Path| *path == Path::Direct || options.only.is_empty() || options.only.contains(path);
-    let mut standing = Vec::new();
+    let mut prepared = Vec::new();
     let mut skipped = Vec::new();
     for path in Path::ALL.into_iter().filter(chosen) {
-        match set_up(path, &parts).await {
-            Ok((path_standing, eras)) => standing.extend(eras.into_iter().map(|era| (era, Arc::clone(&path_standing)))),
+        match set_up(path, &programs).await {
+            Ok((path, eras)) => prepared.extend(eras.into_iter().map(|era| (era, Arc::clone(&path)))),
             Err(error) => skipped.push((path, format!("{error:#}"))),
         }
     }
-    let empty = |(era, set): &(Era, Set)| Measured { path: set.0, era: *era, samples: Vec::new() };
-    let mut measured: Vec<Measured> = standing.iter().map(empty).collect();
+    let empty = |(era, prepared): &(Era, Prepared)| Measured { path: prepared.0, era: *era, samples: Vec::new() };
+    let mut measured: Vec<Measured> = prepared.iter().map(empty).collect();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
-        for ((era, path), into) in standing.iter().zip(&mut measured) {
+        for ((era, path), into) in prepared.iter().zip(&mut measured) {
             match measure(&path.1, *era, &options).await {
                 Ok(sample) => into.samples.push(sample),
                 Err(error) => skipped.push((path.0, format!("{}, round {round}: {error:#}", era.name()))),
@@ -111,42 +111,42 @@ pub async fn run(options: McpOptions) -> anyhow::Result<ExitCode> {
     Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-type Set = Arc<(Path, Standing)>;
+type Prepared = Arc<(Path, RunningPath)>;
 
-/// Starts a path and finds the eras in which a call gets through.
-async fn set_up(path: Path, parts: &Parts) -> anyhow::Result<(Set, Vec<Era>)> {
+/// Starts a path and finds the eras in which a call succeeds.
+async fn set_up(path: Path, programs: &Programs) -> anyhow::Result<(Prepared, Vec<Era>)> {
     eprintln!("setting up {}", path.name());
-    parts.prepare(path).await?;
-    let standing = Standing::start(path, parts).await?;
+    programs.prepare(path).await?;
+    let running = RunningPath::start(path, programs).await?;
     let mut eras = Vec::new();
     let mut last = None;
     for era in [Era::Modern, Era::Legacy] {
-        match first_call(&standing, era).await {
+        match first_call(&running, era).await {
             Ok(_) => eras.push(era),
             Err(error) => last = Some(error),
         }
     }
     match last {
         Some(error) if eras.is_empty() => Err(error),
-        _ => Ok((Arc::new((path, standing)), eras)),
+        _ => Ok((Arc::new((path, running)), eras)),
     }
 }
 
-/// A new client from nothing to its first answer.
-async fn first_call(standing: &Standing, era: Era) -> anyhow::Result<(Link, Duration)> {
+/// Starts a new client and measures the time to its first answer.
+async fn first_call(running: &RunningPath, era: Era) -> anyhow::Result<(Connection, Duration)> {
     let start = Instant::now();
-    let link = standing.client(era)?;
-    link.open().await?;
-    link.echo("first").await?;
-    Ok((link, start.elapsed()))
+    let connection = running.client(era)?;
+    connection.open().await?;
+    connection.echo("first").await?;
+    Ok((connection, start.elapsed()))
 }
 
-async fn measure(standing: &Standing, era: Era, options: &McpOptions) -> anyhow::Result<Sample> {
-    let (link, first) = first_call(standing, era).await?;
-    let link = Arc::new(link);
+async fn measure(running: &RunningPath, era: Era, options: &McpOptions) -> anyhow::Result<Sample> {
+    let (connection, first) = first_call(running, era).await?;
+    let connection = Arc::new(connection);
     let window = Duration::from_secs_f64(options.seconds);
-    let lone = drive(&link, 1, window).await?;
-    let many = drive(&link, options.in_flight, window).await?;
+    let lone = drive(&connection, 1, window).await?;
+    let many = drive(&connection, options.in_flight, window).await?;
     Ok(Sample {
         p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
@@ -157,18 +157,18 @@ async fn measure(standing: &Standing, era: Era, options: &McpOptions) -> anyhow:
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Since this program was started.
-pub fn calls_begun() -> u64 {
+/// Number of calls since the start of this process.
+pub fn calls_started() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Calls without a pause, so many at a time, and how long each took in nanoseconds.
-pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
+/// Keeps `in_flight` calls outstanding; returns their latencies in nanoseconds.
+pub async fn drive(connection: &Arc<Connection>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
     let warm = Instant::now() + window / 4;
     let end = warm + window;
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..in_flight {
-        let link = Arc::clone(link);
+        let connection = Arc::clone(connection);
         callers.spawn(async move {
             let mut times = Histogram::<u64>::new(3).context("a histogram")?;
             loop {
@@ -176,9 +176,11 @@ pub async fn drive(link: &Arc<Link>, in_flight: u32, window: Duration) -> anyhow
                 if start >= end {
                     return anyhow::Ok(times);
                 }
-                // No two calls are the same, as a client's are not: also not those of an earlier client of the same agent.
+                // Every call is different, so that the host never joins it to an earlier client's call of the same
+                // agent.
                 let call = CALLS.fetch_add(1, Ordering::Relaxed);
-                link.echo(&format!("a text of some length that is said back, as a tool's answer would be {call}"))
+                connection
+                    .echo(&format!("a text of some length that is said back, as a tool's answer would be {call}"))
                     .await?;
                 if start >= warm {
                     times.record(start.elapsed().as_nanos() as u64).ok();

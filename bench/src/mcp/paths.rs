@@ -1,4 +1,4 @@
-//! The ways from a client to the server: straight, through toolbus, and through other proxies. Each is started as its
+//! The paths from a client to the server: direct, through toolbus, and through other proxies. Each is started as its
 //! own documentation says.
 
 use std::{net::TcpListener, path::PathBuf, time::Duration};
@@ -6,7 +6,7 @@ use std::{net::TcpListener, path::PathBuf, time::Duration};
 use anyhow::{Context, bail};
 use tokio::process::Command;
 
-use super::{Era, link::Link, parts::Parts};
+use super::{Era, connection::Connection, programs::Programs};
 use crate::process::Running;
 
 const READY_LIMIT: Duration = Duration::from_secs(40);
@@ -74,8 +74,8 @@ impl Path {
     }
 }
 
-/// A path that is set up. Dropping it ends its processes.
-pub struct Standing {
+/// A path whose processes run. Dropping it kills them.
+pub struct RunningPath {
     path: Path,
     folder: tempfile::TempDir,
     endpoint: Endpoint,
@@ -87,76 +87,76 @@ enum Endpoint {
         url: String,
         token: Option<String>,
     },
-    /// Started anew for each client.
+    /// A command line that is started for each client.
     Stdio(Vec<String>),
 }
 
-impl Standing {
-    pub async fn start(path: Path, parts: &Parts) -> anyhow::Result<Self> {
+impl RunningPath {
+    pub async fn start(path: Path, programs: &Programs) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("make a folder")?;
         let mut processes = Vec::new();
-        let server = parts.server();
+        let server = programs.server();
         let endpoint = match path {
             Path::Direct => Endpoint::Stdio(server),
             Path::Toolbus => {
-                let url = start_broker(parts, &folder, &mut processes).await?;
+                let url = start_broker(programs, &folder, &mut processes).await?;
                 let config = mcp_config(&folder, &server)?;
-                let mut host = Command::new(&parts.toolbus);
+                let mut host = Command::new(&programs.toolbus);
                 host.args(["host", "--broker", &url, "--mcp-config"]).arg(config);
                 host.arg("--state").arg(folder.path().join("host-state"));
                 let token = folder.path().join("data/token");
                 host.arg("--token-file").arg(&token);
                 processes.push(Running::spawn("host", host, folder.path())?);
-                until_hosted(parts, &url, &token).await?;
-                let connect = [parts.toolbus.display().to_string(), "connect".into(), "--broker".into(), url];
+                wait_for_server(programs, &url, &token).await?;
+                let connect = [programs.toolbus.display().to_string(), "connect".into(), "--broker".into(), url];
                 let connect = connect.into_iter().chain(["--token-file".into(), token.display().to_string()]);
                 Endpoint::Stdio(connect.collect())
             }
             Path::ToolbusHttp => {
                 let config = mcp_config(&folder, &server)?;
-                let mut up = Command::new(&parts.toolbus);
+                let mut up = Command::new(&programs.toolbus);
                 up.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
                 up.arg("--mcp-config").arg(config);
                 let mut up = Running::spawn("up", up, folder.path())?;
                 let bus = up.line_after("listening on ", READY_LIMIT).await?;
                 processes.push(up);
                 let token_file = folder.path().join("data/token");
-                until_hosted(parts, &bus, &token_file).await?;
+                wait_for_server(programs, &bus, &token_file).await?;
                 let token = std::fs::read_to_string(token_file).context("read the token")?;
                 let url = bus.replace("ws://", "http://").replace("/bus", "/mcp");
                 Endpoint::Http { url, token: Some(token.trim().to_owned()) }
             }
-            Path::Supergateway => http(parts.supergateway(&server, free_port()?), &folder, &mut processes).await?,
+            Path::Supergateway => http(programs.supergateway(&server, free_port()?), &folder, &mut processes).await?,
             Path::McpRemote => {
                 let port = free_port()?;
-                http(parts.supergateway(&server, port), &folder, &mut processes).await?;
-                Endpoint::Stdio(parts.mcp_remote(port))
+                http(programs.supergateway(&server, port), &folder, &mut processes).await?;
+                Endpoint::Stdio(programs.mcp_remote(port))
             }
-            Path::FastMcp => Endpoint::Stdio(parts.fastmcp(&server, folder.path())?),
-            Path::NpmMcpProxy => http(parts.npm_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
-            Path::PypiMcpProxy => http(parts.pypi_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
+            Path::FastMcp => Endpoint::Stdio(programs.fastmcp(&server, folder.path())?),
+            Path::NpmMcpProxy => http(programs.npm_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
+            Path::PypiMcpProxy => http(programs.pypi_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
         };
         Ok(Self { path, folder, endpoint, _processes: processes })
     }
 
-    /// A new client on this path, not opened yet.
-    pub fn client(&self, era: Era) -> anyhow::Result<Link> {
+    /// A new client on this path, before its handshake.
+    pub fn client(&self, era: Era) -> anyhow::Result<Connection> {
         match &self.endpoint {
-            Endpoint::Http { url, token } => Ok(Link::http(url, token.clone(), era)),
+            Endpoint::Http { url, token } => Ok(Connection::http(url, token.clone(), era)),
             Endpoint::Stdio(argv) => {
                 let log = self.folder.path().join(format!("{}-client.log", self.path.name()));
-                Link::stdio(command(argv)?, era, &log)
+                Connection::stdio(command(argv)?, era, &log)
             }
         }
     }
 }
 
 async fn start_broker(
-    parts: &Parts,
+    programs: &Programs,
     folder: &tempfile::TempDir,
     processes: &mut Vec<Running>,
 ) -> anyhow::Result<String> {
-    let mut broker = Command::new(&parts.toolbus);
+    let mut broker = Command::new(&programs.toolbus);
     broker.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
     let mut broker = Running::spawn("broker", broker, folder.path())?;
     let address = broker.line_after("listening on ", READY_LIMIT).await?;
@@ -165,10 +165,10 @@ async fn start_broker(
 }
 
 /// Waits until the host has announced its server.
-async fn until_hosted(parts: &Parts, url: &str, token: &std::path::Path) -> anyhow::Result<()> {
+async fn wait_for_server(programs: &Programs, url: &str, token: &std::path::Path) -> anyhow::Result<()> {
     let listed = async {
         loop {
-            let mut tools = Command::new(&parts.toolbus);
+            let mut tools = Command::new(&programs.toolbus);
             tools.args(["tools", "--json", "--broker", url, "--token-file"]).arg(token);
             let output = tools.output().await.context("list the tools")?;
             let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -178,10 +178,10 @@ async fn until_hosted(parts: &Parts, url: &str, token: &std::path::Path) -> anyh
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(READY_LIMIT, listed).await.context("the host announces no server")?
+    tokio::time::timeout(READY_LIMIT, listed).await.context("timed out waiting for the host to announce its server")?
 }
 
-/// Starts a proxy that listens, and waits until it does.
+/// Starts a proxy and waits until it listens.
 async fn http(
     proxy: (Vec<String>, u16),
     folder: &tempfile::TempDir,

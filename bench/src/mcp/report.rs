@@ -1,14 +1,14 @@
-//! What `bench mcp` prints: the table, and the goals with their verdicts.
+//! The report of `bench mcp`: the table, and the goals with their verdicts.
 
 use std::fmt::Write;
 
 use super::{Era, McpOptions, Measured, Sample, paths::Path};
 
-/// Added to the direct call's median in the modern era, at most.
+/// Maximum latency added to the median of the direct call in the modern era.
 const ADDED_US: f64 = 300.0;
-/// Our rate over the best of the other proxies, at least.
+/// Minimum ratio of our rate to that of the fastest other proxy.
 const RATE_RATIO: f64 = 3.0;
-/// A new worker's first call when the server is warm, at most.
+/// Maximum latency of a new worker's first call when the server is warm.
 const FIRST_US: f64 = 50_000.0;
 
 pub fn render(measured: &[Measured], skipped: &[(Path, String)], options: &McpOptions) -> (String, bool) {
@@ -41,10 +41,10 @@ pub fn render(measured: &[Measured], skipped: &[(Path, String)], options: &McpOp
     line(String::new());
     let goals = goals(measured);
     for (goal, outcome) in &goals {
-        line(format!("{goal}: {}", if *outcome { "reached" } else { "SHORT" }));
+        line(format!("{goal}: {}", if *outcome { "reached" } else { "MISSED" }));
     }
     for (path, reason) in skipped {
-        line(format!("without a figure: {}: {reason}", path.name()));
+        line(format!("not measured: {}: {reason}", path.name()));
     }
     for path in Path::ALL {
         line(format!("{:16} {}", path.name(), path.description()));

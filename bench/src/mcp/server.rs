@@ -1,5 +1,5 @@
-//! The MCP server that every path is measured with: one tool, `echo`, over stdio, in both eras. It does as little as
-//! possible, so that what is measured is the way to it.
+//! The MCP server of all paths: one tool, `echo`, over stdio, in both eras. It does as little as possible, so that the
+//! measurement shows the cost of the path.
 
 use std::io::{BufRead, Write};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const TOOL: &str = "echo";
 
-/// Answers lines on stdin until it ends.
+/// Serves requests from stdin until EOF.
 pub fn serve() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -49,7 +49,7 @@ fn answer(method: &str, params: &Value) -> Option<Value> {
         "ping" => json!({}),
         "tools/list" => {
             let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}});
-            let tool = json!({"name": TOOL, "description": "says it back", "inputSchema": schema});
+            let tool = json!({"name": TOOL, "description": "returns the text", "inputSchema": schema});
             json!({"tools": [tool], "ttlMs": 0, "cacheScope": "private"})
         }
         "tools/call" => json!({"content": [{"type": "text", "text": params["arguments"]["text"]}]}),

@@ -1,4 +1,4 @@
-//! The run as JSON: every sample, the medians, the verdicts and what has no number.
+//! The run as JSON: every sample, the medians, the verdicts, and failed or skipped measurements.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What a run leaves behind: tables on stdout, JSON for machines, a plot for people.
+//! The report of a run: tables on stdout, a JSON file and an SVG plot.
 
 pub mod number;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{cli::RunOptions, goals::Verdict, results::Results, tools::Tools};
 
-/// The circumstances of a run, without which its figures mean nothing.
+/// The conditions of a run, without which its figures can't be interpreted.
 #[derive(Serialize)]
 pub struct RunFacts {
     pub rounds: u32,
@@ -40,7 +40,7 @@ impl RunFacts {
         }
     }
 
-    /// One line that says how the figures came about.
+    /// One line about how the figures were measured.
     pub fn summary(&self) -> String {
         let rounds = if self.rounds == 1 { "round" } else { "rounds" };
         format!(

@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formats numbers for reports.
 
-/// A whole number with its thousands apart: `12,345`.
+/// A whole number with thousands separators: `12,345`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted() {
         assert_eq!(grouped(999.6), "1,000");
         assert_eq!(grouped(1_234_567.0), "1,234,567");
         assert_eq!(grouped(7.0), "7");

@@ -1,4 +1,4 @@
-//! The tables a run prints: rates, latencies, verdicts, and what has no number.
+//! The tables of a run: rates, latencies, verdicts, and failed or skipped measurements.
 
 use std::fmt::Write;
 
@@ -34,7 +34,7 @@ pub fn render(results: &Results, verdicts: &[Verdict], run: &RunFacts) -> String
     if !verdicts.is_empty() {
         section(&mut text, "Ratios against goals", &verdict_rows(verdicts));
     }
-    without_number(&mut text, results);
+    footnotes(&mut text, results);
     if results.disturbed > 0 {
         let all = results.attempts();
         line(&mut text, &format!("the machine was busy before {} of {all} measurements", results.disturbed));
@@ -57,7 +57,7 @@ fn section(text: &mut String, title: &str, rows: &[Vec<String>]) {
     for row in rows {
         let mut written = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Names to the left, figures to the right.
+            // Names are aligned left, figures right.
             let padding = " ".repeat(width - cell.chars().count());
             if column == 0 {
                 written += &format!("{cell}{padding}");
@@ -89,7 +89,7 @@ fn verdict_rows(verdicts: &[Verdict]) -> Vec<Vec<String>> {
     let row = |verdict: &Verdict| {
         let outcome = match verdict.reached {
             Some(true) => "reached",
-            Some(false) => "SHORT",
+            Some(false) => "MISSED",
             None => "",
         };
         vec![format!("{:14} {}", verdict.shape, verdict.goal), verdict.measured_text.clone(), outcome.to_owned()]
@@ -97,7 +97,7 @@ fn verdict_rows(verdicts: &[Verdict]) -> Vec<Vec<String>> {
     verdicts.iter().map(row).collect()
 }
 
-fn without_number(text: &mut String, results: &Results) {
+fn footnotes(text: &mut String, results: &Results) {
     for (contender, reason) in &results.skipped {
         line(text, &format!("skipped {contender}: {reason}"));
     }

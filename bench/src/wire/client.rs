@@ -35,7 +35,7 @@ pub async fn host<L: Library>(url: &str, ready: impl FnOnce()) -> anyhow::Result
     register(&mut source, &outbox, frame::HOST).await?;
     ready();
     while let Some(message) = source.next().await? {
-        outbox.send(message).context("the relay is gone")?;
+        outbox.send(message).context("the relay closed the connection")?;
     }
     Ok(())
 }
@@ -63,14 +63,14 @@ impl Load for Worker {
     async fn once(&self, body: &Bytes) -> anyhow::Result<()> {
         let call = self.numbers.next();
         let reply = self.pending.expect(call);
-        self.outbox.send(frame::encode(self.number, call, body)).context("the connection is gone")?;
+        self.outbox.send(frame::encode(self.number, call, body)).context("the connection is closed")?;
         ensure_echo(body, &reply.await?)
     }
 }
 
 async fn register(source: &mut impl Source, outbox: &UnboundedSender<Bytes>, number: u32) -> anyhow::Result<()> {
-    outbox.send(frame::encode(number, 0, b"")).context("the connection is gone")?;
-    source.next().await?.context("the relay hung up")?;
+    outbox.send(frame::encode(number, 0, b"")).context("the connection is closed")?;
+    source.next().await?.context("the relay closed the connection")?;
     Ok(())
 }
 
@@ -100,18 +100,18 @@ impl Numbers {
 pub struct Pending(Arc<Mutex<HashMap<u64, oneshot::Sender<Bytes>>>>);
 
 impl Pending {
-    /// Announces a call. Registered before this returns, so that no reply is missed.
+    /// Registers a call before it returns, so that no reply is missed.
     pub fn expect(&self, call: u64) -> impl Future<Output = anyhow::Result<Bytes>> + use<> {
         let (sender, receiver) = oneshot::channel();
         self.table().insert(call, sender);
-        async move { receiver.await.map_err(|_| anyhow!("the connection is gone")) }
+        async move { receiver.await.map_err(|_| anyhow!("the connection is closed")) }
     }
 
     pub fn resolve(&self, call: u64, body: Bytes) {
-        let waiting = self.table().remove(&call);
-        if let Some(waiting) = waiting {
-            // The caller may have given up; its reply is then of no use to anybody.
-            let _ = waiting.send(body);
+        let caller = self.table().remove(&call);
+        if let Some(caller) = caller {
+            // Fails if the caller has given up, which is fine.
+            let _ = caller.send(body);
         }
     }
 

@@ -54,7 +54,7 @@ impl Library for Fast {
     }
 }
 
-/// Reads an HTTP head byte by byte, so that nothing behind it is taken.
+/// Reads an HTTP head byte by byte, so that no byte after it is consumed.
 async fn read_head(stream: &mut TcpStream) -> anyhow::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -85,7 +85,7 @@ pub struct Reader(WebSocketRead<OwnedReadHalf>);
 impl Source for Reader {
     async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         loop {
-            // Nobody pings or closes politely here, so there is nothing to send back.
+            // The peers send no pings and need no close frame in return, so there is nothing to send.
             let mut send_nothing = |_| std::future::ready(Ok::<_, WebSocketError>(()));
             let frame = match self.0.read_frame(&mut send_nothing).await {
                 Ok(frame) => frame,

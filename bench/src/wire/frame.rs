@@ -1,10 +1,10 @@
-//! The message layout of contenders that have none of their own: who called, which
-//! call it is, and the body. A reply repeats all three.
+//! The message layout of contenders without one of their own: worker number, call number and body. A reply repeats all
+//! three.
 
 use anyhow::Context;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Worker number the host registers under.
+/// The worker number under which the host registers.
 pub const HOST: u32 = 0;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub fn decode(mut message: Bytes) -> anyhow::Result<Frame> {
     })
 }
 
-/// The worker a message belongs to, all a relay has to look at.
+/// The worker number of a message, the only field that a relay reads.
 pub fn worker(message: &[u8]) -> Option<u32> {
     message.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_survives_the_wire() {
+    fn a_frame_is_decoded_as_it_was_encoded() {
         let message = encode(7, 9, b"body");
         assert_eq!(worker(&message), Some(7));
         let expected = Frame { worker: 7, call: 9, body: Bytes::from_static(b"body") };

@@ -17,7 +17,7 @@ use tokio::{
 
 /// The receiving half of a connection.
 pub trait Source: Send + 'static {
-    /// The next message, or `None` once the peer is gone.
+    /// The next message, or `None` after the peer has closed the connection.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<Option<Bytes>>> + Send;
 }
 
@@ -36,15 +36,14 @@ pub trait Library: Send + 'static {
     fn accept(stream: TcpStream) -> impl Future<Output = anyhow::Result<(Self::Source, Self::Sink)>> + Send;
 }
 
-/// A queue whose messages a task of its own writes, all that wait in one flush.
+/// A queue that a separate task writes to the sink, with one flush for all queued messages.
 ///
-/// The queue is unbounded because the load is a closed loop: what waits in it is
-/// bounded by the calls in flight.
+/// The queue is unbounded because the load is a closed loop: its length is bounded by the calls in flight.
 pub fn outbox(sink: impl Sink) -> UnboundedSender<Bytes> {
     let (sender, receiver) = unbounded_channel();
     tokio::spawn(async move {
         if let Err(error) = write_all(receiver, sink).await {
-            eprintln!("writer ended: {error:#}");
+            eprintln!("writer failed: {error:#}");
         }
     });
     sender

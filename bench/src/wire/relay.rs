@@ -1,5 +1,5 @@
-//! A relay that does nothing: it forwards a worker's messages to the host and the
-//! host's messages to the worker they name, without looking at anything else.
+//! A minimal relay: forwards a worker's messages to the host, and the host's messages to the worker whose number they
+//! carry.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use super::{Library, Source, frame, outbox};
 
 type Outbox = UnboundedSender<Bytes>;
 
-/// Listens on a free loopback port, says where on stdout and relays until ended.
+/// Listens on a free loopback port, prints its URL and relays until it is killed.
 pub async fn serve<L: Library>() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await.context("bind the relay")?;
     let address = listener.local_addr().context("read the relay's address")?;
@@ -28,13 +28,13 @@ pub async fn serve<L: Library>() -> anyhow::Result<()> {
         let connected = connected.clone();
         tokio::spawn(async move {
             if let Err(error) = relay::<L>(stream, connected).await {
-                eprintln!("connection ended: {error:#}");
+                eprintln!("connection failed: {error:#}");
             }
         });
     }
 }
 
-/// Who is connected, by worker number.
+/// The connected peers by worker number.
 #[derive(Clone, Default)]
 struct Connected(Arc<Mutex<HashMap<u32, Outbox>>>);
 
@@ -46,16 +46,16 @@ impl Connected {
 
     fn find(&self, worker: u32) -> anyhow::Result<Outbox> {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.get(&worker).cloned().with_context(|| format!("nobody is connected as {worker}"))
+        peers.get(&worker).cloned().with_context(|| format!("no peer is connected as {worker}"))
     }
 }
 
-/// The first message of a connection registers it; the answer says that it did.
+/// The first message of a connection registers it, and is echoed as confirmation.
 async fn relay<L: Library>(stream: TcpStream, connected: Connected) -> anyhow::Result<()> {
     let (mut source, sink) = L::accept(stream).await?;
     let outbox = outbox(sink);
     let hello = source.next().await?.context("closed before registering")?;
-    let own = frame::worker(&hello).context("a registration names a worker")?;
+    let own = frame::worker(&hello).context("a registration without a worker number")?;
     connected.register(own, outbox.clone());
     outbox.send(hello).context("confirm the registration")?;
     if own == frame::HOST {
@@ -67,7 +67,7 @@ async fn relay<L: Library>(stream: TcpStream, connected: Connected) -> anyhow::R
 
 async fn to_host(mut source: impl Source, host: Outbox) -> anyhow::Result<()> {
     while let Some(message) = source.next().await? {
-        host.send(message).context("the host is gone")?;
+        host.send(message).context("the host is disconnected")?;
     }
     Ok(())
 }
@@ -75,12 +75,12 @@ async fn to_host(mut source: impl Source, host: Outbox) -> anyhow::Result<()> {
 async fn to_workers(mut source: impl Source, connected: Connected) -> anyhow::Result<()> {
     let mut known: HashMap<u32, Outbox> = HashMap::new();
     while let Some(message) = source.next().await? {
-        let worker = frame::worker(&message).context("a reply names its worker")?;
+        let worker = frame::worker(&message).context("a reply without a worker number")?;
         let outbox = match known.get(&worker) {
             Some(outbox) => outbox,
             None => known.entry(worker).or_insert(connected.find(worker)?),
         };
-        // A worker that has left no longer wants its replies.
+        // Replies to a disconnected worker are discarded.
         let _ = outbox.send(message);
     }
     Ok(())

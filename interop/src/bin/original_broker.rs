@@ -1,6 +1,6 @@
 //! The original broker (`bamboo-broker`) as a process of its own, for comparison.
-//! It listens with `TCP_NODELAY` and without its rate limits, so that what is
-//! measured is its design and not Nagle's algorithm or a throttle.
+//! It listens with `TCP_NODELAY` and without its rate limits, so that measurements show its design and not Nagle's
+//! algorithm or a rate limit.
 
 use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc};
 
@@ -14,10 +14,10 @@ struct Options {
     /// Address to listen on; port 0 picks a free one.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Folder of the mailboxes.
+    /// Folder for the mailboxes.
     #[arg(long)]
     data: PathBuf,
-    /// The token every client has to present.
+    /// The token that every client has to present.
     #[arg(long)]
     token: String,
     /// Leave Nagle's algorithm on, as the published broker does.
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
 fn bind(address: SocketAddr, nodelay: bool) -> anyhow::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.context("open a socket")?;
     socket.set_nodelay(nodelay).context("set TCP_NODELAY")?;
-    // As tokio's own listeners do, so that it can be started again where it was.
+    // As tokio's own listeners do, so that a restart can bind the same port.
     socket.set_reuseaddr(true).context("set SO_REUSEADDR")?;
     socket.bind(address).with_context(|| format!("bind {address}"))?;
     socket.listen(1024).context("listen")

@@ -1,5 +1,5 @@
 //! The original's MCP host as a process of its own, with the tool whose effects are counted: it appends the id from its
-//! arguments to a file, waits a little before and after, and says the id back.
+//! arguments to a file, waits briefly before and after, and returns the id.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,7 +18,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// The mailbox that its workers send to.
+/// The mailbox of the host.
 const NAME: &str = "desktop#mcp";
 
 #[derive(Parser)]
@@ -30,10 +30,10 @@ struct Options {
     /// Name of the tool.
     #[arg(long)]
     tool: String,
-    /// File that gets a line for each effect.
+    /// File to which each effect appends a line.
     #[arg(long)]
     effects: PathBuf,
-    /// The longest wait before and after the effect.
+    /// Maximum wait before and after the effect, in milliseconds.
     #[arg(long, default_value_t = 10)]
     wait_ms: u64,
 }
@@ -72,14 +72,14 @@ impl ToolExecutor for Effect {
     fn list_tools(&self) -> Vec<ToolSchema> {
         let function = FunctionSchema {
             name: self.tool.clone(),
-            description: "has an effect".into(),
+            description: "appends the id to a file".into(),
             parameters: json!({"type": "object", "properties": {"id": {"type": "string"}}}),
         };
         vec![ToolSchema { schema_type: "function".into(), function }]
     }
 }
 
-/// The id says how long, as in the other system's tool.
+/// Derived from the id, as in the tool of our system.
 fn waits(id: &str, longest_ms: u64) -> (Duration, Duration) {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, step);

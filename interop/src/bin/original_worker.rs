@@ -1,5 +1,5 @@
-//! The original's worker side behind just enough of MCP over stdio that the same client can drive it: `initialize`, and
-//! `tools/call` by the original's executor, which reconnects and repeats as it always does.
+//! The original's worker side behind a minimal MCP server over stdio, so that the same client can drive it:
+//! `initialize`, and `tools/call` through the original's executor with its own reconnects and repetitions.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ use tokio::{
 };
 
 const HOST: &str = "desktop#mcp";
-/// Its constructor needs broker and host at once and does not try again by itself.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Pause between attempts to connect: the executor's constructor needs broker and host, and doesn't retry.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long one attempt waits for the host's list of tools.
 const MANIFEST_LIMIT: Duration = Duration::from_secs(5);
 
@@ -27,10 +27,10 @@ struct Options {
     token: String,
     #[arg(long)]
     name: String,
-    /// How long a call may take, such as 60s.
+    /// Deadline of a call, such as 60s.
     #[arg(long)]
     deadline: String,
-    /// Says to whom this process belongs; nothing is read or written there.
+    /// Unused; marks this process in the process list as part of a run.
     #[arg(long)]
     folder: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn connect(options: Options, deadline: Duration, sender: watch::Sender<Option<Arc<McpProxyExecutor>>>) {
-    // A name of its own for each run, as a worker that was deployed anew has.
+    // A new name for each process, as a redeployed worker has.
     let name = format!("{}-{}#mcp", options.name, std::process::id());
     loop {
         let connecting = McpProxyExecutor::connect(&options.broker, &name, None, &options.token, HOST, deadline);
@@ -67,7 +67,7 @@ async fn connect(options: Options, deadline: Duration, sender: watch::Sender<Opt
             Ok(Err(error)) => eprintln!("not connected yet: {error}"),
             Err(_) => eprintln!("not connected yet: no list of tools"),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
@@ -94,7 +94,7 @@ async fn answer(request: Value, executor: Executor, out: Arc<Mutex<Stdout>>) {
 
 async fn call(params: &Value, mut executor: Executor) -> anyhow::Result<String> {
     let executor = executor.wait_for(Option::is_some).await.context("connect")?.clone().context("connected")?;
-    let name = params["name"].as_str().context("a tool has a name")?.to_owned();
+    let name = params["name"].as_str().context("a call without a tool name")?.to_owned();
     let function = FunctionCall { name, arguments: params["arguments"].to_string() };
     let call = ToolCall { id: "call".into(), tool_type: "function".into(), function };
     Ok(executor.execute(&call).await?.result)

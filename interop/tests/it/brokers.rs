@@ -1,4 +1,4 @@
-//! Both brokers, to be started, stopped, and started again on the same port and folder.
+//! Both brokers, which can be restarted on the same port and folder.
 
 use crate::{TOKEN, soon};
 use std::io::ErrorKind;
@@ -42,7 +42,7 @@ impl OurBroker {
     }
 
     pub async fn start_again(&mut self) {
-        assert!(self.running.is_none(), "it is stopped");
+        assert!(self.running.is_none(), "the broker is already running");
         let listener = listen(self.port).await;
         self.port = listener.local_addr().expect("an address").port();
         let listener = TcpListener::from_std(listener).expect("a listener");
@@ -53,11 +53,11 @@ impl OurBroker {
         self.running = Some(Running { server, serving });
     }
 
-    /// Returns when the port is closed and the folder is free.
+    /// Returns when the port is closed and the lock of the folder is released.
     pub async fn stop(&mut self) {
-        let Running { server, serving } = self.running.take().expect("it runs");
+        let Running { server, serving } = self.running.take().expect("a running broker");
         server.stop();
-        soon(serving).await.expect("no panic").expect("an orderly stop");
+        soon(serving).await.expect("no panic").expect("a clean shutdown");
     }
 
     pub async fn restart(&mut self) {
@@ -66,8 +66,8 @@ impl OurBroker {
     }
 }
 
-/// The original's broker. It has no way to be stopped, so it lives in a runtime of its own, and stopping it means that
-/// all its tasks and connections are dropped where they stand.
+/// The original's broker. It has no shutdown, so it runs on a runtime of its own, and stopping it drops all its tasks
+/// and connections.
 pub struct OriginalBroker {
     folder: TempDir,
     port: u16,
@@ -96,7 +96,7 @@ impl OriginalBroker {
     }
 
     pub async fn start_again(&mut self) {
-        assert!(self.runtime.is_none(), "it is stopped");
+        assert!(self.runtime.is_none(), "the broker is already running");
         let listener = listen(self.port).await;
         self.port = listener.local_addr().expect("an address").port();
         let core = bamboo_broker::BrokerCore::new(self.folder.path()).with_max_pending_per_mailbox(self.mailbox_limit);
@@ -104,14 +104,14 @@ impl OriginalBroker {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).expect("a listener");
-            Arc::new(server).serve(listener).await.expect("it serves");
+            Arc::new(server).serve(listener).await.expect("no error while serving");
         });
         self.runtime = Some(runtime);
     }
 
     /// Returns when its sockets are closed.
     pub async fn stop(&mut self) {
-        let runtime = self.runtime.take().expect("it runs");
+        let runtime = self.runtime.take().expect("a running broker");
         let stopping = tokio::task::spawn_blocking(|| runtime.shutdown_timeout(Duration::from_secs(10)));
         stopping.await.expect("no panic");
     }
@@ -138,7 +138,7 @@ fn no_rate_limit() -> bamboo_broker::BrokerLimits {
     }
 }
 
-/// Listens on that port, or on any for 0. A connection of another test may have the port for a moment.
+/// Listens on this port, or on any for 0. Retries, because a connection of another test may use the port briefly.
 async fn listen(port: u16) -> StdListener {
     let binding = async {
         loop {
@@ -147,7 +147,7 @@ async fn listen(port: u16) -> StdListener {
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                Err(error) => panic!("can't listen on port {port}: {error}"),
+                Err(error) => panic!("cannot listen on port {port}: {error}"),
             }
         }
     };

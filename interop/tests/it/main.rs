@@ -1,8 +1,8 @@
 //! The original system and ours, each against the other, over real sockets on the loopback interface.
 //!
-//! `brokers`, `original`, `ours`, `tools` and `relay` set the stage. The rest are the scenes: `original_*` put the
-//! original's code on our broker, `our_*` put our client on the original's broker, and `mixed_*` have one of each talk
-//! over both.
+//! `brokers`, `original`, `ours`, `tools` and `relay` are fixtures. The tests are in the other modules: `original_*`
+//! run the original's code on our broker, `our_*` run our client on the original's broker, and `mixed_*` connect one of
+//! each over both brokers.
 
 mod brokers;
 mod original;
@@ -27,15 +27,15 @@ use std::time::Duration;
 
 /// The token of every broker here.
 const TOKEN: &str = "interop-token";
-/// Nothing here takes a tenth of this, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than any step takes, unless it hangs.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits for something that has to happen.
-async fn soon<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, what).await.expect("it happens in time")
+/// Awaits a future with a timeout.
+async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(STEP_TIMEOUT, future).await.expect("no timeout")
 }
 
-/// Asks again and again until the answer is yes, for what no event announces.
+/// Polls a condition until it is true, for changes without an event.
 async fn eventually(mut check: impl AsyncFnMut() -> bool) {
     let polling = async {
         while !check().await {

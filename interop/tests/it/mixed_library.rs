@@ -45,12 +45,12 @@ async fn our_executor_uses_our_host_over_the_originals_broker() {
     spawn_our_host(&broker.endpoint());
     let worker = our_worker(&broker.endpoint(), Some("researcher")).await;
     let result = soon(worker.execute(&call("nova_click", "{}"))).await.expect("a result");
-    assert_eq!(result, ours_answers("nova_click", "{}"), "nothing of a result is lost between our own");
+    assert_eq!(result, our_result("nova_click", "{}"), "between our own, every field of a result is kept");
 }
 
-/// With the original's host on the other side, which has to be started again by hand.
+/// The original's host doesn't reconnect, so the test starts a new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn our_executor_outlives_the_originals_broker() {
+async fn our_executor_survives_a_restart_of_the_originals_broker() {
     let mut broker = OriginalBroker::start().await;
     let toolbox = Toolbox::echoing(&["nova_click"]);
     let unrestricted = bamboo_broker::RoleToolAllowlist::unrestricted;
@@ -80,7 +80,7 @@ async fn check_our_host(endpoint: &str) {
     assert_eq!(tools::names(&operator.list_tools()), ["broken", "nova_click"]);
     let failure = soon(operator.execute(&tools::call("broken", "{}"))).await;
     let reason = "Execution failed: Execution failed: out of order";
-    assert_eq!(failure.expect_err("it is broken").to_string(), reason, "as between the original's own");
+    assert_eq!(failure.expect_err("a failing tool").to_string(), reason, "the same text as from the original's host");
 }
 
 async fn check_our_executor(endpoint: &str) {
@@ -123,11 +123,11 @@ fn call(tool: &str, arguments: &str) -> ToolCall {
     ToolCall { id: format!("call-{tool}"), tool_type: "function".into(), function }
 }
 
-/// A host's tools, behind our `ToolExecutor`.
+/// A host's tools as an implementation of our `ToolExecutor`.
 struct OurTools;
 
-/// More than the original's peers can take: they have to leave the rest out.
-fn ours_answers(tool: &str, arguments: &str) -> ToolResult {
+/// Has an image, which the original doesn't know and has to ignore.
+fn our_result(tool: &str, arguments: &str) -> ToolResult {
     let image = ToolResultImage { mime_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
     ToolResult { images: vec![image], ..ToolResult::text(true, echo(tool, arguments)) }
 }
@@ -137,7 +137,7 @@ impl ToolExecutor for OurTools {
     async fn execute(&self, call: &ToolCall) -> Result<ToolResult, ToolError> {
         match call.function.name.as_str() {
             "broken" => Err(ToolError::Execution("out of order".into())),
-            name => Ok(ours_answers(name, &call.function.arguments)),
+            name => Ok(our_result(name, &call.function.arguments)),
         }
     }
 

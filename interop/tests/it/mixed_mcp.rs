@@ -1,5 +1,5 @@
-//! MCP over the bus between the original's code and ours, over both brokers: the original's worker with a host that is
-//! nothing but our client and a few lines of JSON, and our client as a worker of the original's host.
+//! MCP over the bus between the original's code and ours, over both brokers: the original's worker with a minimal host
+//! on our client, and our client as a worker of the original's host.
 
 use crate::brokers::{OriginalBroker, OurBroker};
 use crate::ours::{self, AgentRef, BrokerClient, InboxKind, InboxMessage, MultiplexedClient, body, value};
@@ -56,7 +56,7 @@ async fn check_our_host(endpoint: &str) {
     .await;
 }
 
-/// Our host: everything it knows of MCP is here.
+/// A minimal host on our client.
 async fn serve_tools(host: Arc<BrokerClient>) {
     while let Some(request) = host.next_message().await {
         let host = Arc::clone(&host);
@@ -69,9 +69,9 @@ async fn serve_tools(host: Arc<BrokerClient>) {
 
 fn answer(request: &InboxMessage) -> Value {
     assert_eq!(request.kind, InboxKind::McpRequest);
-    let asked = value(request);
+    let operation = value(request);
     let role = request.from.role.as_deref().unwrap_or_default();
-    match (asked["op"].as_str(), asked["tool"].as_str(), asked["arguments"].as_str()) {
+    match (operation["op"].as_str(), operation["tool"].as_str(), operation["arguments"].as_str()) {
         (Some("manifest"), ..) => json!({ "manifest": [schema("nova_click"), schema("nova_screenshot")] }),
         (Some("call"), Some(tool @ "nova_screenshot"), _) => {
             json!({ "error": format!("tool '{tool}' is not allowed for role '{role}'") })
@@ -110,8 +110,8 @@ async fn check_our_worker(endpoint: &str) {
     .await;
 }
 
-async fn request(worker: &MultiplexedClient, asked: Value) -> Value {
-    let sending = worker.request(HOST, InboxKind::McpRequest, body(&asked), Duration::from_secs(10));
+async fn request(worker: &MultiplexedClient, operation: Value) -> Value {
+    let sending = worker.request(HOST, InboxKind::McpRequest, body(&operation), Duration::from_secs(10));
     let reply = sending.await.expect("a reply");
     assert_eq!(reply.kind, InboxKind::McpReply);
     value(&reply)

@@ -33,16 +33,16 @@ pub async fn connect(endpoint: &str, agent: AgentRef) -> BrokerClient {
     soon(BrokerClient::connect(endpoint, agent, TOKEN)).await.expect("a connection")
 }
 
-/// A client that is connected and subscribed, and of which the broker knows both.
+/// A client whose subscription the broker has processed.
 pub async fn subscriber(endpoint: &str, agent: AgentRef) -> BrokerClient {
     let mut client = connect(endpoint, agent).await;
     client.subscribe().await.expect("subscribed");
-    settle(&mut client).await;
+    flush(&mut client).await;
     client
 }
 
-/// Returns when the broker has dealt with everything that this client sent: it answers in order.
-pub async fn settle(client: &mut BrokerClient) {
+/// Returns when the broker has processed all earlier frames of this client: it answers in order.
+pub async fn flush(client: &mut BrokerClient) {
     soon(client.list_connected("nobody")).await.expect("an answer");
 }
 
@@ -55,7 +55,7 @@ pub async fn deliver(client: &mut BrokerClient, to: &str, message: InboxMessage)
     assert_eq!(soon(client.deliver(to, message)).await.expect("a receipt"), id);
 }
 
-/// An agent of the original's making that answers every ask with a function of its question.
+/// Spawns an agent of the original that answers every ask with a function of its question.
 pub fn spawn_answering_agent<F, Fut>(endpoint: &str, name: &str, reply: F)
 where
     F: Fn(String) -> Fut + Send + Sync + 'static,

@@ -1,11 +1,11 @@
-//! The original's client on our broker: what is acknowledged stays away, everything else comes again.
+//! The original's client on our broker: acknowledged messages are not redelivered, all others are.
 
 use crate::brokers::OurBroker;
-use crate::original::{BrokerError, MsgId, agent, connect, deliver, next, settle, subscriber, task};
+use crate::original::{BrokerError, MsgId, agent, connect, deliver, flush, next, subscriber, task};
 use crate::soon;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_reconnect_only_unacknowledged_messages_come_again() {
+async fn after_a_reconnect_only_unacknowledged_messages_are_redelivered() {
     let broker = OurBroker::start().await;
     let mut sender = connect(&broker.endpoint(), agent("sender")).await;
     let mut receiver = subscriber(&broker.endpoint(), agent("receiver")).await;
@@ -16,7 +16,7 @@ async fn after_a_reconnect_only_unacknowledged_messages_come_again() {
     }
     receiver.ack(sent[0].id.clone()).await.expect("acknowledged");
     receiver.ack(sent[2].id.clone()).await.expect("acknowledged");
-    settle(&mut receiver).await;
+    flush(&mut receiver).await;
     soon(receiver.close()).await.expect("closed");
 
     let last = task("sender", 99);
@@ -41,8 +41,8 @@ async fn a_confirmed_acknowledgement_survives_a_restart_of_the_broker() {
     broker.restart().await;
     let mut receiver = subscriber(&broker.endpoint(), agent("receiver")).await;
     assert_eq!(next(&mut receiver).await, left);
-    // The first answer could have been lost: the original repeats the question after a reconnect.
-    soon(receiver.ack_confirmed(done.id)).await.expect("accepted once more");
+    // The original repeats it after a reconnect, because the first confirmation could have been lost.
+    soon(receiver.ack_confirmed(done.id)).await.expect("accepted again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,16 +54,16 @@ async fn a_second_connection_can_confirm_without_displacing_the_subscriber() {
     deliver(&mut sender, "receiver", first.clone()).await;
     assert_eq!(next(&mut receiver).await, first);
 
-    let mut aside = connect(&broker.endpoint(), agent("receiver")).await;
-    soon(aside.ack_confirmed(first.id)).await.expect("accepted");
+    let mut second_connection = connect(&broker.endpoint(), agent("receiver")).await;
+    soon(second_connection.ack_confirmed(first.id)).await.expect("accepted");
     let second = task("sender", 2);
     deliver(&mut sender, "receiver", second.clone()).await;
     assert_eq!(next(&mut receiver).await, second);
 }
 
-/// Here our broker is stricter than the original, which accepts any id.
+/// Our broker is stricter than the original, which accepts any id.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_that_was_never_in_the_mailbox_is_refused_and_harms_nothing() {
+async fn an_acknowledgement_of_an_unknown_id_is_refused_and_the_client_stays_connected() {
     let broker = OurBroker::start().await;
     let mut client = subscriber(&broker.endpoint(), agent("client")).await;
     client.ack(MsgId::new()).await.expect("sent");

@@ -1,4 +1,4 @@
-//! Questions over our broker in which at least one side is the original's code.
+//! Asks over our broker with the original's code on at least one side.
 
 use crate::brokers::OurBroker;
 use crate::original::{self, AskMode, BrokerError, agent, connect, deliver, next, subscriber, task};
@@ -34,33 +34,33 @@ async fn our_client_answers_the_originals_ask() {
     };
     let (answer, ()) = tokio::join!(asking, answering);
     assert_eq!(answer.expect("an answer"), "yes");
-    // Question and answer are both settled.
+    // Ask and reply are both settled.
     eventually(async || soon(expert.status()).await.expect("a status").mailboxes.iter().all(|m| m.messages == 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ask_over_a_shared_connection_leaves_other_mail_for_later() {
+async fn an_ask_over_a_shared_connection_leaves_other_messages_in_the_mailbox() {
     let broker = OurBroker::start().await;
     let expert = ours::subscriber(&broker.endpoint(), "expert").await;
     let mut boss = subscriber(&broker.endpoint(), agent("boss")).await;
     let mut colleague = connect(&broker.endpoint(), agent("colleague")).await;
-    let other_mail = task("colleague", 1);
+    let other_message = task("colleague", 1);
     let me = agent("boss");
     let asking = ask_over(&mut boss, &me, "expert", "ready", AskMode::Query, TIMEOUT);
     let answering = async {
         let ask = ours::next(&expert).await;
-        deliver(&mut colleague, "boss", other_mail.clone()).await;
+        deliver(&mut colleague, "boss", other_message.clone()).await;
         soon(expert.answer(&ask, "yes")).await.expect("a receipt");
     };
     let (answer, ()) = tokio::join!(asking, answering);
     assert_eq!(answer.expect("an answer"), "yes");
     soon(boss.close()).await.expect("closed");
     let mut boss = subscriber(&broker.endpoint(), agent("boss")).await;
-    assert_eq!(next(&mut boss).await, other_mail);
+    assert_eq!(next(&mut boss).await, other_message);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overlapping_asks_find_their_answers_in_reversed_order() {
+async fn overlapping_asks_get_their_own_answers_in_reverse_order() {
     let broker = OurBroker::start().await;
     let expert = ours::subscriber(&broker.endpoint(), "expert").await;
     let boss = subscriber(&broker.endpoint(), agent("boss")).await.into_multiplexed(agent("boss"));
@@ -83,7 +83,7 @@ async fn overlapping_asks_find_their_answers_in_reversed_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ask_that_runs_out_of_time_is_cancelled_at_our_client() {
+async fn an_ask_that_times_out_is_cancelled_at_our_client() {
     let broker = OurBroker::start().await;
     let expert = ours::subscriber(&broker.endpoint(), "expert").await;
     let boss = subscriber(&broker.endpoint(), agent("boss")).await.into_multiplexed(agent("boss"));

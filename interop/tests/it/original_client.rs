@@ -1,9 +1,9 @@
-//! The original's client on our broker: connecting, delivering, receiving, and who is there.
+//! The original's client on our broker: connecting, delivering, receiving, and presence.
 
 use crate::brokers::OurBroker;
 use crate::original::{
-    self, BrokerClient, BrokerError, InboxKind, InboxMessage, MsgId, agent, agent_in_role, connect, deliver, message,
-    next, settle, subscriber, task,
+    self, BrokerClient, BrokerError, InboxKind, InboxMessage, MsgId, agent, agent_in_role, connect, deliver, flush,
+    message, next, subscriber, task,
 };
 use crate::{eventually, soon};
 use serde_json::json;
@@ -36,7 +36,7 @@ async fn a_message_arrives_with_every_field_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backlog_comes_in_the_order_of_its_delivery() {
+async fn a_backlog_is_pushed_in_the_order_of_delivery() {
     let broker = OurBroker::start().await;
     let mut sender = connect(&broker.endpoint(), agent("sender")).await;
     let sent: Vec<InboxMessage> = (0..100).map(|number| task("sender", number)).collect();
@@ -72,7 +72,7 @@ async fn the_identity_and_the_backlog_survive_a_restart_of_the_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_delivery_twice_gets_two_receipts_and_arrives_once() {
+async fn a_duplicate_delivery_gets_another_receipt_and_arrives_once() {
     let broker = OurBroker::start().await;
     let mut sender = connect(&broker.endpoint(), agent("sender")).await;
     let mut receiver = subscriber(&broker.endpoint(), agent("receiver")).await;
@@ -117,15 +117,15 @@ async fn only_subscribers_of_the_role_are_listed_as_connected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_live_subscriber_and_is_not_kept_for_an_absent_one() {
+async fn a_cancel_reaches_a_connected_subscriber_and_is_not_kept_for_an_absent_one() {
     let broker = OurBroker::start().await;
     let mut boss = connect(&broker.endpoint(), agent("boss")).await;
-    let (lost, heard) = (MsgId::new(), MsgId::new());
+    let (lost, delivered) = (MsgId::new(), MsgId::new());
     boss.cancel("worker", &lost).await.expect("sent");
-    settle(&mut boss).await;
+    flush(&mut boss).await;
     let mut worker = subscriber(&broker.endpoint(), agent("worker")).await;
-    boss.cancel("worker", &heard).await.expect("sent");
-    assert_eq!(soon(worker.next_cancel()).await, Some(heard));
+    boss.cancel("worker", &delivered).await.expect("sent");
+    assert_eq!(soon(worker.next_cancel()).await, Some(delivered));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,13 +140,13 @@ async fn the_latest_subscriber_gets_the_messages_and_the_displaced_one_can_still
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_client_answers_pings_and_stays() {
+async fn an_idle_client_answers_pings_and_stays_connected() {
     let heartbeat = Duration::from_millis(100);
     let options = ServerOptions { heartbeat, ..ServerOptions::default() };
     let broker = OurBroker::start_with(options).await;
     let mut idle = subscriber(&broker.endpoint(), agent("idle")).await;
     let silence = tokio::time::timeout(heartbeat * 10, idle.next_message()).await;
-    assert!(silence.is_err(), "nothing comes, and the connection does not end");
+    assert!(silence.is_err(), "no message arrives, and the connection stays open");
     assert!(idle.reader_alive());
     let mut sender = connect(&broker.endpoint(), agent("sender")).await;
     let sent = task("sender", 1);

@@ -47,7 +47,7 @@ async fn the_allowlist_filters_the_manifest_and_denies_the_call() {
     check("locked", &[]).await;
     check("operator", &["nova_click", "nova_screenshot"]).await;
 
-    // A worker that calls what it was not shown: past the executor, straight over the bus.
+    // Calls a tool that is not in the manifest, directly over the bus instead of through the executor.
     let me = agent_in_role("sneaky#mcp", "researcher");
     let sneaky = subscriber(&broker.endpoint(), me.clone()).await.into_multiplexed(me);
     let denied = request(&sneaky, &McpRequest::Call { tool: "nova_screenshot".into(), arguments: "{}".into() }).await;
@@ -57,7 +57,7 @@ async fn the_allowlist_filters_the_manifest_and_denies_the_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_no_mcp_request_is_answered_with_an_error() {
+async fn an_invalid_mcp_request_is_answered_with_an_error() {
     let broker = OurBroker::start().await;
     spawn_host(&broker.endpoint(), Toolbox::new(), RoleToolAllowlist::unrestricted());
     let me = agent_in_role("odd#mcp", "researcher");
@@ -67,7 +67,7 @@ async fn a_request_that_is_no_mcp_request_is_answered_with_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_calls_at_once_get_their_own_answers() {
+async fn eight_concurrent_calls_get_their_own_answers() {
     let broker = OurBroker::start().await;
     spawn_host(&broker.endpoint(), Toolbox::echoing(&["nova_click"]), RoleToolAllowlist::unrestricted());
     let worker = &worker(&broker.endpoint(), "worker-7#mcp", None).await;
@@ -79,7 +79,7 @@ async fn eight_calls_at_once_get_their_own_answers() {
     .await;
 }
 
-/// The tool answers only when four calls are waiting in it, so calls one after another would never end.
+/// The tool returns only when four calls wait in it, so sequential calls would never end.
 #[tokio::test(flavor = "multi_thread")]
 async fn four_calls_on_one_connection_overlap() {
     let broker = OurBroker::start().await;

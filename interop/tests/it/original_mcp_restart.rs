@@ -1,4 +1,4 @@
-//! The original's MCP host and worker while our broker is stopped and started again on the same port and folder.
+//! The original's MCP host and worker across restarts of our broker on the same port and folder.
 
 use crate::brokers::OurBroker;
 use crate::original::agent;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn worker_and_host_find_each_other_again_with_a_fresh_manifest() {
+async fn worker_and_host_reconnect_and_the_worker_gets_a_new_manifest() {
     let mut broker = OurBroker::start().await;
     let toolbox = Toolbox::echoing(&["nova_click"]);
     let host = SupervisedHost::start(&broker.endpoint(), Arc::clone(&toolbox));
@@ -31,7 +31,7 @@ async fn worker_and_host_find_each_other_again_with_a_fresh_manifest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_was_running_when_the_broker_stopped_is_made_again_after_its_restart() {
+async fn a_call_in_flight_is_repeated_after_a_restart_of_the_broker() {
     let mut broker = OurBroker::start().await;
     let toolbox = Toolbox::new();
     let calls_so_far = AtomicU32::new(0);
@@ -53,15 +53,16 @@ async fn a_call_that_was_running_when_the_broker_stopped_is_made_again_after_its
         outcome => outcome,
     };
     assert_eq!(result.expect("a result").result, echo("slow", "{}"));
-    // The broker kept the first request, which nobody acknowledged: the host gets it again beside the repetition.
+    // The broker kept the first request, which was not acknowledged: the host gets it again besides the repetition.
     for _ in 0..2 {
         assert_eq!(soon(called.recv()).await.as_deref(), Some("slow"));
     }
     host.stop().await;
 }
 
-/// Calls after a loss of the connection. The original's worker reconnects and repeats the call by itself, unless it hears
-/// of the failure a moment before it notices that the connection is dead; then it says so, and the next call works.
+/// Calls after the connection was lost. The original's worker reconnects and repeats the call by itself, except for a
+/// race: if the request fails before the worker notices the lost connection, it returns the error, and the next call
+/// works.
 async fn execute(worker: &McpProxyExecutor, call: &ToolCall) -> Result<ToolResult, ToolError> {
     let mut outcome = soon(worker.execute(call)).await;
     for _ in 0..2 {
@@ -75,7 +76,7 @@ async fn execute(worker: &McpProxyExecutor, call: &ToolCall) -> Result<ToolResul
 
 fn is_lost_connection(error: &ToolError) -> bool {
     let lost = ["connection closed before", "ws send:"];
-    matches!(error, ToolError::Execution(reason) if lost.iter().any(|what| reason.contains(what)))
+    matches!(error, ToolError::Execution(reason) if lost.iter().any(|text| reason.contains(text)))
 }
 
 struct SupervisedHost {

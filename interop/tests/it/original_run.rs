@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_run_comes_to_its_outcome() {
+async fn a_child_run_completes() {
     check_run(json!({"assignment": "ping pong"})).await;
 }
 
-/// Such a run sends its events over the original's live lane, in frames that our broker doesn't know and ignores: the
-/// events are lost, as they may be at any time, and the outcome is not.
+/// Such a run sends its events in frames of the original's live lane, which our broker ignores as unknown. The events
+/// are lost, which the original allows at any time, but not the outcome.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_run_with_live_events_comes_to_its_outcome() {
+async fn a_child_run_with_live_events_completes() {
     check_run(json!({
         "assignment": "ping pong",
         "logical_session": {"session_id": "session", "parent_session_id": "parent", "root_session_id": "parent"},

@@ -1,9 +1,9 @@
-//! Our client on the original's broker, which knows nothing of what we added.
+//! Our client on the original's broker, which doesn't know our extensions.
 
 use crate::brokers::OriginalBroker;
 use crate::original;
 use crate::ours::{
-    self, AgentRef, BrokerClient, BrokerError, InboxKind, InboxMessage, MsgId, body, connect, next, number, settle,
+    self, AgentRef, BrokerClient, BrokerError, InboxKind, InboxMessage, MsgId, body, connect, flush, next, number,
     subscriber, subscriber_as, task,
 };
 use crate::{TOKEN, eventually, soon};
@@ -17,7 +17,7 @@ async fn a_wrong_token_is_refused_with_a_reason() {
     let refused = soon(BrokerClient::connect(&broker.endpoint(), AgentRef::new("worker"), "guessed")).await;
     let Err(BrokerError::Auth { reason, .. }) = refused.map(|_| ()) else { panic!("not an authentication error") };
     assert_eq!(reason, "invalid token");
-    soon(BrokerClient::connect(&broker.endpoint(), AgentRef::new("worker"), TOKEN)).await.expect("the right one");
+    soon(BrokerClient::connect(&broker.endpoint(), AgentRef::new("worker"), TOKEN)).await.expect("the right token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,14 +32,14 @@ async fn a_message_arrives_with_every_field_as_it_was_sent() {
         assert_eq!(soon(sender.deliver("desktop", sent.clone())).await.expect("a receipt"), sent.id);
         let received = next(&receiver).await;
         assert_eq!(ours::value(&received), content);
-        // The original reads bodies and writes them anew, so only their meaning is kept.
+        // The original parses and reserialises bodies, so the JSON value is kept but not its text.
         assert_eq!(InboxMessage { body: sent.body.clone(), ..received.clone() }, sent);
         receiver.ack(received.id).await.expect("acknowledged");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_deliveries_at_once_each_get_their_receipt_and_arrive_at_the_originals_client() {
+async fn concurrent_deliveries_get_their_receipts_and_arrive_at_the_originals_client() {
     let broker = OriginalBroker::start().await;
     let sender = &connect(&broker.endpoint(), "sender").await;
     let mut receiver = original::subscriber(&broker.endpoint(), original::agent("receiver")).await;
@@ -58,7 +58,7 @@ async fn many_deliveries_at_once_each_get_their_receipt_and_arrive_at_the_origin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_reconnect_only_unacknowledged_messages_come_again() {
+async fn after_a_reconnect_only_unacknowledged_messages_are_redelivered() {
     let broker = OriginalBroker::start().await;
     let sender = connect(&broker.endpoint(), "sender").await;
     let receiver = subscriber(&broker.endpoint(), "receiver").await;
@@ -91,7 +91,7 @@ async fn only_subscribers_of_the_role_are_listed_as_connected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancels_travel_in_both_directions() {
+async fn cancels_are_delivered_in_both_directions() {
     let broker = OriginalBroker::start().await;
     let ours = subscriber(&broker.endpoint(), "ours").await;
     let mut theirs = original::subscriber(&broker.endpoint(), original::agent("theirs")).await;
@@ -118,7 +118,7 @@ async fn a_refused_delivery_fails_with_the_brokers_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_delivery_twice_at_once_gets_two_receipts() {
+async fn concurrent_duplicate_deliveries_get_two_receipts() {
     let broker = OriginalBroker::start().await;
     let sender = connect(&broker.endpoint(), "sender").await;
     let message = task("sender", 1);
@@ -128,9 +128,9 @@ async fn the_same_delivery_twice_at_once_gets_two_receipts() {
     }
 }
 
-/// The original closes a connection on a frame that it doesn't know, so what we added must not reach it.
+/// The original closes a connection on an unknown frame, so our extensions must not reach it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_original_does_not_know_is_not_sent_to_it() {
+async fn our_extensions_are_not_sent_to_the_original() {
     let broker = OriginalBroker::start().await;
     let mut theirs = original::subscriber(&broker.endpoint(), original::agent("theirs")).await;
     let ours = subscriber(&broker.endpoint(), "ours").await;
@@ -139,7 +139,7 @@ async fn what_the_original_does_not_know_is_not_sent_to_it() {
     assert!(matches!(status, Err(BrokerError::Protocol(_))), "{status:?}");
     original::deliver(&mut theirs, "ours", original::task("theirs", 1)).await;
     ours.ack(next(&ours).await.id).await.expect("acknowledged");
-    settle(&ours).await;
+    flush(&ours).await;
     assert!(ours.reader_alive());
     assert_eq!(soon(theirs.list_connected("nobody")).await.expect("an answer"), Vec::<String>::new());
 }
@@ -147,15 +147,15 @@ async fn what_the_original_does_not_know_is_not_sent_to_it() {
 /// Three of our default heartbeats in real time: `cargo test -- --ignored`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes half a minute"]
-async fn a_quiet_connection_to_the_original_stays_up() {
+async fn an_idle_connection_to_the_original_stays_open() {
     let broker = OriginalBroker::start().await;
-    let quiet = subscriber(&broker.endpoint(), "quiet").await;
+    let idle = subscriber(&broker.endpoint(), "idle").await;
     let sender = connect(&broker.endpoint(), "sender").await;
-    soon(sender.deliver("quiet", task("sender", 1))).await.expect("a receipt");
-    let unacknowledged = next(&quiet).await;
+    soon(sender.deliver("idle", task("sender", 1))).await.expect("a receipt");
+    let unacknowledged = next(&idle).await;
     assert_eq!(number(&unacknowledged), 1);
-    // On a new connection it would come again.
-    let silence = tokio::time::timeout(Duration::from_secs(32), quiet.next_message()).await;
+    // After a reconnect it would be redelivered.
+    let silence = tokio::time::timeout(Duration::from_secs(32), idle.next_message()).await;
     assert!(silence.is_err(), "{silence:?}");
-    assert!(quiet.reader_alive());
+    assert!(idle.reader_alive());
 }

@@ -25,8 +25,8 @@ async fn an_ask_is_answered_by_our_client_and_by_the_originals() {
     };
     let (answer, ()) = tokio::join!(boss.ask("ours", "ready", TIMEOUT), answering);
     assert_eq!(answer.expect("an answer"), "ready? no");
-    // The answer acknowledged its question: it does not come again.
-    ours::settle(&expert).await;
+    // The answer acknowledged the ask, which is not redelivered.
+    ours::flush(&expert).await;
     soon(expert.close()).await;
     let expert = subscriber(&broker.endpoint(), "ours").await;
     let sender = ours::connect(&broker.endpoint(), "sender").await;
@@ -50,7 +50,7 @@ async fn an_ask_of_the_originals_client_is_answered_by_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_requests_at_once_get_their_own_replies_in_any_order() {
+async fn concurrent_requests_get_their_own_replies_in_any_order() {
     let broker = OriginalBroker::start().await;
     let host = subscriber(&broker.endpoint(), "host").await;
     let worker = &mux(&broker.endpoint(), "worker").await;
@@ -75,15 +75,15 @@ async fn sixty_four_requests_at_once_get_their_own_replies_in_any_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_counts_only_if_it_comes_from_the_one_who_was_asked() {
+async fn a_reply_from_another_agent_than_the_one_asked_is_ignored() {
     let broker = OriginalBroker::start().await;
     let boss = mux(&broker.endpoint(), "boss").await;
     let expert = subscriber(&broker.endpoint(), "expert").await;
     let meddler = ours::connect(&broker.endpoint(), "meddler").await;
     let answering = async {
         let ask = next(&expert).await;
-        let lie = InboxMessage::new(AgentRef::new("meddler"), InboxKind::Reply, body(&json!({"answer": "no"})));
-        soon(meddler.deliver("boss", lie.correlated_to(ask.id.clone()))).await.expect("a receipt");
+        let forged = InboxMessage::new(AgentRef::new("meddler"), InboxKind::Reply, body(&json!({"answer": "no"})));
+        soon(meddler.deliver("boss", forged.correlated_to(ask.id.clone()))).await.expect("a receipt");
         soon(expert.answer(&ask, "yes")).await.expect("a receipt");
     };
     let (answer, ()) = tokio::join!(boss.ask("expert", "ready", TIMEOUT), answering);
@@ -91,7 +91,7 @@ async fn a_reply_counts_only_if_it_comes_from_the_one_who_was_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_runs_out_of_time_is_cancelled_at_the_originals_client() {
+async fn a_request_that_times_out_is_cancelled_at_the_originals_client() {
     let broker = OriginalBroker::start().await;
     let mut theirs = original::subscriber(&broker.endpoint(), original::agent("theirs")).await;
     let boss = mux(&broker.endpoint(), "boss").await;

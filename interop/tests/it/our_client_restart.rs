@@ -1,5 +1,5 @@
-//! Our client while the original's broker dies and comes back on the same port and folder: nothing is lost, and what
-//! is sent twice is sent under one id.
+//! Our client across restarts of the original's broker on the same port and folder: no message is lost, and a repeated
+//! message keeps its id.
 
 use crate::brokers::OriginalBroker;
 use crate::ours::{
@@ -7,13 +7,13 @@ use crate::ours::{
     subscriber, subscriber_as, task, value,
 };
 use crate::relay::Relay;
-use crate::{PATIENCE, eventually, soon};
+use crate::{STEP_TIMEOUT, eventually, soon};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::collections::BTreeSet;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deliveries_and_the_subscription_outlive_the_broker() {
+async fn deliveries_and_the_subscription_survive_a_restart_of_the_broker() {
     let mut broker = OriginalBroker::start().await;
     let sender = &connect(&broker.endpoint(), "sender").await;
     let receiver = subscriber(&broker.endpoint(), "receiver").await;
@@ -38,7 +38,7 @@ async fn a_message_whose_receipt_was_lost_is_sent_again_under_the_same_id() {
     let sent = task("sender", 1);
     let message = sent.clone();
     let delivering = tokio::spawn(async move { sender.deliver("receiver", message).await.map(|id| (id, sender)) });
-    // It is stored and handled, but the sender can't know.
+    // The message is stored and acknowledged, but the sender has no receipt.
     let received = next(&receiver).await;
     assert_eq!(received.id, sent.id);
     soon(receiver.ack_confirmed(received.id)).await.expect("confirmed");
@@ -48,21 +48,21 @@ async fn a_message_whose_receipt_was_lost_is_sent_again_under_the_same_id() {
     relay.cut();
     let (id, sender) = soon(delivering).await.expect("no panic").expect("a receipt");
     assert_eq!(id, sent.id);
-    // The original forgot the id with the acknowledgement: the message comes once more, recognisably. It can come
-    // twice if its recipient subscribes at that very moment.
+    // The original forgot the id with the acknowledgement, so the message arrives again, under the same id. It can
+    // arrive twice if its recipient subscribes at the same moment.
     assert_eq!(next(&receiver).await.id, sent.id);
     soon(sender.deliver("receiver", task("sender", 2))).await.expect("a receipt");
     assert_eq!(number(&next_other_than(&receiver, &sent).await), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn questions_without_a_connection_fail_at_once_and_later_ones_get_their_own_answers() {
+async fn queries_without_a_connection_fail_immediately_and_later_ones_get_their_own_answers() {
     let mut broker = OriginalBroker::start().await;
     let observer = connect(&broker.endpoint(), "observer").await;
     broker.stop().await;
     eventually(async || !observer.reader_alive()).await;
-    let asked = soon(observer.list_connected("coder")).await;
-    assert!(matches!(asked, Err(BrokerError::Transport(_))), "{asked:?}");
+    let listed = soon(observer.list_connected("coder")).await;
+    assert!(matches!(listed, Err(BrokerError::Transport(_))), "{listed:?}");
     let confirmed = soon(observer.ack_confirmed(MsgId::new())).await;
     assert!(matches!(confirmed, Err(BrokerError::Transport(_))), "{confirmed:?}");
 
@@ -74,7 +74,7 @@ async fn questions_without_a_connection_fail_at_once_and_later_ones_get_their_ow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unacknowledged_message_comes_again_after_the_restart() {
+async fn an_unacknowledged_message_is_redelivered_after_a_restart() {
     let mut broker = OriginalBroker::start().await;
     let sender = connect(&broker.endpoint(), "sender").await;
     let receiver = subscriber(&broker.endpoint(), "receiver").await;
@@ -87,12 +87,12 @@ async fn an_unacknowledged_message_comes_again_after_the_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_answered_although_the_broker_died_in_between() {
+async fn a_request_is_answered_across_a_restart_of_the_broker() {
     let mut broker = OriginalBroker::start().await;
     let host = subscriber(&broker.endpoint(), "host").await;
     let worker = mux(&broker.endpoint(), "worker").await;
     let requesting = tokio::spawn(async move {
-        let reply = worker.request("host", InboxKind::McpRequest, body(&json!("ping")), PATIENCE).await;
+        let reply = worker.request("host", InboxKind::McpRequest, body(&json!("ping")), STEP_TIMEOUT).await;
         reply.map(|reply| (value(&reply), worker))
     });
     let request = next(&host).await;
@@ -103,18 +103,18 @@ async fn a_request_is_answered_although_the_broker_died_in_between() {
     let (reply, worker) = soon(requesting).await.expect("no panic").expect("a reply");
     assert_eq!(reply, json!("pong"));
 
-    // Both work on as if nothing had happened.
+    // Both continue to work.
     let replying = async {
-        // The first request may come once more: it was not acknowledged when the broker died.
+        // The first request may be redelivered: it was not acknowledged when the broker stopped.
         let fresh = next_other_than(&host, &request).await;
         soon(host.reply(&fresh, InboxKind::McpReply, body(&json!("pong 2")))).await.expect("a receipt");
     };
-    let requesting = worker.request("host", InboxKind::McpRequest, body(&json!("ping 2")), PATIENCE);
+    let requesting = worker.request("host", InboxKind::McpRequest, body(&json!("ping 2")), STEP_TIMEOUT);
     let (reply, ()) = tokio::join!(requesting, replying);
     assert_eq!(value(&reply.expect("a reply")), json!("pong 2"));
 }
 
-/// Receives, acknowledges, and collects the numbers of that many different messages.
+/// Receives and acknowledges messages until it has the numbers of `count` different ones.
 async fn numbers_until(receiver: &BrokerClient, count: usize) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     while numbers.len() < count {

@@ -14,7 +14,7 @@ pub async fn connect_as(endpoint: &str, agent: AgentRef) -> BrokerClient {
     soon(BrokerClient::connect(endpoint, agent, TOKEN)).await.expect("a connection")
 }
 
-/// A client that is connected and subscribed, and of which the broker knows both.
+/// A client whose subscription the broker has processed.
 pub async fn subscriber(endpoint: &str, name: &str) -> BrokerClient {
     subscriber_as(endpoint, AgentRef::new(name)).await
 }
@@ -22,12 +22,12 @@ pub async fn subscriber(endpoint: &str, name: &str) -> BrokerClient {
 pub async fn subscriber_as(endpoint: &str, agent: AgentRef) -> BrokerClient {
     let client = connect_as(endpoint, agent).await;
     client.subscribe().await.expect("subscribed");
-    settle(&client).await;
+    flush(&client).await;
     client
 }
 
-/// Returns when the broker has dealt with everything that this client sent: it answers in order.
-pub async fn settle(client: &BrokerClient) {
+/// Returns when the broker has processed all earlier frames of this client: it answers in order.
+pub async fn flush(client: &BrokerClient) {
     soon(client.list_connected("nobody")).await.expect("an answer");
 }
 

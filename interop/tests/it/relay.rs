@@ -1,5 +1,5 @@
-//! A relay between a client and a broker that can keep the broker's words to itself. It makes a lost receipt an event
-//! of the test instead of an accident.
+//! A relay between a client and a broker that can drop the broker's output, so that a test can lose a receipt
+//! deterministically.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ pub struct Relay {
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// Shared by the connections of one time between two cuts.
+    /// Shared by the connections since the last cut.
     muted: Arc<AtomicBool>,
 }
 
@@ -29,11 +29,11 @@ impl Relay {
         let mut accepting = JoinSet::new();
         accepting.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // A broker that is down makes for a connection that ends at once.
+                // While the broker is down, the connection is closed immediately.
                 if let Ok(broker) = TcpStream::connect(("127.0.0.1", broker_port)).await {
                     let mut connections = accepted.lock().expect("no panic");
                     let muted = Arc::clone(&connections.muted);
-                    connections.tasks.spawn(pass_on(client, broker, muted));
+                    connections.tasks.spawn(forward(client, broker, muted));
                 }
             }
         });
@@ -44,7 +44,7 @@ impl Relay {
         format!("ws://127.0.0.1:{}", self.port)
     }
 
-    /// From now on the client hears nothing of the broker; the broker still hears the client.
+    /// Drops the broker's output from now on; the client's output is still forwarded.
     pub fn mute_broker(&self) {
         self.connections.lock().expect("no panic").muted.store(true, Ordering::SeqCst);
     }
@@ -57,7 +57,7 @@ impl Relay {
     }
 }
 
-async fn pass_on(client: TcpStream, broker: TcpStream, muted: Arc<AtomicBool>) {
+async fn forward(client: TcpStream, broker: TcpStream, muted: Arc<AtomicBool>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_broker, mut to_broker) = broker.into_split();
     let down = async move {

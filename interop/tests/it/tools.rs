@@ -1,4 +1,4 @@
-//! A host's tools, behind the original's `ToolExecutor`.
+//! A host's tools as an implementation of the original's `ToolExecutor`.
 
 use crate::TOKEN;
 use crate::original::agent;
@@ -15,23 +15,23 @@ use tokio::sync::{Barrier, mpsc};
 
 /// The mailbox of every host here.
 pub const HOST: &str = "desktop#mcp";
-/// How long a worker waits for an answer of its host.
+/// How long a worker waits for the answer of its host.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Invocation = Box<dyn Fn() -> Behaviour + Send + Sync>;
 
 /// What a tool does when it is called.
 pub enum Behaviour {
-    /// Tells what it was called with.
+    /// Returns its name and arguments.
     Echo,
     Fail(String),
-    /// Answers when so many calls are waiting at once.
+    /// Returns when enough calls wait at the barrier.
     Meet(Arc<Barrier>),
-    /// Never answers.
+    /// Never returns.
     Hang,
 }
 
-/// Tools that can be exchanged while they are served.
+/// Tools that can be replaced while they are served.
 #[derive(Default)]
 pub struct Toolbox {
     tools: Mutex<HashMap<String, Arc<Invocation>>>,
@@ -54,7 +54,7 @@ impl Toolbox {
         self.tools.lock().expect("no panic").insert(name.to_owned(), Arc::new(Box::new(invocation)));
     }
 
-    /// The names of the tools as they are called.
+    /// Receives the name of each tool that is called.
     pub fn watch_calls(&self) -> mpsc::UnboundedReceiver<String> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.called.lock().expect("no panic") = Some(sender);
@@ -88,7 +88,7 @@ impl ToolExecutor for Toolbox {
     }
 }
 
-/// What an echoing tool answers.
+/// The result of an echoing tool.
 pub fn echo(tool: &str, arguments: &str) -> String {
     format!("ran {tool} args={arguments}")
 }

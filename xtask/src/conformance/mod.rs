@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: the protocol's own test suite against one server, directly and through toolbus, in both
-//! eras. Whatever holds directly has to hold through toolbus, check by check.
+//! `cargo xtask conformance`: the MCP conformance suite against one server, directly and through toolbus, in both eras.
+//! Every check that passes directly must also pass through toolbus.
 
 mod suite;
 mod table;
@@ -18,7 +18,7 @@ pub struct ConformanceArgs {
     /// The binary to test, instead of a release build.
     #[arg(long, value_name = "FILE", conflicts_with = "direct_only")]
     binary: Option<PathBuf>,
-    /// Only the server itself, without toolbus.
+    /// Test only the server itself, without toolbus.
     #[arg(long)]
     direct_only: bool,
     /// Folder for the suite's reports.
@@ -34,17 +34,14 @@ impl ConformanceArgs {
     }
 }
 
-/// Scenarios and skipped checks, outside the score, about the transport between the suite and its neighbour rather than
-/// about the server.
+/// Unscored scenarios, and checks that may be skipped, about the transport between the suite and its direct peer rather
+/// than about the server.
 const NOT_COMPARED: [(&str, &str); 2] = [
     ("server-sse-polling", "the tool closes its caller's HTTP stream; behind a proxy that stream belongs to the proxy"),
-    (
-        "server-sse-streams-functional",
-        "it has nothing to look at where quick answers come as JSON, as toolbus gives them",
-    ),
+    ("server-sse-streams-functional", "it checks SSE streams, but toolbus sends quick answers as JSON"),
 ];
 
-/// One way to the server, in both eras.
+/// The reports of one path to the server, in both eras.
 pub struct MeasuredPath {
     pub name: &'static str,
     pub reports: Vec<(Era, Report)>,

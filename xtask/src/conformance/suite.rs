@@ -1,5 +1,5 @@
-//! One run of the suite in one era, and what its result files say. A scenario's folder holds `checks.json`; the frozen
-//! list of what counts for a revision lies in the suite's own package.
+//! One run of the suite in one era, and the parsing of its result files. A scenario's folder has a `checks.json`; the
+//! list of scenarios that count for a revision is in the suite's package.
 
 use crate::child::Running;
 use crate::parts::Parts;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PACKAGE: &str = "@modelcontextprotocol/conformance";
 const SCENARIO_MILLISECONDS: &str = "20000";
-/// A whole run takes seconds; this is for one where every scenario hangs.
+/// A run takes seconds; this allows for one in which every scenario times out.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// `-2026-11-16T01-48-14-785Z`, which the suite appends to a scenario's folder.
 const TIMESTAMP_LENGTH: usize = 25;
@@ -62,8 +62,8 @@ impl Report {
         self.scored().filter(|scenario| scenario.passed()).count()
     }
 
-    /// What held directly and does not hold here. A check that is skipped here is lost too: the suite skips what a
-    /// server does not offer, and the same server offers it directly.
+    /// The checks that pass directly but not here. A check that is skipped here is lost too: the suite skips features
+    /// that a server doesn't offer, but this server offers them directly.
     pub fn lost_against(&self, direct: &Self, not_compared: &[&str]) -> Vec<String> {
         let mut lost = Vec::new();
         let compared = direct.scenarios.iter().filter(|scenario| !not_compared.contains(&scenario.name.as_str()));
@@ -95,8 +95,8 @@ pub fn run(parts: &Parts, url: &str, era: Era, folder: &Path) -> Result<Report, 
     command.arg(package.join("dist/index.js")).args(["server", "--url", url, "--requirements", era.revision()]);
     command.args(["--timeout", SCENARIO_MILLISECONDS, "--output-dir"]).arg(&results);
     let log = folder.join(format!("{}.log", era.revision()));
-    // Its verdict is read from the files: it also fails for what is no loss here.
-    Running::start("the conformance suite", &mut command, &log)?.wait_for_end(RUN_LIMIT)?;
+    // The exit status is ignored: the suite also fails for checks that don't count here.
+    Running::start("the conformance suite", &mut command, &log)?.wait_for_exit(RUN_LIMIT)?;
     let requirements = package.join(format!("requirements/{}.yaml", era.revision()));
     let scored = required_scenarios(&read(&requirements)?);
     if scored.is_empty() {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_directly_or_is_not_compared_cannot_be_lost() {
+    fn checks_that_fail_directly_or_are_not_compared_are_not_lost() {
         let here = scenario(&[], &["a"], true);
         assert!(here.lost_against(&scenario(&[], &["a"], true), &[]).is_empty());
         assert!(here.lost_against(&scenario(&["a"], &[], true), &["tools-list"]).is_empty());

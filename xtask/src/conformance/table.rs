@@ -1,5 +1,5 @@
-//! The figures of this run beside those of other proxies, which are constants: they were measured earlier, with the
-//! same suite and the same server, and are not measured again here.
+//! The figures of this run beside those of other proxies, which are constants from an earlier measurement with the same
+//! suite and the same server.
 
 use super::{MeasuredPath, NOT_COMPARED};
 
@@ -30,7 +30,7 @@ pub fn print(paths: &[MeasuredPath]) {
         let lost: Vec<&str> = failing.map(|scenario| scenario.name.as_str()).collect();
         print_row(path.name, &cells, &lost.join(", "));
     }
-    println!("as measured earlier, not in this run:");
+    println!("measured earlier, not in this run:");
     for other in &OTHERS {
         print_row(other.path, &other.passed.map(|passed| passed.to_string()), other.lost);
     }

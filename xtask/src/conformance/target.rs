@@ -1,4 +1,4 @@
-//! What the suite talks to: the server itself, or a toolbus with that server behind it, as a child or over HTTP.
+//! The endpoint under test: the server itself, or toolbus in front of that server, over stdio or HTTP.
 
 use crate::child::Running;
 use crate::parts::Parts;
@@ -13,12 +13,12 @@ use std::time::Duration;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const STDIO_SERVER: &str = "from mcp_everything_server.server import mcp; mcp.run(transport='stdio')";
-/// The smallest question of the modern era; the server answers it once everything in between is up.
+/// A minimal request of the modern era, which the server answers once the whole path is up.
 const DISCOVER: &str = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
 
 pub struct Target {
     url: String,
-    // Fields are dropped in order: first the one in front.
+    // Elements are dropped in order, so the process in front ends first.
     _running: Vec<Running>,
 }
 
@@ -42,10 +42,10 @@ impl Target {
     }
 
     pub fn through_toolbus_http(binary: &Path, parts: &Parts, folder: &Path) -> Result<Self, StepError> {
-        let mut behind = Self::fixture(parts, folder)?;
-        let (url, running) = start_toolbus(binary, &json!({ "type": "http", "url": behind.url }), folder)?;
-        behind._running.insert(0, running);
-        Ok(Self { url, _running: behind._running })
+        let mut server = Self::fixture(parts, folder)?;
+        let (url, running) = start_toolbus(binary, &json!({ "type": "http", "url": server.url }), folder)?;
+        server._running.insert(0, running);
+        Ok(Self { url, _running: server._running })
     }
 }
 
@@ -71,7 +71,7 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}/mcp")
 }
 
-/// The fixture does not say which port it took, so one is chosen for it.
+/// The fixture doesn't report its port, so a free one is chosen in advance.
 fn free_address() -> Result<SocketAddr, StepError> {
     let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     bound.map_err(|source| StepError::NotStarted { step: "a listener on loopback".to_owned(), source })

@@ -1,7 +1,7 @@
-//! Calls under `ask`: they wait, they survive, they are bound to what was shown, and not everybody decides.
+//! Calls under `ask` rules: they wait for approval, survive restarts, and are bound to the hash that the approver saw.
 
 use crate::policy::{set, worker};
-use crate::support::{PATIENCE, Reply, Rig, Worker, fake, finish, next_event, open_host, parts, within};
+use crate::support::{Reply, Rig, TIMEOUT, Worker, fake, finish, next_event, open_host, parts, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,12 @@ pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker 
 async fn ask(worker: &Worker, request: HostRequest) -> Reply {
     let body = Body::parse(request.to_json()).expect("JSON");
     let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
-    finish(worker.bus.start_call("host", message, PATIENCE).await.expect("a call")).await
+    finish(worker.bus.start_call("host", message, TIMEOUT).await.expect("a call")).await
 }
 
-/// What waits, once it is that many.
-pub async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
-    let look = async {
+/// Polls the pending approvals until there are `count`.
+pub async fn wait_for_pending(boss: &Worker, count: usize) -> Vec<Value> {
+    let poll = async {
         loop {
             let listed = ask(boss, HostRequest::ApprovalsList).await.result();
             let all = listed["approvals"].as_array().expect("a list").clone();
@@ -49,7 +49,7 @@ pub async fn waiting(boss: &Worker, count: usize) -> Vec<Value> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    within("the calls that wait", look).await
+    within("the pending approvals", poll).await
 }
 
 pub async fn decide(worker: &Worker, pending: &Value, approve: bool) -> Reply {
@@ -63,27 +63,27 @@ async fn add(worker: &Worker) -> Call {
 }
 
 #[tokio::test]
-async fn a_call_waits_its_caller_is_told_and_it_runs_when_approved() {
+async fn a_call_under_ask_reports_that_it_waits_and_runs_when_approved() {
     for legacy in [true, false] {
         let (rig, _state) = rig().await;
         let boss = agent(&rig, "b", "boss").await;
         let worker = worker(&rig, Some("reader"), legacy).await;
         let mut call = add(&worker).await;
         let (method, params) = parts(&next_event(&mut call).await);
-        let pending = waiting(&boss, 1).await.remove(0);
+        let pending = wait_for_pending(&boss, 1).await.remove(0);
         assert_eq!((method.as_str(), &params["progressToken"]), ("notifications/progress", &json!("p")));
         assert_eq!(params["message"], format!("waits for approval, id {}", pending["id"].as_str().expect("an id")));
         let shown = ["server", "name", "caller", "role"].map(|name| pending[name].as_str().expect(name));
         assert_eq!(shown, ["one", "add", "w", "reader"]);
         assert_eq!(pending["arguments"], json!({"a": 1, "b": 2}));
-        // Others of the same session are not held up.
+        // Other calls of the same session are not blocked.
         worker.tool("one", "echo", json!({})).await.text();
         decide(&boss, &pending, true).await.result();
         assert_eq!(finish(call).await.text(), "3");
-        waiting(&boss, 0).await;
-        // The next one is another call.
+        wait_for_pending(&boss, 0).await;
+        // An equal call needs an approval of its own.
         let _again = add(&worker).await;
-        waiting(&boss, 1).await;
+        wait_for_pending(&boss, 1).await;
     }
 }
 
@@ -92,75 +92,75 @@ async fn a_denied_call_is_not_run() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    decide(&boss, &waiting(&boss, 1).await[0], false).await.result();
+    decide(&boss, &wait_for_pending(&boss, 1).await[0], false).await.result();
     let error = finish(call).await.error();
     assert_eq!(error["data"]["code"], "TB0414");
-    assert!(error["message"].as_str().expect("words").starts_with("b decided against"), "{error}");
+    assert!(error["message"].as_str().expect("a message").starts_with("b decided against"), "{error}");
 }
 
 #[tokio::test]
-async fn a_decision_is_bound_to_what_was_shown() {
+async fn a_decision_with_another_hash_is_rejected() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let _call = add(&worker).await;
-    let mut pending = waiting(&boss, 1).await.remove(0);
+    let mut pending = wait_for_pending(&boss, 1).await.remove(0);
     pending["hash"] = json!("0".repeat(64));
     assert_eq!(decide(&boss, &pending, true).await.error()["data"]["code"], "TB0404");
-    waiting(&boss, 1).await;
+    wait_for_pending(&boss, 1).await;
 }
 
 #[tokio::test]
-async fn only_those_decide_who_may_and_nobody_about_a_call_of_its_own() {
+async fn only_approvers_decide_and_not_about_their_own_calls() {
     let (rig, _state) = rig().await;
     let (boss, guest) = (agent(&rig, "b", "boss").await, agent(&rig, "g", "guest").await);
     let worker = worker(&rig, Some("reader"), true).await;
     let own = agent(&rig, "w#elsewhere", "reader").await;
     let other = agent(&rig, "v", "reader").await;
     let call = add(&worker).await;
-    let pending = waiting(&boss, 1).await.remove(0);
+    let pending = wait_for_pending(&boss, 1).await.remove(0);
     assert_eq!(ask(&guest, HostRequest::ApprovalsList).await.error()["data"]["code"], "TB0403");
     assert_eq!(decide(&guest, &pending, true).await.error()["data"]["code"], "TB0403");
     assert_eq!(decide(&own, &pending, true).await.error()["data"]["code"], "TB0403");
-    waiting(&boss, 1).await;
+    wait_for_pending(&boss, 1).await;
     decide(&other, &pending, true).await.result();
     assert_eq!(finish(call).await.text(), "3");
     assert_eq!(decide(&boss, &pending, false).await.error()["data"]["code"], "TB0404");
 }
 
 #[tokio::test]
-async fn an_operator_may_approve_a_call_of_its_own() {
+async fn an_operator_may_approve_its_own_call() {
     let state = tempfile::tempdir().expect("a folder");
     let mut options = options(&state);
     options.policy = LivePolicy::new(set("[roles.operator]\nask = ['add']\napprove = true"));
     let rig = Rig::with(options).await;
     let (me, worker) = (agent(&rig, "w#cli", "operator").await, worker(&rig, Some("operator"), true).await);
     let call = add(&worker).await;
-    decide(&me, &waiting(&me, 1).await[0], true).await.result();
+    decide(&me, &wait_for_pending(&me, 1).await[0], true).await.result();
     assert_eq!(finish(call).await.text(), "3");
 }
 
 #[tokio::test]
-async fn a_call_that_waits_survives_a_restart_of_its_host() {
+async fn a_pending_approval_survives_a_host_restart() {
     let (mut rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    let before = waiting(&boss, 1).await.remove(0);
+    let before = wait_for_pending(&boss, 1).await.remove(0);
     rig.restart_host().await;
-    let after = waiting(&boss, 1).await.remove(0);
+    let after = wait_for_pending(&boss, 1).await.remove(0);
     assert_eq!((&before["id"], &before["hash"]), (&after["id"], &after["hash"]));
     decide(&boss, &before, true).await.result();
     assert_eq!(finish(call).await.text(), "3");
 }
 
 #[tokio::test]
-async fn a_decision_survives_a_restart_before_the_call_has_run() {
+async fn a_decision_survives_a_host_restart_before_the_call_runs() {
     for approve in [true, false] {
         let (mut rig, state) = rig().await;
         let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
         let call = add(&worker).await;
-        let pending = waiting(&boss, 1).await.remove(0);
+        let pending = wait_for_pending(&boss, 1).await.remove(0);
         rig.stop_host().await;
-        // As a host leaves it that was killed right after it wrote.
+        // The file as a host leaves it that is killed right after it wrote the decision.
         let verdict = json!({"hash": pending["hash"], "approve": approve, "by": "b", "at_ms": 9_999_999_999_999_u64});
         let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
         std::fs::write(state.path().join("approvals.json"), verdicts).expect("written");
@@ -174,11 +174,11 @@ async fn a_decision_survives_a_restart_before_the_call_has_run() {
 }
 
 #[tokio::test]
-async fn an_approval_of_other_arguments_does_not_count() {
+async fn an_approval_of_other_arguments_does_not_apply() {
     let (mut rig, state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    let pending = waiting(&boss, 1).await.remove(0);
+    let pending = wait_for_pending(&boss, 1).await.remove(0);
     rig.stop_host().await;
     let verdict = json!({"hash": "0".repeat(64), "approve": true, "by": "b", "at_ms": 9_999_999_999_999_u64});
     let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
@@ -188,39 +188,39 @@ async fn an_approval_of_other_arguments_does_not_count() {
 }
 
 #[tokio::test]
-async fn rules_that_changed_meanwhile_count() {
+async fn an_approved_call_is_checked_against_the_current_rules() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    let pending = waiting(&boss, 1).await.remove(0);
+    let pending = wait_for_pending(&boss, 1).await.remove(0);
     rig.policy().replace(set(&RULES.replace("ask = ['add']", "deny = ['add']")));
     decide(&boss, &pending, true).await.result();
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0403");
 }
 
 #[tokio::test]
-async fn nobody_decides_in_time() {
+async fn a_call_without_a_decision_is_refused_at_its_deadline() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), false).await);
     let rpc = worker.request("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}}));
     let call = worker.bus.start_call("host", rpc, Duration::from_millis(700)).await.expect("a call");
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0414");
-    waiting(&boss, 0).await;
+    wait_for_pending(&boss, 0).await;
 }
 
 #[tokio::test]
-async fn a_call_that_waits_can_be_taken_back() {
+async fn a_call_that_waits_for_approval_can_be_cancelled() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    waiting(&boss, 1).await;
+    wait_for_pending(&boss, 1).await;
     worker.cancel("one", &call.id()).await;
     assert!(matches!(finish(call).await.end, HostReply::Cancelled));
-    waiting(&boss, 0).await;
+    wait_for_pending(&boss, 0).await;
 }
 
 #[tokio::test]
-async fn not_more_wait_than_may() {
+async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     let state = tempfile::tempdir().expect("a folder");
     let mut options = options(&state);
     options.limits.max_parked = 3;
@@ -231,23 +231,23 @@ async fn not_more_wait_than_may() {
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let (large, other) = (agent(&rig, "v", "reader").await, agent(&rig, "u", "reader").await);
     let _first = add(&worker).await;
-    waiting(&boss, 1).await;
+    wait_for_pending(&boss, 1).await;
     let refused = finish(add(&worker).await).await.error();
     assert_eq!(refused["data"]["code"], "TB0415");
-    assert!(refused["message"].as_str().expect("words").contains("agent 'w'"), "{refused}");
+    assert!(refused["message"].as_str().expect("a message").contains("agent 'w'"), "{refused}");
     let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
     let refused = large.rpc("one", "tools/call", params(100)).await.error();
-    assert!(refused["message"].as_str().expect("words").contains("bytes together"), "{refused}");
+    assert!(refused["message"].as_str().expect("a message").contains("bytes together"), "{refused}");
     let _second = large.start("one", "tools/call", params(20)).await;
-    waiting(&boss, 2).await;
+    wait_for_pending(&boss, 2).await;
     let refused = other.rpc("one", "tools/call", params(20)).await.error();
-    assert!(refused["message"].as_str().expect("words").starts_with("the calls that wait"), "{refused}");
+    assert!(refused["message"].as_str().expect("a message").starts_with("the calls that wait"), "{refused}");
 }
 
-/// A call of `ask` that was approved, and what its client has to answer.
-async fn asked_back(boss: &Worker, worker: &Worker) -> Value {
+/// Starts and approves a call of `ask`; returns its `input_required` result.
+async fn approved_input_required(boss: &Worker, worker: &Worker) -> Value {
     let mut call = worker.start("one", "tools/call", json!({"name": "ask", "arguments": {}})).await;
-    decide(boss, &waiting(boss, 1).await[0], true).await.result();
+    decide(boss, &wait_for_pending(boss, 1).await[0], true).await.result();
     let first = loop {
         match within("a reply", call.next()).await.expect("a reply") {
             CallItem::Reply(reply) => break reply.expect("a reply"),
@@ -266,10 +266,10 @@ async fn asking_rig() -> (Rig, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
+async fn an_elicitation_answer_needs_no_second_approval() {
     let (rig, _state) = asking_rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
-    let result = asked_back(&boss, &worker).await;
+    let result = approved_input_required(&boss, &worker).await;
     let key = result["inputRequests"].as_object().expect("requests").keys().next().expect("one").clone();
     let answer = json!({"action": "accept", "content": {"name": "x"}});
     let again = json!({"name": "ask", "arguments": {}, "requestState": result["requestState"],
@@ -278,41 +278,41 @@ async fn what_a_client_answers_to_a_running_call_needs_no_second_approval() {
 }
 
 #[tokio::test]
-async fn the_state_of_an_approved_call_approves_no_other() {
+async fn the_request_state_of_an_approved_call_approves_no_other_call() {
     let (rig, _state) = asking_rig().await;
     let (boss, mut worker) = (agent(&rig, "b", "boss").await, agent(&rig, "w", "reader").await);
-    let state = asked_back(&boss, &worker).await["requestState"].clone();
+    let state = approved_input_required(&boss, &worker).await["requestState"].clone();
     let with_state =
         |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "requestState": state});
     let _other_tool = worker.start("one", "tools/call", with_state("add", json!({"a": 1, "b": 2}))).await;
-    waiting(&boss, 1).await;
+    wait_for_pending(&boss, 1).await;
     let _other_arguments = worker.start("one", "tools/call", with_state("ask", json!({"a": 1}))).await;
-    waiting(&boss, 2).await;
-    // In the other era it would be a new call, and not an answer.
+    wait_for_pending(&boss, 2).await;
+    // In the legacy era this is a new call, not the answer to an elicitation.
     worker.hello = ClientHello::legacy(toolbus_mcp::raw(&json!({"protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "w", "version": "1"}})));
     let _other_era = worker.start("one", "tools/call", with_state("ask", json!({}))).await;
-    waiting(&boss, 3).await;
+    wait_for_pending(&boss, 3).await;
 }
 
 #[tokio::test]
-async fn an_approval_is_used_up_by_its_call() {
+async fn an_approval_is_removed_after_its_call() {
     let (rig, state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
-    decide(&boss, &waiting(&boss, 1).await[0], true).await.result();
+    decide(&boss, &wait_for_pending(&boss, 1).await[0], true).await.result();
     assert_eq!(finish(call).await.text(), "3");
     assert_eq!(std::fs::read_to_string(state.path().join("approvals.json")).expect("decisions"), "{}");
 }
 
 #[tokio::test]
-async fn large_arguments_are_cut_in_the_list() {
+async fn large_arguments_are_truncated_in_the_list() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let text = "x".repeat(100_000);
     let params = json!({"name": "add", "arguments": {"a": 1, "b": 2, "c": text}});
     let _call = worker.start("one", "tools/call", params).await;
-    let pending = waiting(&boss, 1).await.remove(0);
+    let pending = wait_for_pending(&boss, 1).await.remove(0);
     assert!(pending.to_string().len() < 6000, "{}", pending.to_string().len());
     assert_eq!(pending["arguments_bytes"], 100_020);
     let id = pending["id"].as_str().expect("an id").to_owned();
@@ -323,40 +323,40 @@ async fn large_arguments_are_cut_in_the_list() {
     assert_eq!(ask(&guest, HostRequest::ApprovalsShow { id }).await.error()["data"]["code"], "TB0403");
 }
 
-/// A call of `add` in the words of the original.
-async fn original_add(rig: &Rig, patience: Duration) -> (MultiplexedClient, Call) {
+/// A call of `add` in the original's format.
+async fn original_add(rig: &Rig, timeout: Duration) -> (MultiplexedClient, Call) {
     let client = rig.client(AgentRef::new("old").with_role("reader")).await;
     client.subscribe().await.expect("a mailbox");
     let bus = client.into_multiplexed();
     let body = Body::of(&json!({"op": "call", "tool": "add", "arguments": r#"{"a":1,"b":2}"#})).expect("JSON");
     let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
-    let call = bus.start_call("host", message, patience).await.expect("a call");
+    let call = bus.start_call("host", message, timeout).await.expect("a call");
     (bus, call)
 }
 
 #[tokio::test]
-async fn an_originals_call_waits_no_longer_than_its_caller() {
+async fn an_original_workers_call_waits_for_approval_only_until_its_deadline() {
     let (rig, _state) = rig().await;
     let boss = agent(&rig, "b", "boss").await;
     let reader = worker(&rig, Some("reader"), true).await;
     rig.manifest(&reader, |manifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty())).await;
     let _original = original_add(&rig, Duration::from_millis(1500)).await;
-    waiting(&boss, 1).await;
-    waiting(&boss, 0).await;
+    wait_for_pending(&boss, 1).await;
+    wait_for_pending(&boss, 0).await;
 }
 
 #[tokio::test]
-async fn an_originals_call_that_waits_survives_a_restart_of_its_host() {
+async fn an_original_workers_pending_approval_survives_a_host_restart() {
     let (mut rig, _state) = rig().await;
     let boss = agent(&rig, "b", "boss").await;
     let reader = worker(&rig, Some("reader"), true).await;
     let has_tools =
         |manifest: &toolbus_mcp::HostManifest| manifest.servers.first().is_some_and(|server| !server.tools.is_empty());
     rig.manifest(&reader, has_tools).await;
-    let (_bus, mut call) = original_add(&rig, PATIENCE).await;
-    waiting(&boss, 1).await;
+    let (_bus, mut call) = original_add(&rig, TIMEOUT).await;
+    wait_for_pending(&boss, 1).await;
     rig.restart_host().await;
-    let pending = waiting(&boss, 1).await.remove(0);
+    let pending = wait_for_pending(&boss, 1).await.remove(0);
     decide(&boss, &pending, true).await.result();
     let reply = loop {
         match within("a reply", call.next()).await.expect("a reply") {

@@ -1,4 +1,4 @@
-//! What the host writes down about decisions and calls, and that nothing runs that can't be written down.
+//! The host's audit log: every decision and call is logged, and a call that can't be logged doesn't run.
 
 use crate::policy::{set, worker};
 use crate::support::{Rig, fake, open_host, within};
@@ -19,7 +19,7 @@ async fn rig(folder: &Path, options: AuditOptions) -> Rig {
     Rig::with(host).await
 }
 
-/// The lines of that event, once there are so many.
+/// Polls the audit log until it has `count` lines of this event.
 async fn lines(folder: &Path, event: &str, count: usize) -> Vec<Value> {
     within("the lines", async {
         loop {
@@ -36,7 +36,7 @@ async fn lines(folder: &Path, event: &str, count: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_decision_and_every_call_is_one_line() {
+async fn every_decision_and_every_call_is_logged_as_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut rig = rig(folder.path(), AuditOptions::default()).await;
     let worker = worker(&rig, Some("reader"), true).await;
@@ -54,8 +54,8 @@ async fn every_decision_and_every_call_is_one_line() {
     assert_eq!(effects, ["allow", "allow", "allow", "deny"]);
     let first = &decisions[0];
     assert_eq!(first["args"], argument_hash(Some(&raw(&secret))));
-    let told = ["who", "role", "server", "kind", "name", "trace"].map(|name| first[name].as_str().expect(name));
-    assert_eq!(told, ["w", "reader", "one", "tool", "echo", "4bf92f3577b34da6a3ce929d0e0e4736"]);
+    let fields = ["who", "role", "server", "kind", "name", "trace"].map(|name| first[name].as_str().expect(name));
+    assert_eq!(fields, ["w", "reader", "one", "tool", "echo", "4bf92f3577b34da6a3ce929d0e0e4736"]);
     assert!(first["rule"].as_str().is_some_and(|rule| rule.contains("echo")), "{first}");
     assert_eq!(decisions[3]["code"], "TB0403");
 
@@ -71,18 +71,18 @@ async fn every_decision_and_every_call_is_one_line() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_written_down_is_not_run() {
+async fn a_call_that_cannot_be_logged_is_not_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let rig = rig(folder.path(), AuditOptions { max_file_bytes: 1, ..AuditOptions::default() }).await;
-    // The next file of the log can't be made.
-    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("in the way");
+    // A folder of that name makes the creation of the next log file fail.
+    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("a blocking folder");
     let worker = worker(&rig, Some("other"), true).await;
     let error = worker.tool("one", "echo", json!({})).await.error();
     assert_eq!(error["data"]["code"], "TB0418");
 }
 
 #[tokio::test]
-async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
+async fn an_approved_call_that_cannot_be_logged_is_not_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut host = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     host.policy = LivePolicy::new(set("[roles.reader]\nask = ['add']\n[roles.boss]\napprove = true"));
@@ -91,11 +91,11 @@ async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
     let rig = Rig::with(host).await;
     let (boss, worker) = (crate::approvals::agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = worker.start("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}})).await;
-    let pending = crate::approvals::waiting(&boss, 1).await.remove(0);
+    let pending = crate::approvals::wait_for_pending(&boss, 1).await.remove(0);
     assert_eq!(crate::approvals::decide(&worker, &pending, true).await.error()["data"]["code"], "TB0403");
     let refused = lines(folder.path(), "approval", 2).await.pop().expect("a line");
     assert_eq!((&refused["state"], &refused["by"]["who"]), (&json!("refused"), &json!("w")), "{refused}");
-    // The next files of the log can't be made.
+    // Folders of those names make the creation of log files fail.
     for number in 1..20 {
         std::fs::create_dir(folder.path().join(format!("audit-{number:06}.jsonl"))).ok();
     }
@@ -104,7 +104,7 @@ async fn an_approved_call_that_can_not_be_written_down_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_flood_of_refused_calls_with_long_names_takes_little_room() {
+async fn many_refused_calls_with_long_names_take_little_space() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut rig = rig(folder.path(), AuditOptions::default()).await;
     let worker = worker(&rig, Some("reader"), true).await;
@@ -118,7 +118,7 @@ async fn a_flood_of_refused_calls_with_long_names_takes_little_room() {
     let counted = lines(folder.path(), "requests_refused", 1).await;
     assert_eq!((&counted[0]["who"], &counted[0]["code"]), (&json!("w"), &json!("TB0403")));
     let written = lines(folder.path(), "decision", 2).await;
-    assert_ne!(written[0]["name"], written[1]["name"], "a hash tells them apart");
+    assert_ne!(written[0]["name"], written[1]["name"], "truncated names must differ in their hash");
     let bytes = std::fs::metadata(folder.path().join("audit-000001.jsonl")).expect("a log").len();
     assert!(bytes < 100_000, "{bytes}");
 }

@@ -1,4 +1,4 @@
-//! What a host learns of callers while its broker is away.
+//! A host's queries about its callers while the broker is unreachable.
 
 use crate::support::within;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ type Serving = (Arc<BrokerServer>, JoinHandle<BrokerResult<()>>, SocketAddr);
 async fn serve(folder: &Path, address: SocketAddr) -> Serving {
     let listener = TcpListener::bind(address).await.expect("the port");
     let address = listener.local_addr().expect("an address");
-    let core = within("the folder to be free", async {
+    let core = within("the lock of the folder", async {
         loop {
             match BrokerCore::new(folder) {
                 Ok(core) => return core,
@@ -32,7 +32,7 @@ async fn serve(folder: &Path, address: SocketAddr) -> Serving {
 }
 
 #[tokio::test]
-async fn a_host_whose_broker_is_away_waits_for_it_instead_of_guessing() {
+async fn queries_about_callers_wait_until_the_broker_is_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let (server, serving, address) = serve(folder.path(), ([127, 0, 0, 1], 0).into()).await;
     let options = ClientOptions { reconnect: true, ..ClientOptions::default() };
@@ -40,9 +40,9 @@ async fn a_host_whose_broker_is_away_waits_for_it_instead_of_guessing() {
     let host = BrokerClient::connect_with(&url, AgentRef::new("host"), TOKEN, options).await.expect("a connection");
     server.stop();
     within("the broker to stop", serving).await.expect("no panic").expect("an orderly stop");
-    // It has the folder as long as it is there.
+    // The server holds the lock of its folder until it is dropped.
     drop(server);
-    within("the host to notice", async {
+    within("the host to lose its connection", async {
         while host.inspect(toolbus_client::Inspect::default()).await.is_ok() {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The one list of all servers, as it is announced.
+//! The merged catalog of all servers, as the host manifest announces it.
 
 use crate::support::{Rig, fake};
 use serde_json::json;
@@ -15,7 +15,7 @@ fn all_up(manifest: &HostManifest) -> bool {
 }
 
 #[tokio::test]
-async fn lists_are_paged_through_in_both_eras() {
+async fn all_pages_of_a_list_are_read_in_both_eras() {
     let rig = Rig::start(vec![fake("old", "legacy"), fake("new", "modern")]).await;
     let worker = rig.legacy("w").await;
     let manifest = rig.manifest(&worker, all_up).await;
@@ -27,7 +27,7 @@ async fn lists_are_paged_through_in_both_eras() {
 }
 
 #[tokio::test]
-async fn the_earlier_server_keeps_a_name_and_a_prefix_makes_room() {
+async fn the_first_server_keeps_a_duplicate_name_and_a_prefix_resolves_it() {
     let mut third = fake("three", "legacy");
     third.prefix = Some("t_".to_owned());
     let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "legacy"), third]).await;
@@ -52,7 +52,7 @@ async fn the_earlier_server_keeps_a_name_and_a_prefix_makes_room() {
 }
 
 #[tokio::test]
-async fn a_broken_server_is_shown_as_down_with_its_last_words_and_stops_no_other() {
+async fn a_failed_server_is_reported_down_with_its_stderr_and_others_run() {
     let script = "import sys; print('no such screen', file=sys.stderr); sys.exit(4)";
     let broken = ServerConfig::stdio("broken", "python3", &["-c", script]);
     let missing = ServerConfig::stdio("missing", "/nowhere/at/all", &[]);
@@ -69,7 +69,7 @@ async fn a_broken_server_is_shown_as_down_with_its_last_words_and_stops_no_other
 }
 
 #[tokio::test]
-async fn a_changed_list_is_announced_anew() {
+async fn a_changed_list_is_announced() {
     for era in ["modern", "shared"] {
         let mut server = fake("one", if era == "modern" { "modern" } else { "legacy" });
         if era == "shared" {
@@ -85,7 +85,7 @@ async fn a_changed_list_is_announced_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_comes_back_by_itself() {
+async fn a_crashed_server_is_restarted() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let worker = rig.modern("w").await;
     rig.manifest(&worker, all_up).await;
@@ -95,7 +95,7 @@ async fn a_server_that_dies_comes_back_by_itself() {
     assert_eq!(tools(&manifest.servers[0]).len(), 11);
 }
 
-/// A server whose list of tools changes all the time; the last tool says how often it was read.
+/// A server that sends `list_changed` every millisecond; the name of its last tool counts how often the list was read.
 fn restless(tools: &str) -> ServerConfig {
     let script = r#"
 import json, sys, threading, time
@@ -127,13 +127,13 @@ fn reads(manifest: &HostManifest) -> u32 {
 }
 
 #[tokio::test]
-async fn a_list_that_changes_in_a_loop_is_read_once_a_second() {
+async fn a_list_that_changes_constantly_is_read_once_a_second() {
     let rig = Rig::start(vec![restless("1"), fake("calm", "legacy")]).await;
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let worker = rig.legacy("w").await;
     let manifest = rig.manifest(&worker, |manifest| all_up(manifest) && reads(manifest) >= 3).await;
-    let most = begun.elapsed().as_secs() as u32 + 2;
-    assert!(reads(&manifest) <= most, "it was read {} times, where {most} would do", reads(&manifest));
+    let most = started.elapsed().as_secs() as u32 + 2;
+    assert!(reads(&manifest) <= most, "the list was read {} times, expected at most {most}", reads(&manifest));
     assert_eq!(worker.tool("calm", "add", json!({"a": 1, "b": 2})).await.text(), "3");
 }
 
@@ -146,7 +146,7 @@ async fn a_server_may_have_thousands_of_tools() {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_before_its_server_is_read_is_looked_at_again() {
+async fn a_call_received_before_its_server_is_listed_is_checked_again_afterwards() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
     let late = ServerConfig::stdio("two", "sh", &["-c", "sleep 1; exec python3 \"$0\" legacy two", script]);
     let rig = Rig::start(vec![fake("one", "legacy"), late]).await;

@@ -1,6 +1,6 @@
-//! A host that can be ended in the middle of everything, and what its tools leave behind.
+//! A host that can be crashed at any time, and the folder that holds its journal and the effects of its tools.
 
-use crate::support::{PATIENCE, Rig, Worker, connect, fake, open_host, within};
+use crate::support::{Rig, TIMEOUT, Worker, connect, fake, open_host, within};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -13,16 +13,16 @@ use toolbus_host::{HostOptions, run_host};
 use toolbus_journal::{Journal, JournalOptions};
 use toolbus_upstream::{HostConfig, ServerConfig};
 
-/// Runs on threads of its own, so that everything of it can be stopped at once.
+/// A host on a runtime of its own, so that all its tasks can be aborted together.
 pub struct CrashingHost {
     runtime: Option<Runtime>,
     journal: Weak<Journal>,
 }
 
 impl CrashingHost {
-    pub async fn start(rig: &Rig, place: &Place, servers: Vec<ServerConfig>) -> Self {
+    pub async fn start(rig: &Rig, folder: &TestFolder, servers: Vec<ServerConfig>) -> Self {
         let mut options = open_host(HostConfig { servers });
-        options.journal = Some(Arc::new(place.journal()));
+        options.journal = Some(Arc::new(folder.journal()));
         Self::with(rig, options).await
     }
 
@@ -39,13 +39,13 @@ impl CrashingHost {
     }
 
     pub fn journal(&self) -> Arc<Journal> {
-        self.journal.upgrade().expect("it runs")
+        self.journal.upgrade().expect("a running host")
     }
 
-    /// Nothing of the host runs any more when this returns, and nothing was ended in order.
+    /// Aborts the host without a clean shutdown; returns when it has released its journal.
     pub async fn crash(mut self) {
-        self.runtime.take().expect("it runs").shutdown_background();
-        within("the host to be gone", async {
+        self.runtime.take().expect("a running host").shutdown_background();
+        within("the host to release its journal", async {
             while self.journal.strong_count() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -62,17 +62,17 @@ impl Drop for CrashingHost {
     }
 }
 
-/// Where a host keeps its journal, and tools their effects.
-pub struct Place(TempDir);
+/// The folder of a host's journal and of its tools' effects.
+pub struct TestFolder(TempDir);
 
-impl Place {
+impl TestFolder {
     pub fn new() -> Self {
         Self(TempDir::new().expect("a folder"))
     }
 
-    /// Waits until whoever had it is gone.
+    /// Opens the journal; waits until the previous host has released its lock.
     pub fn journal(&self) -> Journal {
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + TIMEOUT;
         loop {
             match Journal::open(&self.path("journal"), JournalOptions::default()) {
                 Ok(journal) => return journal,
@@ -86,13 +86,14 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The lines that tools have written.
+    /// The lines that tools have written, one for each effect.
     pub fn effects(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.path("effects")).unwrap_or_default();
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    pub async fn effects_are(&self, count: usize) {
+    /// Waits for `count` effects, and fails if there are more.
+    pub async fn expect_effects(&self, count: usize) {
         within("the effects", async {
             while self.effects().len() < count {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -102,28 +103,29 @@ impl Place {
         assert_eq!(self.effects().len(), count, "{:?}", self.effects());
     }
 
-    /// Lets the calls go on that wait.
+    /// Lets the calls with [`waiting`](Self::waiting) arguments return.
     pub fn release(&self) {
         std::fs::write(self.path("go"), "").expect("a file");
     }
 
-    /// Arguments of a call that ends at once.
+    /// Arguments of a call that returns right after its effect.
     pub fn quick(&self) -> Value {
         json!({"file": self.path("effects")})
     }
 
-    /// Arguments of a call that waits after its effect.
+    /// Arguments of a call that blocks after its effect until [`release`](Self::release).
     pub fn waiting(&self) -> Value {
         json!({"file": self.path("effects"), "until": self.path("go")})
     }
 
-    pub fn deadly(&self) -> Value {
+    /// Arguments of a call that crashes its server after its effect.
+    pub fn crashing_server(&self) -> Value {
         json!({"file": self.path("effects"), "die": true})
     }
 }
 
-/// With calls that may run twice.
-pub fn safe(mut server: ServerConfig) -> ServerConfig {
+/// Marks the calls of a server as replay-safe.
+pub fn replay_safe(mut server: ServerConfig) -> ServerConfig {
     server.calls.replay = toolbus_upstream::Replay::Safe;
     server
 }
@@ -132,6 +134,6 @@ pub fn server() -> ServerConfig {
     fake("one", "legacy")
 }
 
-pub async fn begin(worker: &Worker, tool: &str, arguments: &Value) -> Call {
+pub async fn start_call(worker: &Worker, tool: &str, arguments: &Value) -> Call {
     worker.start("one", "tools/call", json!({"name": tool, "arguments": arguments})).await
 }

@@ -1,4 +1,4 @@
-//! Modern clients and servers, and the two eras across each other.
+//! Modern clients and servers, and translation between the eras.
 
 use crate::support::{Rig, Worker, fake, finish, next_event, parts, within};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use toolbus_mcp::{HostEvent, HostReply};
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-async fn listened(worker: &Worker, server: &str) {
+async fn check_listen(worker: &Worker, server: &str) {
     let wanted = json!({"toolsListChanged": true, "resourceSubscriptions": [format!("test://{server}")]});
     let mut call = worker.start(server, "subscriptions/listen", json!({"notifications": wanted})).await;
     let id = call.id();
@@ -44,17 +44,17 @@ async fn modern_on_modern_passes_through_on_one_connection() {
 #[tokio::test]
 async fn a_modern_client_listens_to_a_modern_server() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
-    listened(&rig.modern("w").await, "one").await;
+    check_listen(&rig.modern("w").await, "one").await;
 }
 
 #[tokio::test]
 async fn a_modern_client_listens_to_a_legacy_server() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
-    listened(&rig.modern("w").await, "one").await;
+    check_listen(&rig.modern("w").await, "one").await;
 }
 
 #[tokio::test]
-async fn a_server_of_both_eras_is_spoken_to_in_the_clients() {
+async fn a_server_of_both_eras_is_used_in_the_clients_era() {
     let rig = Rig::start(vec![fake("one", "both")]).await;
     let legacy = rig.legacy("a").await.tool("one", "whoami", json!({})).await;
     assert_eq!(legacy.json()["hello"]["protocolVersion"], "2025-06-18");
@@ -82,19 +82,19 @@ async fn a_legacy_server_looks_modern_to_a_modern_client() {
 }
 
 #[tokio::test]
-async fn a_legacy_servers_question_becomes_input_required_and_the_held_call_goes_on() {
+async fn a_legacy_servers_elicitation_becomes_input_required_and_the_call_resumes() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let (worker, other) = (rig.modern("w").await, rig.modern("other").await);
     let asked = worker.tool("one", "ask", json!({})).await.result();
     assert_eq!(asked["resultType"], "input_required");
-    let (key, request) = asked["inputRequests"].as_object().expect("questions").iter().next().expect("one");
+    let (key, request) = asked["inputRequests"].as_object().expect("requests").iter().next().expect("one");
     assert_eq!(request["method"], "elicitation/create");
     let again = |responses: Value| json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"], "inputResponses": responses});
     let answer = json!({key: {"action": "accept", "content": {"name": "Al"}}});
-    // The state is good for its own session only.
+    // `requestState` is valid only in its own session.
     let stolen = other.rpc("one", "tools/call", again(answer.clone())).await.error();
     assert_eq!((&stolen["code"], &stolen["data"]["code"]), (&json!(-32602), &json!("TB0413")));
-    // What is left out is asked again.
+    // An input request without a response is sent again.
     let asked_again = worker.rpc("one", "tools/call", again(json!({}))).await.result();
     assert_eq!(asked_again["inputRequests"], asked["inputRequests"]);
     let last = json!({"name": "ask", "arguments": {}, "requestState": asked_again["requestState"],
@@ -106,7 +106,7 @@ async fn a_legacy_servers_question_becomes_input_required_and_the_held_call_goes
 }
 
 #[tokio::test]
-async fn two_questions_at_once_are_both_asked() {
+async fn two_concurrent_elicitations_are_both_answered() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.modern("w").await;
     let call = || worker.tool("one", "ask", json!({}));
@@ -118,8 +118,8 @@ async fn two_questions_at_once_are_both_asked() {
             answers += 1;
             continue;
         }
-        let questions = asked["inputRequests"].as_object().expect("questions");
-        let responses: Value = questions.keys().map(|key| (key.clone(), json!({"action": "decline"}))).collect();
+        let requests = asked["inputRequests"].as_object().expect("requests");
+        let responses: Value = requests.keys().map(|key| (key.clone(), json!({"action": "decline"}))).collect();
         let again = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"],
             "inputResponses": responses});
         open.insert(0, worker.rpc("one", "tools/call", again).await.result());
@@ -128,7 +128,7 @@ async fn two_questions_at_once_are_both_asked() {
 }
 
 #[tokio::test]
-async fn a_modern_servers_log_finds_the_call_that_wants_it_among_others() {
+async fn a_modern_servers_log_reaches_the_call_that_requested_it() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let (worker, other) = (rig.modern("w").await, rig.modern("other").await);
     let busy = other.start("one", "tools/call", json!({"name": "slow", "arguments": {}})).await;
@@ -139,7 +139,7 @@ async fn a_modern_servers_log_finds_the_call_that_wants_it_among_others() {
 }
 
 #[tokio::test]
-async fn logs_of_a_legacy_server_reach_only_the_modern_request_that_asks() {
+async fn logs_of_a_legacy_server_reach_only_the_modern_call_that_requested_them() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.modern("w").await;
     assert!(worker.tool("one", "log", json!({})).await.events.is_empty());
@@ -169,11 +169,13 @@ async fn a_modern_server_looks_legacy_to_a_legacy_client() {
 }
 
 #[tokio::test]
-async fn a_modern_servers_question_is_put_to_the_legacy_client() {
+async fn a_modern_servers_elicitation_is_sent_to_the_legacy_client() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let worker = rig.legacy("w").await;
     let mut call = worker.start("one", "tools/call", json!({"name": "ask"})).await;
-    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else { panic!("a question") };
+    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else {
+        panic!("expected a client request")
+    };
     assert_eq!(method, "elicitation/create");
     worker.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
     let answer = finish(call).await.json();
@@ -181,21 +183,21 @@ async fn a_modern_servers_question_is_put_to_the_legacy_client() {
 }
 
 #[tokio::test]
-async fn a_legacy_client_hears_of_a_modern_servers_resources_and_lists() {
+async fn a_legacy_client_is_notified_of_a_modern_servers_resources_and_lists() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let worker = rig.legacy("w").await;
     worker.notify("one", "notifications/initialized", json!({})).await;
     worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
     worker.tool("one", "update", json!({"uri": "test://one"})).await.result();
-    let (method, params) = parts(&worker.news().await);
+    let (method, params) = parts(&worker.next_session_event().await);
     assert_eq!((method.as_str(), params), ("notifications/resources/updated", json!({"uri": "test://one"})));
     worker.tool("one", "change", json!({"name": "brand_new"})).await.result();
-    let (method, params) = parts(&worker.news().await);
+    let (method, params) = parts(&worker.next_session_event().await);
     assert_eq!((method.as_str(), params), ("notifications/tools/list_changed", Value::Null));
 }
 
 #[tokio::test]
-async fn a_modern_server_that_died_is_there_again_for_the_next_call() {
+async fn a_crashed_modern_server_is_restarted_for_the_next_call() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
     let worker = rig.modern("w").await;
     assert_eq!(worker.tool("one", "die", json!({})).await.error()["data"]["code"], "TB0408");

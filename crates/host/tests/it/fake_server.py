@@ -1,10 +1,10 @@
-"""A small MCP server for tests, in the era that its first argument names: legacy, modern or both.
+"""A small MCP server for tests. The first argument is its era: legacy, modern or both.
 
-Tools: echo (its arguments and _meta), add, whoami (what the client said of itself), slow (reports progress until it is
-cancelled), ask (asks the client for a name), die, fail, big, change (adds a tool), log, update (tells of a resource).
-Not listed: task (begins one with the id that it is given), rewrite (changes the description of a tool), effect (writes a
-line to a file, reports progress, waits until another file is there, dies if it is told to). Listed if the third argument
-names it: idem_effect, the same, which says of itself that it may run twice. The method vendor/effect does the same.
+Listed tools: echo (its arguments and _meta), add, whoami (the client's initialize params or _meta), slow (reports
+progress until it is cancelled), ask (elicits a name), die, fail, big, change (adds a tool), log, update (notifies of a
+changed resource). Unlisted tools: task (returns a working task with the given id), rewrite (changes the description of
+a tool), effect (appends a line to a file, reports progress, waits for another file, exits if `die` is set).
+The third argument may list idem_effect, which is effect with an idempotentHint. The method vendor/effect runs effect.
 """
 import json, os, sys, threading, time
 
@@ -27,19 +27,19 @@ def send(message):
         sys.stdout.flush()
 
 
-def note(method, params=None):
+def notify(method, params=None):
     send({"method": method, "params": params} if params is not None else {"method": method})
 
 
-def news(method, params=None):
+def notify_change(method, params=None):
     if modern():
         for listen, wanted in list(listens.items()):
             name = method.split("/")[1] + "ListChanged"
             uri = (params or {}).get("uri")
             if wanted.get(name) or (uri and uri in wanted.get("resourceSubscriptions", [])):
-                note(method, dict(params or {}, _meta={P + "subscriptionId": listen}))
+                notify(method, dict(params or {}, _meta={P + "subscriptionId": listen}))
     elif "uri" not in (params or {}) or params["uri"] in subscribed:
-        note(method, params)
+        notify(method, params)
 
 
 def modern():
@@ -77,7 +77,7 @@ def call(id, params):
             if id in cancelled:
                 return None
             if "progressToken" in meta:
-                note("notifications/progress", {"progressToken": meta["progressToken"], "progress": n, "total": 1000})
+                notify("notifications/progress", {"progressToken": meta["progressToken"], "progress": n, "total": 1000})
             time.sleep(args.get("pause", 0.02))
         return text("done")
     if name == "ask":
@@ -100,19 +100,19 @@ def call(id, params):
         return text("x" * args["bytes"])
     if name == "change":
         TOOLS.append(args["name"])
-        news("notifications/tools/list_changed")
+        notify_change("notifications/tools/list_changed")
         return text("changed")
     if name == "log":
         for level in ["debug", "info", "error"]:
             if not modern() or P + "logLevel" in meta:
-                note("notifications/message", {"level": level, "data": level})
+                notify("notifications/message", {"level": level, "data": level})
         return text("logged")
     if name == "update":
-        news("notifications/resources/updated", {"uri": args["uri"]})
+        notify_change("notifications/resources/updated", {"uri": args["uri"]})
         return text("updated")
     if name == "rewrite":
         DESCRIPTIONS[args["name"]] = args["description"]
-        news("notifications/tools/list_changed")
+        notify_change("notifications/tools/list_changed")
         return text("rewritten")
     if name in ("effect", "idem_effect"):
         with open(args["file"], "a") as file:
@@ -123,7 +123,7 @@ def call(id, params):
                 return None
             if "progressToken" in meta:
                 progress += 1
-                note("notifications/progress", {"progressToken": meta["progressToken"], "progress": progress})
+                notify("notifications/progress", {"progressToken": meta["progressToken"], "progress": progress})
             time.sleep(0.01)
         if args.get("die") and not os.path.exists(args.get("spare", "")):
             os._exit(3)
@@ -154,7 +154,7 @@ def respond(id, method, params):
                                _meta={P + "serverInfo": {"name": NAME, "version": "1"}})}
     if method == "subscriptions/listen" and is_modern:
         listens[id] = params["notifications"]
-        note("notifications/subscriptions/acknowledged",
+        notify("notifications/subscriptions/acknowledged",
              {"_meta": {P + "subscriptionId": id}, "notifications": params["notifications"]})
         return None
     if method in ("ping", "logging/setLevel") and not is_modern:

@@ -1,4 +1,4 @@
-//! A disk whose syncs wait until they are let through, and that can break.
+//! A disk whose syncs can be blocked, and whose writes and syncs can be made to fail.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -18,8 +18,8 @@ struct Gate {
 
 #[derive(Default)]
 struct State {
-    shut: bool,
-    broken: bool,
+    blocked: bool,
+    failing: bool,
     waiting: usize,
 }
 
@@ -28,21 +28,21 @@ impl GatedDisk {
         Self { inner, gate: Arc::default() }
     }
 
-    pub fn shut(&self) {
-        self.lock().shut = true;
+    pub fn block_syncs(&self) {
+        self.lock().blocked = true;
     }
 
-    pub fn open_gate(&self) {
-        self.lock().shut = false;
+    pub fn unblock_syncs(&self) {
+        self.lock().blocked = false;
         self.gate.changed.notify_all();
     }
 
-    pub fn break_down(&self) {
-        self.lock().broken = true;
+    pub fn fail(&self) {
+        self.lock().failing = true;
     }
 
-    /// Whether somebody waits for a sync.
-    pub fn is_waited_for(&self) -> bool {
+    /// True while a sync is blocked.
+    pub fn has_blocked_sync(&self) -> bool {
         self.lock().waiting > 0
     }
 
@@ -92,7 +92,7 @@ impl DiskFile for GatedFile {
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        if self.gate.state.lock().expect("no panic").broken { Err(broken()) } else { self.inner.append(bytes) }
+        if self.gate.state.lock().expect("no panic").failing { Err(failure()) } else { self.inner.append(bytes) }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -106,14 +106,14 @@ impl DiskFile for GatedFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.gate.state.lock().expect("no panic");
         state.waiting += 1;
-        while state.shut {
+        while state.blocked {
             state = self.gate.changed.wait(state).expect("no panic");
         }
         state.waiting -= 1;
-        if state.broken { Err(broken()) } else { self.inner.sync() }
+        if state.failing { Err(failure()) } else { self.inner.sync() }
     }
 }
 
-fn broken() -> io::Error {
-    io::Error::other("the disk broke")
+fn failure() -> io::Error {
+    io::Error::other("simulated disk failure")
 }

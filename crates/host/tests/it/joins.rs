@@ -1,6 +1,6 @@
-//! A worker ends, its client's next worker calls the same again: when that is the same call, and when it is not.
+//! Joins: when a call is answered by an earlier equal call of a disconnected worker, and when it runs by itself.
 
-use crate::crashing::{CrashingHost, Place, begin, safe, server};
+use crate::crashing::{CrashingHost, TestFolder, replay_safe, server, start_call};
 use crate::support::{Rig, Worker, fake, finish, next_event, open_host, parts, within};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -12,19 +12,19 @@ use toolbus_journal::{End, Stage};
 use toolbus_mcp::{ClientHello, HostReply, raw};
 use toolbus_upstream::{HostConfig, Join, ServerConfig};
 
-const MARK: &str = "toolbus/joined";
+const JOINED: &str = "toolbus/joined";
 
-struct Scene {
+struct Fixture {
     rig: Rig,
-    place: Place,
+    folder: TestFolder,
     host: CrashingHost,
 }
 
-impl Scene {
+impl Fixture {
     async fn new(server: ServerConfig) -> Self {
-        let (rig, place) = (Rig::bus().await, Place::new());
-        let host = CrashingHost::start(&rig, &place, vec![server]).await;
-        Self { rig, place, host }
+        let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+        let host = CrashingHost::start(&rig, &folder, vec![server]).await;
+        Self { rig, folder, host }
     }
 
     async fn worker(&self, name: &str) -> Worker {
@@ -33,32 +33,32 @@ impl Scene {
         self.rig.worker(AgentRef::new(name), ClientHello::legacy(raw(&hello))).await
     }
 
-    /// A worker that begins a call and is gone before it gets its answer.
+    /// Starts a call from a worker that disconnects before the reply.
     async fn abandon(&self, name: &str, arguments: &Value) {
         let worker = self.worker(name).await;
         self.abandon_by(worker, name, arguments).await;
     }
 
     async fn abandon_by(&self, worker: Worker, name: &str, arguments: &Value) {
-        let before = self.place.effects().len();
-        // Whose progress shows who is joined to it.
+        let before = self.folder.effects().len();
+        // With a progress token the server reports progress, which also reaches calls that are joined.
         let params = json!({"name": "effect", "arguments": arguments, "_meta": {"progressToken": "first"}});
         let call = worker.start("one", "tools/call", params).await;
-        self.place.effects_are(before + 1).await;
-        // In this order: a call that is given up while its worker is there is called off.
+        self.folder.expect_effects(before + 1).await;
+        // In this order: dropping a call while its worker is connected would cancel it.
         worker.bus.close().await;
         drop(call);
         let watcher = self.rig.client(AgentRef::new("watcher")).await;
-        within("the worker to be gone", async {
-            let look = || Inspect { peers: vec![name.into()], ..Inspect::default() };
-            while watcher.inspect(look()).await.expect("a look").peers != [false] {
+        within("the worker to disconnect", async {
+            let query = || Inspect { peers: vec![name.into()], ..Inspect::default() };
+            while watcher.inspect(query()).await.expect("an inspection").peers != [false] {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await;
     }
 
-    async fn ended(&self, count: usize) {
+    async fn wait_for_ended(&self, count: usize) {
         let journal = self.host.journal();
         within("calls to end", async {
             let ended = || journal.calls().iter().filter(|call| matches!(call.stage, Stage::Ended(_))).count();
@@ -71,134 +71,137 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_call_is_joined_to_the_one_of_a_worker_that_is_gone() {
-    let scene = Scene::new(server()).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    let worker = scene.worker("w#2").await;
-    let call = begin(&worker, "effect", &scene.place.waiting()).await;
-    // Others of the same session don't wait for it.
+async fn a_call_is_joined_to_an_equal_call_of_a_disconnected_worker() {
+    let fixture = Fixture::new(server()).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    let worker = fixture.worker("w#2").await;
+    let call = start_call(&worker, "effect", &fixture.folder.waiting()).await;
+    // Other calls of the same session don't wait for it.
     assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
-    scene.place.release();
+    fixture.folder.release();
     let reply = finish(call).await;
     assert_eq!(reply.text(), "effected");
-    let mark = &reply.result()["_meta"][MARK];
-    assert!(mark["call"].is_string() && mark["startedAt"].as_str().is_some_and(|at| at.starts_with("20")), "{mark}");
-    scene.place.effects_are(1).await;
+    let joined = &reply.result()["_meta"][JOINED];
+    assert!(
+        joined["call"].is_string() && joined["startedAt"].as_str().is_some_and(|at| at.starts_with("20")),
+        "{joined}"
+    );
+    fixture.folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn a_call_is_joined_in_every_pairing_of_eras() {
+async fn a_call_is_joined_in_every_combination_of_eras() {
     for (era, legacy) in [("legacy", false), ("modern", true), ("modern", false)] {
-        let scene = Scene::new(fake("one", era)).await;
+        let fixture = Fixture::new(fake("one", era)).await;
         let worker = async |name: &str| match legacy {
-            true => scene.worker(name).await,
-            false => scene.rig.worker(AgentRef::new(name), ClientHello::modern()).await,
+            true => fixture.worker(name).await,
+            false => fixture.rig.worker(AgentRef::new(name), ClientHello::modern()).await,
         };
-        scene.abandon_by(worker("w#1").await, "w#1", &scene.place.waiting()).await;
+        fixture.abandon_by(worker("w#1").await, "w#1", &fixture.folder.waiting()).await;
         let second = worker("w#2").await;
-        let call = begin(&second, "effect", &scene.place.waiting()).await;
-        scene.place.release();
-        assert!(finish(call).await.result()["_meta"][MARK].is_object(), "{era} {legacy}");
-        scene.place.effects_are(1).await;
+        let call = start_call(&second, "effect", &fixture.folder.waiting()).await;
+        fixture.folder.release();
+        assert!(finish(call).await.result()["_meta"][JOINED].is_object(), "{era} {legacy}");
+        fixture.folder.expect_effects(1).await;
     }
 }
 
 #[tokio::test]
-async fn the_progress_of_a_running_call_comes_to_whoever_is_joined_to_it() {
+async fn a_joined_call_receives_the_progress_of_the_running_call() {
     let mut one = server();
     one.calls.join = Join::Always;
-    let scene = Scene::new(one).await;
-    let (first, second) = (scene.worker("w#1").await, scene.worker("w#2").await);
-    let params =
-        |token: &str| json!({"name": "effect", "arguments": scene.place.waiting(), "_meta": {"progressToken": token}});
+    let fixture = Fixture::new(one).await;
+    let (first, second) = (fixture.worker("w#1").await, fixture.worker("w#2").await);
+    let arguments = fixture.folder.waiting();
+    let params = |token: &str| json!({"name": "effect", "arguments": arguments, "_meta": {"progressToken": token}});
     let mut a = first.start("one", "tools/call", params("a")).await;
-    scene.place.effects_are(1).await;
+    fixture.folder.expect_effects(1).await;
     let mut b = second.start("one", "tools/call", params("b")).await;
     assert_eq!(parts(&next_event(&mut b).await).1["progressToken"], "b");
     assert_eq!(parts(&next_event(&mut a).await).1["progressToken"], "a");
 
-    // Whoever is joined calls off its own waiting and nothing else.
+    // Cancelling a joined call leaves the running call alone.
     second.cancel("one", &b.id()).await;
     assert!(matches!(finish(b).await.end, HostReply::Cancelled));
-    scene.place.release();
+    fixture.folder.release();
     assert_eq!(finish(a).await.text(), "effected");
-    scene.place.effects_are(1).await;
+    fixture.folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn only_the_same_call_of_the_same_agent_is_joined() {
-    let scene = Scene::new(server()).await;
-    let waiting = scene.place.waiting();
-    scene.abandon("w#1", &waiting).await;
+async fn only_an_equal_call_of_the_same_agent_is_joined() {
+    let fixture = Fixture::new(server()).await;
+    let waiting = fixture.folder.waiting();
+    fixture.abandon("w#1", &waiting).await;
     let mut other = waiting.clone();
     other["mark"] = json!("other");
-    let (stranger, second) = (scene.worker("v#1").await, scene.worker("w#2").await);
-    let calls = [begin(&stranger, "effect", &waiting).await, begin(&second, "effect", &other).await];
-    scene.place.effects_are(3).await;
-    scene.place.release();
+    let (stranger, second) = (fixture.worker("v#1").await, fixture.worker("w#2").await);
+    let calls = [start_call(&stranger, "effect", &waiting).await, start_call(&second, "effect", &other).await];
+    fixture.folder.expect_effects(3).await;
+    fixture.folder.release();
     for call in calls {
         let reply = finish(call).await;
         assert_eq!(reply.text(), "effected");
-        assert!(reply.result()["_meta"][MARK].is_null(), "{reply:?}");
+        assert!(reply.result()["_meta"][JOINED].is_null(), "{reply:?}");
     }
 }
 
 #[tokio::test]
-async fn a_caller_that_is_there_keeps_its_call_to_itself() {
-    let scene = Scene::new(server()).await;
-    let (first, second) = (scene.worker("w#1").await, scene.worker("w#2").await);
-    let a = begin(&first, "effect", &scene.place.waiting()).await;
-    scene.place.effects_are(1).await;
-    // One client that calls twice means it, and so do two.
-    let b = begin(&first, "effect", &scene.place.waiting()).await;
-    let c = begin(&second, "effect", &scene.place.waiting()).await;
-    scene.place.effects_are(3).await;
-    scene.place.release();
+async fn a_call_whose_caller_is_connected_is_not_joined() {
+    let fixture = Fixture::new(server()).await;
+    let (first, second) = (fixture.worker("w#1").await, fixture.worker("w#2").await);
+    let a = start_call(&first, "effect", &fixture.folder.waiting()).await;
+    fixture.folder.expect_effects(1).await;
+    // Equal calls while the first caller is connected are separate calls, from its own or from another worker.
+    let b = start_call(&first, "effect", &fixture.folder.waiting()).await;
+    let c = start_call(&second, "effect", &fixture.folder.waiting()).await;
+    fixture.folder.expect_effects(3).await;
+    fixture.folder.release();
     for call in [a, b, c] {
         assert_eq!(finish(call).await.text(), "effected");
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_collected_answers_the_next_call_and_is_then_collected() {
-    let scene = Scene::new(server()).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    scene.place.release();
-    scene.ended(1).await;
-    let second = scene.worker("w#2").await;
-    let reply = second.tool("one", "effect", scene.place.waiting()).await;
-    assert!(reply.result()["_meta"][MARK].is_object(), "{reply:?}");
-    scene.place.effects_are(1).await;
+async fn an_uncollected_result_is_joined_by_one_later_call_only() {
+    let fixture = Fixture::new(server()).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    fixture.folder.release();
+    fixture.wait_for_ended(1).await;
+    let second = fixture.worker("w#2").await;
+    let reply = second.tool("one", "effect", fixture.folder.waiting()).await;
+    assert!(reply.result()["_meta"][JOINED].is_object(), "{reply:?}");
+    fixture.folder.expect_effects(1).await;
     second.bus.close().await;
-    let third = scene.worker("w#3").await;
-    let reply = third.tool("one", "effect", scene.place.waiting()).await;
-    assert!(reply.result()["_meta"][MARK].is_null(), "what was collected is never given out again: {reply:?}");
-    scene.place.effects_are(2).await;
+    let third = fixture.worker("w#3").await;
+    let reply = third.tool("one", "effect", fixture.folder.waiting()).await;
+    assert!(reply.result()["_meta"][JOINED].is_null(), "a collected result must not be joined again: {reply:?}");
+    fixture.folder.expect_effects(2).await;
 }
 
 #[tokio::test]
-async fn a_call_whose_outcome_nobody_knows_is_not_run_by_another_name() {
-    let scene = Scene::new(server()).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    let Scene { rig, place, host } = scene;
+async fn a_call_equal_to_one_with_an_unknown_outcome_is_not_run() {
+    let fixture = Fixture::new(server()).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    let Fixture { rig, folder, host } = fixture;
     host.crash().await;
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
-    let scene = Scene { rig, place, host };
-    let second = scene.worker("w#2").await;
-    let error = second.tool("one", "effect", scene.place.waiting()).await.error();
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
+    let fixture = Fixture { rig, folder, host };
+    let second = fixture.worker("w#2").await;
+    let error = second.tool("one", "effect", fixture.folder.waiting()).await.error();
     assert_eq!(error["data"]["code"], "TB0420", "{error}");
-    assert!(error["data"][MARK]["call"].is_string(), "{error}");
-    scene.place.effects_are(1).await;
+    assert!(error["data"][JOINED]["call"].is_string(), "{error}");
+    fixture.folder.expect_effects(1).await;
 }
 
-/// Who is there, answer by answer; the last one stays. Replies are never collected.
-struct Told(Mutex<VecDeque<bool>>);
+/// Scripted answers to `connected`, of which the last one repeats. Replies are never collected.
+struct ScriptedCallers(Mutex<VecDeque<bool>>);
 
 #[async_trait::async_trait]
-impl Callers for Told {
+impl Callers for ScriptedCallers {
     async fn connected(&self, _mailbox: &str) -> Option<bool> {
-        let mut told = self.0.lock().expect("no panic");
-        if told.len() > 1 { told.pop_front() } else { told.front().copied() }
+        let mut answers = self.0.lock().expect("no panic");
+        if answers.len() > 1 { answers.pop_front() } else { answers.front().copied() }
     }
 
     async fn waits(&self, _mailbox: &str, _reply_id: &str) -> Option<bool> {
@@ -207,62 +210,62 @@ impl Callers for Told {
 }
 
 #[tokio::test]
-async fn a_caller_that_loses_its_link_for_a_moment_keeps_its_call_to_itself() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn a_call_whose_caller_reconnects_quickly_is_not_joined() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let mut options = open_host(HostConfig { servers: vec![server()] });
-    options.journal = Some(Arc::new(place.journal()));
+    options.journal = Some(Arc::new(folder.journal()));
     options.limits.caller_absence = Duration::from_millis(20);
-    options.callers = Some(Arc::new(Told(Mutex::new([false, true].into()))));
+    options.callers = Some(Arc::new(ScriptedCallers(Mutex::new([false, true].into()))));
     let host = CrashingHost::with(&rig, options).await;
-    let scene = Scene { rig, place, host };
-    let (first, second) = (scene.worker("w#1").await, scene.worker("w#2").await);
-    let a = begin(&first, "effect", &scene.place.waiting()).await;
-    scene.place.effects_are(1).await;
-    let b = begin(&second, "effect", &scene.place.waiting()).await;
-    scene.place.effects_are(2).await;
-    scene.place.release();
+    let fixture = Fixture { rig, folder, host };
+    let (first, second) = (fixture.worker("w#1").await, fixture.worker("w#2").await);
+    let a = start_call(&first, "effect", &fixture.folder.waiting()).await;
+    fixture.folder.expect_effects(1).await;
+    let b = start_call(&second, "effect", &fixture.folder.waiting()).await;
+    fixture.folder.expect_effects(2).await;
+    fixture.folder.release();
     for call in [a, b] {
-        assert!(finish(call).await.result()["_meta"][MARK].is_null());
+        assert!(finish(call).await.result()["_meta"][JOINED].is_null());
     }
 }
 
 #[tokio::test]
-async fn a_caller_that_comes_back_while_its_call_runs_has_the_answer_alone() {
-    let scene = Scene::new(server()).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    let second = scene.worker("w#2").await;
-    let params = json!({"name": "effect", "arguments": scene.place.waiting(), "_meta": {"progressToken": 1}});
+async fn a_caller_that_reconnects_while_its_call_runs_gets_the_result_alone() {
+    let fixture = Fixture::new(server()).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    let second = fixture.worker("w#2").await;
+    let params = json!({"name": "effect", "arguments": fixture.folder.waiting(), "_meta": {"progressToken": 1}});
     let mut call = second.start("one", "tools/call", params).await;
-    // It is joined, or there would be another effect.
+    // Progress without a second effect shows that the call is joined.
     next_event(&mut call).await;
-    scene.place.effects_are(1).await;
-    let back = scene.worker("w#1").await;
-    scene.place.release();
+    fixture.folder.expect_effects(1).await;
+    let back = fixture.worker("w#1").await;
+    fixture.folder.release();
     let reply = finish(call).await;
-    assert!(reply.result()["_meta"][MARK].is_null(), "the other got this answer: {reply:?}");
-    scene.place.effects_are(2).await;
+    assert!(reply.result()["_meta"][JOINED].is_null(), "this result belongs to the reconnected caller: {reply:?}");
+    fixture.folder.expect_effects(2).await;
     drop(back);
 }
 
 #[tokio::test]
-async fn whoever_is_joined_and_calls_off_leaves_the_call_to_its_own_caller() {
-    let scene = Scene::new(server()).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    let second = scene.worker("w#2").await;
-    let params = json!({"name": "effect", "arguments": scene.place.waiting(), "_meta": {"progressToken": 1}});
+async fn cancelling_a_joined_call_does_not_cancel_the_orphan() {
+    let fixture = Fixture::new(server()).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    let second = fixture.worker("w#2").await;
+    let params = json!({"name": "effect", "arguments": fixture.folder.waiting(), "_meta": {"progressToken": 1}});
     let mut call = second.start("one", "tools/call", params).await;
     next_event(&mut call).await;
     second.cancel("one", &call.id()).await;
     assert!(matches!(finish(call).await.end, HostReply::Cancelled));
-    scene.place.release();
-    scene.ended(2).await;
-    let ends: Vec<_> = scene.host.journal().calls().iter().map(|call| call.stage).collect();
+    fixture.folder.release();
+    fixture.wait_for_ended(2).await;
+    let ends: Vec<_> = fixture.host.journal().calls().iter().map(|call| call.stage).collect();
     assert!(ends.contains(&Stage::Ended(End::Done)), "{ends:?}");
-    scene.place.effects_are(1).await;
+    fixture.folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn nothing_is_joined_where_the_configuration_says_so() {
+async fn nothing_is_joined_if_the_configuration_forbids_it() {
     let never = {
         let mut one = server();
         one.calls.join = Join::Never;
@@ -273,27 +276,27 @@ async fn nothing_is_joined_where_the_configuration_says_so() {
         one.calls.tool_join.insert("effect".to_owned(), Join::Never);
         one
     };
-    for one in [never, only_this, safe(server())] {
-        let scene = Scene::new(one).await;
-        scene.abandon("w#1", &scene.place.waiting()).await;
-        let second = scene.worker("w#2").await;
-        let call = begin(&second, "effect", &scene.place.waiting()).await;
-        scene.place.effects_are(2).await;
-        scene.place.release();
-        assert!(finish(call).await.result()["_meta"][MARK].is_null());
+    for one in [never, only_this, replay_safe(server())] {
+        let fixture = Fixture::new(one).await;
+        fixture.abandon("w#1", &fixture.folder.waiting()).await;
+        let second = fixture.worker("w#2").await;
+        let call = start_call(&second, "effect", &fixture.folder.waiting()).await;
+        fixture.folder.expect_effects(2).await;
+        fixture.folder.release();
+        assert!(finish(call).await.result()["_meta"][JOINED].is_null());
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_forgotten_when_its_window_has_passed() {
+async fn a_result_is_not_joined_after_the_join_window() {
     let mut one = server();
     one.calls.join_window = Duration::from_millis(100);
-    let scene = Scene::new(one).await;
-    scene.abandon("w#1", &scene.place.waiting()).await;
-    scene.place.release();
-    scene.ended(1).await;
+    let fixture = Fixture::new(one).await;
+    fixture.abandon("w#1", &fixture.folder.waiting()).await;
+    fixture.folder.release();
+    fixture.wait_for_ended(1).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let second = scene.worker("w#2").await;
-    assert!(second.tool("one", "effect", scene.place.waiting()).await.result()["_meta"][MARK].is_null());
-    scene.place.effects_are(2).await;
+    let second = fixture.worker("w#2").await;
+    assert!(second.tool("one", "effect", fixture.folder.waiting()).await.result()["_meta"][JOINED].is_null());
+    fixture.folder.expect_effects(2).await;
 }

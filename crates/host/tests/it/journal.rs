@@ -1,7 +1,7 @@
-//! One effect per call, whatever ends in between.
+//! The call journal across crashes of the host: one effect per call, unless the call is replay-safe.
 
-use crate::crashing::{CrashingHost, Place, begin, safe, server};
-use crate::support::{PATIENCE, Rig, Worker, fake, finish, open_host, within};
+use crate::crashing::{CrashingHost, TestFolder, replay_safe, server, start_call};
+use crate::support::{Rig, TIMEOUT, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_client::{AgentRef, CallItem, InboxKind, InboxMessage};
@@ -15,7 +15,7 @@ fn code(error: &Value) -> &str {
     error["data"]["code"].as_str().unwrap_or_default()
 }
 
-/// Every pairing of a client's era with a server's.
+/// The era of the server, and whether the client is legacy.
 const ERAS: [(&str, bool); 4] = [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)];
 
 async fn worker(rig: &Rig, legacy: bool) -> Worker {
@@ -23,16 +23,16 @@ async fn worker(rig: &Rig, legacy: bool) -> Worker {
 }
 
 #[tokio::test]
-async fn a_call_that_its_host_did_not_survive_is_unknown_and_never_run_again() {
+async fn a_call_interrupted_by_a_host_crash_is_unknown_and_never_run_again() {
     for (era, legacy) in ERAS {
-        let (rig, place) = (Rig::bus().await, Place::new());
-        let host = CrashingHost::start(&rig, &place, vec![fake("one", era)]).await;
+        let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+        let host = CrashingHost::start(&rig, &folder, vec![fake("one", era)]).await;
         let worker = worker(&rig, legacy).await;
-        let call = begin(&worker, "effect", &place.waiting()).await;
+        let call = start_call(&worker, "effect", &folder.waiting()).await;
         let before = jiff::Timestamp::now();
-        place.effects_are(1).await;
+        folder.expect_effects(1).await;
         host.crash().await;
-        let host = CrashingHost::start(&rig, &place, vec![fake("one", era)]).await;
+        let host = CrashingHost::start(&rig, &folder, vec![fake("one", era)]).await;
         let error = finish(call).await.error();
         assert_eq!(code(&error), "TB0420", "{era} {legacy}: {error}");
         let data = &error["data"];
@@ -41,36 +41,36 @@ async fn a_call_that_its_host_did_not_survive_is_unknown_and_never_run_again() {
             (&json!("unknown"), &json!("one"), &json!("effect"))
         );
         assert_eq!(data["attempt"], 1);
-        let began: jiff::Timestamp = data["startedAt"].as_str().expect("a time").parse().expect("RFC 3339");
-        assert!(began.duration_since(before).as_secs().abs() < 60, "{data}");
-        // The host goes on, and so does the tool.
-        place.release();
-        assert_eq!(worker.tool("one", "effect", place.waiting()).await.text(), "effected");
-        place.effects_are(2).await;
+        let started: jiff::Timestamp = data["startedAt"].as_str().expect("a time").parse().expect("RFC 3339");
+        assert!(started.duration_since(before).as_secs().abs() < 60, "{data}");
+        // The host accepts further calls of the same tool.
+        folder.release();
+        assert_eq!(worker.tool("one", "effect", folder.waiting()).await.text(), "effected");
+        folder.expect_effects(2).await;
         host.crash().await;
-        let summary = place.journal().calls();
+        let summary = folder.journal().calls();
         assert!(summary.iter().all(|call| matches!(call.stage, Stage::Ended(_))), "{summary:?}");
     }
 }
 
 #[tokio::test]
-async fn a_call_that_may_run_twice_runs_again_after_its_host_ended() {
+async fn a_replay_safe_call_runs_again_after_a_host_crash() {
     for (era, legacy) in ERAS {
-        let (rig, place) = (Rig::bus().await, Place::new());
-        let host = CrashingHost::start(&rig, &place, vec![safe(fake("one", era))]).await;
+        let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+        let host = CrashingHost::start(&rig, &folder, vec![replay_safe(fake("one", era))]).await;
         let worker = worker(&rig, legacy).await;
-        let call = begin(&worker, "effect", &place.waiting()).await;
-        place.effects_are(1).await;
+        let call = start_call(&worker, "effect", &folder.waiting()).await;
+        folder.expect_effects(1).await;
         host.crash().await;
-        place.release();
-        let _host = CrashingHost::start(&rig, &place, vec![safe(fake("one", era))]).await;
+        folder.release();
+        let _host = CrashingHost::start(&rig, &folder, vec![replay_safe(fake("one", era))]).await;
         assert_eq!(finish(call).await.text(), "effected", "{era} {legacy}");
-        place.effects_are(2).await;
+        folder.expect_effects(2).await;
     }
 }
 
 #[tokio::test]
-async fn a_trusted_servers_hint_lets_a_call_run_again_before_the_server_is_read() {
+async fn a_trusted_idempotent_hint_allows_a_replay_before_the_server_is_listed() {
     let trusted = |trust| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
         let mut server =
@@ -79,29 +79,29 @@ async fn a_trusted_servers_hint_lets_a_call_run_again_before_the_server_is_read(
         server
     };
     for (trust, effects) in [(true, 2), (false, 1)] {
-        let (rig, place) = (Rig::bus().await, Place::new());
-        let host = CrashingHost::start(&rig, &place, vec![trusted(trust)]).await;
+        let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+        let host = CrashingHost::start(&rig, &folder, vec![trusted(trust)]).await;
         let worker = rig.legacy("w").await;
-        let call = begin(&worker, "idem_effect", &place.waiting()).await;
-        place.effects_are(1).await;
+        let call = start_call(&worker, "idem_effect", &folder.waiting()).await;
+        folder.expect_effects(1).await;
         host.crash().await;
-        place.release();
-        let _host = CrashingHost::start(&rig, &place, vec![trusted(trust)]).await;
+        folder.release();
+        let _host = CrashingHost::start(&rig, &folder, vec![trusted(trust)]).await;
         let reply = finish(call).await;
         match trust {
             true => assert_eq!(reply.text(), "effected"),
             false => assert_eq!(code(&reply.error()), "TB0420"),
         }
-        place.effects_are(effects).await;
+        folder.expect_effects(effects).await;
     }
 }
 
-/// Another bus has nothing but the worker's word that it sends the request again.
-async fn again_elsewhere(place: &Place, message: &InboxMessage, legacy: bool) -> (Value, CrashingHost) {
-    let rig = Rig::bus().await;
-    let host = CrashingHost::start(&rig, place, vec![server()]).await;
+/// Sends a message again through a new broker, so that only the journal can recognise it as a duplicate.
+async fn resend_to_new_broker(folder: &TestFolder, message: &InboxMessage, legacy: bool) -> (Value, CrashingHost) {
+    let rig = Rig::without_host().await;
+    let host = CrashingHost::start(&rig, folder, vec![server()]).await;
     let worker = worker(&rig, legacy).await;
-    let mut call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
+    let mut call = worker.bus.start_call("host", message.clone(), TIMEOUT).await.expect("a call");
     let reply = match within("a reply", call.next()).await {
         Some(CallItem::Reply(reply)) => reply.expect("a reply"),
         other => panic!("{other:?}"),
@@ -111,65 +111,65 @@ async fn again_elsewhere(place: &Place, message: &InboxMessage, legacy: bool) ->
 }
 
 #[tokio::test]
-async fn an_answered_call_gets_the_same_answer_under_the_same_id() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn a_duplicate_request_gets_the_same_reply_under_the_same_id() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
-    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": place.quick()}));
-    let mut call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
+    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": folder.quick()}));
+    let mut call = worker.bus.start_call("host", message.clone(), TIMEOUT).await.expect("a call");
     let first = match within("a reply", call.next()).await {
         Some(CallItem::Reply(reply)) => reply.expect("a reply"),
         other => panic!("{other:?}"),
     };
     host.crash().await;
     for _ in 0..2 {
-        let (again, host) = again_elsewhere(&place, &message, true).await;
+        let (again, host) = resend_to_new_broker(&folder, &message, true).await;
         assert_eq!(again["id"], first.id.as_str());
         assert_eq!(again["body"], first.body.to::<Value>().expect("JSON"));
         host.crash().await;
     }
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 
     let mut other = message.clone();
-    other.body = worker.request("one", "tools/call", json!({"name": "effect", "arguments": place.waiting()})).body;
-    let (refused, _host) = again_elsewhere(&place, &other, true).await;
+    other.body = worker.request("one", "tools/call", json!({"name": "effect", "arguments": folder.waiting()})).body;
+    let (refused, _host) = resend_to_new_broker(&folder, &other, true).await;
     assert_eq!(code(&refused["body"]["rpc"]["error"]), "TB0203", "{refused}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn the_originals_calls_are_journaled_as_well() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![fake_with_effect()]).await;
+async fn calls_of_original_workers_are_journaled() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![fake_with_effect()]).await;
     let client = rig.client(AgentRef::new("old")).await;
     client.subscribe().await.expect("a mailbox");
     let bus = client.into_multiplexed();
-    let arguments = place.waiting().to_string();
+    let arguments = folder.waiting().to_string();
     let body = Body::of(&json!({"op": "call", "tool": "idem_effect", "arguments": arguments})).expect("JSON");
     let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
-    let mut call = bus.start_call("host", message, PATIENCE).await.expect("a call");
-    place.effects_are(1).await;
+    let mut call = bus.start_call("host", message, TIMEOUT).await.expect("a call");
+    folder.expect_effects(1).await;
     host.crash().await;
-    place.release();
-    let _host = CrashingHost::start(&rig, &place, vec![fake_with_effect()]).await;
+    folder.release();
+    let _host = CrashingHost::start(&rig, &folder, vec![fake_with_effect()]).await;
     let reply = match within("a reply", call.next()).await {
         Some(CallItem::Reply(reply)) => reply.expect("a reply").body.to::<Value>().expect("JSON"),
         other => panic!("{other:?}"),
     };
     assert!(reply["error"].as_str().is_some_and(|error| error.contains("is not known")), "{reply}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
-/// The original finds tools by their names, so this one has to be listed.
+/// A server that lists `idem_effect`: original workers can call only listed tools.
 fn fake_with_effect() -> toolbus_upstream::ServerConfig {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
     toolbus_upstream::ServerConfig::stdio("one", "python3", &[script, "legacy", "one", "idem_effect"])
 }
 
 #[tokio::test]
-async fn what_a_client_answers_to_a_server_counts_as_begun() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn an_elicitation_answer_is_journaled_as_a_started_call() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.modern("w").await;
     let asked = worker.tool("one", "ask", json!({})).await.result();
     let key = asked["inputRequests"].as_object().expect("requests").keys().next().expect("one").clone();
@@ -177,166 +177,166 @@ async fn what_a_client_answers_to_a_server_counts_as_begun() {
         "inputResponses": {key: {"action": "accept", "content": {"name": "x"}}}});
     assert!(worker.rpc("one", "tools/call", answer).await.text().contains("accept"));
     host.crash().await;
-    let calls = place.journal().calls();
+    let calls = folder.journal().calls();
     assert_eq!(calls.len(), 2, "{calls:?}");
     assert!(calls.iter().all(|call| call.stage == Stage::Ended(toolbus_journal::End::Done)), "{calls:?}");
 }
 
 #[tokio::test]
-async fn reads_leave_nothing_in_the_journal() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn read_requests_are_not_journaled() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
     worker.rpc("one", "tools/list", json!({})).await.result();
     worker.rpc("one", "resources/read", json!({"uri": "test://one"})).await.result();
     host.crash().await;
-    assert!(place.journal().calls().is_empty());
+    assert!(folder.journal().calls().is_empty());
 }
 
 #[tokio::test]
 async fn a_call_whose_deadline_passed_while_it_waited_is_never_run() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let mut one = server();
     one.max_concurrency = 1;
-    let host = CrashingHost::start(&rig, &place, vec![one]).await;
+    let host = CrashingHost::start(&rig, &folder, vec![one]).await;
     let worker = rig.legacy("w").await;
-    let first = begin(&worker, "effect", &place.waiting()).await;
-    place.effects_are(1).await;
-    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": place.quick()}));
+    let first = start_call(&worker, "effect", &folder.waiting()).await;
+    folder.expect_effects(1).await;
+    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": folder.quick()}));
     let limit = std::time::Duration::from_millis(300);
     let mut second = worker.bus.start_call("host", message, limit).await.expect("a call");
-    within("the end of patience", second.next()).await;
-    place.release();
+    within("the deadline of the second call", second.next()).await;
+    folder.release();
     assert_eq!(finish(first).await.text(), "effected");
-    // A call after it shows that the other is over.
-    let mut third = place.quick();
+    // The effect of a later call shows that the second one is over.
+    let mut third = folder.quick();
     third["mark"] = json!("third");
     assert_eq!(worker.tool("one", "effect", third).await.text(), "effected");
-    assert_eq!(place.effects(), ["x", "third"]);
+    assert_eq!(folder.effects(), ["x", "third"]);
     host.crash().await;
 }
 
 #[tokio::test]
-async fn what_was_called_off_stays_called_off_after_a_restart() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn a_cancelled_call_stays_cancelled_after_a_restart() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
-    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": place.waiting()}));
-    let call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
-    place.effects_are(1).await;
+    let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": folder.waiting()}));
+    let call = worker.bus.start_call("host", message.clone(), TIMEOUT).await.expect("a call");
+    folder.expect_effects(1).await;
     worker.cancel("one", &call.id()).await;
     assert!(matches!(finish(call).await.end, HostReply::Cancelled));
     host.crash().await;
-    let (again, _host) = again_elsewhere(&place, &message, true).await;
+    let (again, _host) = resend_to_new_broker(&folder, &message, true).await;
     assert_eq!(again["body"]["rpc"]["cancelled"], true, "{again}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn the_answer_that_is_kept_is_the_one_that_was_sent() {
-    let place = Place::new();
+async fn the_journaled_reply_is_the_one_that_was_sent() {
+    let folder = TestFolder::new();
     let broker = toolbus_broker::ServerOptions { max_frame_bytes: 64 << 10, ..Default::default() };
-    let rig = Rig::bus_on(broker).await;
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let rig = Rig::without_host_on(broker).await;
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
     let message = worker.request("one", "tools/call", json!({"name": "big", "arguments": {"bytes": 100_000}}));
-    let call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
+    let call = worker.bus.start_call("host", message.clone(), TIMEOUT).await.expect("a call");
     let error = finish(call).await.error();
     assert_eq!(code(&error), "TB0405");
     host.crash().await;
-    let (again, _host) = again_elsewhere(&place, &message, true).await;
+    let (again, _host) = resend_to_new_broker(&folder, &message, true).await;
     assert_eq!(again["body"]["rpc"]["error"], error);
 }
 
 #[tokio::test]
-async fn a_tool_may_be_kept_from_running_twice_where_its_server_may() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn a_tools_replay_setting_overrides_that_of_its_server() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let careful = || {
-        let mut server = safe(server());
+        let mut server = replay_safe(server());
         server.calls.tool_replay.insert("effect".to_owned(), Replay::Never);
         server
     };
-    let host = CrashingHost::start(&rig, &place, vec![careful()]).await;
+    let host = CrashingHost::start(&rig, &folder, vec![careful()]).await;
     let worker =
         rig.worker(AgentRef::new("w"), ClientHello::legacy(raw(&json!({"protocolVersion": "2025-06-18"})))).await;
-    let call = begin(&worker, "effect", &place.waiting()).await;
-    place.effects_are(1).await;
+    let call = start_call(&worker, "effect", &folder.waiting()).await;
+    folder.expect_effects(1).await;
     host.crash().await;
-    let _host = CrashingHost::start(&rig, &place, vec![careful()]).await;
+    let _host = CrashingHost::start(&rig, &folder, vec![careful()]).await;
     assert_eq!(code(&finish(call).await.error()), "TB0420");
 }
 
 #[tokio::test]
-async fn a_method_that_names_no_tool_never_runs_twice() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+async fn a_method_without_a_tool_name_is_never_replayed() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![replay_safe(server())]).await;
     let worker = rig.legacy("w").await;
-    let call = worker.start("one", "vendor/effect", place.waiting()).await;
-    place.effects_are(1).await;
+    let call = worker.start("one", "vendor/effect", folder.waiting()).await;
+    folder.expect_effects(1).await;
     host.crash().await;
-    place.release();
-    let _host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    folder.release();
+    let _host = CrashingHost::start(&rig, &folder, vec![replay_safe(server())]).await;
     let error = finish(call).await.error();
     assert_eq!(code(&error), "TB0420", "{error}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn what_comes_again_is_unknown_where_a_part_of_the_journal_is_missing() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn a_duplicate_request_is_unknown_if_a_journal_segment_is_missing() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
-    let call = begin(&worker, "effect", &place.waiting()).await;
-    place.effects_are(1).await;
+    let call = start_call(&worker, "effect", &folder.waiting()).await;
+    folder.expect_effects(1).await;
     host.crash().await;
-    place.release();
-    let segment = |number: u32| place.path("journal").join(format!("journal-{number:010}.log"));
+    folder.release();
+    let segment = |number: u32| folder.path("journal").join(format!("journal-{number:010}.log"));
     std::fs::copy(segment(1), segment(3)).expect("a copy");
     for number in [1, 3] {
         std::fs::File::create(segment(number)).expect("an empty file");
     }
-    let _host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let _host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let error = finish(call).await.error();
     assert_eq!(code(&error), "TB0420", "{error}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_has_become_too_large_for_the_bus_says_so() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn a_journaled_reply_too_large_for_the_new_broker_is_an_error() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
     let message = worker.request("one", "tools/call", json!({"name": "big", "arguments": {"bytes": 100_000}}));
-    let call = worker.bus.start_call("host", message.clone(), PATIENCE).await.expect("a call");
+    let call = worker.bus.start_call("host", message.clone(), TIMEOUT).await.expect("a call");
     assert_eq!(finish(call).await.text().len(), 100_000);
     host.crash().await;
     let broker = toolbus_broker::ServerOptions { max_frame_bytes: 64 << 10, ..Default::default() };
-    let rig = Rig::bus_on(broker).await;
-    let _host = CrashingHost::start(&rig, &place, vec![server()]).await;
+    let rig = Rig::without_host_on(broker).await;
+    let _host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
-    let call = worker.bus.start_call("host", message, PATIENCE).await.expect("a call");
+    let call = worker.bus.start_call("host", message, TIMEOUT).await.expect("a call");
     assert_eq!(code(&finish(call).await.error()), "TB0405");
 }
 
 #[tokio::test]
-async fn a_host_that_ends_in_order_leaves_what_is_not_begun_to_the_next() {
-    let place = Place::new();
+async fn a_clean_shutdown_leaves_unstarted_calls_to_the_next_host() {
+    let folder = TestFolder::new();
     let mut one = server();
     one.max_concurrency = 1;
     let mut options = open_host(HostConfig { servers: vec![one] });
-    options.journal = Some(Arc::new(place.journal()));
+    options.journal = Some(Arc::new(folder.journal()));
     let mut rig = Rig::with(options).await;
     let (first, second) = (rig.legacy("w").await, rig.legacy("v").await);
-    let a = begin(&first, "effect", &place.waiting()).await;
-    place.effects_are(1).await;
-    let b = begin(&second, "effect", &place.waiting()).await;
-    // It is here, and waits for its place.
+    let a = start_call(&first, "effect", &folder.waiting()).await;
+    folder.expect_effects(1).await;
+    let b = start_call(&second, "effect", &folder.waiting()).await;
+    // The answer shows that the host has received the second call, which waits for a permit.
     second.ask(HostRequest::ApprovalsList).await;
     rig.stop_host().await;
-    place.effects_are(1).await;
-    place.release();
+    folder.expect_effects(1).await;
+    folder.release();
     rig.restart_after_stop().await;
     assert_eq!(code(&finish(a).await.error()), "TB0408");
     assert_eq!(finish(b).await.text(), "effected");
-    place.effects_are(2).await;
+    folder.expect_effects(2).await;
 }

@@ -1,6 +1,6 @@
-//! What the journal's own troubles, and those of servers, mean for calls.
+//! Failures of the journal and of servers: what callers get, and which calls are dead-lettered.
 
-use crate::crashing::{CrashingHost, Place, begin, safe, server};
+use crate::crashing::{CrashingHost, TestFolder, replay_safe, server, start_call};
 use crate::gated_disk::GatedDisk;
 use crate::support::{Rig, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
@@ -15,135 +15,135 @@ fn code(error: &Value) -> String {
     error["data"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
-pub async fn on_gated_disk(place: &Place, server: ServerConfig) -> (Rig, GatedDisk, CrashingHost) {
-    on_gated_disk_with(place, server, JournalOptions::default()).await
+pub async fn host_on_gated_disk(folder: &TestFolder, server: ServerConfig) -> (Rig, GatedDisk, CrashingHost) {
+    host_on_gated_disk_with(folder, server, JournalOptions::default()).await
 }
 
-async fn on_gated_disk_with(
-    place: &Place,
+async fn host_on_gated_disk_with(
+    folder: &TestFolder,
     server: ServerConfig,
     options: JournalOptions,
 ) -> (Rig, GatedDisk, CrashingHost) {
-    let folder = place.path("journal");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let (disk, _) = FolderDisk::open(&folder).expect("a disk");
+    let journal_folder = folder.path("journal");
+    std::fs::create_dir_all(&journal_folder).expect("a folder");
+    let (disk, _) = FolderDisk::open(&journal_folder).expect("a disk");
     let disk = GatedDisk::new(Arc::new(disk));
     let journal = Journal::on_disk(Arc::new(disk.clone()), options, Arc::new(|| 0)).expect("a journal");
     let mut options = open_host(HostConfig { servers: vec![server] });
     options.journal = Some(Arc::new(journal));
-    let rig = Rig::bus().await;
+    let rig = Rig::without_host().await;
     let host = CrashingHost::with(&rig, options).await;
     (rig, disk, host)
 }
 
-pub async fn waited_for(disk: &GatedDisk) {
-    within("somebody to wait for the disk", async {
-        while !disk.is_waited_for() {
+pub async fn wait_for_blocked_sync(disk: &GatedDisk) {
+    within("a blocked sync", async {
+        while !disk.has_blocked_sync() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
 }
 
-async fn workers(rig: &Rig, legacy: bool) -> Worker {
+async fn worker(rig: &Rig, legacy: bool) -> Worker {
     if legacy { rig.legacy("w").await } else { rig.modern("w").await }
 }
 
 #[tokio::test]
-async fn no_tool_is_told_before_the_start_is_on_disk_and_no_caller_before_the_result_is_if_it_is_to_be() {
+async fn with_sync_results_start_is_synced_before_the_tool_and_result_before_the_reply() {
     let options = || JournalOptions { sync_results: true, ..JournalOptions::default() };
     for (era, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
-        let place = Place::new();
-        let (rig, disk, _host) = on_gated_disk_with(&place, fake("one", era), options()).await;
-        let worker = workers(&rig, legacy).await;
-        // The session is open, so that only the call itself is waited for.
+        let folder = TestFolder::new();
+        let (rig, disk, _host) = host_on_gated_disk_with(&folder, fake("one", era), options()).await;
+        let worker = worker(&rig, legacy).await;
+        // Opens the session first, so that only the call itself waits for the disk.
         worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text();
 
-        disk.shut();
-        let mut call = begin(&worker, "effect", &place.waiting()).await;
-        waited_for(&disk).await;
+        disk.block_syncs();
+        let mut call = start_call(&worker, "effect", &folder.waiting()).await;
+        wait_for_blocked_sync(&disk).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(place.effects(), [""; 0], "{era} {legacy}: the tool ran before its start was on disk");
-        disk.open_gate();
-        place.effects_are(1).await;
+        assert_eq!(folder.effects(), [""; 0], "{era} {legacy}: the tool ran before START was synced");
+        disk.unblock_syncs();
+        folder.expect_effects(1).await;
 
-        disk.shut();
-        place.release();
-        waited_for(&disk).await;
+        disk.block_syncs();
+        folder.release();
+        wait_for_blocked_sync(&disk).await;
         let early = tokio::time::timeout(Duration::from_millis(300), call.next()).await;
-        assert!(early.is_err(), "{era} {legacy}: the caller was told before the result was on disk: {early:?}");
-        disk.open_gate();
+        assert!(early.is_err(), "{era} {legacy}: the reply was sent before RESULT was synced: {early:?}");
+        disk.unblock_syncs();
         assert_eq!(finish(call).await.text(), "effected");
     }
 }
 
 #[tokio::test]
-async fn a_call_waits_for_one_sync_and_its_result_outlives_the_host_before_its_caller_is_told() {
+async fn by_default_the_result_is_written_but_not_synced_before_the_reply() {
     for (era, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
-        let place = Place::new();
-        let (rig, disk, _host) = on_gated_disk(&place, fake("one", era)).await;
-        let worker = workers(&rig, legacy).await;
-        let call = begin(&worker, "effect", &place.waiting()).await;
-        place.effects_are(1).await;
-        disk.shut();
-        place.release();
+        let folder = TestFolder::new();
+        let (rig, disk, _host) = host_on_gated_disk(&folder, fake("one", era)).await;
+        let worker = worker(&rig, legacy).await;
+        let call = start_call(&worker, "effect", &folder.waiting()).await;
+        folder.expect_effects(1).await;
+        disk.block_syncs();
+        folder.release();
         assert_eq!(finish(call).await.text(), "effected", "{era} {legacy}");
-        let written = std::fs::read(place.path("journal").join("journal-0000000001.log")).expect("the journal's file");
-        let is_there = written.windows(8).any(|bytes| bytes == b"effected");
-        assert!(is_there, "{era} {legacy}: the caller was told before the result was written down");
-        disk.open_gate();
+        let written = std::fs::read(folder.path("journal").join("journal-0000000001.log")).expect("the journal's file");
+        let is_written = written.windows(8).any(|bytes| bytes == b"effected");
+        assert!(is_written, "{era} {legacy}: the reply was sent before RESULT was written");
+        disk.unblock_syncs();
     }
 }
 
 #[tokio::test]
-async fn calls_that_may_run_twice_wait_for_no_disk() {
-    let place = Place::new();
-    let (rig, disk, _host) = on_gated_disk(&place, safe(server())).await;
+async fn replay_safe_calls_wait_for_no_sync() {
+    let folder = TestFolder::new();
+    let (rig, disk, _host) = host_on_gated_disk(&folder, replay_safe(server())).await;
     let worker = rig.legacy("w").await;
-    disk.shut();
-    assert_eq!(worker.tool("one", "effect", place.quick()).await.text(), "effected");
-    disk.open_gate();
+    disk.block_syncs();
+    assert_eq!(worker.tool("one", "effect", folder.quick()).await.text(), "effected");
+    disk.unblock_syncs();
 }
 
 #[tokio::test]
-async fn what_can_not_be_written_down_is_not_run_and_everybody_is_told() {
-    let place = Place::new();
-    let (rig, disk, _host) = on_gated_disk(&place, server()).await;
+async fn a_call_that_cannot_be_journaled_is_not_run_and_the_manifest_reports_it() {
+    let folder = TestFolder::new();
+    let (rig, disk, _host) = host_on_gated_disk(&folder, server()).await;
     let worker = rig.legacy("w").await;
-    disk.break_down();
+    disk.fail();
     for _ in 0..2 {
-        let error = worker.tool("one", "effect", place.quick()).await.error();
+        let error = worker.tool("one", "effect", folder.quick()).await.error();
         assert_eq!(code(&error), "TB0425", "{error}");
     }
-    assert_eq!(place.effects(), [""; 0]);
+    assert_eq!(folder.effects(), [""; 0]);
     worker.rpc("one", "tools/list", json!({})).await.result();
     rig.manifest(&worker, |manifest| manifest.problems.iter().any(|problem| problem.contains("journal"))).await;
 }
 
 #[tokio::test]
-async fn a_result_that_can_not_be_written_down_is_told_as_unknown() {
-    let place = Place::new();
-    let (rig, disk, _host) = on_gated_disk(&place, server()).await;
+async fn a_result_that_cannot_be_journaled_is_reported_as_unknown() {
+    let folder = TestFolder::new();
+    let (rig, disk, _host) = host_on_gated_disk(&folder, server()).await;
     let worker = rig.legacy("w").await;
-    let call = begin(&worker, "effect", &place.waiting()).await;
-    place.effects_are(1).await;
-    disk.break_down();
-    place.release();
+    let call = start_call(&worker, "effect", &folder.waiting()).await;
+    folder.expect_effects(1).await;
+    disk.fail();
+    folder.release();
     assert_eq!(code(&finish(call).await.error()), "TB0420");
 }
 
 #[tokio::test]
-async fn a_call_that_kills_its_server_each_time_goes_to_the_dead_letters() {
+async fn a_replay_safe_call_that_always_crashes_its_server_is_dead_lettered() {
     for (era, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
-        let (rig, place) = (Rig::bus().await, Place::new());
-        let host = CrashingHost::start(&rig, &place, vec![safe(fake("one", era))]).await;
-        let worker = workers(&rig, legacy).await;
-        let error = worker.tool("one", "effect", place.deadly()).await.error();
+        let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+        let host = CrashingHost::start(&rig, &folder, vec![replay_safe(fake("one", era))]).await;
+        let worker = worker(&rig, legacy).await;
+        let error = worker.tool("one", "effect", folder.crashing_server()).await.error();
         assert_eq!(code(&error), "TB0421", "{era} {legacy}: {error}");
-        place.effects_are(3).await;
+        folder.expect_effects(3).await;
         assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
         host.crash().await;
-        let letters = place.journal().letters();
+        let letters = folder.journal().letters();
         assert_eq!(letters.len(), 1);
         assert_eq!((letters[0].attempts, letters[0].story.len()), (3, 3), "{:?}", letters[0]);
         assert!(letters[0].story[0].contains("exited with code 3"), "{:?}", letters[0].story);
@@ -151,51 +151,55 @@ async fn a_call_that_kills_its_server_each_time_goes_to_the_dead_letters() {
 }
 
 #[tokio::test]
-async fn a_call_that_may_not_run_twice_kills_its_server_once() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let _host = CrashingHost::start(&rig, &place, vec![server()]).await;
+async fn a_call_that_is_not_replay_safe_crashes_its_server_only_once() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let _host = CrashingHost::start(&rig, &folder, vec![server()]).await;
     let worker = rig.legacy("w").await;
-    assert_eq!(code(&worker.tool("one", "effect", place.deadly()).await.error()), "TB0408");
-    place.effects_are(1).await;
+    assert_eq!(code(&worker.tool("one", "effect", folder.crashing_server()).await.error()), "TB0408");
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn a_call_that_its_host_never_survives_goes_to_the_dead_letters() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn a_call_that_always_crashes_its_host_is_dead_lettered() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let worker = rig.legacy("w").await;
-    let call = begin(&worker, "effect", &place.waiting()).await;
+    let call = start_call(&worker, "effect", &folder.waiting()).await;
     for attempt in 1..=3 {
-        let host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
-        place.effects_are(attempt).await;
+        let host = CrashingHost::start(&rig, &folder, vec![replay_safe(server())]).await;
+        folder.expect_effects(attempt).await;
         host.crash().await;
     }
-    let host = CrashingHost::start(&rig, &place, vec![safe(server())]).await;
+    let host = CrashingHost::start(&rig, &folder, vec![replay_safe(server())]).await;
     let error = finish(call).await.error();
     assert_eq!(code(&error), "TB0421", "{error}");
     host.crash().await;
-    let letters = place.journal().letters();
+    let letters = folder.journal().letters();
     assert_eq!((letters.len(), letters[0].attempts, letters[0].story.len()), (1, 3, 3), "{letters:?}");
-    place.effects_are(3).await;
+    folder.expect_effects(3).await;
 }
 
 #[tokio::test]
-async fn a_server_that_fails_again_and_again_gets_no_calls_for_a_while() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn repeated_failures_of_a_server_open_its_circuit_breaker() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let mut frail = server();
     let (window, pause) = (Duration::from_secs(60), Duration::from_secs(1));
     frail.calls.trip = TripSettings { after: 3, window, pause };
     let mut other = fake("two", "legacy");
     other.prefix = Some("two_".to_owned());
-    let _host = CrashingHost::start(&rig, &place, vec![frail, other]).await;
+    let _host = CrashingHost::start(&rig, &folder, vec![frail, other]).await;
     let worker = rig.legacy("w").await;
     for _ in 0..3 {
         assert_eq!(code(&worker.tool("one", "die", json!({})).await.error()), "TB0408");
     }
     let error = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
     assert_eq!(code(&error), "TB0422", "{error}");
-    assert_eq!(worker.tool("two", "two_add", json!({"a": 1, "b": 2})).await.text(), "3", "others are untouched");
+    assert_eq!(
+        worker.tool("two", "two_add", json!({"a": 1, "b": 2})).await.text(),
+        "3",
+        "other servers are not affected"
+    );
     rig.manifest(&worker, |manifest| manifest.problems.iter().any(|problem| problem.contains("failed 3 times"))).await;
-    within("the server to get calls again", async {
+    within("the circuit breaker to close", async {
         while let toolbus_mcp::HostReply::Rpc(toolbus_mcp::Outcome::Error(_)) =
             worker.tool("one", "add", json!({"a": 1, "b": 2})).await.end
         {

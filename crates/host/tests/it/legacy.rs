@@ -1,4 +1,4 @@
-//! Legacy clients on a legacy server: pass-through, sessions of their own, and what outlives a death.
+//! Legacy clients on a legacy server: pass-through, one session per client, limits, and recovery after a crash.
 
 use crate::support::{Rig, fake, finish, next_event, open_host, parts, within};
 use serde_json::json;
@@ -8,7 +8,7 @@ use toolbus_mcp::{HostEvent, HostReply, HostRequest};
 use toolbus_upstream::{HostConfig, SessionMode};
 
 #[tokio::test]
-async fn a_call_passes_through_as_it_is() {
+async fn a_call_passes_through_unchanged() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let arguments = json!({"n": 12345678901234567u64, "deep": {"a": [1, null, "x"]}});
@@ -21,7 +21,7 @@ async fn a_call_passes_through_as_it_is() {
 }
 
 #[tokio::test]
-async fn each_client_session_has_its_own_server_which_hears_the_clients_own_words() {
+async fn each_client_session_has_its_own_server_with_the_clients_initialize_params() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
     let first = a.tool("one", "whoami", json!({})).await.json();
@@ -35,7 +35,7 @@ async fn each_client_session_has_its_own_server_which_hears_the_clients_own_word
 }
 
 #[tokio::test]
-async fn a_handshake_of_the_client_reaches_the_server_and_its_answer_the_client() {
+async fn initialize_and_its_result_pass_through() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let hello =
@@ -48,7 +48,7 @@ async fn a_handshake_of_the_client_reaches_the_server_and_its_answer_the_client(
 }
 
 #[tokio::test]
-async fn progress_comes_before_the_reply_under_the_clients_token() {
+async fn progress_arrives_before_the_reply_with_the_clients_token() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let params = json!({"name": "slow", "arguments": {"steps": 3, "pause": 0.0}, "_meta": {"progressToken": "tök"}});
@@ -60,7 +60,7 @@ async fn progress_comes_before_the_reply_under_the_clients_token() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_ends_at_the_server_and_owes_nothing() {
+async fn a_cancelled_call_ends_without_a_result() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let params = json!({"name": "slow", "arguments": {}, "_meta": {"progressToken": 1}});
@@ -72,18 +72,20 @@ async fn a_cancelled_call_ends_at_the_server_and_owes_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_in_a_call_gets_the_clients_answer() {
+async fn an_elicitation_during_a_call_gets_the_clients_answer() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let mut call = worker.start("one", "tools/call", json!({"name": "ask"})).await;
-    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else { panic!("a question") };
+    let HostEvent::Request { id, method, .. } = next_event(&mut call).await else {
+        panic!("expected a client request")
+    };
     assert_eq!(method, "elicitation/create");
     worker.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
     assert_eq!(finish(call).await.json()["result"]["content"]["name"], "Al");
 }
 
 #[tokio::test]
-async fn after_a_death_the_call_is_in_doubt_and_the_next_one_finds_a_new_session() {
+async fn a_server_crash_fails_the_call_and_the_next_call_opens_a_new_session() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let before = worker.tool("one", "whoami", json!({})).await.json();
@@ -94,13 +96,13 @@ async fn after_a_death_the_call_is_in_doubt_and_the_next_one_finds_a_new_session
     let after = worker.tool("one", "whoami", json!({})).await.json();
     assert_ne!(before["pid"], after["pid"]);
     assert_eq!(before["hello"], after["hello"]);
-    // The subscription was set up again.
+    // The new session has the subscription of the old one.
     let reply = worker.tool("one", "update", json!({"uri": "test://one"})).await;
     assert_eq!(parts(&reply.events[0]).0, "notifications/resources/updated");
 }
 
 #[tokio::test]
-async fn a_restart_of_the_host_goes_unnoticed() {
+async fn a_session_continues_after_a_host_restart() {
     let mut rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let before = worker.tool("one", "whoami", json!({})).await.json();
@@ -111,7 +113,7 @@ async fn a_restart_of_the_host_goes_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_client_that_left_without_a_word_makes_room_for_the_next() {
+async fn an_inactive_session_is_evicted_for_a_new_client() {
     let mut server = fake("one", "legacy");
     server.max_sessions = 1;
     let limits = HostLimits { evicted_after: Duration::ZERO, ..HostLimits::default() };
@@ -121,12 +123,12 @@ async fn a_client_that_left_without_a_word_makes_room_for_the_next() {
     let first = gone.tool("one", "whoami", json!({})).await.json();
     let second = next.tool("one", "whoami", json!({})).await.json();
     assert_ne!(first["pid"], second["pid"]);
-    // It was not gone after all: its session is opened again.
+    // The next call of the evicted client opens a new session.
     gone.tool("one", "whoami", json!({})).await.json();
 }
 
 #[tokio::test]
-async fn sessions_are_limited_and_a_closed_one_makes_room() {
+async fn sessions_are_limited_and_closing_one_frees_a_slot() {
     let mut server = fake("one", "legacy");
     server.max_sessions = 1;
     let rig = Rig::start(vec![server]).await;
@@ -135,7 +137,7 @@ async fn sessions_are_limited_and_a_closed_one_makes_room() {
     let error = b.tool("one", "whoami", json!({})).await.error();
     assert_eq!(error["data"]["code"], "TB0406");
     a.send(HostRequest::Close { session: a.session.clone() }).await;
-    within("room for the other", async {
+    within("a session of the second client", async {
         while matches!(b.tool("one", "whoami", json!({})).await.end, HostReply::Rpc(toolbus_mcp::Outcome::Error(_))) {}
     })
     .await;
@@ -149,11 +151,11 @@ async fn an_idle_session_ends_and_the_next_call_opens_another() {
     let rig = Rig::start(vec![server]).await;
     let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
     let before = a.tool("one", "whoami", json!({})).await.json();
-    within("room for the other", async {
+    within("a session of the second client", async {
         while matches!(b.tool("one", "whoami", json!({})).await.end, HostReply::Rpc(toolbus_mcp::Outcome::Error(_))) {}
     })
     .await;
-    within("the first again", async {
+    within("a session of the first client", async {
         loop {
             let reply = a.tool("one", "whoami", json!({})).await;
             if matches!(reply.end, HostReply::Rpc(toolbus_mcp::Outcome::Result(_))) {
@@ -165,7 +167,7 @@ async fn an_idle_session_ends_and_the_next_call_opens_another() {
 }
 
 #[tokio::test]
-async fn a_shared_server_is_one_process_and_asks_only_the_caller() {
+async fn a_shared_server_is_one_process_and_accepts_answers_only_from_the_caller() {
     let mut server = fake("one", "legacy");
     server.session = SessionMode::Shared;
     let rig = Rig::start(vec![server]).await;
@@ -175,14 +177,14 @@ async fn a_shared_server_is_one_process_and_asks_only_the_caller() {
     assert_eq!(first["pid"], other["pid"]);
 
     let mut call = a.start("one", "tools/call", json!({"name": "ask"})).await;
-    let HostEvent::Request { id, .. } = next_event(&mut call).await else { panic!("a question") };
+    let HostEvent::Request { id, .. } = next_event(&mut call).await else { panic!("expected a client request") };
     b.answer("one", id.clone(), json!({"action": "accept", "content": {"name": "Mallory"}})).await;
     a.answer("one", id, json!({"action": "accept", "content": {"name": "Al"}})).await;
     assert_eq!(finish(call).await.json()["result"]["content"]["name"], "Al");
 }
 
 #[tokio::test]
-async fn a_slow_tool_is_stopped_by_its_time_limit() {
+async fn a_slow_tool_is_stopped_by_its_timeout() {
     let mut server = fake("one", "legacy");
     server.tool_timeouts.insert("slow".to_owned(), Duration::from_millis(200));
     let rig = Rig::start(vec![server]).await;
@@ -193,22 +195,22 @@ async fn a_slow_tool_is_stopped_by_its_time_limit() {
 }
 
 #[tokio::test]
-async fn news_outside_of_calls_reach_the_session() {
+async fn notifications_outside_of_calls_reach_the_session() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
-    // Two calls in flight: what the server says then belongs to neither.
+    // With two calls in flight, a notification can't be attributed to one of them.
     let params = json!({"name": "slow", "arguments": {"steps": 100}});
     let (first, second) =
         (worker.start("one", "tools/call", params.clone()).await, worker.start("one", "tools/call", params).await);
     worker.tool("one", "update", json!({"uri": "test://one"})).await.result();
-    let (method, params) = parts(&worker.news().await);
+    let (method, params) = parts(&worker.next_session_event().await);
     assert_eq!((method.as_str(), params), ("notifications/resources/updated", json!({"uri": "test://one"})));
     drop((first, second));
 }
 
 #[tokio::test]
-async fn a_result_that_does_not_fit_is_an_error_and_nothing_else_is_disturbed() {
+async fn a_result_that_is_too_large_is_an_error_and_later_calls_succeed() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
     let worker = rig.legacy("w").await;
     let error = worker.tool("one", "big", json!({"bytes": 20 << 20})).await.error();
@@ -218,7 +220,7 @@ async fn a_result_that_does_not_fit_is_an_error_and_nothing_else_is_disturbed() 
 }
 
 #[tokio::test]
-async fn calls_past_the_servers_limit_wait_in_order() {
+async fn calls_over_the_servers_concurrency_limit_wait_in_order() {
     let mut server = fake("one", "legacy");
     server.max_concurrency = 1;
     let rig = Rig::start(vec![server]).await;
@@ -226,13 +228,13 @@ async fn calls_past_the_servers_limit_wait_in_order() {
     worker.tool("one", "add", json!({"a": 1, "b": 1})).await.text();
     let call = |name: &str, arguments| worker.start("one", "tools/call", json!({"name": name, "arguments": arguments}));
     let slow = call("slow", json!({"steps": 20})).await;
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let change = call("change", json!({"name": "brand_new"})).await;
     let cancelled = call("add", json!({"a": 1, "b": 2})).await;
     worker.cancel("one", &cancelled.id()).await;
-    // Called off while it waits, it never reaches the server and ends at once.
+    // A call cancelled while it waits never reaches the server and ends immediately.
     assert!(matches!(finish(cancelled).await.end, HostReply::Cancelled));
-    assert!(begun.elapsed() < Duration::from_millis(350), "it waited for the others");
+    assert!(started.elapsed() < Duration::from_millis(350), "the cancelled call waited for the others");
     assert_eq!(finish(slow).await.text(), "done");
     assert_eq!(finish(change).await.text(), "changed");
 }

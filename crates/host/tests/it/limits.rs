@@ -1,7 +1,7 @@
-//! How often, how many at once, how large, how long.
+//! The limits of the policy: rate, concurrency, result size and deadline.
 
 use crate::policy::{rig_with, worker};
-use crate::support::{PATIENCE, Rig, Worker, fake, finish, next_event};
+use crate::support::{Rig, TIMEOUT, Worker, fake, finish, next_event};
 use serde_json::json;
 use std::time::Duration;
 use toolbus_client::{AgentRef, Call, CallItem, InboxKind, InboxMessage};
@@ -14,8 +14,8 @@ async fn reader(rules: &str) -> (Rig, Worker) {
     (rig, worker)
 }
 
-/// A call of `slow` that has begun.
-async fn begun(worker: &Worker) -> Call {
+/// Starts a call of `slow`, and waits until it runs.
+async fn start_slow(worker: &Worker) -> Call {
     let params = json!({"name": "slow", "arguments": {}, "_meta": {"progressToken": "p"}});
     let mut call = worker.start("one", "tools/call", params).await;
     next_event(&mut call).await;
@@ -23,12 +23,12 @@ async fn begun(worker: &Worker) -> Call {
 }
 
 #[tokio::test]
-async fn a_call_too_many_is_refused_with_how_long_to_wait() {
+async fn a_call_over_the_rate_limit_is_refused_with_a_retry_time() {
     let (_rig, worker) = reader("[roles.reader]\nallow = ['**']\nrate = '2/h'").await;
     for _ in 0..2 {
         worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text();
     }
-    // Lists don't count.
+    // Lists don't count against the rate limit.
     worker.rpc("one", "tools/list", json!({})).await.result();
     let error = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
     assert_eq!(error["data"]["code"], "TB0417");
@@ -37,31 +37,31 @@ async fn a_call_too_many_is_refused_with_how_long_to_wait() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_its_place() {
+async fn a_call_over_the_concurrency_limit_waits_for_a_permit() {
     let (_rig, worker) = reader("[roles.reader]\nallow = ['**']\n[limits.'one/*']\nconcurrency = 1").await;
-    let slow = begun(&worker).await;
+    let slow = start_slow(&worker).await;
     let mut add = worker.start("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}})).await;
-    assert!(tokio::time::timeout(Duration::from_millis(300), add.next()).await.is_err(), "there is one place");
+    assert!(tokio::time::timeout(Duration::from_millis(300), add.next()).await.is_err(), "there is one permit");
     worker.cancel("one", &slow.id()).await;
     assert!(matches!(finish(slow).await.end, HostReply::Cancelled));
-    match tokio::time::timeout(PATIENCE, add.next()).await.expect("a reply") {
+    match tokio::time::timeout(TIMEOUT, add.next()).await.expect("a reply") {
         Some(CallItem::Reply(reply)) => drop(reply.expect("a reply")),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_place_waits_no_longer_than_the_call_may_take() {
+async fn waiting_for_a_permit_counts_towards_the_deadline() {
     let rules = "[roles.reader]\nallow = ['**']\n[limits.'one/*']\nconcurrency = 1\n[limits.'add']\ndeadline = '300ms'";
     let (_rig, worker) = reader(rules).await;
-    let _slow = begun(&worker).await;
+    let _slow = start_slow(&worker).await;
     let error = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
     assert_eq!(error["data"]["code"], "TB0407");
     assert!(error["message"].as_str().expect("a message").ends_with("[limits.\"add\"] allows 300ms"), "{error}");
 }
 
 #[tokio::test]
-async fn a_call_takes_no_longer_than_its_rule_allows() {
+async fn a_call_is_stopped_at_the_deadline_of_its_rule() {
     for (server, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
         let rules = "[roles.reader]\nallow = ['**']\ndeadline = '400ms'";
         let rig = rig_with(vec![fake("one", server)], rules).await;
@@ -73,7 +73,7 @@ async fn a_call_takes_no_longer_than_its_rule_allows() {
 }
 
 #[tokio::test]
-async fn a_result_is_no_larger_than_its_rule_allows() {
+async fn a_result_over_the_size_limit_of_its_rule_is_an_error() {
     for (server, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
         let rules = "[roles.reader]\nallow = ['**']\nmax_result = '1MiB'\n[limits.'one/big']\nmax_result = '2KiB'";
         let rig = rig_with(vec![fake("one", server)], rules).await;
@@ -86,9 +86,9 @@ async fn a_result_is_no_larger_than_its_rule_allows() {
     }
 }
 
-/// The call that is held and its repetition must not wait for each other.
+/// The call that waits for its client and the request with the client's answer must not deadlock.
 #[tokio::test]
-async fn a_call_that_asks_back_gives_its_place_to_its_repetition() {
+async fn a_call_that_waits_for_its_client_passes_its_permit_to_the_follow_up() {
     let rig = rig_with(vec![fake("one", "legacy")], "[roles.reader]\nallow = ['**']\nconcurrency = 1").await;
     let worker = worker(&rig, Some("reader"), false).await;
     let asked = worker.tool("one", "ask", json!({})).await.result();
@@ -101,7 +101,7 @@ async fn a_call_that_asks_back_gives_its_place_to_its_repetition() {
 }
 
 #[tokio::test]
-async fn the_originals_operations_are_held_to_the_same_rules() {
+async fn original_workers_are_subject_to_the_same_rules() {
     let rules = "[roles.reader]\nallow = ['add']\nrate = '2/h'\n[[roles.reader.rules]]\neffect = 'allow'\n\
                  match = ['echo']\nwhen = [{ pointer = '/path', prefix = '/tmp/' }]";
     let (rig, worker) = reader(rules).await;
@@ -112,8 +112,8 @@ async fn the_originals_operations_are_held_to_the_same_rules() {
     let ask = async |tool: &str, arguments: &str| {
         let body = Body::of(&json!({"op": "call", "tool": tool, "arguments": arguments})).expect("JSON");
         let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
-        let mut call = bus.start_call("host", message, PATIENCE).await.expect("a call");
-        match tokio::time::timeout(PATIENCE, call.next()).await.expect("a reply") {
+        let mut call = bus.start_call("host", message, TIMEOUT).await.expect("a call");
+        match tokio::time::timeout(TIMEOUT, call.next()).await.expect("a reply") {
             Some(CallItem::Reply(reply)) => String::from_utf8(reply.expect("a reply").body.as_bytes().to_vec()),
             other => panic!("{other:?}"),
         }
@@ -132,25 +132,25 @@ async fn the_originals_operations_are_held_to_the_same_rules() {
     }
 }
 
-/// Whoever has a place must not wait for somebody of its session who waits for that place.
+/// A call that holds a permit must not wait in session order behind a call that waits for that permit.
 #[tokio::test]
-async fn calls_of_one_session_do_not_wait_for_each_other() {
+async fn calls_of_one_session_do_not_deadlock_on_overlapping_limits() {
     let rules = "[roles.reader]\nallow = ['**']\n[limits.'{add,slow}']\nconcurrency = 1\n\
                  [limits.'{echo,add}']\nconcurrency = 1";
     let (rig, worker) = reader(rules).await;
     let hello = worker.hello.clone();
     let other = rig.worker(AgentRef::new("v").with_role("reader"), hello).await;
-    let slow = begun(&other).await;
+    let slow = start_slow(&other).await;
     let add = worker.start("one", "tools/call", json!({"name": "add", "arguments": {"a": 1, "b": 2}})).await;
     let mut echo = worker.start("one", "tools/call", json!({"name": "echo", "arguments": {}})).await;
-    assert!(tokio::time::timeout(Duration::from_millis(300), echo.next()).await.is_err(), "it comes after add");
+    assert!(tokio::time::timeout(Duration::from_millis(300), echo.next()).await.is_err(), "echo must wait for add");
     other.cancel("one", &slow.id()).await;
     assert_eq!(finish(add).await.text(), "3");
     finish(echo).await.text();
 }
 
 #[tokio::test]
-async fn completions_and_tasks_are_counted_too() {
+async fn completions_and_task_requests_are_rate_limited() {
     let rules = "[roles.reader]\nallow = ['**']\n[limits.'greet']\nrate = '1/h'\n[limits.'task']\nrate = '2/h'";
     let (_rig, worker) = reader(rules).await;
     let completion = json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "a", "value": ""}});
@@ -159,6 +159,6 @@ async fn completions_and_tasks_are_counted_too() {
     worker.tool("one", "task", json!({"id": "t1"})).await.result();
     worker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.result();
     assert_eq!(worker.rpc("one", "tasks/get", json!({"taskId": "t1"})).await.error()["data"]["code"], "TB0417");
-    // Who wants to end something is not held up.
+    // Cancellation is not rate-limited.
     worker.rpc("one", "tasks/cancel", json!({"taskId": "t1"})).await.result();
 }

@@ -1,4 +1,4 @@
-//! A host on a real broker with real children, as workers meet it.
+//! A host on a real broker with real server processes, driven by workers over the bus.
 
 mod admin;
 mod approvals;

@@ -1,6 +1,6 @@
-//! Workers that know only the original's two operations.
+//! Workers of the original system, which know only the operations `manifest` and `call`.
 
-use crate::support::{PATIENCE, Rig, fake};
+use crate::support::{Rig, TIMEOUT, fake};
 use serde_json::{Value, json};
 use toolbus_client::{AgentRef, InboxKind, InboxMessage, MultiplexedClient};
 use toolbus_protocol::Body;
@@ -8,7 +8,7 @@ use toolbus_protocol::Body;
 async fn ask(bus: &MultiplexedClient, body: Value) -> Value {
     let body = Body::of(&body).expect("JSON");
     let message = InboxMessage::new(bus.client().me(), InboxKind::McpRequest, body);
-    let mut call = bus.start_call("host", message, PATIENCE).await.expect("a call");
+    let mut call = bus.start_call("host", message, TIMEOUT).await.expect("a call");
     loop {
         match call.next().await.expect("a reply") {
             toolbus_client::CallItem::Event(_) => {}

@@ -1,6 +1,6 @@
-//! Calls whose callers are gone for good.
+//! Orphans: calls whose callers stay disconnected.
 
-use crate::crashing::{CrashingHost, Place, server};
+use crate::crashing::{CrashingHost, TestFolder, server};
 use crate::support::{Rig, Worker, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use toolbus_upstream::HostConfig;
 
 const DEADLINE: SendOptions = SendOptions { deadline: Some(Duration::from_secs(600)) };
 
-fn options(place: &Place, grace: Option<Duration>) -> HostOptions {
+fn options(folder: &TestFolder, grace: Option<Duration>) -> HostOptions {
     let mut options = open_host(HostConfig { servers: vec![server()] });
-    options.journal = Some(Arc::new(place.journal()));
+    options.journal = Some(Arc::new(folder.journal()));
     options.limits.caller_grace = grace;
     options
 }
 
-/// Sends a call that nobody waits for: with its sender goes nothing that would call it off.
-async fn send(worker: &Worker, arguments: Value, written_ago: Duration) {
+/// Sends a call without waiting for its reply, so that closing the worker doesn't cancel it.
+async fn send(worker: &Worker, arguments: Value, sent_ago: Duration) {
     let params = json!({"name": "effect", "arguments": arguments});
     let mut message = worker.request("one", "tools/call", params);
-    message.created_at = Timestamp(message.created_at.0 - i64::try_from(written_ago.as_nanos()).expect("hours"));
+    message.created_at = Timestamp(message.created_at.0 - i64::try_from(sent_ago.as_nanos()).expect("hours"));
     worker.bus.client().deliver_with("host", message, DEADLINE).await.expect("a receipt");
 }
 
-/// The code of the error in the reply that waits for `gone`.
-async fn code_waiting(rig: &Rig) -> String {
+/// The error code of the reply in the mailbox of `gone`.
+async fn reply_code(rig: &Rig) -> String {
     let client = rig.client(toolbus_client::AgentRef::new("gone")).await;
     client.subscribe().await.expect("a mailbox");
     let reply = within("the reply", client.next_message()).await.expect("a message");
@@ -40,29 +40,29 @@ async fn code_waiting(rig: &Rig) -> String {
 }
 
 #[tokio::test]
-async fn a_call_ends_when_its_caller_was_gone_for_the_grace_and_others_go_on() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let _host = CrashingHost::with(&rig, options(&place, Some(Duration::from_secs(1)))).await;
+async fn an_orphan_is_ended_after_the_grace_period_and_other_calls_continue() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let _host = CrashingHost::with(&rig, options(&folder, Some(Duration::from_secs(1)))).await;
     let stays = rig.modern("stays").await;
-    let call = crate::crashing::begin(&stays, "effect", &place.waiting()).await;
+    let call = crate::crashing::start_call(&stays, "effect", &folder.waiting()).await;
     let gone = rig.modern("gone").await;
-    send(&gone, place.waiting(), Duration::ZERO).await;
-    place.effects_are(2).await;
+    send(&gone, folder.waiting(), Duration::ZERO).await;
+    folder.expect_effects(2).await;
     gone.bus.close().await;
-    assert_eq!(code_waiting_for_absent(&rig).await, "TB0426");
-    place.release();
+    assert_eq!(reply_code_for_absent_caller(&rig).await, "TB0426");
+    folder.release();
     assert_eq!(crate::support::finish(call).await.text(), "effected");
 }
 
 #[tokio::test]
-async fn a_call_goes_on_without_its_caller_where_no_grace_is_set() {
-    let (rig, place) = (Rig::bus().await, Place::new());
-    let _host = CrashingHost::with(&rig, options(&place, None)).await;
+async fn without_a_grace_period_an_orphan_continues() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let _host = CrashingHost::with(&rig, options(&folder, None)).await;
     let gone = rig.modern("gone").await;
-    send(&gone, place.waiting(), Duration::from_secs(3600)).await;
+    send(&gone, folder.waiting(), Duration::from_secs(3600)).await;
     gone.bus.close().await;
-    place.effects_are(1).await;
-    place.release();
+    folder.expect_effects(1).await;
+    folder.release();
     let client = rig.client(toolbus_client::AgentRef::new("gone")).await;
     client.subscribe().await.expect("a mailbox");
     let reply = within("the reply", client.next_message()).await.expect("a message");
@@ -70,47 +70,47 @@ async fn a_call_goes_on_without_its_caller_where_no_grace_is_set() {
 }
 
 #[tokio::test]
-async fn a_call_that_waited_long_is_not_begun_before_its_caller_is_seen() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn a_call_queued_longer_than_the_grace_period_starts_only_if_its_caller_is_connected() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let grace = Duration::from_secs(2);
-    // Both were written an hour ago; one caller is still there.
+    // Both calls were sent an hour ago; one caller is still connected.
     let gone = rig.modern("gone").await;
-    send(&gone, place.quick(), Duration::from_secs(3600)).await;
+    send(&gone, folder.quick(), Duration::from_secs(3600)).await;
     gone.bus.close().await;
     let stays = rig.modern("stays").await;
-    let params = json!({"name": "effect", "arguments": place.quick()});
+    let params = json!({"name": "effect", "arguments": folder.quick()});
     let mut message = stays.request("one", "tools/call", params);
     message.created_at = Timestamp(message.created_at.0 - 3_600_000_000_000);
     let call = stays.bus.start_call("host", message, Duration::from_secs(60)).await.expect("a call");
-    let _host = CrashingHost::with(&rig, options(&place, Some(grace))).await;
+    let _host = CrashingHost::with(&rig, options(&folder, Some(grace))).await;
     assert_eq!(crate::support::finish(call).await.text(), "effected");
-    assert_eq!(code_waiting_for_absent(&rig).await, "TB0426");
-    place.effects_are(1).await;
+    assert_eq!(reply_code_for_absent_caller(&rig).await, "TB0426");
+    folder.expect_effects(1).await;
 }
 
 #[tokio::test]
-async fn a_call_that_waited_long_begins_for_whoever_is_joined_to_it() {
-    let (rig, place) = (Rig::bus().await, Place::new());
+async fn a_call_queued_longer_than_the_grace_period_starts_for_a_joined_caller() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
     let first = rig.modern("w#1").await;
-    send(&first, place.quick(), Duration::from_secs(3600)).await;
+    send(&first, folder.quick(), Duration::from_secs(3600)).await;
     first.bus.close().await;
     let second = rig.modern("w#2").await;
-    let call = crate::crashing::begin(&second, "effect", &place.quick()).await;
-    let _host = CrashingHost::with(&rig, options(&place, Some(Duration::from_secs(60)))).await;
+    let call = crate::crashing::start_call(&second, "effect", &folder.quick()).await;
+    let _host = CrashingHost::with(&rig, options(&folder, Some(Duration::from_secs(60)))).await;
     let reply = crate::support::finish(call).await;
     assert!(reply.result()["_meta"]["toolbus/joined"].is_object(), "{reply:?}");
-    place.effects_are(1).await;
+    folder.expect_effects(1).await;
 }
 
-/// Waits until the reply is there before anybody connects under that name: a look in between would find the caller.
-async fn code_waiting_for_absent(rig: &Rig) -> String {
+/// Waits for the reply before it connects as `gone`: otherwise the host would find the caller connected.
+async fn reply_code_for_absent_caller(rig: &Rig) -> String {
     let client = rig.client(toolbus_client::AgentRef::new("observer")).await;
     within("the reply", async {
-        let is_it = |mailbox: &MailboxStatus| *mailbox.name == *"gone" && mailbox.messages > 0;
-        while !client.status().await.expect("a status").mailboxes.iter().any(is_it) {
+        let has_reply = |mailbox: &MailboxStatus| *mailbox.name == *"gone" && mailbox.messages > 0;
+        while !client.status().await.expect("a status").mailboxes.iter().any(has_reply) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
-    code_waiting(rig).await
+    reply_code(rig).await
 }

@@ -1,4 +1,4 @@
-//! Roles: what is not allowed is not shown, not called, not read and not completed.
+//! Roles: an item that is not allowed is not listed, called, read or completed.
 
 use crate::support::{Rig, Worker, fake, finish, open_host};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub fn set(rules: &str) -> PolicySet {
 pub async fn rig_with(servers: Vec<ServerConfig>, rules: &str) -> Rig {
     let mut options = open_host(HostConfig { servers });
     options.policy = LivePolicy::new(set(rules));
-    // Nobody decides here.
+    // No test here approves a call.
     options.limits.approval_time = std::time::Duration::from_millis(300);
     Rig::with(options).await
 }
@@ -42,7 +42,7 @@ fn names(result: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_role_sees_and_calls_what_its_entry_names_in_all_four_meetings_of_the_eras() {
+async fn a_role_sees_and_calls_only_allowed_items_in_every_combination_of_eras() {
     for (server, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
         let rig = rig(server).await;
         let worker = worker(&rig, Some("reader"), legacy).await;
@@ -70,9 +70,9 @@ async fn a_role_sees_and_calls_what_its_entry_names_in_all_four_meetings_of_the_
     }
 }
 
-/// The name that is decided about has to be the name that the server reads.
+/// The policy must decide about the same name that the server reads.
 #[tokio::test]
-async fn what_names_nothing_or_two_things_is_not_passed_on() {
+async fn a_request_with_a_missing_or_ambiguous_name_is_rejected() {
     let rig = rig("legacy").await;
     let worker = worker(&rig, Some("reader"), true).await;
     for (method, params) in [
@@ -80,7 +80,7 @@ async fn what_names_nothing_or_two_things_is_not_passed_on() {
         ("tools/call", r#"{"n\u0061me":"add","name":"whoami","arguments":{}}"#),
         ("tools/call", r#"{"name":["whoami"]}"#),
         ("tools/call", r#"["whoami"]"#),
-        // Servers that don't look at case read the second one.
+        // A server that ignores case reads the second one.
         ("tools/call", r#"{"name":"add","Name":"whoami","arguments":{}}"#),
         ("tools/call", r#"{"name":"add","arguments":{},"Arguments":{"path":"/etc"}}"#),
         ("resources/read", r#"{"uri":"test://two","URI":"test://one"}"#),
@@ -96,7 +96,7 @@ async fn what_names_nothing_or_two_things_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn empty_entries_and_unknown_roles_are_locked_out() {
+async fn empty_and_unknown_roles_are_denied_everything() {
     let rig = rig("legacy").await;
     for role in [Some("locked"), Some("stranger"), None] {
         let worker = worker(&rig, role, true).await;
@@ -109,7 +109,7 @@ async fn empty_entries_and_unknown_roles_are_locked_out() {
 }
 
 #[tokio::test]
-async fn manifests_are_made_for_each_role() {
+async fn manifests_are_filtered_by_role() {
     let rig = rig("legacy").await;
     let reader = worker(&rig, Some("reader"), true).await;
     let manifest =
@@ -118,7 +118,7 @@ async fn manifests_are_made_for_each_role() {
 }
 
 #[tokio::test]
-async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
+async fn a_server_without_a_matching_rule_is_hidden_from_the_role() {
     let rig = rig_with(vec![fake("one", "legacy"), fake("two", "modern")], "[roles.reader]\nallow = ['one/add']").await;
     let reader = worker(&rig, Some("reader"), true).await;
     let manifest =
@@ -131,7 +131,7 @@ async fn a_server_that_no_rule_is_about_is_not_there_for_the_role() {
 }
 
 #[tokio::test]
-async fn a_new_policy_counts_at_once_for_manifests_lists_and_calls() {
+async fn a_new_policy_applies_immediately_to_manifests_lists_and_calls() {
     let mut options = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
     let policy = LivePolicy::new(set(RULES));
     options.policy = policy.clone();
@@ -159,7 +159,7 @@ when = [{ pointer = "/path", prefix = "/tmp/" }]
 "#;
 
 #[tokio::test]
-async fn conditions_look_at_the_arguments_that_the_server_gets() {
+async fn conditions_apply_to_the_arguments_that_the_server_gets() {
     for (server, legacy) in [("legacy", true), ("legacy", false), ("modern", true), ("modern", false)] {
         let rig = rig_with(vec![fake("one", server)], CONDITIONS).await;
         let reader = worker(&rig, Some("reader"), legacy).await;
@@ -177,7 +177,7 @@ async fn conditions_look_at_the_arguments_that_the_server_gets() {
 }
 
 #[tokio::test]
-async fn arguments_that_can_be_read_in_two_ways_are_refused() {
+async fn ambiguous_arguments_are_refused() {
     let rig = rig_with(vec![fake("one", "legacy")], CONDITIONS).await;
     let reader = worker(&rig, Some("reader"), true).await;
     let params = r#"{"name":"echo","arguments":{"path":"/tmp/a","path":"/etc/passwd"}}"#;
@@ -188,7 +188,7 @@ async fn arguments_that_can_be_read_in_two_ways_are_refused() {
 }
 
 #[tokio::test]
-async fn what_has_to_be_asked_for_is_listed_but_not_run() {
+async fn items_under_ask_are_listed_but_not_run() {
     let rig = rig_with(vec![fake("one", "legacy")], CONDITIONS).await;
     let reader = worker(&rig, Some("reader"), true).await;
     for (method, params) in [
@@ -204,7 +204,7 @@ async fn what_has_to_be_asked_for_is_listed_but_not_run() {
 }
 
 #[tokio::test]
-async fn a_task_is_for_the_agent_and_the_roles_of_its_call() {
+async fn a_task_is_accessible_only_to_the_agent_and_role_of_its_call() {
     let rules = "[roles.maker]\nallow = ['task']\n[roles.reader]\nallow = ['add']";
     let rig = rig_with(vec![fake("one", "legacy")], rules).await;
     let maker =
@@ -221,7 +221,7 @@ async fn a_task_is_for_the_agent_and_the_roles_of_its_call() {
 }
 
 #[tokio::test]
-async fn a_task_that_nobody_remembers_is_for_nobody() {
+async fn an_unknown_task_is_denied_to_every_role() {
     let rules = "[roles.maker]\nallow = ['task']\n[roles.all]\nallow = ['**']";
     let mut rig = rig_with(vec![fake("one", "legacy")], rules).await;
     let maker = worker(&rig, Some("maker"), true).await;
@@ -236,7 +236,7 @@ async fn a_task_that_nobody_remembers_is_for_nobody() {
 }
 
 #[tokio::test]
-async fn what_no_rule_can_be_about_is_for_those_who_may_use_everything() {
+async fn methods_that_no_rule_covers_require_unrestricted_access() {
     let rules = "[roles.reader]\nallow = ['one/*']\ndeny = ['whoami']\n[roles.asker]\nallow = ['**']\nask = ['add']\n\
                  [roles.all]\nallow = ['one/**']\ndeny = ['two/*']";
     let rig = rig_with(vec![fake("one", "legacy"), fake("two", "legacy")], rules).await;

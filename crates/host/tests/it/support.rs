@@ -1,4 +1,4 @@
-//! A broker, a host with children, and workers, all in this process but the children.
+//! The test rig: broker, host and workers in this process, MCP servers as child processes.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -20,19 +20,20 @@ use toolbus_protocol::Body;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
 const TOKEN: &str = "a token for tests";
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+/// Awaits a future with the test timeout; `event` names it in the panic message.
+pub async fn within<T>(event: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("timed out waiting for {event}"))
 }
 
-/// A server of the fake kind.
+/// An stdio server that runs `fake_server.py` in this era.
 pub fn fake(name: &str, era: &str) -> ServerConfig {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fake_server.py");
     ServerConfig::stdio(name, "python3", &[script, era, name])
 }
 
-/// A host of which every role may use everything, unless the test sets rules.
+/// Options of a host whose policy allows everything to every role.
 pub fn open_host(config: HostConfig) -> HostOptions {
     HostOptions { policy: LivePolicy::everyone(), ..HostOptions::new(config) }
 }
@@ -54,13 +55,13 @@ impl Rig {
         Self::on(options, ServerOptions::default()).await
     }
 
-    /// A bus without a host.
-    pub async fn bus() -> Self {
-        Self::bus_on(ServerOptions::default()).await
+    /// A broker without a host.
+    pub async fn without_host() -> Self {
+        Self::without_host_on(ServerOptions::default()).await
     }
 
-    pub async fn bus_on(broker: ServerOptions) -> Self {
-        let (address, folder) = serve_bus(broker).await;
+    pub async fn without_host_on(broker: ServerOptions) -> Self {
+        let (address, folder) = serve_broker(broker).await;
         let options = open_host(HostConfig::default());
         Self {
             address,
@@ -76,7 +77,7 @@ impl Rig {
     }
 
     pub async fn on(options: HostOptions, broker: ServerOptions) -> Self {
-        let (address, folder) = serve_bus(broker).await;
+        let (address, folder) = serve_broker(broker).await;
         let shutdown = CancellationToken::new();
         let host = Self::run(address, &options, &shutdown).await;
         Self { address, _folder: folder, options, shutdown, host }
@@ -91,7 +92,7 @@ impl Rig {
         tokio::spawn(run_host(client, options.clone(), shutdown.clone()))
     }
 
-    /// Ends the host, and starts another in its place.
+    /// Stops the host and starts another with the same options.
     pub async fn restart_host(&mut self) {
         self.stop_host().await;
         self.restart_after_stop().await;
@@ -102,7 +103,7 @@ impl Rig {
         self.host = Self::run(self.address, &self.options, &self.shutdown).await;
     }
 
-    /// The same bus with another host, after the first was stopped.
+    /// Starts a host with other options on the same broker; the first one must be stopped.
     pub async fn with_other_host(mut self, options: HostOptions) -> Self {
         (self.options, self.shutdown) = (options, CancellationToken::new());
         self.host = Self::run(self.address, &self.options, &self.shutdown).await;
@@ -115,7 +116,7 @@ impl Rig {
 
     pub async fn stop_host(&mut self) {
         self.shutdown.cancel();
-        within("the host to end", &mut self.host).await.expect("no panic").expect("an end in order");
+        within("the host to end", &mut self.host).await.expect("no panic").expect("a clean shutdown");
     }
 
     pub async fn client(&self, agent: AgentRef) -> BrokerClient {
@@ -139,10 +140,10 @@ impl Rig {
         Worker { bus: client.into_multiplexed(), session: "s1".to_owned(), hello }
     }
 
-    /// The host's manifest for this worker, once it satisfies the condition.
+    /// Polls the host's manifest, as this worker sees it, until it satisfies the condition.
     pub async fn manifest(&self, worker: &Worker, condition: impl Fn(&HostManifest) -> bool) -> HostManifest {
         let mut last = String::new();
-        let look = async {
+        let poll = async {
             loop {
                 let hosts = worker.bus.client().hosts(&BTreeMap::new()).await.expect("the directory");
                 if let Some(manifest) = hosts.iter().find_map(|host| host.manifest.as_ref()) {
@@ -155,13 +156,13 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, look)
+        tokio::time::timeout(TIMEOUT, poll)
             .await
-            .unwrap_or_else(|_| panic!("waited too long for a manifest; last: {last}"))
+            .unwrap_or_else(|_| panic!("timed out waiting for a manifest; last: {last}"))
     }
 }
 
-async fn serve_bus(broker: ServerOptions) -> (SocketAddr, TempDir) {
+async fn serve_broker(broker: ServerOptions) -> (SocketAddr, TempDir) {
     let folder = TempDir::new().expect("a folder");
     let core = BrokerCore::open(folder.path(), CoreOptions::default()).expect("the folder opens");
     let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), broker);
@@ -174,7 +175,7 @@ async fn serve_bus(broker: ServerOptions) -> (SocketAddr, TempDir) {
 pub async fn connect(address: SocketAddr, agent: AgentRef) -> BrokerClient {
     let endpoint = format!("ws://{address}/bus");
     let client = BrokerClient::connect(&endpoint, agent, TOKEN);
-    within("a connection", client).await.expect("the broker lets us in")
+    within("a connection", client).await.expect("an accepted handshake")
 }
 
 pub struct Worker {
@@ -183,7 +184,7 @@ pub struct Worker {
     pub hello: ClientHello,
 }
 
-/// Everything that came back for a request.
+/// The events and the reply of one request.
 #[derive(Debug)]
 pub struct Reply {
     pub events: Vec<HostEvent>,
@@ -195,7 +196,7 @@ impl Reply {
     pub fn result(&self) -> Value {
         match &self.end {
             HostReply::Rpc(Outcome::Result(result)) => serde_json::from_str(result.get()).expect("JSON"),
-            other => panic!("no result: {other:?}"),
+            other => panic!("expected a result, got {other:?}"),
         }
     }
 
@@ -203,7 +204,7 @@ impl Reply {
     pub fn error(&self) -> Value {
         match &self.end {
             HostReply::Rpc(Outcome::Error(error)) => serde_json::from_str(error.get()).expect("JSON"),
-            other => panic!("no error: {other:?}"),
+            other => panic!("expected an error, got {other:?}"),
         }
     }
 
@@ -225,7 +226,7 @@ impl Reply {
 }
 
 impl Worker {
-    /// Params as a client of this worker's era writes them.
+    /// Adds the `_meta` members that modern clients send.
     fn params(&self, params: Value) -> Value {
         if self.hello.initialize.is_some() {
             return params;
@@ -246,13 +247,13 @@ impl Worker {
         self.start_raw(server, method, raw(&self.params(params))).await
     }
 
-    /// With params as they are, however wrong.
+    /// Starts a request with raw params, which may be invalid.
     pub async fn start_raw(&self, server: &str, method: &str, params: Raw) -> Call {
         let message = self.request_raw(server, method, params);
-        self.bus.start_call("host", message, PATIENCE).await.expect("a call")
+        self.bus.start_call("host", message, TIMEOUT).await.expect("a call")
     }
 
-    /// The message of a request that is not sent yet.
+    /// Builds the message of a request without sending it.
     pub fn request(&self, server: &str, method: &str, params: Value) -> InboxMessage {
         self.request_raw(server, method, raw(&self.params(params)))
     }
@@ -276,18 +277,18 @@ impl Worker {
         self.rpc(server, "tools/call", json!({"name": name, "arguments": arguments})).await
     }
 
-    /// A question of the admin's kind, or any other request that is answered.
+    /// Sends an admin query, or any other request with a reply.
     pub async fn ask(&self, request: HostRequest) -> Reply {
         let message = self.message(request);
-        finish(self.bus.start_call("host", message, PATIENCE).await.expect("a call")).await
+        finish(self.bus.start_call("host", message, TIMEOUT).await.expect("a call")).await
     }
 
-    /// Wishes a call of a tool to be a task.
+    /// Requests a tool call as a task.
     pub async fn task(&self, server: &str, name: &str, arguments: Value, ttl_ms: Option<u64>) -> Reply {
         self.ask(self.task_request(server, name, arguments, ttl_ms)).await
     }
 
-    /// The message of a task that is not sent yet.
+    /// Builds the message of a task request without sending it.
     pub fn task_message(&self, server: &str, name: &str, arguments: Value) -> InboxMessage {
         self.message(self.task_request(server, name, arguments, None))
     }
@@ -335,8 +336,8 @@ impl Worker {
         InboxMessage::new(self.bus.client().me(), InboxKind::McpRequest, body)
     }
 
-    /// The next notification outside of any call.
-    pub async fn news(&self) -> HostEvent {
+    /// The next event of the session that belongs to no call.
+    pub async fn next_session_event(&self) -> HostEvent {
         let event = within("an event of the session", self.bus.client().next_event()).await.expect("an open client");
         assert_eq!(event.correlation_id.as_str(), self.session);
         event_of(&event.body)
@@ -347,11 +348,11 @@ pub fn event_of(body: &Body) -> HostEvent {
     HostEvent::parse(std::str::from_utf8(body.as_bytes()).expect("UTF-8")).expect("an event")
 }
 
-/// The next event of a call that is not over yet.
+/// The next event of a call; panics if the reply comes first.
 pub async fn next_event(call: &mut Call) -> HostEvent {
     match within("an event", call.next()).await {
         Some(CallItem::Event(body)) => event_of(&body),
-        other => panic!("no event: {other:?}"),
+        other => panic!("expected an event, got {other:?}"),
     }
 }
 
@@ -376,6 +377,6 @@ pub fn parts(event: &HostEvent) -> (String, Value) {
             let params = params.as_ref().map_or("null", |params| params.get());
             (method.clone(), serde_json::from_str(params).expect("JSON"))
         }
-        other => panic!("no notification: {other:?}"),
+        other => panic!("expected a notification, got {other:?}"),
     }
 }

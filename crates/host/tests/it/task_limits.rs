@@ -1,8 +1,8 @@
-//! What tasks may take of a host and of its servers, and by which rules they begin.
+//! The limits of tasks (sessions, lifetime, number, names), and the policy at their start.
 
-use crate::crashing::{Place, server};
+use crate::crashing::{TestFolder, server};
 use crate::support::{Rig, within};
-use crate::tasks::{begun, code, narrow, options, text, view, wait};
+use crate::tasks::{code, created, narrow, options, text, view, wait};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ fn with_sessions(max_sessions: usize) -> ServerConfig {
 }
 
 #[tokio::test]
-async fn tasks_of_one_agent_wait_for_each_other_and_leave_sessions_to_those_who_call() {
-    let place = Place::new();
+async fn tasks_of_one_agent_get_a_quarter_of_the_sessions() {
+    let folder = TestFolder::new();
     let mut options = options(vec![with_sessions(4)]);
     options.limits.evicted_after = Duration::ZERO;
     let rig = Rig::with(options).await;
@@ -28,83 +28,83 @@ async fn tasks_of_one_agent_wait_for_each_other_and_leave_sessions_to_those_who_
         let owner = if legacy { rig.legacy("w").await } else { rig.modern("w").await };
         let mut tasks = Vec::new();
         for _ in 0..6 {
-            tasks.push(begun(&owner.task("one", "effect", place.waiting(), None).await));
+            tasks.push(created(&owner.task("one", "effect", folder.waiting(), None).await));
         }
         let before = if legacy { 0 } else { 6 };
-        place.effects_are(before + 1).await;
+        folder.expect_effects(before + 1).await;
         for caller in ["a", "b", "c"] {
             let caller = rig.legacy(&format!("{caller}{legacy}")).await;
             assert_eq!(caller.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3", "{legacy}");
         }
-        place.effects_are(before + 1).await;
-        place.release();
+        folder.expect_effects(before + 1).await;
+        folder.release();
         for task in &tasks {
             assert_eq!(text(&view(&wait(&owner, &task.id, 20_000).await)), "effected", "{legacy}");
         }
-        place.effects_are(before + 6).await;
-        std::fs::remove_file(place.path("go")).expect("it is there");
+        folder.expect_effects(before + 6).await;
+        std::fs::remove_file(folder.path("go")).expect("the file exists");
     }
 }
 
 #[tokio::test]
-async fn a_task_waits_for_a_session_until_its_time_is_over() {
-    let place = Place::new();
+async fn a_task_waits_for_a_session_until_it_expires() {
+    let folder = TestFolder::new();
     let mut options = options(vec![with_sessions(1)]);
     options.limits.evicted_after = Duration::from_millis(50);
     let rig = Rig::with(options).await;
     let (caller, owner) = (rig.legacy("v").await, rig.modern("w").await);
-    let arguments = json!({"name": "effect", "arguments": place.waiting()});
+    let arguments = json!({"name": "effect", "arguments": folder.waiting()});
     let call = caller.start("one", "tools/call", arguments).await;
-    place.effects_are(1).await;
-    let short = begun(&owner.task("one", "effect", place.quick(), Some(1000)).await);
-    let long = begun(&owner.task("one", "effect", place.quick(), None).await);
+    folder.expect_effects(1).await;
+    let short = created(&owner.task("one", "effect", folder.quick(), Some(1000)).await);
+    let long = created(&owner.task("one", "effect", folder.quick(), None).await);
     assert_eq!(view(&wait(&owner, &long.id, 1500).await).status, TaskStatus::Working);
     assert_eq!(wait(&owner, &short.id, 0).await.error()["data"]["code"], "TB0423");
-    place.effects_are(1).await;
-    place.release();
+    folder.expect_effects(1).await;
+    folder.release();
     assert_eq!(crate::support::finish(call).await.text(), "effected");
     assert_eq!(text(&view(&wait(&owner, &long.id, 20_000).await)), "effected");
-    place.effects_are(2).await;
+    folder.expect_effects(2).await;
 }
 
 #[tokio::test]
-async fn a_task_begins_under_the_rules_that_are_in_force_then() {
+async fn a_task_is_checked_against_the_rules_at_its_start() {
     let rules = |text: &str| PolicySet::read(text).expect("rules").0;
     for changed in ["deny = ['effect']", "ask = ['effect']"] {
-        let place = Place::new();
+        let folder = TestFolder::new();
         let mut options = options(vec![narrow()]);
         options.policy = LivePolicy::new(rules("[roles.writer]\nallow = ['**']"));
         let rig = Rig::with(options).await;
         let owner = rig.worker(AgentRef::new("w").with_role("writer"), ClientHello::modern()).await;
-        let first = begun(&owner.task("one", "effect", place.waiting(), None).await);
-        place.effects_are(1).await;
-        let second = begun(&owner.task("one", "effect", place.waiting(), None).await);
+        let first = created(&owner.task("one", "effect", folder.waiting(), None).await);
+        folder.expect_effects(1).await;
+        let second = created(&owner.task("one", "effect", folder.waiting(), None).await);
         rig.policy().replace(rules(&format!("[roles.writer]\nallow = ['**']\n{changed}")));
-        place.release();
+        folder.release();
         assert_eq!(text(&view(&wait(&owner, &first.id, 20_000).await)), "effected");
         let refused = view(&wait(&owner, &second.id, 20_000).await);
         assert_eq!((refused.status, code(&refused).as_str()), (TaskStatus::Failed, "TB0403"), "{changed}");
-        place.effects_are(1).await;
+        folder.expect_effects(1).await;
     }
 }
 
 #[tokio::test]
-async fn a_journal_that_takes_no_more_tasks_takes_calls() {
-    let place = Place::new();
+async fn a_journal_at_its_task_limit_still_accepts_calls() {
+    let folder = TestFolder::new();
     let limits = Limits { max_tasks: 1, ..Limits::default() };
-    let kept = JournalOptions { limits, ..JournalOptions::default() };
+    let journal = JournalOptions { limits, ..JournalOptions::default() };
     let mut options = options(vec![server()]);
-    options.journal = Some(Arc::new(Journal::open(&place.path("journal"), kept).expect("a journal")));
+    options.journal = Some(Arc::new(Journal::open(&folder.path("journal"), journal).expect("a journal")));
     let rig = Rig::with(options).await;
     let worker = rig.modern("w").await;
-    begun(&worker.task("one", "effect", place.quick(), Some(1000)).await);
-    let refused = worker.task("one", "effect", place.quick(), None).await.error();
+    created(&worker.task("one", "effect", folder.quick(), Some(1000)).await);
+    let refused = worker.task("one", "effect", folder.quick(), None).await.error();
     assert_eq!(refused["data"]["code"], "TB0428", "{refused}");
-    assert_eq!(worker.tool("one", "effect", place.quick()).await.text(), "effected");
+    assert_eq!(worker.tool("one", "effect", folder.quick()).await.text(), "effected");
     let manifest = rig.manifest(&worker, |manifest| !manifest.servers.is_empty()).await;
     assert!(manifest.problems.is_empty(), "{manifest:?}");
-    within("the first to be over", async {
-        while worker.task("one", "effect", place.quick(), None).await.refused() {
+    within("the first task to expire", async {
+        while worker.task("one", "effect", folder.quick(), None).await.refused() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
@@ -112,7 +112,7 @@ async fn a_journal_that_takes_no_more_tasks_takes_calls() {
 }
 
 #[tokio::test]
-async fn names_that_nobody_has_are_refused_before_they_are_kept() {
+async fn overlong_and_reserved_names_are_refused() {
     let rig = Rig::with(options(vec![server()])).await;
     let mut worker = rig.legacy("w").await;
     let code_of = |error: Value| error["data"]["code"].as_str().expect("a code").to_owned();

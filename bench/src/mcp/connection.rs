@@ -1,4 +1,4 @@
-//! A client's connection to an MCP server, over stdio or HTTP, that does nothing a measurement does not need.
+//! A client's connection to an MCP server over stdio or HTTP, with only the features that a measurement needs.
 
 use std::{
     collections::HashMap,
@@ -27,10 +27,10 @@ use tokio::{
 
 use super::Era;
 
-/// No single answer takes longer than this, or the path is given up.
+/// Timeout of a request; the measurement fails if it is exceeded.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-pub struct Link {
+pub struct Connection {
     era: Era,
     ids: AtomicU64,
     transport: Transport,
@@ -41,7 +41,7 @@ enum Transport {
     Http(Box<Http>),
 }
 
-impl Link {
+impl Connection {
     pub fn stdio(command: Command, era: Era, log: &Path) -> anyhow::Result<Self> {
         Ok(Self { era, ids: AtomicU64::new(1), transport: Transport::Stdio(Box::new(Stdio::spawn(command, log)?)) })
     }
@@ -54,7 +54,7 @@ impl Link {
         Self { era, ids: AtomicU64::new(1), transport: Transport::Http(Box::new(http)) }
     }
 
-    /// Begins as the era demands.
+    /// Performs the handshake of the era.
     pub async fn open(&self) -> anyhow::Result<()> {
         match self.era {
             Era::Modern => {
@@ -70,11 +70,11 @@ impl Link {
         Ok(())
     }
 
-    /// Calls the tool and checks that it is the right answer.
+    /// Calls the tool and checks its answer.
     pub async fn echo(&self, text: &str) -> anyhow::Result<()> {
         let result = self.request("tools/call", json!({"name": "echo", "arguments": {"text": text}})).await?;
         if result["content"][0]["text"] != text {
-            bail!("not an echo: {result}");
+            bail!("the result is not an echo: {result}");
         }
         Ok(())
     }
@@ -95,7 +95,8 @@ impl Link {
                 Transport::Http(http) => http.request(self.era, method, &message).await,
             }
         };
-        let mut answer = tokio::time::timeout(ANSWER_LIMIT, answer).await.context("no answer in time")??;
+        let mut answer =
+            tokio::time::timeout(ANSWER_LIMIT, answer).await.context("timed out waiting for an answer")??;
         if answer.get("error").is_some() {
             bail!("{method} failed: {}", answer["error"]);
         }
@@ -114,7 +115,7 @@ impl Link {
 struct Stdio {
     _child: Child,
     input: AsyncMutex<ChildStdin>,
-    waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>,
+    pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>,
 }
 
 impl Stdio {
@@ -129,8 +130,8 @@ impl Stdio {
             .with_context(|| format!("start {command:?}"))?;
         let input = AsyncMutex::new(child.stdin.take().context("stdin is piped")?);
         let mut lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
-        let waiting: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>> = Arc::default();
-        let answers = Arc::clone(&waiting);
+        let pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>> = Arc::default();
+        let answers = Arc::clone(&pending);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
@@ -143,16 +144,16 @@ impl Stdio {
                 answers.clear();
             }
         });
-        Ok(Self { _child: child, input, waiting })
+        Ok(Self { _child: child, input, pending })
     }
 
     async fn request(&self, id: u64, message: &Value) -> anyhow::Result<Value> {
         let (sender, answer) = oneshot::channel();
-        if let Ok(mut waiting) = self.waiting.lock() {
-            waiting.insert(id, sender);
+        if let Ok(mut pending) = self.pending.lock() {
+            pending.insert(id, sender);
         }
         self.write(message).await?;
-        answer.await.context("the server ended")
+        answer.await.context("the server exited")
     }
 
     async fn write(&self, message: &Value) -> anyhow::Result<()> {
@@ -172,7 +173,7 @@ struct Http {
 impl Http {
     async fn request(&self, era: Era, method: &str, message: &Value) -> anyhow::Result<Value> {
         let text = self.post(era, method, message).await?;
-        // Either the answer itself, or a stream of events with the answer among them.
+        // Either the answer itself, or an SSE stream that contains it.
         let mut candidates = std::iter::once(text.as_str()).chain(text.lines().filter_map(|l| l.strip_prefix("data:")));
         candidates
             .find_map(|text| {

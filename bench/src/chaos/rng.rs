@@ -1,15 +1,15 @@
-//! Random numbers from a seed (SplitMix64): what happens when is the machine's business, but what is tried is the seed's.
+//! Random numbers from a seed (SplitMix64). The seed fixes the choices of a run; their timing depends on the machine.
 
 use std::time::Duration;
 
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Dice of their own for a part of the run, so that parts don't disturb each other.
+    /// A separate generator for a part of the run, so that parts don't affect each other's choices.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -26,17 +26,17 @@ impl Dice {
         self.next() % end.max(1)
     }
 
-    /// True once in so many throws.
-    pub fn one_in(&mut self, throws: u64) -> bool {
-        self.below(throws) == 0
+    /// True with a probability of 1 in `count`.
+    pub fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
     }
 
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to.saturating_sub(from) + 1))
     }
 
-    /// Small numbers as likely as large ones, by their size.
-    pub fn of_any_size(&mut self, from: u64, to: u64) -> u64 {
+    /// A number whose logarithm is uniformly distributed.
+    pub fn log_uniform(&mut self, from: u64, to: u64) -> u64 {
         let (low, high) = ((from.max(1) as f64).ln(), (to.max(2) as f64).ln());
         let part = self.below(1 << 32) as f64 / (1_u64 << 32) as f64;
         (low + (high - low) * part).exp() as u64
@@ -48,18 +48,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_throws_the_same() {
-        let throw = |seed| {
-            let mut dice = Dice::new(seed);
-            (0..8).map(|_| dice.next()).collect::<Vec<_>>()
+    fn the_same_seed_gives_the_same_numbers() {
+        let numbers = |seed| {
+            let mut rng = Rng::new(seed);
+            (0..8).map(|_| rng.next()).collect::<Vec<_>>()
         };
-        assert_eq!(throw(7), throw(7));
-        assert_ne!(throw(7), throw(8));
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
     }
 
     #[test]
-    fn sizes_stay_between_their_ends() {
-        let mut dice = Dice::new(1);
-        assert!((0..1000).map(|_| dice.of_any_size(16, 4096)).all(|size| (15..=4096).contains(&size)));
+    fn log_uniform_numbers_stay_in_their_range() {
+        let mut rng = Rng::new(1);
+        assert!((0..1000).map(|_| rng.log_uniform(16, 4096)).all(|size| (15..=4096).contains(&size)));
     }
 }

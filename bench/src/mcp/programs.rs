@@ -1,4 +1,4 @@
-//! The other proxies: installed by package name, at pinned versions, and the command lines that start them.
+//! The programs on the measured paths: installs the other proxies at pinned versions, and makes their command lines.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,18 +17,18 @@ const NODE: &str = "node@24";
 const FASTMCP: &str = "fastmcp==4.1.2";
 const PYPI_MCP_PROXY: &str = "mcp-proxy==0.13.0";
 
-pub struct Parts {
+pub struct Programs {
     pub toolbus: PathBuf,
     bench: PathBuf,
     folder: PathBuf,
 }
 
-impl Parts {
+impl Programs {
     pub fn new(toolbus: PathBuf, bench: PathBuf, out: &Path) -> Self {
         Self { toolbus, bench, folder: out.join("tools/mcp") }
     }
 
-    /// Installs what a path needs, once.
+    /// Installs the programs of a path unless they are installed already.
     pub async fn prepare(&self, path: paths::Path) -> anyhow::Result<()> {
         match path {
             paths::Path::Direct | paths::Path::Toolbus | paths::Path::ToolbusHttp => Ok(()),
@@ -70,7 +70,7 @@ impl Parts {
         (argv, port)
     }
 
-    /// A proxy of three lines, as its documentation shows it.
+    /// A minimal proxy script, as the documentation shows it.
     pub fn fastmcp(&self, server: &[String], folder: &Path) -> anyhow::Result<Vec<String>> {
         let (program, args) = server.split_first().context("a server has a program")?;
         let config = serde_json::json!({"mcpServers": {"echo": {"command": program, "args": args}}});
@@ -93,7 +93,7 @@ impl Parts {
         install.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]).arg(&folder);
         install.arg(NODE).args(NPM);
         run(install, INSTALL_LIMIT).await.context("install npm packages")?;
-        std::fs::write(folder.join("installed"), "").context("remember the installation")
+        std::fs::write(folder.join("installed"), "").context("mark the installation as complete")
     }
 
     async fn python(&self, name: &str, package: &str) -> anyhow::Result<()> {
@@ -107,7 +107,7 @@ impl Parts {
         let mut install = Command::new(existing(folder.join("bin/pip"))?);
         install.args(["install", "--quiet", package]);
         run(install, INSTALL_LIMIT).await.with_context(|| format!("install {package}"))?;
-        std::fs::write(folder.join("installed"), "").context("remember the installation")
+        std::fs::write(folder.join("installed"), "").context("mark the installation as complete")
     }
 
     fn node(&self) -> String {

@@ -1,5 +1,5 @@
-//! What is under test: how its broker, host and workers are started, always on the same folder and port, and where the
-//! effects of its tools are counted.
+//! The system under test: how its broker, host and workers are started, always on the same folder and port, and the
+//! files in which the effects of its tools are counted.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,12 +11,11 @@ use std::{
 use anyhow::{Context, bail};
 use tokio::process::Command;
 
-use super::{cutter::Cutter, dice::Dice};
+use super::{cutter::Cutter, rng::Rng};
 
-/// Below the ports that the system gives to outgoing connections, so that none of them takes the broker's while it is
-/// down.
+/// Below the ephemeral ports, so that no outgoing connection takes the broker's port while it is down.
 const PORTS: std::ops::Range<u64> = 18_000..30_000;
-/// How long a call may take as the bus sees it.
+/// Deadline of a call on the bus.
 pub const DEADLINE_SECONDS: u64 = 60;
 const TOKEN: &str = "chaos-token";
 
@@ -24,10 +23,10 @@ const TOKEN: &str = "chaos-token";
 pub enum System {
     Toolbus {
         binary: PathBuf,
-        /// Whether a tool that may run twice is called as well.
+        /// Whether the replay-safe tool is called as well.
         with_safe: bool,
     },
-    /// The folder with its broker, host and worker.
+    /// The original system, whose binaries are in this folder.
     Original { programs: PathBuf },
 }
 
@@ -40,7 +39,7 @@ impl System {
     }
 }
 
-/// The tools, each on a server and with a file of its own.
+/// The tools, each with its own server and effects file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     Never,
@@ -56,7 +55,7 @@ impl Tool {
     }
 }
 
-pub struct Site {
+pub struct Deployment {
     pub system: System,
     bench: PathBuf,
     folder: PathBuf,
@@ -65,18 +64,19 @@ pub struct Site {
     worker_links: Vec<u16>,
 }
 
-impl Site {
-    pub fn new(system: System, bench: PathBuf, folder: &Path, dice: &mut Dice) -> anyhow::Result<Self> {
+impl Deployment {
+    pub fn new(system: System, bench: PathBuf, folder: &Path, rng: &mut Rng) -> anyhow::Result<Self> {
         for part in ["logs", "empty"] {
             fs::create_dir_all(folder.join(part)).context("make a folder")?;
         }
-        let port = free_port(dice)?;
-        let site = Self { system, bench, folder: folder.to_owned(), port, host_link: 0, worker_links: Vec::new() };
-        fs::write(site.folder.join("toolbus.toml"), site.config()).context("write the configuration")?;
-        Ok(site)
+        let port = free_port(rng)?;
+        let deployment =
+            Self { system, bench, folder: folder.to_owned(), port, host_link: 0, worker_links: Vec::new() };
+        fs::write(deployment.folder.join("toolbus.toml"), deployment.config()).context("write the configuration")?;
+        Ok(deployment)
     }
 
-    pub fn link(&mut self, host: &Cutter, workers: &[Cutter]) {
+    pub fn set_links(&mut self, host: &Cutter, workers: &[Cutter]) {
         self.host_link = host.port();
         self.worker_links = workers.iter().map(Cutter::port).collect();
     }
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    /// Whether the broker has made everything that others need to reach it.
+    /// Whether the broker has written the token files.
     pub fn has_token(&self) -> bool {
         match self.system {
             System::Toolbus { .. } => ["token", "host.token"].iter().all(|file| self.data().join(file).exists()),
@@ -119,7 +119,7 @@ impl Site {
             }
         };
         command.args(["--listen", &listen, "--data"]).arg(self.data());
-        self.quiet(command, "broker", Stdio::null())
+        self.isolated(command, "broker", Stdio::null())
     }
 
     pub fn host(&self) -> anyhow::Result<Command> {
@@ -139,10 +139,10 @@ impl Site {
                 command
             }
         };
-        self.quiet(command, "host", Stdio::null())
+        self.isolated(command, "host", Stdio::null())
     }
 
-    /// What an MCP client has in its configuration. Its output goes to the client.
+    /// The command that an MCP client has in its configuration, with stdin and stdout piped to the client.
     pub fn worker(&self, number: usize) -> anyhow::Result<Command> {
         let link = self.worker_links[number];
         let deadline = format!("{DEADLINE_SECONDS}s");
@@ -157,12 +157,12 @@ impl Site {
                 let mut command = Command::new(programs.join("original_worker"));
                 command.args(["--broker", &address(link), "--token", TOKEN, "--deadline", &deadline]);
                 command.args(["--name", &format!("worker-{number}")]);
-                // Not used by it; the folder in its command line says that it belongs to this run.
+                // Unused; the folder in the command line marks the process as part of this run.
                 command.arg("--folder").arg(&self.folder);
                 command
             }
         };
-        let mut command = self.quiet(command, &format!("worker-{number}"), Stdio::piped())?;
+        let mut command = self.isolated(command, &format!("worker-{number}"), Stdio::piped())?;
         command.stdin(Stdio::piped());
         Ok(command)
     }
@@ -175,8 +175,8 @@ impl Site {
         self.folder.join("data")
     }
 
-    /// In a folder without configuration, deaf to the environment, with the log of all its lives in one file.
-    fn quiet(&self, mut command: Command, name: &str, stdout: Stdio) -> anyhow::Result<Command> {
+    /// Runs the command in an empty folder without variables of toolbus, and appends its stderr to one log file.
+    fn isolated(&self, mut command: Command, name: &str, stdout: Stdio) -> anyhow::Result<Command> {
         let log = self.log(name);
         let log: File = OpenOptions::new().append(true).create(true).open(log).context("open a log file")?;
         for variable in ["TOOLBUS_CONFIG", "TOOLBUS_BROKER", "TOOLBUS_TOKEN", "TOOLBUS_DATA", "TOOLBUS_ROLE"] {
@@ -209,9 +209,9 @@ fn address(port: u16) -> String {
     format!("ws://127.0.0.1:{port}")
 }
 
-fn free_port(dice: &mut Dice) -> anyhow::Result<u16> {
+fn free_port(rng: &mut Rng) -> anyhow::Result<u16> {
     for _ in 0..100 {
-        let port = u16::try_from(PORTS.start + dice.below(PORTS.end - PORTS.start))?;
+        let port = u16::try_from(PORTS.start + rng.below(PORTS.end - PORTS.start))?;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return Ok(port);
         }
