@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
-use toolbus_wal::{Disk, FolderDisk, Identity, OpenError, Segments};
+use toolbus_wal::{FolderDisk, Identity, OpenError, Segments};
 
 const LOG: Segments = Segments { prefix: "segment-" };
 
