@@ -18,6 +18,7 @@ mod kill;
 mod local;
 mod mcp_client;
 mod mcp_process;
+mod one_effect;
 mod policy;
 mod process;
 mod support;

@@ -29,7 +29,7 @@ pub trait McpClient {
 
 /// A client of `toolbus connect`.
 pub struct StdioClient {
-    _child: Child,
+    child: Child,
     input: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
     ids: u64,
@@ -52,7 +52,16 @@ impl StdioClient {
             .expect("the binary starts");
         let input = child.stdin.take().expect("it is piped");
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        Self { _child: child, input, lines, ids: 0 }
+        Self { child, input, lines, ids: 0 }
+    }
+
+    pub fn process(&self) -> &Child {
+        &self.child
+    }
+
+    /// Waits until the process ends.
+    pub async fn wait(&mut self) {
+        self.child.wait().await.expect("it can be waited for");
     }
 
     pub async fn send(&mut self, line: &str) {
