@@ -1,12 +1,12 @@
-//! A message arrives: duplicate, refused, or taken in and forwarded at once.
+//! Acceptance of a delivered message: deduplication, authorisation, limits, and an immediate push where possible.
 
-use crate::engine::{DeadlineEntry, Delivery};
-use crate::ledger::{Known, PendingId};
+use crate::engine::DeadlineEntry;
+use crate::ledger::{KnownId, PendingId};
 use crate::message::size_of_sealed;
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
-    ConnId, DEAD_LETTER_SUFFIX, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis, Outgoing,
-    PlantedBug, Refusal, Rights, Sender, Seq, fingerprint,
+    ConnId, DEAD_LETTER_SUFFIX, Delivery, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis,
+    Outgoing, PlantedBug, Refusal, Rights, Sender, Seq, fingerprint,
 };
 use bytestring::ByteString;
 use smallvec::smallvec;
@@ -16,8 +16,8 @@ impl Engine {
     pub(crate) fn deliver(&mut self, now: Millis, conn: ConnId, delivery: Delivery, effects: &mut Effects) {
         let Some(peer) = self.conns.get_mut(&conn) else { return };
         peer.deliveries += 1;
-        let about = fingerprint(self.options.fingerprint_seed, &delivery.to, &delivery.id);
-        let waiter = Waiter { conn, number: peer.deliveries, id: delivery.id.clone(), about };
+        let fingerprint = fingerprint(self.options.fingerprint_seed, &delivery.to, &delivery.id);
+        let waiter = Waiter { conn, number: peer.deliveries, id: delivery.id.clone(), fingerprint };
         let (sender, rights) = (Arc::clone(&peer.sender), peer.rights);
         let ack = delivery.ack;
         match self.accept(now, (sender.clone(), rights), delivery, waiter.clone(), effects) {
@@ -30,7 +30,8 @@ impl Engine {
         }
     }
 
-    /// Takes a message in, or recognises it, and returns its place. The waiter gets its receipt when it is due.
+    /// Accepts a message, or recognises a duplicate, and returns its sequence number. The waiter's receipt is sent when
+    /// the message is durable or settled.
     fn accept(
         &mut self,
         now: Millis,
@@ -39,22 +40,23 @@ impl Engine {
         waiter: Waiter,
         effects: &mut Effects,
     ) -> Result<Seq, Refusal> {
-        let fingerprint = waiter.about;
-        // The same id from another sender is another message.
+        let fingerprint = waiter.fingerprint;
+        // The same id from another sender is another message, and thus an id conflict.
         let content = delivery.content ^ xxhash_rust::xxh3::xxh3_64(from.name.as_bytes());
         let known = self.ledger.get(&fingerprint);
-        let is_same = |known: &Known| {
+        let is_same = |known: &KnownId| {
             let by_sender = known.sender.is_none_or(|sender| sender == self.sender_hash(&from.name));
             known.content == content && by_sender
         };
-        if let Some(Known { seq, .. }) = known.filter(is_same) {
+        if let Some(KnownId { seq, .. }) = known.filter(is_same) {
             match self.unsettled.get_mut(seq) {
                 Some(unsettled) => unsettled.waiters.push(waiter),
                 None => self.receipt(waiter, effects),
             }
             return Ok(seq);
         }
-        // Before anything is told of a mailbox that may be none of the sender's business.
+        // Checked before the id conflict, so that a refusal does not reveal ids in a mailbox that the sender may not
+        // write to.
         self.may_deliver(&from, rights, &delivery)?;
         if known.is_some() {
             return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
@@ -81,7 +83,7 @@ impl Engine {
         } else {
             smallvec![waiter]
         };
-        Ok(self.take_in(now, index, message, waiters, effects))
+        Ok(self.enqueue(now, index, message, waiters, effects))
     }
 
     fn check_admission(&self, delivery: &Delivery, size: u64) -> Result<(), Refusal> {
@@ -114,8 +116,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Enters an admitted message into the books and pushes it if its recipient is live and has room.
-    pub(crate) fn take_in(
+    /// Enqueues an accepted message and pushes it if its recipient is subscribed and its window has room.
+    pub(crate) fn enqueue(
         &mut self,
         now: Millis,
         index: usize,
@@ -133,17 +135,17 @@ impl Engine {
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;
         }
-        let goes_at_once = mailbox.is_caught_up() && mailbox.has_room(size);
+        let push_now = mailbox.is_caught_up() && mailbox.has_room(size);
         mailbox.pending += 1;
         mailbox.pending_bytes += size;
         self.note_deadline(&message);
         self.unsettled.push(Arc::clone(&message), waiters, now + self.options.linger);
-        if goes_at_once {
+        if push_now {
             self.push(now, index, &message, effects);
         } else {
             self.boxes[index].waiting.insert(seq);
             self.pump(now, index, effects);
-            // Someone who isn't there, or is behind, can't acknowledge in time: no point in waiting for it.
+            // A recipient that is absent or behind can't acknowledge within the linger, so write without delay.
             self.unsettled.hurry();
         }
         seq
@@ -155,25 +157,25 @@ impl Engine {
         }
     }
 
-    /// Moves a message that can't be delivered to `NAME#dead`, in one step on disk. False if another message of the
-    /// same id waits there: two can't, so this one stays where it is.
+    /// Moves an undeliverable message to `NAME#dead`, atomically on disk. Returns false, and leaves the message where
+    /// it is, if a different message with the same id is already pending there.
     pub(crate) fn dead_letter(&mut self, now: Millis, index: usize, message: &Message, effects: &mut Effects) -> bool {
         let name = self.dead_letter_name(&message.mailbox);
         let fingerprint = fingerprint(self.options.fingerprint_seed, &name, &message.id);
         let dead_letter = match self.ledger.get(&fingerprint) {
             Some(known) if known.pending && known.content != message.content => return false,
-            // It died before and is there already.
+            // The same message was dead-lettered before.
             Some(known) if known.pending => known.seq,
-            _ => self.take_in_dead_letter(now, &name, fingerprint, message, effects),
+            _ => self.enqueue_dead_letter(now, &name, fingerprint, message, effects),
         };
-        self.hand_over(message.seq, dead_letter);
+        self.transfer_settlements(message.seq, dead_letter);
         let waiters = self.settle(now, index, message.seq, message.fingerprint, Some(dead_letter));
-        self.wait_for(dead_letter, waiters, effects);
+        self.transfer_waiters(dead_letter, waiters, effects);
         true
     }
 
-    /// Names have a limit, and a mailbox that nobody can name can't be read. What would be too long is cut, and told from
-    /// others like it by a hash of the whole.
+    /// Returns the name of the dead-letter mailbox. A name that would exceed the limit is truncated and gets a hash of
+    /// the full name: peers can't subscribe to a longer name.
     fn dead_letter_name(&self, mailbox: &str) -> ByteString {
         if mailbox.len() + DEAD_LETTER_SUFFIX.len() <= MAX_MAILBOX_NAME_BYTES {
             return ByteString::from(format!("{mailbox}{DEAD_LETTER_SUFFIX}"));
@@ -184,28 +186,28 @@ impl Engine {
         ByteString::from(format!("{kept}{ending}"))
     }
 
-    /// A reply that dies before it is safe leaves to its dead letter what it settled.
-    fn hand_over(&mut self, dying: Seq, dead_letter: Seq) {
-        let Some(reply) = self.unsettled.get_mut(dying) else { return };
+    /// The settlements of a reply that is dead-lettered before it is durable become those of its dead letter.
+    fn transfer_settlements(&mut self, from: Seq, dead_letter: Seq) {
+        let Some(reply) = self.unsettled.get_mut(from) else { return };
         let (stage, settles) = (reply.stage, std::mem::take(&mut reply.settles));
         for provisional in &settles {
             self.ledger.depend_on(&provisional.settled.fingerprint, dead_letter);
         }
         match &mut self.writing {
-            Some(writing) if stage == Stage::Writing => writing.handed_over.push((dead_letter, settles)),
-            _ => self.ride_on(dead_letter, settles),
+            Some(writing) if stage == Stage::Writing => writing.transferred.push((dead_letter, settles)),
+            _ => self.attach_settlements(dead_letter, settles),
         }
     }
 
-    /// Settlements go to disk with that message, or with the next batch if it is safe already.
-    pub(crate) fn ride_on(&mut self, message: Seq, settles: Vec<Provisional>) {
+    /// Writes settlements in the batch of that message, or in the next batch if the message is already durable.
+    pub(crate) fn attach_settlements(&mut self, message: Seq, settles: Vec<Provisional>) {
         match self.unsettled.get_mut(message) {
             Some(unsettled) => unsettled.settles.extend(settles),
             None => self.open.settled.extend(settles.into_iter().map(|provisional| provisional.settled)),
         }
     }
 
-    fn take_in_dead_letter(
+    fn enqueue_dead_letter(
         &mut self,
         now: Millis,
         name: &str,
@@ -226,6 +228,6 @@ impl Engine {
             accepted_at: message.accepted_at,
             expires_at: None,
         });
-        self.take_in(now, dead, dead_letter, Waiters::new(), effects)
+        self.enqueue(now, dead, dead_letter, Waiters::new(), effects)
     }
 }

@@ -1,4 +1,4 @@
-//! The way to disk: what the next batch holds, when it is due, and what follows once it is synced or refused.
+//! Group commit: contents and due time of the next batch, and the handling of a synced or refused one.
 
 use crate::ledger::PendingId;
 use crate::unsettled::{Provisional, Waiters};
@@ -6,52 +6,64 @@ use crate::{ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, Ref
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What is written and synced in one step: all of it survives a crash, or nothing.
+/// Records that are written and fsynced together, atomically with respect to crashes.
 #[derive(Debug, Default)]
 pub struct Batch {
+    /// Number of the batch, ascending by one.
     pub number: u64,
+    /// When the batch was closed.
     pub at: Millis,
-    /// No sequence number from here on was given out before this batch was closed.
+    /// Lower bound of all sequence numbers that were assigned after this batch was closed.
     pub next_seq: Seq,
+    /// Messages to write.
     pub puts: Vec<Arc<Message>>,
+    /// Settlements to write.
     pub settled: Vec<Settled>,
+    /// Push attempts to write.
     pub attempts: Vec<AttemptsNote>,
 }
 
-/// A message that needs no delivery any more. Its id is remembered.
+/// A settled message, whose id is remembered for deduplication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
+    /// Hash of mailbox and id.
     pub fingerprint: Fingerprint,
+    /// Hash of content and sender.
     pub content: u64,
+    /// Size of the message.
     pub size: u64,
+    /// When the message was settled.
     pub at: Millis,
-    /// Where its record is; `None` if it never got one.
+    /// Mailbox and sequence number of its record; `None` if the record was elided.
     pub stored: Option<(Arc<str>, Seq)>,
 }
 
-/// How often a message was pushed in vain.
+/// The number of push attempts of a message that was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptsNote {
+    /// Mailbox of the message.
     pub mailbox: Arc<str>,
+    /// Sequence number of the message.
     pub seq: Seq,
+    /// Number of push attempts.
     pub attempts: u32,
 }
 
-/// What somebody is told once the batch is on disk: that an acknowledgement will last, or that a message is taken back.
+/// A frame to send once the batch is durable: the result of an acknowledgement, or the notice of a withdrawal.
 #[derive(Debug)]
 pub(crate) struct Confirmation {
     pub conn: ConnId,
     pub outgoing: Outgoing,
 }
 
-/// What accumulates besides messages until the next batch is closed.
+/// The contents of the next batch, except for messages.
 #[derive(Debug, Default)]
 pub(crate) struct OpenBatch {
     pub settled: Vec<Settled>,
-    /// By place, so that a recipient that comes and goes makes one note and not many.
+    /// By sequence number, so that a recipient that reconnects repeatedly causes one record per message.
     pub attempts: BTreeMap<Seq, AttemptsNote>,
     pub confirmations: Vec<Confirmation>,
-    /// When the above should be written, if any.
+    /// When these should be written, if there are any.
     pub due: Option<Millis>,
 }
 
@@ -68,8 +80,8 @@ impl OpenBatch {
         self.settled.is_empty() && self.attempts.is_empty() && self.confirmations.is_empty()
     }
 
-    /// Takes back what could not be written, as older than what came since.
-    fn put_back(&mut self, mut batch: Batch, mut confirmations: Vec<Confirmation>) {
+    /// Puts the contents of a refused batch before those that were added since.
+    fn requeue(&mut self, mut batch: Batch, mut confirmations: Vec<Confirmation>) {
         batch.settled.append(&mut self.settled);
         self.settled = batch.settled;
         for note in batch.attempts {
@@ -85,13 +97,14 @@ pub(crate) struct WritingBatch {
     number: u64,
     messages: std::ops::Range<Seq>,
     confirmations: Vec<Confirmation>,
-    /// Settlements in this batch whose reply died since, and the letter they go with should the batch be refused.
-    pub handed_over: Vec<(Seq, Vec<Provisional>)>,
+    /// Settlements in this batch whose reply was dead-lettered since, by the dead letter that they are attached to if
+    /// the batch is refused.
+    pub transferred: Vec<(Seq, Vec<Provisional>)>,
 }
 
 impl Engine {
-    /// The batch that is due, if the store is free to take one. The shell writes and syncs it and then reports
-    /// [`Engine::synced`] or [`Engine::batch_refused`].
+    /// Closes and returns the batch that is due, unless another one is being written. The shell writes and fsyncs it,
+    /// and then calls [`Engine::synced`] or [`Engine::batch_refused`].
     pub fn take_batch(&mut self, now: Millis) -> Option<Batch> {
         if self.writing.is_some() || self.batch_due().is_none_or(|due| due > now) {
             return None;
@@ -106,21 +119,21 @@ impl Engine {
             number,
             messages: closed.messages.clone(),
             confirmations: open.confirmations,
-            handed_over: Vec::new(),
+            transferred: Vec::new(),
         });
         let next_seq = self.unsettled.end();
         let attempts = open.attempts.into_values().collect();
         Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts })
     }
 
-    /// Tells somebody something when all that is settled by now is on disk, which is to be soon.
-    pub(crate) fn confirm_when_safe(&mut self, now: Millis, conn: ConnId, outgoing: Outgoing) {
+    /// Sends a frame once all current settlements are durable, and makes the open batch due now.
+    pub(crate) fn send_when_durable(&mut self, now: Millis, conn: ConnId, outgoing: Outgoing) {
         self.open.confirmations.push(Confirmation { conn, outgoing });
         self.open.due_by(now);
         self.unsettled.hurry();
     }
 
-    /// Makes everything that is open due now.
+    /// Makes the open batch due now.
     pub fn hurry(&mut self, now: Millis) {
         self.unsettled.hurry();
         if self.open.due.is_some() {
@@ -132,23 +145,23 @@ impl Engine {
         [self.unsettled.next_due(), self.open.due].into_iter().flatten().min()
     }
 
-    /// Whether a batch is on its way to disk or waits to be.
+    /// Returns whether a batch is being written or has contents to write.
     pub fn anything_to_write(&self) -> bool {
         self.writing.is_some() || self.batch_due().is_some()
     }
 
-    /// The batch is on stable storage: receipts go out.
+    /// Handles a completed fsync of a batch: sends its receipts and confirmations.
     pub fn synced(&mut self, number: u64, effects: &mut Effects) {
         let Some(writing) = self.writing.take_if(|writing| writing.number == number) else { return };
         for seq in writing.messages {
-            // Those acknowledged in the meantime are gone already.
-            let Some(safe) = self.unsettled.remove(seq) else { continue };
-            if let Some(&index) = self.names.get(&safe.message.mailbox)
+            // Messages that were settled in the meantime are already removed.
+            let Some(durable) = self.unsettled.remove(seq) else { continue };
+            if let Some(&index) = self.names.get(&durable.message.mailbox)
                 && self.boxes[index].waiting.remove(&seq)
             {
-                self.boxes[index].shelve(seq, safe.message.expires_at);
+                self.boxes[index].add_stored(seq, durable.message.expires_at);
             }
-            safe.waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+            durable.waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
         }
         for Confirmation { conn, outgoing } in writing.confirmations {
             if self.conns.contains_key(&conn) {
@@ -157,29 +170,29 @@ impl Engine {
         }
     }
 
-    /// The disk had no room for the batch. Its messages are refused; its acknowledgements are tried again later.
+    /// Handles a batch that the disk had no room for: refuses its messages and retries its settlements at `retry_at`.
     pub fn batch_refused(&mut self, now: Millis, mut batch: Batch, retry_at: Millis, effects: &mut Effects) {
         let Some(writing) = self.writing.take_if(|writing| writing.number == batch.number) else { return };
         self.disk_low = true;
         let puts = std::mem::take(&mut batch.puts);
-        self.open.put_back(batch, writing.confirmations);
-        for (message, settles) in writing.handed_over {
+        self.open.requeue(batch, writing.confirmations);
+        for (message, settles) in writing.transferred {
             self.open.settled.retain(|settled| !settles.iter().any(|provisional| provisional.settled == *settled));
-            self.ride_on(message, settles);
+            self.attach_settlements(message, settles);
         }
         self.open.confirmations.retain(|confirmation| self.conns.contains_key(&confirmation.conn));
-        self.forget_places(&puts);
+        self.clear_refused_records(&puts);
         let mut touched: BTreeSet<Arc<str>> = puts.iter().map(|message| Arc::clone(&message.mailbox)).collect();
-        let mut undone = Vec::new();
+        let mut reverted = Vec::new();
         for message in &puts {
-            // Those acknowledged in the meantime are off the books already.
+            // Messages that were settled in the meantime are already removed.
             let Some(refused) = self.unsettled.remove(message.seq) else { continue };
-            self.strike_refused(message);
-            self.answer_refused(message, &refused.settles, refused.waiters, effects);
-            undone.extend(refused.settles);
+            self.discard_refused(message);
+            self.notify_refused(message, &refused.settles, refused.waiters, effects);
+            reverted.extend(refused.settles);
         }
-        touched.extend(undone.into_iter().filter_map(|provisional| self.unsettle(provisional)));
-        // Only what nobody can refuse is left; it is tried again when there may be room.
+        touched.extend(reverted.into_iter().filter_map(|provisional| self.revert_settlement(provisional)));
+        // Only settlements, attempts and confirmations remain: they are never refused, but retried.
         self.open.due = (!self.open.is_empty()).then_some(retry_at);
         for name in touched {
             if let Some(&index) = self.names.get(&name) {
@@ -189,8 +202,8 @@ impl Engine {
         }
     }
 
-    /// What was settled while its record was being refused has no record to name.
-    fn forget_places(&mut self, refused: &[Arc<Message>]) {
+    /// Clears the references of settlements to records that were refused.
+    fn clear_refused_records(&mut self, refused: &[Arc<Message>]) {
         let is_refused = |seq: &Seq| refused.binary_search_by_key(seq, |message| message.seq).is_ok();
         let provisional = self.unsettled.iter_mut().flat_map(|unsettled| &mut unsettled.settles);
         for settled in self.open.settled.iter_mut().chain(provisional.map(|provisional| &mut provisional.settled)) {
@@ -198,7 +211,7 @@ impl Engine {
         }
     }
 
-    fn strike_refused(&mut self, message: &Message) {
+    fn discard_refused(&mut self, message: &Message) {
         self.ledger.forget(&message.fingerprint);
         self.open.attempts.remove(&message.seq);
         self.total_messages -= 1;
@@ -211,12 +224,12 @@ impl Engine {
         }
     }
 
-    /// Tells whoever waited for a refused message. What it settled has a record of its own, was consumed, or is refused
-    /// with it because nothing of it is left.
-    fn answer_refused(&self, message: &Message, settles: &[Provisional], waiters: Waiters, effects: &mut Effects) {
+    /// Answers the waiters of a refused message. A request that it settled is refused with it if it has no record of
+    /// its own, and receipted otherwise.
+    fn notify_refused(&self, message: &Message, settles: &[Provisional], waiters: Waiters, effects: &mut Effects) {
         for waiter in waiters {
-            let gone = |settled: &Settled| settled.fingerprint == waiter.about && settled.stored.is_none();
-            let refused = waiter.about == message.fingerprint || settles.iter().any(|it| gone(&it.settled));
+            let lost = |settled: &Settled| settled.fingerprint == waiter.fingerprint && settled.stored.is_none();
+            let refused = waiter.fingerprint == message.fingerprint || settles.iter().any(|it| lost(&it.settled));
             if !refused {
                 self.receipt(waiter, effects);
             } else if self.conns.contains_key(&waiter.conn) {
@@ -225,10 +238,10 @@ impl Engine {
         }
     }
 
-    /// The message that settled this one was refused, so this one is pending again. Returns where.
-    fn unsettle(&mut self, Provisional { settled, sender, deadline }: Provisional) -> Option<Arc<str>> {
+    /// Makes a message pending again whose settling reply was refused. Returns its mailbox.
+    fn revert_settlement(&mut self, Provisional { settled, sender, deadline }: Provisional) -> Option<Arc<str>> {
         if self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending) {
-            // Its id was forgotten and used anew; that message stands for both.
+            // The id was forgotten and reused: the newer message replaces this one.
             return None;
         }
         self.open.settled.retain(|other| *other != settled);
@@ -244,7 +257,7 @@ impl Engine {
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);
         let mailbox = &mut self.boxes[index];
-        mailbox.shelve(seq, expires_at);
+        mailbox.add_stored(seq, expires_at);
         mailbox.pending += 1;
         mailbox.pending_bytes += settled.size;
         mailbox.rewind(seq);

@@ -1,119 +1,41 @@
-//! The engine's front: connections, commands and effects.
+//! The public API of the engine: connections, commands in, effects out.
 
 use crate::durability::{OpenBatch, WritingBatch};
 use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{
-    ConnId, EngineOptions, Inspect, InspectView, Message, Millis, Names, Purpose, Refusal, Rights, Sender, Seq,
-    StatusView,
-};
-use bytes::Bytes;
+use crate::{Command, ConnId, EngineOptions, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who is at the other end of a connection, as established by its credential.
-#[derive(Debug, Clone)]
-pub struct Peer {
-    /// The name of its mailbox.
-    pub name: ByteString,
-    pub role: Option<ByteString>,
-    /// Whether it takes numbered receipts, and a reply as the receipt of its request.
-    pub numbered_receipts: bool,
-    pub rights: Rights,
-}
-
-/// What a connection asks for.
-#[derive(Debug, Clone)]
-pub enum Command {
-    Subscribe,
-    Deliver(Delivery),
-    Ack {
-        id: ByteString,
-    },
-    AckTags {
-        tags: Vec<Seq>,
-    },
-    AckWithReceipt {
-        id: ByteString,
-        request_id: ByteString,
-    },
-    Cancel {
-        to: ByteString,
-        correlation_id: ByteString,
-    },
-    ListConnected {
-        role: ByteString,
-    },
-    Event {
-        to: ByteString,
-        correlation_id: ByteString,
-        body: Bytes,
-    },
-    Status {
-        request_id: ByteString,
-    },
-    Inspect {
-        request_id: ByteString,
-        inspect: Box<Inspect>,
-    },
-    /// The peer has announced itself as a host, and may hold more messages from now on.
-    ActAsHost,
-    /// The pushed message can't be shown to this peer: it goes to the dead letters.
-    Unreadable {
-        message: Arc<Message>,
-    },
-}
-
-#[derive(Debug, Clone)]
-pub struct Delivery {
-    pub to: ByteString,
-    pub id: ByteString,
-    pub correlation_id: Option<ByteString>,
-    pub purpose: Purpose,
-    pub sealed: Bytes,
-    /// Hash over what must be repeated when the id is.
-    pub content: u64,
-    pub deadline_ms: Option<u64>,
-    /// The pushed message that this one settles.
-    pub ack: Option<Seq>,
-}
-
-/// What a connection is sent.
-#[derive(Debug, Clone)]
-pub enum Outgoing {
-    Message { message: Arc<Message>, attempt: u32, deadline_ms: Option<u64> },
-    Receipt { number: u64, id: ByteString },
-    Refused { refusal: Refusal, id: Option<ByteString> },
-    AckResult { id: ByteString, request_id: ByteString, refusal: Option<Refusal> },
-    Cancel { correlation_id: ByteString },
-    Connected { ids: Vec<Arc<str>> },
-    Event { from: Arc<str>, correlation_id: ByteString, body: Bytes },
-    Status { request_id: ByteString, view: Box<StatusView> },
-    Inspected { request_id: ByteString, view: Box<InspectView> },
-}
-
-/// What the shell has to do.
+/// An action for the shell to carry out.
 #[derive(Debug)]
 pub enum Effect {
+    /// Send a frame to a connection.
     Send {
+        /// The connection.
         conn: ConnId,
+        /// The frame.
         outgoing: Outgoing,
     },
-    /// Read pending messages of a mailbox back, in order, and pass them to [`Engine::fetched`].
+    /// Read pending messages of a mailbox from the store, in order, and pass them to [`Engine::fetched`].
     Fetch {
+        /// The mailbox.
         mailbox: Arc<str>,
+        /// First sequence number to read.
         from: Seq,
+        /// Maximum number of messages.
         max_messages: usize,
+        /// Maximum number of bytes.
         max_bytes: u64,
     },
 }
 
-/// Effects in the order in which they were decided.
+/// Effects, in the order in which the shell carries them out.
 #[derive(Debug, Default)]
 pub struct Effects(pub Vec<Effect>);
 
@@ -127,16 +49,16 @@ impl Effects {
 pub(crate) struct Conn {
     pub sender: Arc<Sender>,
     pub rights: Rights,
-    /// Known to be a host, by its credential or by what it announced.
+    /// Whether the peer is a host, by its credential or by its announcement.
     pub host: bool,
     pub numbered_receipts: bool,
     pub subscribed: bool,
-    /// Delivers so far; each has its number, whether accepted or refused.
+    /// Number of delivers so far, accepted and refused ones: receipts refer to it.
     pub deliveries: u64,
     pub connected_at: Millis,
 }
 
-/// A message that expires, and whom to tell.
+/// A message that has a deadline, and the sender to notify when it passes.
 #[derive(Debug)]
 pub(crate) struct DeadlineEntry {
     pub mailbox: Arc<str>,
@@ -158,14 +80,15 @@ impl DeadlineEntry {
     }
 }
 
-/// See the crate's documentation.
+/// The state machine of the broker; see the [crate documentation](crate).
 pub struct Engine {
     pub(crate) options: EngineOptions,
     pub(crate) known_names: Arc<dyn Names>,
     pub(crate) conns: HashMap<ConnId, Conn>,
-    /// How many connections each name has.
-    pub(crate) present: HashMap<Arc<str>, u32>,
+    /// Number of connections by peer name.
+    pub(crate) connection_counts: HashMap<Arc<str>, u32>,
     next_conn: u64,
+    /// Index into `boxes` by mailbox name.
     pub(crate) names: HashMap<Arc<str>, usize>,
     pub(crate) boxes: Slab<Mailbox>,
     pub(crate) ledger: Ledger,
@@ -182,13 +105,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An empty engine. Pending state of an earlier run is put back by `restore_*` before the first connection.
+    /// Creates an empty engine. `restore_*` must rebuild the state of an earlier run before the first connection.
     pub fn new(options: EngineOptions) -> Self {
         Self {
             options,
             known_names: Arc::new(NoNames),
             conns: HashMap::new(),
-            present: HashMap::new(),
+            connection_counts: HashMap::new(),
             next_conn: 1,
             names: HashMap::new(),
             boxes: Slab::new(),
@@ -206,10 +129,12 @@ impl Engine {
         }
     }
 
+    /// Returns the options that the engine was created with.
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
+    /// Registers a connection.
     pub fn connect(&mut self, now: Millis, peer: Peer) -> ConnId {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
@@ -224,14 +149,15 @@ impl Engine {
             deliveries: 0,
             connected_at: now,
         };
-        *self.present.entry(Arc::clone(&state.sender.name)).or_default() += 1;
+        *self.connection_counts.entry(Arc::clone(&state.sender.name)).or_default() += 1;
         self.conns.insert(conn, state);
         conn
     }
 
+    /// Removes a connection and ends its subscription. Does nothing if the connection is unknown.
     pub fn disconnect(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
         let Some(gone) = self.conns.remove(&conn) else { return };
-        self.note_absence(&gone.sender.name);
+        self.count_disconnect(&gone.sender.name);
         if gone.subscribed
             && let Some(&index) = self.names.get(&gone.sender.name)
         {
@@ -240,19 +166,20 @@ impl Engine {
         }
     }
 
-    fn note_absence(&mut self, name: &Arc<str>) {
-        if let Some(connections) = self.present.get_mut(name) {
+    fn count_disconnect(&mut self, name: &Arc<str>) {
+        if let Some(connections) = self.connection_counts.get_mut(name) {
             *connections -= 1;
             if *connections == 0 {
-                self.present.remove(name);
+                self.connection_counts.remove(name);
             }
         }
     }
 
+    /// Carries out a command. Does nothing if the connection is unknown.
     pub fn handle(&mut self, now: Millis, conn: ConnId, command: Command, effects: &mut Effects) {
         let Some(peer) = self.conns.get(&conn) else { return };
         let name = Arc::clone(&peer.sender.name);
-        if let Err(refusal) = self.may(peer, &command) {
+        if let Err(refusal) = self.authorise(peer, &command) {
             let id = match command {
                 Command::Status { request_id } | Command::Inspect { request_id, .. } => Some(request_id),
                 _ => None,
@@ -291,7 +218,7 @@ impl Engine {
         }
     }
 
-    /// Lets deadlines pass. Call it at [`Engine::next_wakeup`] or later.
+    /// Expires the messages whose deadline has passed. To be called at [`Engine::next_wakeup`] or later.
     pub fn tick(&mut self, now: Millis, effects: &mut Effects) {
         while let Some(entry) = self.deadlines.first_entry() {
             let (at, seq) = *entry.key();
@@ -303,14 +230,14 @@ impl Engine {
         }
     }
 
-    /// When the engine next has something to do by itself.
+    /// Returns when the next batch is due or the next deadline passes.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let batch = if self.writing.is_none() { self.batch_due() } else { None };
         let deadline = self.deadlines.first_key_value().map(|((at, _), _)| *at);
         [batch, deadline].into_iter().flatten().min()
     }
 
-    /// No new messages from now on; what is there is still served and acknowledged.
+    /// Refuses new messages from now on. Pending messages are still pushed and acknowledged.
     pub fn stop_accepting(&mut self) {
         self.stopping = true;
     }
@@ -319,21 +246,22 @@ impl Engine {
         self.stopping
     }
 
-    /// The shell found that the disk is nearly full, or no longer is.
+    /// Sets whether the disk is nearly full; new messages are refused while it is.
     pub fn set_disk_low(&mut self, low: bool) {
         self.disk_low = low;
     }
 
+    /// Returns whether new messages are refused because the disk is nearly full.
     pub fn disk_low(&self) -> bool {
         self.disk_low
     }
 
-    /// Whether so much waits for the disk that connections should stop reading.
+    /// Backpressure: whether connections should stop reading until the disk has caught up.
     pub fn congested(&self) -> bool {
         self.unsettled.bytes > self.options.unsettled_bytes
     }
 
-    /// Bytes of messages that were accepted and are neither durable nor settled.
+    /// Returns the size of all messages that are accepted but neither durable nor settled.
     pub fn unsettled_bytes(&self) -> u64 {
         self.unsettled.bytes
     }
@@ -350,7 +278,7 @@ impl Engine {
         }
     }
 
-    /// The mailbox of that name, made if there is none.
+    /// Returns the index of the mailbox of that name, and creates the mailbox if it does not exist.
     pub(crate) fn mailbox(&mut self, name: &str) -> usize {
         if let Some(&index) = self.names.get(name) {
             return index;
@@ -361,7 +289,7 @@ impl Engine {
         index
     }
 
-    /// An empty mailbox without a subscriber needs no memory.
+    /// Frees an empty mailbox that has no subscriber.
     pub(crate) fn drop_if_idle(&mut self, index: usize) {
         if self.boxes[index].is_idle() {
             let gone = self.boxes.remove(index);

@@ -1,91 +1,111 @@
-//! A look at single peers, messages and mailboxes. All of it comes from memory, and everybody waits while it is taken: so
-//! no more is gone through than a limit says, however much waits.
+//! Queue inspection: presence of peers, positions of messages, contents of one mailbox. It reads only memory, and the
+//! work per query is bounded by limits because the engine is blocked meanwhile.
 
 use crate::engine::Conn;
-use crate::mailbox::{Mailbox, NEVER};
+use crate::mailbox::{Mailbox, NO_DEADLINE};
 use crate::{ConnId, Engine, Millis, Seq};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// How far the messages before one are counted.
-const MAX_AHEAD: usize = 1000;
-/// Rows of one answer.
+/// Limit up to which the messages before another one are counted.
+const MAX_POSITION: usize = 1000;
+/// Maximum number of rows in one answer.
 const MAX_ROWS: usize = 1000;
-/// Messages that are gone through to find the asker's own among others'.
-const MAX_EXAMINED: usize = 10_000;
+/// Maximum number of messages that are searched for those which the requester may see.
+const MAX_SEARCHED: usize = 10_000;
 
+/// A query about peers, messages and one mailbox.
 #[derive(Debug, Clone, Default)]
 pub struct Inspect {
+    /// Peers to check for connections.
     pub peers: Vec<ByteString>,
+    /// Messages to locate.
     pub messages: Vec<MessageAt>,
+    /// Mailbox to list.
     pub rows_of: Option<ByteString>,
 }
 
-/// A message by the mailbox that it was sent to.
+/// A message, identified by its recipient and its id.
 #[derive(Debug, Clone)]
 pub struct MessageAt {
+    /// Mailbox of the recipient.
     pub to: ByteString,
+    /// Id of the message.
     pub id: ByteString,
 }
 
+/// Answer to [`Inspect`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InspectView {
+    /// Whether each peer of the query is connected.
     pub peers: Vec<bool>,
+    /// Number of pending messages before each message of the query, up to 1000; `None` if it is not pending.
     pub messages: Vec<Option<u64>>,
+    /// Pending messages of the listed mailbox, in delivery order.
     pub rows: Vec<MessageView>,
+    /// Whether the mailbox may hold messages that `rows` does not show.
     pub more: bool,
 }
 
+/// A pending message, without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageView {
+    /// Id of the message.
     pub id: ByteString,
+    /// Name of the sender.
     pub from: Arc<str>,
+    /// Time since acceptance.
     pub age_ms: u64,
+    /// Number of push attempts so far.
     pub attempt: u32,
+    /// Whether the message is pushed to the current subscriber and not acknowledged.
     pub in_flight: bool,
+    /// Remaining time to live.
     pub deadline_ms: Option<u64>,
 }
 
 impl Engine {
-    /// What the connection may not know is decided in `rights`: about peers before this, about messages here.
+    /// Answers a query. The right to inspect `peers` must have been checked by `authorise`; messages that the
+    /// connection may not see are left out here.
     pub fn inspect(&self, now: Millis, conn: ConnId, inspect: &Inspect) -> InspectView {
-        let Some(asking) = self.conns.get(&conn) else { return InspectView::default() };
-        let (rows, more) = inspect.rows_of.as_ref().map(|mailbox| self.rows(now, asking, mailbox)).unwrap_or_default();
+        let Some(requester) = self.conns.get(&conn) else { return InspectView::default() };
+        let (rows, more) =
+            inspect.rows_of.as_ref().map(|mailbox| self.rows(now, requester, mailbox)).unwrap_or_default();
         InspectView {
-            peers: inspect.peers.iter().map(|name| self.present.contains_key(&**name)).collect(),
-            messages: self.messages(asking, &inspect.messages),
+            peers: inspect.peers.iter().map(|name| self.connection_counts.contains_key(&**name)).collect(),
+            messages: self.positions(requester, &inspect.messages),
             rows,
             more,
         }
     }
 
-    fn messages(&self, asking: &Conn, messages: &[MessageAt]) -> Vec<Option<u64>> {
-        // One list for all letters in a mailbox.
+    fn positions(&self, requester: &Conn, messages: &[MessageAt]) -> Vec<Option<u64>> {
+        // One list per mailbox, shared by all queried messages in it.
         let mut heads: HashMap<usize, Vec<Seq>> = HashMap::new();
-        let mut ahead = |MessageAt { to, id }: &MessageAt| {
-            let (_, known) = self.find_of_agent(asking, to, id).filter(|(_, known)| known.pending)?;
+        let mut position = |MessageAt { to, id }: &MessageAt| {
+            let (_, known) = self.find_of_agent(requester, to, id).filter(|(_, known)| known.pending)?;
             let index = *self.names.get(&**to)?;
-            let head = heads.entry(index).or_insert_with(|| self.boxes[index].first(MAX_AHEAD));
+            let head = heads.entry(index).or_insert_with(|| self.boxes[index].first_pending(MAX_POSITION));
             Some(head.partition_point(|seq| *seq < known.seq) as u64)
         };
-        messages.iter().map(&mut ahead).collect()
+        messages.iter().map(&mut position).collect()
     }
 
-    /// Rows that the asker may see, and whether there may be others.
-    fn rows(&self, now: Millis, asking: &Conn, name: &str) -> (Vec<MessageView>, bool) {
+    /// Returns the rows that the requester may see, and whether there may be others.
+    fn rows(&self, now: Millis, requester: &Conn, name: &str) -> (Vec<MessageView>, bool) {
         let Some(&index) = self.names.get(name) else { return Default::default() };
         let mailbox = &self.boxes[index];
-        let sees_all = self.may_see_letter(asking, name, None);
-        let examined = mailbox.first(if sees_all { MAX_ROWS } else { MAX_EXAMINED });
-        let mut more = mailbox.pending > examined.len() as u64;
+        let sees_all = self.may_see_message(requester, name, None);
+        let searched = mailbox.first_pending(if sees_all { MAX_ROWS } else { MAX_SEARCHED });
+        let mut more = mailbox.pending > searched.len() as u64;
         let mut rows = Vec::new();
-        for seq in examined {
+        for seq in searched {
             let Some(row) = self.row(now, mailbox, seq) else {
                 more |= sees_all;
                 continue;
             };
-            if !self.may_see_letter(asking, name, Some(&row.from)) {
+            if !self.may_see_message(requester, name, Some(&row.from)) {
                 continue;
             }
             if rows.len() == MAX_ROWS {
@@ -97,7 +117,7 @@ impl Engine {
     }
 
     fn row(&self, now: Millis, mailbox: &Mailbox, seq: Seq) -> Option<MessageView> {
-        let (id, from, accepted_at, expires_at) = self.message(mailbox, seq)?;
+        let (id, from, accepted_at, expires_at) = self.metadata(mailbox, seq)?;
         let lease = mailbox.leases.get(&seq);
         let attempts = || mailbox.attempts.get(&seq).copied().unwrap_or_default();
         Some(MessageView {
@@ -110,9 +130,9 @@ impl Engine {
         })
     }
 
-    /// Id, sender, and when the message came and expires. `None` for what has no deadline and is on disk only: there the
-    /// rest is too.
-    pub(crate) fn message(
+    /// Returns id, sender, acceptance time and deadline of a message. Returns `None` for a durable message without a
+    /// deadline: its metadata is only on disk.
+    pub(crate) fn metadata(
         &self,
         mailbox: &Mailbox,
         seq: Seq,
@@ -121,17 +141,17 @@ impl Engine {
             let message = &unsettled.message;
             return Some((message.id.clone(), Arc::clone(&message.from.name), message.accepted_at, message.expires_at));
         }
-        let on_disk = || mailbox.stored.get(&seq).copied().filter(|at| *at != NEVER);
+        let stored = || mailbox.stored.get(&seq).copied().filter(|at| *at != NO_DEADLINE);
         let leased = mailbox.leases.get(&seq).and_then(|lease| lease.expires_at);
-        let expires_at = leased.or_else(on_disk)?;
+        let expires_at = leased.or_else(stored)?;
         let entry = self.deadlines.get(&(expires_at, seq))?;
         Some((entry.id.clone(), Arc::clone(&entry.from), entry.accepted_at, Some(expires_at)))
     }
 }
 
 impl Mailbox {
-    /// The places of the first pending messages, in order.
-    fn first(&self, limit: usize) -> Vec<Seq> {
+    /// Returns the sequence numbers of the first pending messages, in order.
+    fn first_pending(&self, limit: usize) -> Vec<Seq> {
         let leased = self.leases.keys().take(limit);
         let skipped = self.skipped.iter().take(limit);
         let stored = self.stored.keys().take(limit);

@@ -1,11 +1,11 @@
-//! The memory of ids: which message each id stands for, while it is pending and for a while after.
+//! The ledger of message ids for deduplication: all pending ids, and settled ids for a limited time.
 
 use crate::{Millis, Seq};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// A mailbox and an id in 128 bits, keyed by the store's seed.
+/// 128-bit hash of a mailbox and a message id, keyed with the store's seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u64; 2]);
 
@@ -15,33 +15,34 @@ impl Hash for Fingerprint {
     }
 }
 
+/// Hashes a mailbox and a message id.
 pub fn fingerprint(seed: u64, mailbox: &str, id: &str) -> Fingerprint {
     let mut text: SmallVec<[u8; 128]> = SmallVec::with_capacity(mailbox.len() + id.len() + 1);
     text.extend_from_slice(mailbox.as_bytes());
-    // No name contains a zero byte, so the pair reads in one way only.
+    // Names contain no zero byte, so the concatenation is unambiguous.
     text.push(0);
     text.extend_from_slice(id.as_bytes());
     let hash = xxhash_rust::xxh3::xxh3_128_with_seed(&text, seed);
     Fingerprint([(hash >> 64) as u64, hash as u64])
 }
 
-/// What is known of an id.
+/// A ledger entry, pending or settled.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct KnownId {
     pub seq: Seq,
     pub content: u64,
-    /// While pending.
+    /// Zero once settled.
     pub size: u32,
-    /// Hash of the sender. Of what was settled before the last restart it is not known.
+    /// Hash of the sender; `None` for ids that were settled before the last restart.
     pub sender: Option<u64>,
     pub pending: bool,
 }
 
-/// A fingerprint is a good hash already.
+/// Uses the first word of a fingerprint as its hash: fingerprints are already uniformly distributed.
 #[derive(Default)]
-pub struct TakeFirstWord(u64);
+pub struct FirstWordHasher(u64);
 
-impl Hasher for TakeFirstWord {
+impl Hasher for FirstWordHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -53,10 +54,10 @@ impl Hasher for TakeFirstWord {
     }
 }
 
-type Table<T> = HashMap<Fingerprint, T, BuildHasherDefault<TakeFirstWord>>;
+type Table<T> = HashMap<Fingerprint, T, BuildHasherDefault<FirstWordHasher>>;
 
-/// Settled ids live in two generations. When the younger one is full or old enough, it becomes the older one and the
-/// older one is forgotten whole: forgetting ids one by one would mean a wait for memory with every message.
+/// Settled ids are kept in two generations. When the younger one is full or old enough, it replaces the older one,
+/// which is dropped as a whole: evicting ids one by one would cost a cache miss per message.
 #[derive(Default)]
 pub struct Ledger {
     pending: Table<PendingId>,
@@ -65,7 +66,7 @@ pub struct Ledger {
     younger_since: Millis,
 }
 
-/// What the books hold of a message besides its body.
+/// The ledger entry of a pending message.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingId {
     pub seq: Seq,
@@ -76,20 +77,20 @@ pub struct PendingId {
 
 #[derive(Debug, Clone, Copy)]
 struct SettledId {
-    /// The message that it is as safe as.
+    /// The message whose durability this settlement depends on.
     seq: Seq,
     content: u64,
     sender: Option<u64>,
 }
 
 impl Ledger {
-    pub fn get(&self, fingerprint: &Fingerprint) -> Option<Known> {
+    pub fn get(&self, fingerprint: &Fingerprint) -> Option<KnownId> {
         if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
-            return Some(Known { seq, content, size, sender: Some(sender), pending: true });
+            return Some(KnownId { seq, content, size, sender: Some(sender), pending: true });
         }
         let SettledId { seq, content, sender } =
             self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
-        Some(Known { seq, content, size: 0, sender, pending: false })
+        Some(KnownId { seq, content, size: 0, sender, pending: false })
     }
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
@@ -104,7 +105,7 @@ impl Ledger {
         self.pending.remove(fingerprint);
     }
 
-    /// Marks an id as settled. It stays known for at least so many further ids, or that long.
+    /// Marks an id as settled. `limits` are the number of further ids and the time after which it may be forgotten.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
         let (seq, sender) =
             self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some(known.sender)));
@@ -127,20 +128,20 @@ impl Ledger {
         self.insert_pending(fingerprint, id);
     }
 
-    /// Forgets an id before its time; only for what a full disk undid.
+    /// Forgets a settled id early; only for settlements that a full disk reverted.
     pub fn forget_settled(&mut self, fingerprint: &Fingerprint) {
         self.younger.remove(fingerprint);
         self.older.remove(fingerprint);
     }
 
-    /// A settled id is as safe as the message that settled it: `seq` names that one from now on.
+    /// Records that a settlement is durable only with the message `seq` that settled it.
     pub fn depend_on(&mut self, fingerprint: &Fingerprint, seq: Seq) {
         if let Some(known) = self.younger.get_mut(fingerprint).or_else(|| self.older.get_mut(fingerprint)) {
             known.seq = seq;
         }
     }
 
-    /// Looks through everything; only for messages whose record can't be read.
+    /// Scans all pending ids; only for messages whose record is corrupt.
     pub fn find_pending(&self, seq: Seq) -> Option<Fingerprint> {
         self.pending.iter().find(|(_, known)| known.seq == seq).map(|(fingerprint, _)| *fingerprint)
     }

@@ -1,15 +1,40 @@
-//! The broker's decisions, without I/O, clock or randomness.
+//! The broker's state machine, without I/O, clock or randomness.
 //!
 //! Inputs are calls on [`Engine`] that carry the time; outputs are [`Effect`]s for the shell to carry out and
-//! [`Batch`]es for a store to write. The shell reports back what was synced and what was read. Because nothing else
-//! goes in, a whole broker can be simulated from one seed.
+//! [`Batch`]es for a store to write. The shell reports completed syncs and reads back to the engine. The engine has no
+//! other inputs, so it is deterministic, and a whole broker can be simulated from one seed.
 //!
-//! - `engine` ties the parts together: connections, limits, time.
-//! - `accept`, `settle`, `push` and `durability` are what can happen to a message, in the order of its life.
-//! - `rights` says who may send what to whom.
-//! - `cancel` is how a sender takes one back.
-//! - `look` and `status` show what is there.
-//! - `ledger` remembers ids, `mailbox` the state of one recipient, `unsettled` what is not yet safe.
+//! ```
+//! use toolbus_engine::{Command, Delivery, Effect, Effects, Engine, EngineOptions, Outgoing, Peer, Purpose, Rights};
+//!
+//! let mut engine = Engine::new(EngineOptions::default());
+//! let (now, mut effects) = (0, Effects::default());
+//! let rights = Rights::UNRESTRICTED;
+//! let alice = engine.connect(now, Peer { name: "alice".into(), role: None, numbered_receipts: false, rights });
+//! let delivery = Delivery {
+//!     to: "bob".into(),
+//!     id: "m-1".into(),
+//!     correlation_id: None,
+//!     purpose: Purpose::Other,
+//!     sealed: "the sealed envelope".into(),
+//!     content: 1,
+//!     deadline_ms: None,
+//!     ack: None,
+//! };
+//! engine.handle(now, alice, Command::Deliver(delivery), &mut effects);
+//! // The shell writes and fsyncs the batch; only then is the receipt sent.
+//! let batch = engine.take_batch(now).expect("due at once, because bob is absent");
+//! engine.synced(batch.number, &mut effects);
+//! assert!(matches!(&effects.0[..], [Effect::Send { outgoing: Outgoing::Receipt { number: 1, .. }, .. }]));
+//! ```
+//!
+//! - `engine`: connections, command dispatch, time; `mailboxes`: commands, answers, and the trait for connections.
+//! - `accept`, `push`, `settle` and `durability`: the stages of a message's life.
+//! - `rights`: authorisation of commands and deliveries.
+//! - `cancel`: withdrawal of a message by its sender.
+//! - `inspect` and `status`: read-only views of queues and connections.
+//! - `ledger`: ids for deduplication; `mailbox`: the state of one recipient; `unsettled`: accepted messages that are
+//!   neither durable nor settled.
 
 mod accept;
 mod cancel;
@@ -31,10 +56,10 @@ mod status;
 mod unsettled;
 
 pub use durability::{AttemptsNote, Batch, Settled};
-pub use engine::{Command, Delivery, Effect, Effects, Engine, Outgoing, Peer};
+pub use engine::{Effect, Effects, Engine};
 pub use inspect::{Inspect, InspectView, MessageAt, MessageView};
 pub use ledger::{Fingerprint, fingerprint};
-pub use mailboxes::{Mailboxes, Outbox};
+pub use mailboxes::{Command, Delivery, Mailboxes, Outbox, Outgoing, Peer};
 pub use message::{ConnId, Message, Millis, Sender, Seq};
 pub use options::{EngineOptions, Window};
 pub use planted::PlantedBug;
@@ -44,8 +69,8 @@ pub use refusal::Refusal;
 pub use rights::{Names, Purpose, Rights};
 pub use status::{ConnectionView, MailboxView, StatusView};
 
-/// The longest name of a mailbox that a peer can have, as the protocol limits it.
+/// Maximum length of a mailbox name, as in the protocol.
 pub const MAX_MAILBOX_NAME_BYTES: usize = 256;
 
-/// Where messages go that were delivered too often: the mailbox `NAME#dead`, readable like any other.
+/// Suffix of the dead-letter mailbox of `NAME`, `NAME#dead`, which is read like any other mailbox.
 pub const DEAD_LETTER_SUFFIX: &str = "#dead";

@@ -1,4 +1,4 @@
-//! The state of one mailbox: counters, the subscriber, and what is on its way to it. Bodies are not here.
+//! The state of one mailbox: counters, the subscriber, and leases of pushed messages. It holds no bodies.
 
 use crate::{ConnId, EngineOptions, Fingerprint, Millis, Seq, Window};
 use bytestring::ByteString;
@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The deadline of a message that has none.
-pub const NEVER: Millis = Millis::MAX;
+/// Stands for the deadline of a message without one.
+pub const NO_DEADLINE: Millis = Millis::MAX;
 
 /// A message that was pushed to the subscriber and is not acknowledged yet.
 #[derive(Debug, Clone)]
@@ -17,13 +17,14 @@ pub struct Lease {
     pub attempt: u32,
     pub accepted_at: Millis,
     pub expires_at: Option<Millis>,
-    /// Its sender took it back: should it be given back, it goes to nobody else. Not on disk.
-    pub cancelled: Option<Box<TakenBack>>,
+    /// Set once the sender cancels: if the lease ends without an acknowledgement, the message is withdrawn instead of
+    /// being redelivered. Not persisted.
+    pub cancelled: Option<Box<Withdrawal>>,
 }
 
-/// Whom to tell, and of what, when a message goes that was taken back.
+/// A withdrawn message: its id, and the sender to notify.
 #[derive(Debug, Clone)]
-pub struct TakenBack {
+pub struct Withdrawal {
     pub id: ByteString,
     pub from: Arc<str>,
 }
@@ -31,31 +32,31 @@ pub struct TakenBack {
 #[derive(Debug)]
 pub struct Mailbox {
     pub name: Arc<str>,
-    /// All messages that are neither acknowledged nor expired nor moved away.
+    /// Number of messages that are not settled. Each is in exactly one of `leases`, `skipped`, `stored` and `waiting`.
     pub pending: u64,
     pub pending_bytes: u64,
     pub subscriber: Option<ConnId>,
-    /// What the subscriber may have in its hands.
+    /// Limits of what is pushed to the subscriber and not acknowledged.
     pub window: Window,
     pub leases: BTreeMap<Seq, Lease>,
     pub leased_bytes: u64,
-    /// Pushed to the subscriber, which could not be shown them. They wait for another one.
+    /// Pushed, but not encodable for this subscriber. They stay for the next one.
     pub skipped: BTreeSet<Seq>,
-    /// Durable, not pushed, and to be read from the store before the waiting ones: when each expires, or [`NEVER`].
+    /// Durable and not pushed, with their deadline or [`NO_DEADLINE`]. Fetched and pushed before `waiting`.
     pub stored: BTreeMap<Seq, Millis>,
-    /// Not pushed and still in memory, because not durable yet. Everything durable is older than these.
+    /// Not pushed and not yet durable, so still in memory. Invariant: all durable messages are older.
     pub waiting: BTreeSet<Seq>,
-    /// Stored messages before this place are leased or off the books.
+    /// Next sequence number to fetch: stored messages before it are leased or settled.
     pub cursor: Seq,
     pub fetching: bool,
-    /// What is being read back was asked for before a message came back onto the books, and may lack it.
+    /// A message became pending again while a fetch was in progress, so its page may lack that message.
     pub page_is_stale: bool,
-    /// Size of the stored message at the cursor, once it was found not to fit: until it does, reading it again is
-    /// no use. Zero if unknown.
+    /// Size of the stored message at the cursor if it did not fit into the window, to avoid fetching it again before it
+    /// fits. Zero if unknown.
     pub next_size: u64,
-    /// How often messages were pushed that are not leased now.
+    /// Push attempts of messages that are not leased.
     pub attempts: HashMap<Seq, u32>,
-    /// When the oldest message arrived, as far as it is known without reading the disk.
+    /// Acceptance time of the oldest message, as far as known without reading the disk.
     pub oldest_hint: Millis,
 }
 
@@ -81,32 +82,32 @@ impl Mailbox {
         }
     }
 
-    /// Durable messages that were not pushed yet: they have to be read from the store, before the waiting ones.
+    /// Returns the number of durable messages that are not pushed yet.
     pub fn stored_unpushed(&self) -> u64 {
-        let elsewhere = (self.leases.len() + self.skipped.len() + self.waiting.len()) as u64;
-        debug_assert_eq!(self.stored.len() as u64 + elsewhere, self.pending, "each message stands in one place");
+        let others = (self.leases.len() + self.skipped.len() + self.waiting.len()) as u64;
+        debug_assert_eq!(self.stored.len() as u64 + others, self.pending, "each message is in exactly one set");
         self.stored.len() as u64
     }
 
-    /// A message that nobody was pushed is on disk, and only there.
-    pub fn shelve(&mut self, seq: Seq, expires_at: Option<Millis>) {
-        self.stored.insert(seq, expires_at.unwrap_or(NEVER));
+    /// Registers a message that is durable and not leased.
+    pub fn add_stored(&mut self, seq: Seq, expires_at: Option<Millis>) {
+        self.stored.insert(seq, expires_at.unwrap_or(NO_DEADLINE));
     }
 
-    /// Whether the next message can go straight to the subscriber, with nothing before it.
+    /// Whether there is a subscriber and no message that must be pushed before a new one.
     pub fn is_caught_up(&self) -> bool {
         self.subscriber.is_some() && self.waiting.is_empty() && self.stored_unpushed() == 0
     }
 
     pub fn has_room(&self, size: u64) -> bool {
-        // A message larger than the window goes alone rather than never.
+        // A message larger than the window is pushed alone, as it would otherwise never be pushed.
         self.leases.is_empty()
             || (self.leases.len() < self.window.messages && self.leased_bytes + size <= self.window.bytes)
     }
 
-    /// Room for a read from the store, or `None` while it would be too small to be worth one.
+    /// Returns how many messages and bytes to fetch, or `None` while the window has too little room for a fetch.
     pub fn room_to_fetch(&self, options: &EngineOptions) -> Option<(usize, u64)> {
-        // A wide window is filled by several reads, so that none takes long.
+        // A wide window is filled by several short fetches.
         let page = options.window(false);
         let messages = self.window.messages.saturating_sub(self.leases.len()).min(page.messages);
         let bytes = self.window.bytes.saturating_sub(self.leased_bytes).min(page.bytes);
@@ -114,13 +115,13 @@ impl Mailbox {
         (self.leases.is_empty() || (worthwhile && self.has_room(self.next_size))).then_some((messages, bytes))
     }
 
-    /// The stored message at this place needs no further reading.
-    pub fn pass(&mut self, seq: Seq) {
+    /// Moves the cursor past a stored message that needs no further fetch.
+    pub fn advance_past(&mut self, seq: Seq) {
         self.cursor = self.cursor.max(seq + 1);
         self.next_size = 0;
     }
 
-    /// Reading starts over from this place.
+    /// Moves the cursor back, so that fetching resumes at `seq`.
     pub fn rewind(&mut self, seq: Seq) {
         self.cursor = self.cursor.min(seq);
         self.next_size = 0;
@@ -129,12 +130,12 @@ impl Mailbox {
     pub fn lease(&mut self, seq: Seq, lease: Lease) {
         self.waiting.remove(&seq);
         self.stored.remove(&seq);
-        self.pass(seq);
+        self.advance_past(seq);
         self.leased_bytes += lease.size;
         self.leases.insert(seq, lease);
     }
 
-    /// Passes over a pushed message for the rest of this subscription. False if it is not in flight.
+    /// Skips a pushed message for the rest of this subscription. Returns false if it is not leased.
     pub fn skip(&mut self, seq: Seq) -> bool {
         let Some(lease) = self.leases.remove(&seq) else { return false };
         self.leased_bytes -= lease.size;
@@ -142,12 +143,12 @@ impl Mailbox {
         true
     }
 
-    /// Whether the subscriber was pushed this message.
+    /// Whether the message was pushed to the current subscriber.
     pub fn was_pushed(&self, seq: Seq) -> bool {
         self.leases.contains_key(&seq) || self.skipped.contains(&seq)
     }
 
-    /// Takes a message off the books, wherever it stands.
+    /// Removes a settled message from whichever set it is in.
     pub fn remove(&mut self, seq: Seq, size: u64) {
         if let Some(lease) = self.leases.remove(&seq) {
             self.leased_bytes -= lease.size;

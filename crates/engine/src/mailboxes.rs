@@ -1,24 +1,198 @@
-//! The one seam between connections and mailboxes. A connection attaches, submits commands, and gets everything else
-//! through its outbox; it does not know whether one process or a cluster keeps the mailboxes.
+//! The interface between connections and mailboxes. A connection attaches, submits commands and receives all answers
+//! through its outbox; it does not depend on whether one process or a cluster keeps the mailboxes.
 
-use crate::{Command, ConnId, Outgoing, Peer};
+use crate::{ConnId, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView};
+use bytes::Bytes;
+use bytestring::ByteString;
 use std::sync::Arc;
 
-/// Where a connection receives what is meant for it. Implementations must not block.
+/// The outgoing queue of a connection. Implementations must not block.
 pub trait Outbox: Send + Sync {
-    /// Appends in order. Called with all that one step of the mailboxes produced for this connection.
+    /// Appends frames in order. Called once per step with all frames that the step produced for this connection.
     fn deliver(&self, outgoing: &mut Vec<Outgoing>);
 }
 
-/// Durable mailboxes. Calls return at once; answers arrive in the outbox.
+/// Durable mailboxes. Methods return without waiting for the disk; answers arrive in the outbox.
 pub trait Mailboxes: Send + Sync + 'static {
+    /// Registers a connection.
     fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId;
 
     /// Carries out the commands in order and leaves the list empty.
     fn submit(&self, conn: ConnId, commands: &mut Vec<Command>);
 
+    /// Removes a connection.
     fn detach(&self, conn: ConnId);
 
-    /// Whether the connection should stop reading for now, because the disk is behind.
+    /// Backpressure: whether connections should stop reading until the disk has caught up.
     fn congested(&self) -> bool;
+}
+
+/// The authenticated peer of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Name of the peer's mailbox.
+    pub name: ByteString,
+    /// Role of the peer, if it has one.
+    pub role: Option<ByteString>,
+    /// Whether the peer understands numbered receipts, and a reply as the receipt of its request.
+    pub numbered_receipts: bool,
+    /// What the peer's credential permits.
+    pub rights: Rights,
+}
+
+/// A request from a connection.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Push the peer's mailbox to this connection.
+    Subscribe,
+    /// Store a message for another mailbox.
+    Deliver(Delivery),
+    /// Acknowledge a message in the peer's mailbox by id.
+    Ack {
+        /// Id of the message.
+        id: ByteString,
+    },
+    /// Acknowledge pushed messages by tag.
+    AckTags {
+        /// Sequence numbers of the messages.
+        tags: Vec<Seq>,
+    },
+    /// Acknowledge by id, answered by [`Outgoing::AckResult`] once the acknowledgement is durable.
+    AckWithReceipt {
+        /// Id of the message.
+        id: ByteString,
+        /// Id of this request.
+        request_id: ByteString,
+    },
+    /// Withdraw a message, and ask the subscriber of its mailbox to stop working on it.
+    Cancel {
+        /// Mailbox of the message.
+        to: ByteString,
+        /// Id of the message.
+        correlation_id: ByteString,
+    },
+    /// List the subscribed peers of a role.
+    ListConnected {
+        /// The role.
+        role: ByteString,
+    },
+    /// Send a live event to the subscriber of a mailbox; it is never stored.
+    Event {
+        /// Mailbox of the recipient.
+        to: ByteString,
+        /// Id of the message that the event belongs to.
+        correlation_id: ByteString,
+        /// Body of the event.
+        body: Bytes,
+    },
+    /// List connections and mailboxes.
+    Status {
+        /// Id of this request.
+        request_id: ByteString,
+    },
+    /// Query single peers, messages or one mailbox.
+    Inspect {
+        /// Id of this request.
+        request_id: ByteString,
+        /// The query.
+        inspect: Box<Inspect>,
+    },
+    /// Treat the peer as a host from now on: its push window is wider. Sent when it announces manifests.
+    ActAsHost,
+    /// Dead-letter a pushed message that can't be encoded for this peer.
+    Unreadable {
+        /// The pushed message.
+        message: Arc<Message>,
+    },
+}
+
+/// A message as its sender submits it.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// Mailbox of the recipient.
+    pub to: ByteString,
+    /// Id of the message: its idempotency key within the mailbox.
+    pub id: ByteString,
+    /// Id of the message that this one answers or belongs to.
+    pub correlation_id: Option<ByteString>,
+    /// Purpose, from which the required right follows.
+    pub purpose: Purpose,
+    /// The sealed envelope.
+    pub sealed: Bytes,
+    /// Content hash: a duplicate of the id must have the same one.
+    pub content: u64,
+    /// Time to live in milliseconds, from acceptance.
+    pub deadline_ms: Option<u64>,
+    /// Tag of a pushed message that this one settles.
+    pub ack: Option<Seq>,
+}
+
+/// A frame for one connection.
+#[derive(Debug, Clone)]
+pub enum Outgoing {
+    /// A message from the peer's mailbox.
+    Message {
+        /// The message.
+        message: Arc<Message>,
+        /// 1 for the first push.
+        attempt: u32,
+        /// Remaining time to live.
+        deadline_ms: Option<u64>,
+    },
+    /// The message of a deliver is durable, or was acknowledged before it had to be.
+    Receipt {
+        /// Number of the deliver on this connection.
+        number: u64,
+        /// Id of the message.
+        id: ByteString,
+    },
+    /// A command was refused, or a message was discarded after it was accepted.
+    Refused {
+        /// The reason.
+        refusal: Refusal,
+        /// Id of the message or request, if the refusal concerns one.
+        id: Option<ByteString>,
+    },
+    /// Answer to [`Command::AckWithReceipt`].
+    AckResult {
+        /// Id of the message.
+        id: ByteString,
+        /// Id of the request.
+        request_id: ByteString,
+        /// The reason, if the acknowledgement was refused.
+        refusal: Option<Refusal>,
+    },
+    /// The sender of a message cancelled it.
+    Cancel {
+        /// Id of the message.
+        correlation_id: ByteString,
+    },
+    /// Answer to [`Command::ListConnected`].
+    Connected {
+        /// Mailbox names in sorted order.
+        ids: Vec<Arc<str>>,
+    },
+    /// A live event.
+    Event {
+        /// Name of the sender.
+        from: Arc<str>,
+        /// Id of the message that the event belongs to.
+        correlation_id: ByteString,
+        /// Body of the event.
+        body: Bytes,
+    },
+    /// Answer to [`Command::Status`].
+    Status {
+        /// Id of the request.
+        request_id: ByteString,
+        /// The answer.
+        view: Box<StatusView>,
+    },
+    /// Answer to [`Command::Inspect`].
+    Inspected {
+        /// Id of the request.
+        request_id: ByteString,
+        /// The answer.
+        view: Box<InspectView>,
+    },
 }

@@ -1,49 +1,59 @@
-//! Every limit of the engine, by name.
+//! All limits and intervals of the engine.
 
 use crate::{Millis, PlantedBug};
 
+/// Limits and intervals of the engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Messages pushed to one subscriber and not yet acknowledged.
+    /// Maximum number of messages pushed to one subscriber and not acknowledged.
     pub window_messages: usize,
+    /// Maximum size of messages pushed to one subscriber and not acknowledged.
     pub window_bytes: u64,
-    /// The same for hosts, which keep the calls that they run, and those that wait for approval, unacknowledged.
+    /// Like `window_messages`, for hosts: they keep running calls, and calls that wait for approval, unacknowledged.
     pub host_window_messages: usize,
+    /// Like `window_bytes`, for hosts.
     pub host_window_bytes: u64,
-    /// Pending messages of one mailbox.
+    /// Maximum number of pending messages in one mailbox.
     pub mailbox_messages: u64,
+    /// Maximum size of pending messages in one mailbox.
     pub mailbox_bytes: u64,
-    /// Pending messages of all mailboxes together.
+    /// Maximum number of pending messages in all mailboxes.
     pub total_messages: u64,
+    /// Maximum size of pending messages in all mailboxes.
     pub total_bytes: u64,
+    /// Maximum number of mailboxes.
     pub mailboxes: usize,
-    /// Accepted but not yet durable bytes; past it the shell stops reading from its peers until the disk caught up.
+    /// Backpressure: size of accepted but not yet durable messages above which the shell stops reading from its peers.
     pub unsettled_bytes: u64,
-    /// How often a message is pushed before it goes to the dead letters.
+    /// Maximum number of push attempts before a message is dead-lettered.
     pub max_attempts: u32,
-    /// The same for hosts: a call is theirs until it has ended, and its link may be lost often meanwhile.
+    /// Like `max_attempts`, for hosts: a call stays unacknowledged until it ends, and may outlast many connections.
     pub host_max_attempts: u32,
-    /// How long a record waits for its acknowledgement before it is written, when its recipient is live.
+    /// How long a record is held back in case a subscribed recipient acknowledges it, which elides the record.
     pub linger: Millis,
-    /// How long acknowledgements and settled ids, which nobody waits for, may stay unwritten.
+    /// Maximum delay before acknowledgements and settled ids are written if no confirmation waits for them.
     pub lazy: Millis,
-    /// Settled ids that are remembered at least, by count or by age, whichever is less.
+    /// Minimum number of settled ids that are remembered for deduplication, unless `history_age` is reached first.
     pub history_ids: usize,
+    /// Minimum time that settled ids are remembered for deduplication, unless `history_ids` is reached first.
     pub history_age: Millis,
-    /// Secret of this store, so that nobody can construct ids that collide.
+    /// Secret of this store that keys fingerprints, so that a peer can't construct colliding ids.
     pub fingerprint_seed: u64,
-    /// A defect to plant, in tests of the tests only.
+    /// A defect to inject, to test the tests.
     pub planted: Option<PlantedBug>,
 }
 
-/// What a subscriber may have in its hands at a time.
+/// Limits of what is pushed to one subscriber and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
+    /// Maximum number of messages.
     pub messages: usize,
+    /// Maximum size.
     pub bytes: u64,
 }
 
 impl EngineOptions {
+    /// Returns the window of a subscriber that is a host or not.
     pub fn window(&self, host: bool) -> Window {
         match host {
             true => Window { messages: self.host_window_messages, bytes: self.host_window_bytes },
@@ -53,6 +63,7 @@ impl EngineOptions {
 }
 
 impl EngineOptions {
+    /// Returns the maximum number of push attempts to a subscriber that is a host or not.
     pub fn attempts(&self, host: bool) -> u32 {
         if host { self.host_max_attempts } else { self.max_attempts }
     }

@@ -1,29 +1,29 @@
-//! Defects that tests plant to prove that they would be noticed.
+//! Defects that tests inject to prove that the simulation detects them.
 
-/// A known way to break a guarantee. Only builds with the feature `planted-bugs` ever look at it.
+/// A defect that breaks a guarantee. Has no effect without the feature `planted-bugs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The receipt goes out when the message is accepted, not when it is safe.
+    /// The receipt is sent when the message is accepted, before it is durable.
     ReceiptBeforeSync,
     /// An acknowledgement of `7` also settles `job-7`.
     AckBySuffix,
-    /// Ids are forgotten at a restart.
+    /// Settled ids are forgotten at a restart.
     DedupForgotten,
-    /// Expired messages are delivered all the same.
+    /// Expired messages are pushed.
     DeadlineIgnored,
-    /// A reply that settles its request lets the request's receipt go before the reply is safe.
+    /// A reply that settles its request releases the request's receipt before the reply is durable.
     FoldWithoutWaiting,
-    /// Confirmations of acknowledgements don't wait for the sync.
+    /// `ack_result` is sent before the acknowledgement is durable.
     AckResultBeforeSync,
-    /// What was pushed and not acknowledged is not pushed again to the next subscriber.
+    /// Unacknowledged messages are not redelivered to the next subscriber.
     NoRedelivery,
-    /// The window of a subscriber is not respected.
+    /// The subscriber's window is ignored.
     WindowIgnored,
-    /// A cancel takes back what somebody else sent.
+    /// A cancel withdraws messages of other senders.
     CancelByAnyone,
-    /// A message that was cancelled in flight is pushed again to the next subscriber.
+    /// A message that was cancelled in flight is redelivered to the next subscriber.
     CancelForgotten,
-    /// A reply is taken from anyone, whether it was asked or not.
+    /// A reply is accepted from a mailbox that does not hold the request.
     ReplyByAnyone,
 }
 

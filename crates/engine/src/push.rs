@@ -1,4 +1,4 @@
-//! Messages go to their subscriber: subscribe, window, redelivery, reading back from the store.
+//! Delivery to subscribers: subscriptions, the push window, redelivery, and fetching from the store.
 
 use crate::engine::DeadlineEntry;
 use crate::mailbox::Lease;
@@ -6,13 +6,14 @@ use crate::{ConnId, DEAD_LETTER_SUFFIX, Effect, Effects, Engine, Message, Millis
 use bytestring::ByteString;
 use std::sync::Arc;
 
-/// Messages read back from the store, in order.
+/// Messages of one mailbox, fetched from the store in order.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Where the read began.
+    /// First sequence number of the fetch.
     pub from: Seq,
+    /// The messages.
     pub messages: Vec<Arc<Message>>,
-    /// Messages that could not be read and were set aside.
+    /// Messages whose record is corrupt.
     pub damaged: Vec<Seq>,
 }
 
@@ -36,7 +37,7 @@ impl Engine {
         self.pump(now, index, effects);
     }
 
-    /// A host's window is wider.
+    /// Widens the push window to that of a host.
     pub(crate) fn act_as_host(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
         let Some(peer) = self.conns.get_mut(&conn) else { return };
         peer.host = true;
@@ -46,21 +47,21 @@ impl Engine {
         }
     }
 
-    /// What was pushed and not acknowledged will be pushed again, first, to whoever subscribes next; unless its sender
-    /// took it back in the meantime.
+    /// Ends the subscription of a mailbox. Unacknowledged messages are redelivered first to the next subscriber, except
+    /// for those that were cancelled in flight.
     pub(crate) fn end_subscription(&mut self, now: Millis, index: usize, effects: &mut Effects) {
         self.boxes[index].subscriber = None;
         if self.options.planted(PlantedBug::NoRedelivery) {
             return;
         }
-        self.strike_cancelled(now, index, effects);
+        self.discard_cancelled(now, index, effects);
         let mailbox = &mut self.boxes[index];
         mailbox.rewind(0);
         mailbox.leased_bytes = 0;
         for seq in std::mem::take(&mut mailbox.skipped) {
             match self.unsettled.get(seq) {
                 Some(_) => drop(mailbox.waiting.insert(seq)),
-                None => mailbox.shelve(seq, None),
+                None => mailbox.add_stored(seq, None),
             }
         }
         for (seq, lease) in std::mem::take(&mut mailbox.leases) {
@@ -68,13 +69,13 @@ impl Engine {
             self.open.note_attempts(&mailbox.name, seq, lease.attempt);
             match self.unsettled.get(seq) {
                 Some(_) => drop(mailbox.waiting.insert(seq)),
-                None => mailbox.shelve(seq, lease.expires_at),
+                None => mailbox.add_stored(seq, lease.expires_at),
             }
             self.open.due_by(now + self.options.lazy);
         }
     }
 
-    /// Pushes as much as the subscriber's window takes. What is on disk comes before what is only in memory.
+    /// Pushes as many messages as the subscriber's window admits, durable ones before those that are only in memory.
     pub(crate) fn pump(&mut self, now: Millis, index: usize, effects: &mut Effects) {
         loop {
             let mailbox = &mut self.boxes[index];
@@ -92,7 +93,7 @@ impl Engine {
                 return;
             }
             let Some(&next) = mailbox.waiting.first() else { return };
-            let message = Arc::clone(&self.unsettled.get(next).expect("what waits is unsettled").message);
+            let message = Arc::clone(&self.unsettled.get(next).expect("waiting messages are unsettled").message);
             if !self.boxes[index].has_room(message.size()) && !self.options.planted(PlantedBug::WindowIgnored) {
                 return;
             }
@@ -100,15 +101,15 @@ impl Engine {
         }
     }
 
-    /// The answer to [`Effect::Fetch`].
+    /// Handles the result of [`Effect::Fetch`].
     pub fn fetched(&mut self, now: Millis, mailbox: &str, page: Page, effects: &mut Effects) {
         let Some(&index) = self.names.get(mailbox) else { return };
         self.boxes[index].fetching = false;
         for seq in &page.damaged {
-            self.strike_damaged(now, index, *seq);
+            self.discard_corrupt(now, index, *seq);
         }
         let stale = std::mem::take(&mut self.boxes[index].page_is_stale);
-        // A new subscriber since the read was asked for starts over from the beginning.
+        // If the subscriber changed since the fetch was issued, the cursor was rewound and the page is outdated.
         if !stale && page.from == self.boxes[index].cursor {
             self.push_page(now, index, &page, effects);
         }
@@ -116,8 +117,8 @@ impl Engine {
         self.drop_if_idle(index);
     }
 
-    /// Pushes what the window takes. Whatever else is off the books or leased already is passed over for good, or the
-    /// next read would bring it again.
+    /// Pushes the messages of a page until the window is full. The cursor also moves past messages that are settled or
+    /// leased: otherwise the next fetch would return them again.
     fn push_page(&mut self, now: Millis, index: usize, page: &Page, effects: &mut Effects) {
         for message in &page.messages {
             let mailbox = &mut self.boxes[index];
@@ -132,20 +133,20 @@ impl Engine {
                 }
                 self.push(now, index, message, effects);
             }
-            self.boxes[index].pass(message.seq);
+            self.boxes[index].advance_past(message.seq);
         }
         if let Some(last) = page.damaged.last() {
-            self.boxes[index].pass(*last);
+            self.boxes[index].advance_past(*last);
         }
     }
 
-    /// Pushes one message, unless its time has passed or it was pushed too often.
+    /// Pushes one message, unless it has expired or is dead-lettered after the maximum number of attempts.
     pub(crate) fn push(&mut self, now: Millis, index: usize, message: &Arc<Message>, effects: &mut Effects) {
         if !self.options.planted(PlantedBug::DeadlineIgnored)
             && let Some(at) = message.expires_at.filter(|at| *at <= now)
         {
             self.deadlines.remove(&(at, message.seq));
-            self.strike_expired(now, message.seq, DeadlineEntry::of(message), effects);
+            self.discard_expired(now, message.seq, DeadlineEntry::of(message), effects);
             return;
         }
         let mailbox = &self.boxes[index];
@@ -156,7 +157,7 @@ impl Engine {
             && self.dead_letter(now, index, message, effects)
         {
             if to_host {
-                self.tell_of_death(message, effects);
+                self.notify_dead_lettered(message, effects);
             }
             return;
         }
@@ -175,14 +176,14 @@ impl Engine {
         effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
     }
 
-    /// Whoever called a host waits for an answer, and none will come.
-    fn tell_of_death(&self, message: &Message, effects: &mut Effects) {
+    /// Notifies the sender of a dead-lettered request to a host: it waits for a reply that will not come.
+    fn notify_dead_lettered(&self, message: &Message, effects: &mut Effects) {
         let (id, mailbox) = (message.id.clone(), ByteString::from(&*message.mailbox));
         let refusal = Refusal::TooOften { id: id.clone(), mailbox };
         self.to_subscriber(&message.from.name, Outgoing::Refused { refusal, id: Some(id) }, effects);
     }
 
-    fn strike_damaged(&mut self, now: Millis, index: usize, seq: Seq) {
+    fn discard_corrupt(&mut self, now: Millis, index: usize, seq: Seq) {
         if let Some(fingerprint) = self.ledger.find_pending(seq) {
             self.set_aside += 1;
             self.settle(now, index, seq, fingerprint, None);

@@ -1,29 +1,39 @@
-//! Putting back what an earlier run left: the store replays its records in order, the engine rebuilds its books.
+//! Recovery: the store replays its records in order, and the engine rebuilds its state.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::{Known, PendingId};
+use crate::ledger::{KnownId, PendingId};
 use crate::unsettled::Unsettled;
 use crate::{AttemptsNote, Engine, Fingerprint, Millis, PlantedBug, Seq, Settled};
 use bytestring::ByteString;
 use std::sync::Arc;
 
-/// The facts of a stored message; its body stays on disk.
+/// The metadata of a stored message; its body stays on disk.
 #[derive(Debug, Clone)]
 pub struct RestoredMessage<'a> {
+    /// Sequence number.
     pub seq: Seq,
+    /// Mailbox that the message is in.
     pub mailbox: &'a str,
+    /// Id of the message.
     pub id: &'a str,
+    /// Name of the sender.
     pub from: &'a str,
+    /// Hash of mailbox and id.
     pub fingerprint: Fingerprint,
+    /// Hash of content and sender.
     pub content: u64,
+    /// Size, as in [`crate::Message::size`].
     pub size: u64,
+    /// When the broker accepted the message.
     pub accepted_at: Millis,
+    /// When the deadline passes, if there is one.
     pub expires_at: Option<Millis>,
 }
 
 impl Engine {
+    /// Restores a message record. Idempotent.
     pub fn restore_message(&mut self, message: RestoredMessage<'_>) {
-        // Records are copied when their file is cleaned up; a crash in between leaves both.
+        // Compaction copies records; a crash before the old segment is removed leaves both copies.
         if self.ledger.pending(&message.fingerprint, message.seq) {
             return;
         }
@@ -40,7 +50,7 @@ impl Engine {
         }
         mailbox.pending += 1;
         mailbox.pending_bytes += message.size;
-        mailbox.shelve(message.seq, message.expires_at);
+        mailbox.add_stored(message.seq, message.expires_at);
         if let Some(at) = message.expires_at {
             let entry = DeadlineEntry {
                 mailbox: Arc::clone(&self.boxes[index].name),
@@ -53,11 +63,12 @@ impl Engine {
         }
     }
 
-    /// Two of one id can't both be pending: the first was settled before the second came, and the note of it is lost.
+    /// Settles an earlier pending message with the same fingerprint. It must have been settled before the later one was
+    /// accepted, and that record is lost.
     fn supersede(&mut self, message: &RestoredMessage<'_>) {
         let first = self.ledger.get(&message.fingerprint).filter(|known| known.pending);
-        if let Some(Known { seq, content, size, .. }) = first {
-            self.strike_restored(message.mailbox, seq, &message.fingerprint);
+        if let Some(KnownId { seq, content, size, .. }) = first {
+            self.discard_restored(message.mailbox, seq, &message.fingerprint);
             let stored = Some((Arc::from(message.mailbox), seq));
             let (fingerprint, size, at) = (message.fingerprint, size.into(), message.accepted_at);
             self.open.settled.push(Settled { fingerprint, content, size, at, stored });
@@ -65,13 +76,14 @@ impl Engine {
         }
     }
 
+    /// Restores a settlement record.
     pub fn restore_settled(&mut self, settled: &Settled) {
         if let Some((name, seq)) = &settled.stored
             && self.ledger.pending(&settled.fingerprint, *seq)
         {
-            self.strike_restored(name, *seq, &settled.fingerprint);
+            self.discard_restored(name, *seq, &settled.fingerprint);
         }
-        // An id that is pending again was used anew after it had been forgotten.
+        // The id may be pending with a newer message that reused it after it was forgotten.
         let reused = self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending);
         if !reused && !self.options.planted(PlantedBug::DedupForgotten) {
             let limits = (self.options.history_ids, self.options.history_age);
@@ -79,7 +91,7 @@ impl Engine {
         }
     }
 
-    fn strike_restored(&mut self, mailbox: &str, seq: Seq, fingerprint: &Fingerprint) {
+    fn discard_restored(&mut self, mailbox: &str, seq: Seq, fingerprint: &Fingerprint) {
         let Some(&index) = self.names.get(mailbox) else { return };
         let size = self.ledger.get(fingerprint).map_or(0, |known| u64::from(known.size));
         self.boxes[index].remove(seq, size);
@@ -89,13 +101,14 @@ impl Engine {
         self.drop_if_idle(index);
     }
 
+    /// Restores the number of push attempts of a message.
     pub fn restore_attempts(&mut self, note: &AttemptsNote) {
         if let Some(&index) = self.names.get(&note.mailbox) {
             self.boxes[index].attempts.insert(note.seq, note.attempts);
         }
     }
 
-    /// Ends the replay. Messages that the store found damaged are counted, so that someone sees it.
+    /// Ends the recovery. `set_aside` is the number of corrupt records that the store found; the status reports it.
     pub fn finish_restore(&mut self, next_seq: Seq, next_batch: u64, set_aside: u64) {
         self.unsettled = Unsettled::starting_at(next_seq.max(1));
         self.next_batch = next_batch.max(1);

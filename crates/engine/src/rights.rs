@@ -1,55 +1,58 @@
-//! Who may send what to whom. Everything a connection asks for passes here first; where identity comes from one secret
-//! that all share, nothing is asked.
+//! Authorisation: which commands and deliveries a connection may issue. Every command passes here first. Connections
+//! that authenticated with the shared token are unrestricted.
 
 use crate::engine::Conn;
-use crate::ledger::Known;
+use crate::ledger::KnownId;
 use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
 
-/// What a connection may do beside using its own mailbox, as its credential says.
+/// What a credential permits beyond the use of its own mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rights {
-    /// No rule about who sends what to whom, as in the original.
+    /// Exempt from all checks, as in the original.
     pub unrestricted: bool,
-    /// May be sent requests, and tell those who called it what goes on.
+    /// May receive requests, and may send events to any mailbox.
     pub host: bool,
-    /// May see everything and send to everybody.
+    /// May inspect everything and send to any mailbox.
     pub operator: bool,
 }
 
 impl Rights {
+    /// All rights.
     pub const UNRESTRICTED: Self = Self { unrestricted: true, host: true, operator: true };
 
-    /// Whether it is certain from the start that this is a host, which holds many messages at a time.
+    /// Whether the credential identifies a host. A peer with the shared token is one only after it announces manifests.
     pub(crate) fn is_known_host(self) -> bool {
         self.host && !self.unrestricted
     }
 }
 
-/// What a message is for, as far as its delivery depends on it.
+/// The purpose of a message, from which the right needed to send it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// Work for a host.
+    /// A request to a host.
     Request,
-    /// A host's answer: only to a request that it still has.
+    /// A host's reply, allowed only while the request is pending in its mailbox.
     HostReply,
-    /// An agent's answer, which may come after the question was acknowledged.
+    /// An agent's reply, allowed also after the request was acknowledged.
     Reply,
-    /// What goes on in a call.
+    /// An event of a running call.
     Event,
+    /// Any other message.
     #[default]
     Other,
 }
 
-/// What the engine has to know of names that are not connected. Asked while it decides, so it has to answer at once.
+/// Facts and rules about names that need not be connected. Called synchronously by the engine: must not block.
 pub trait Names: Send + Sync {
+    /// Whether the mailbox belongs to a host.
     fn is_host(&self, mailbox: &str) -> bool;
-    /// Whether the rules let this sender write to that mailbox of its own accord.
+    /// Whether the rules permit this sender to send unsolicited messages to that mailbox.
     fn may_message(&self, from: &Sender, to: &str) -> bool;
 }
 
-/// Nobody is a host and nobody may write.
+/// The default: there are no hosts, and unsolicited messages are forbidden.
 pub(crate) struct NoNames;
 
 impl Names for NoNames {
@@ -62,20 +65,21 @@ impl Names for NoNames {
 }
 
 impl Engine {
-    /// Who hosts are and what rules there are. Until it is said, there are none.
+    /// Sets the source of hosts and rules. Without one, there are no hosts, and unsolicited messages are forbidden.
     pub fn set_names(&mut self, names: Arc<dyn Names>) {
         self.known_names = names;
     }
 
-    /// Decides about everything but messages, which [`Engine::may_deliver`] decides about once it is clear that they are
-    /// no repetition. What is left out here concerns only the connection's own mailbox. Without a refusal nobody is told.
-    pub(crate) fn may(&self, conn: &Conn, command: &Command) -> Result<(), Option<Refusal>> {
+    /// Authorises all commands except deliveries: [`Engine::may_deliver`] checks those after deduplication. Commands
+    /// not listed here concern only the connection's own mailbox. `Err(None)` means that the command is dropped
+    /// silently.
+    pub(crate) fn authorise(&self, conn: &Conn, command: &Command) -> Result<(), Option<Refusal>> {
         if conn.rights.unrestricted {
             return Ok(());
         }
         match command {
-            Command::Event { to, .. } => self.may_tell(&conn.sender, conn.rights, to).map_err(Some),
-            // Often it only comes too late: the answer is under way.
+            Command::Event { to, .. } => self.may_send_event(&conn.sender, conn.rights, to).map_err(Some),
+            // No error: a cancel often races with the reply and then finds the message settled.
             Command::Cancel { to, correlation_id } => {
                 let any = || self.find(to, correlation_id).filter(|_| conn.rights.operator);
                 let found = self.find_of_agent(conn, to, correlation_id).or_else(any);
@@ -94,7 +98,7 @@ impl Engine {
         if rights.unrestricted {
             return Ok(());
         }
-        // Whoever could write among the dead letters could take the place of one that is still to come.
+        // Otherwise a peer could occupy an id in a dead-letter mailbox and block the dead letter with that id.
         let is_reply = matches!(delivery.purpose, Purpose::HostReply | Purpose::Reply);
         if delivery.to.ends_with(DEAD_LETTER_SUFFIX) && !is_reply && !rights.operator {
             return Err(may_not_send(&delivery.to));
@@ -103,19 +107,19 @@ impl Engine {
             Purpose::Request if self.is_host_mailbox(&delivery.to) => Ok(()),
             Purpose::Request => Err(may_not_send(&delivery.to)),
             Purpose::HostReply | Purpose::Reply => self.may_reply(from, delivery),
-            Purpose::Event => self.may_tell(from, rights, &delivery.to),
+            Purpose::Event => self.may_send_event(from, rights, &delivery.to),
             Purpose::Other => self.may_message(from, rights, &delivery.to),
         }
     }
 
-    /// A host's mailbox, or one beside it that is there already: requests must not make mailboxes without end.
+    /// Whether the mailbox is a host's, or an existing `HOST#suffix`: requests must not create unlimited mailboxes.
     fn is_host_mailbox(&self, mailbox: &str) -> bool {
         let known = self.names.contains_key(mailbox);
         self.known_names.is_host(mailbox) || (known && self.known_names.is_host(agent_of(mailbox)))
     }
 
-    /// Only whoever has the request in its mailbox may answer it, and only to whoever sent it. What was taken back, has
-    /// expired or is among the dead letters is not there any more.
+    /// A reply is allowed only from the mailbox that holds the request, and only to the sender of the request. A
+    /// withdrawn, expired or dead-lettered request is no longer in the mailbox.
     fn may_reply(&self, from: &Sender, delivery: &Delivery) -> Result<(), Refusal> {
         if self.options.planted(PlantedBug::ReplyByAnyone) {
             return Ok(());
@@ -131,7 +135,7 @@ impl Engine {
         }
     }
 
-    fn may_tell(&self, from: &Sender, rights: Rights, to: &ByteString) -> Result<(), Refusal> {
+    fn may_send_event(&self, from: &Sender, rights: Rights, to: &ByteString) -> Result<(), Refusal> {
         if rights.host { Ok(()) } else { self.may_message(from, rights, to) }
     }
 
@@ -139,7 +143,7 @@ impl Engine {
         if rights.operator || self.known_names.may_message(from, to) { Ok(()) } else { Err(may_not_send(to)) }
     }
 
-    /// Whether this connection may know that somebody is connected.
+    /// Whether this connection may learn that a peer of that name is connected.
     pub(crate) fn may_see(&self, conn: &Conn, name: &str) -> bool {
         let Conn { rights, sender, .. } = conn;
         rights.unrestricted
@@ -149,7 +153,7 @@ impl Engine {
             || self.known_names.may_message(sender, name)
     }
 
-    /// Whether this connection may know if those mailboxes have somebody connected.
+    /// Whether this connection may inspect the presence of these peers.
     fn may_inspect(&self, conn: &Conn, peers: &[ByteString]) -> bool {
         let Conn { rights, sender, .. } = conn;
         let all = rights.unrestricted || rights.operator || rights.host;
@@ -158,28 +162,28 @@ impl Engine {
         all || peers.iter().all(|peer| is_own(peer) || is_host(peer))
     }
 
-    /// Whether this connection may know of a message in that mailbox. The sender is `None` for those that are not known.
-    pub(crate) fn may_see_letter(&self, conn: &Conn, mailbox: &str, from: Option<&str>) -> bool {
+    /// Whether this connection may see a message in that mailbox. `from` is `None` if the sender is not known.
+    pub(crate) fn may_see_message(&self, conn: &Conn, mailbox: &str, from: Option<&str>) -> bool {
         let Conn { rights, sender, .. } = conn;
         let agent = agent_of(&sender.name);
         let all = rights.unrestricted || rights.operator || agent_of(mailbox) == agent;
         all || from.is_some_and(|from| agent_of(from) == agent)
     }
 
-    /// What is known of the message of that id in that mailbox, if it is from this sender.
-    pub(crate) fn find_from(&self, sender: &str, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
+    /// Returns the ledger entry of the message with that id in that mailbox, if it is from this sender.
+    pub(crate) fn find_from(&self, sender: &str, mailbox: &str, id: &str) -> Option<(Fingerprint, KnownId)> {
         let (fingerprint, known) = self.find(mailbox, id)?;
         let by_anyone = known.pending && self.options.planted(PlantedBug::CancelByAnyone);
         (known.sender == Some(self.sender_hash(sender)) || by_anyone).then_some((fingerprint, known))
     }
 
-    fn find(&self, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
+    fn find(&self, mailbox: &str, id: &str) -> Option<(Fingerprint, KnownId)> {
         let fingerprint = fingerprint(self.options.fingerprint_seed, mailbox, id);
         Some((fingerprint, self.ledger.get(&fingerprint)?))
     }
 
-    /// The same, also if another mailbox of the same agent sent it and it still waits.
-    pub(crate) fn find_of_agent(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<(Fingerprint, Known)> {
+    /// Like [`Engine::find_from`], and also finds a pending message that another mailbox of the same agent sent.
+    pub(crate) fn find_of_agent(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<(Fingerprint, KnownId)> {
         let of_agent = || {
             let from = self.sender_of_pending(mailbox, id)?;
             self.find(mailbox, id).filter(|_| agent_of(&from) == agent_of(&conn.sender.name))
@@ -187,8 +191,8 @@ impl Engine {
         self.find_from(&conn.sender.name, mailbox, id).or_else(of_agent)
     }
 
-    /// In whose name a message is taken back. Any mailbox of the agent does it for the one that sent it, and an operator for
-    /// everybody, as far as the sender is known.
+    /// Returns the sender on whose behalf a message is withdrawn. Any mailbox of the sending agent may withdraw it, and
+    /// an operator any message, if the sender is known.
     pub(crate) fn canceller(&self, conn: &Conn, to: &str, id: &str) -> Arc<str> {
         let Conn { rights, sender, .. } = conn;
         let for_all = rights.operator && !rights.unrestricted;
@@ -199,16 +203,16 @@ impl Engine {
     fn sender_of_pending(&self, mailbox: &str, id: &str) -> Option<Arc<str>> {
         let (_, known) = self.find(mailbox, id).filter(|(_, known)| known.pending)?;
         let index = *self.names.get(mailbox)?;
-        Some(self.message(&self.boxes[index], known.seq)?.1)
+        Some(self.metadata(&self.boxes[index], known.seq)?.1)
     }
 
-    /// A sender in 64 bits, keyed by the store's seed so that nobody can choose a name that passes for another.
+    /// Hashes the name of a sender, keyed with the store's seed so that a peer can't construct a collision.
     pub(crate) fn sender_hash(&self, name: &str) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.options.fingerprint_seed)
     }
 }
 
-/// NAME#suffix is a mailbox of NAME.
+/// Returns the agent that a mailbox belongs to: `NAME#suffix` belongs to `NAME`.
 fn agent_of(mailbox: &str) -> &str {
     mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }

@@ -1,4 +1,4 @@
-//! A message comes off the books: acknowledged, answered, expired, taken back, or not showable.
+//! Settlement: a message is acknowledged, settled by a reply, expired, withdrawn, or dead-lettered as unreadable.
 
 use crate::engine::DeadlineEntry;
 use crate::unsettled::{Provisional, Stage, Waiters};
@@ -10,14 +10,14 @@ use bytestring::ByteString;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Why a message goes that nobody consumed.
+/// Why a message is discarded without an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum DiscardReason {
     Expired,
     Cancelled,
 }
 
-impl Why {
+impl DiscardReason {
     fn refused(self, id: ByteString, mailbox: &str) -> Outgoing {
         let mailbox = ByteString::from(mailbox);
         let refusal = match self {
@@ -62,11 +62,11 @@ impl Engine {
             effects.send(conn, Outgoing::AckResult { id, request_id, refusal });
             return;
         }
-        // Also a repeated acknowledgement waits: the first one may not be on disk yet.
-        self.confirm_when_safe(now, conn, Outgoing::AckResult { id, request_id, refusal: None });
+        // A repeated acknowledgement waits too: the first one may not be durable yet.
+        self.send_when_durable(now, conn, Outgoing::AckResult { id, request_id, refusal: None });
     }
 
-    /// Idempotent: an id that is settled already is fine, one that was never here is not.
+    /// Idempotent: succeeds for an id that is already settled, and fails for an unknown one.
     fn ack_by_id(&mut self, now: Millis, name: &str, id: &ByteString, effects: &mut Effects) -> Result<(), Refusal> {
         #[cfg(feature = "planted-bugs")]
         if self.options.planted(PlantedBug::AckBySuffix) {
@@ -77,7 +77,7 @@ impl Engine {
             return Err(Refusal::UnknownMessage { id: id.clone() });
         };
         if !known.pending {
-            self.confirm(&fingerprint, known.seq);
+            self.settle_independently(&fingerprint, known.seq);
         } else if let Some(&index) = self.names.get(name) {
             let waiters = self.settle(now, index, known.seq, fingerprint, None);
             waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
@@ -87,8 +87,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The sender of `onto` settles what it was pushed: the two become safe together. Whoever waits for the receipt of
-    /// the settled message waits for `onto` from now on, or needs no receipt because `onto` is the reply it just got.
+    /// Settles a pushed message with the reply `onto`: both become durable atomically. The receipt of the settled
+    /// message is due when `onto` is durable, or is dropped where `onto` itself is the receipt.
     pub(crate) fn fold_ack(&mut self, now: Millis, name: &str, settled: Seq, onto: Seq, effects: &mut Effects) {
         let Some(&index) = self.names.get(name) else { return };
         let Some(fingerprint) = self.boxes[index].leases.get(&settled).map(|lease| lease.fingerprint) else { return };
@@ -97,34 +97,35 @@ impl Engine {
         if self.options.planted(PlantedBug::FoldWithoutWaiting) {
             waiters.drain(..).for_each(|waiter| self.receipt(waiter, effects));
         }
-        self.wait_for(onto, waiters, effects);
+        self.transfer_waiters(onto, waiters, effects);
         self.pump(now, index, effects);
         self.drop_if_idle(index);
     }
 
-    /// Whoever waited for a settled message waits for the one that settled it, as long as that one is not safe.
-    pub(crate) fn wait_for(&mut self, onto: Seq, waiters: Waiters, effects: &mut Effects) {
+    /// Defers receipts of a settled message until the message that settled it is durable.
+    pub(crate) fn transfer_waiters(&mut self, onto: Seq, waiters: Waiters, effects: &mut Effects) {
         match self.unsettled.get_mut(onto) {
             Some(unsettled) => unsettled.waiters.extend(waiters),
             None => waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects)),
         }
     }
 
-    /// What was settled by a reply is acknowledged by itself too: it stays settled whatever becomes of the reply.
-    fn confirm(&mut self, fingerprint: &Fingerprint, onto: Seq) {
-        let is_it = |provisional: &mut Provisional| provisional.settled.fingerprint == *fingerprint;
-        for (_, settles) in self.writing.iter_mut().flat_map(|writing| &mut writing.handed_over) {
-            settles.retain_mut(|provisional| !is_it(provisional));
+    /// Makes a settlement independent of the reply `onto`, because the message was also acknowledged by id: it stays
+    /// settled even if the reply is refused.
+    fn settle_independently(&mut self, fingerprint: &Fingerprint, onto: Seq) {
+        let is_same = |provisional: &mut Provisional| provisional.settled.fingerprint == *fingerprint;
+        for (_, settles) in self.writing.iter_mut().flat_map(|writing| &mut writing.transferred) {
+            settles.retain_mut(|provisional| !is_same(provisional));
         }
         let Some(reply) = self.unsettled.get_mut(onto) else { return };
-        let confirmed: Vec<Provisional> = reply.settles.extract_if(.., is_it).collect();
-        // The batch that is being written holds the settlements of its replies.
+        let independent: Vec<Provisional> = reply.settles.extract_if(.., is_same).collect();
+        // In stage `Writing` the batch already contains the settlement.
         if reply.stage == Stage::Open {
-            self.open.settled.extend(confirmed.into_iter().map(|provisional| provisional.settled));
+            self.open.settled.extend(independent.into_iter().map(|provisional| provisional.settled));
         }
     }
 
-    /// Whether `onto` is the reply to the waiter's own message and was pushed to the very connection that waits.
+    /// Whether `onto` is the reply to the waiter's message and was pushed to the connection of the waiter.
     fn is_implied_by(&self, waiter: &crate::unsettled::Waiter, onto: Seq) -> bool {
         let Some(reply) = self.unsettled.get(onto) else { return false };
         let numbered = self.conns.get(&waiter.conn).is_some_and(|conn| conn.numbered_receipts);
@@ -136,8 +137,8 @@ impl Engine {
             })
     }
 
-    /// Takes a pending message off the books and returns who waited for its receipt. If its record was not handed to
-    /// the store yet, it never will be: only its id is kept.
+    /// Settles a pending message and returns the waiters for its receipt. If its record was not yet handed to the
+    /// store, the record is elided: only the id is written.
     pub(crate) fn settle(
         &mut self,
         now: Millis,
@@ -164,7 +165,7 @@ impl Engine {
         let (waiters, settled_before) =
             removed.map(|unsettled| (unsettled.waiters, unsettled.settles)).unwrap_or_default();
         if elided {
-            // What this message settled no longer has it to wait for.
+            // The settlements of an elided message no longer depend on it.
             self.open.settled.extend(settled_before.into_iter().map(|provisional| provisional.settled));
         }
         let Some(onto) = onto else {
@@ -190,52 +191,59 @@ impl Engine {
 
     pub(crate) fn expire(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
         let mailbox = Arc::clone(&entry.mailbox);
-        self.strike_expired(now, seq, entry, effects);
+        self.discard_expired(now, seq, entry, effects);
         if let Some(&index) = self.names.get(&mailbox) {
             self.pump(now, index, effects);
             self.drop_if_idle(index);
         }
     }
 
-    /// Takes an expired message off the books and tells its sender.
-    pub(crate) fn strike_expired(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
+    /// Discards an expired message, if it is still pending, and notifies its sender.
+    pub(crate) fn discard_expired(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, effects: &mut Effects) {
         if !self.options.planted(PlantedBug::DeadlineIgnored) && self.ledger.pending(&entry.fingerprint, seq) {
-            self.strike(now, seq, entry, Why::Expired, effects);
+            self.discard(now, seq, entry, DiscardReason::Expired, effects);
         }
     }
 
-    /// Takes a pending message off the books that nobody consumed, and tells its sender.
-    pub(crate) fn strike(&mut self, now: Millis, seq: Seq, entry: DeadlineEntry, why: Why, effects: &mut Effects) {
+    /// Settles a pending message that was not acknowledged, and notifies its sender.
+    pub(crate) fn discard(
+        &mut self,
+        now: Millis,
+        seq: Seq,
+        entry: DeadlineEntry,
+        reason: DiscardReason,
+        effects: &mut Effects,
+    ) {
         let Some(&index) = self.names.get(&entry.mailbox) else { return };
         let has_record = self.unsettled.get(seq).is_none_or(|unsettled| unsettled.stage == Stage::Writing);
         let waiters = self.settle(now, index, seq, entry.fingerprint, None);
-        // Whoever still waits for a receipt is told, and so is the sender's live connection. What this message settled
-        // was consumed, even though the answer came to nothing.
-        let mut to_tell: SmallVec<[(ConnId, ByteString); 1]> = SmallVec::new();
+        // Notify the connections that wait for the receipt and the subscriber of the sender's mailbox. Requests that
+        // this message settled were consumed, so their waiters get a receipt.
+        let mut notified: SmallVec<[(ConnId, ByteString); 1]> = SmallVec::new();
         for waiter in waiters {
-            if waiter.about != entry.fingerprint {
+            if waiter.fingerprint != entry.fingerprint {
                 self.receipt(waiter, effects);
             } else if self.conns.contains_key(&waiter.conn) {
-                to_tell.push((waiter.conn, waiter.id));
+                notified.push((waiter.conn, waiter.id));
             }
         }
         let subscriber = self.names.get(&entry.from).and_then(|&index| self.boxes[index].subscriber);
-        if let Some(conn) = subscriber.filter(|conn| !to_tell.iter().any(|(told, _)| told == conn)) {
-            to_tell.push((conn, entry.id));
+        if let Some(conn) = subscriber.filter(|conn| !notified.iter().any(|(other, _)| other == conn)) {
+            notified.push((conn, entry.id));
         }
-        for (conn, id) in to_tell {
-            let outgoing = why.refused(id, &entry.mailbox);
-            // A deadline passes again after a crash. That something was taken back has to be known.
-            if why == Why::Cancelled && has_record {
-                self.confirm_when_safe(now, conn, outgoing);
+        for (conn, id) in notified {
+            let outgoing = reason.refused(id, &entry.mailbox);
+            // After a crash an expired message expires again, but a withdrawal has to be durable.
+            if reason == DiscardReason::Cancelled && has_record {
+                self.send_when_durable(now, conn, outgoing);
             } else {
                 effects.send(conn, outgoing);
             }
         }
     }
 
-    /// A message that its recipient can't be shown is moved out of its way, and both sides can see where it went. Among
-    /// the dead letters it stays where it is, for another reader.
+    /// Dead-letters a message that can't be encoded for its recipient. A message in a dead-letter mailbox is only
+    /// skipped for this reader and stays for another one.
     pub(crate) fn unreadable(&mut self, now: Millis, conn: ConnId, message: &Message, effects: &mut Effects) {
         let Some(&index) = self.names.get(&message.mailbox) else { return };
         if !self.ledger.pending(&message.fingerprint, message.seq) {

@@ -1,6 +1,7 @@
-//! Messages that are not safe yet: their bodies, who waits for the receipt, and how far they got on the way to disk.
+//! Accepted messages that are neither durable nor settled: their bodies, the waiters for their receipts, and whether
+//! they are handed to the store.
 //!
-//! Sequence numbers are given out without gaps, so a queue indexed by them is the whole data structure.
+//! Sequence numbers are assigned without gaps, so a queue indexed by them suffices.
 
 use crate::engine::DeadlineEntry;
 use crate::{ConnId, Fingerprint, Message, Millis, Seq, Settled};
@@ -9,22 +10,22 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Someone who is owed a receipt.
+/// A connection that waits for a receipt.
 #[derive(Debug, Clone)]
 pub struct Waiter {
     pub conn: ConnId,
     /// The number of the deliver on that connection.
     pub number: u64,
     pub id: ByteString,
-    /// The message of the receipt. A waiter may hang on another one: the reply that settled it.
-    pub about: Fingerprint,
+    /// The message that the receipt is for. The waiter may be attached to another one: the reply that settled it.
+    pub fingerprint: Fingerprint,
 }
 
 pub type Waiters = SmallVec<[Waiter; 1]>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// In the batch that is still being collected: an acknowledgement now means that no record is ever written.
+    /// In the open batch: an acknowledgement now elides the record.
     Open,
     /// Handed to the store.
     Writing,
@@ -35,19 +36,19 @@ pub struct UnsettledMessage {
     pub message: Arc<Message>,
     pub waiters: Waiters,
     pub stage: Stage,
-    /// When its record should be on its way to disk.
+    /// When its record should be handed to the store.
     due: Millis,
-    /// What this message settles. It goes to disk with this one and never before, or a crash would lose both.
+    /// Settlements by this message. Written in its batch and never before: otherwise a crash could lose both messages.
     pub settles: Vec<Provisional>,
 }
 
-/// A settlement that stands only if the message it came with reaches the disk.
+/// A settlement that is final only once the message that settles is durable.
 #[derive(Debug)]
 pub struct Provisional {
     pub settled: Settled,
-    /// Who sent the message, as the ledger knows it.
+    /// Sender of the settled message, as hashed in the ledger.
     pub sender: u64,
-    /// To be restored with the message.
+    /// Deadline entry to restore if the settlement is reverted.
     pub deadline: Option<((Millis, Seq), DeadlineEntry)>,
 }
 
@@ -55,9 +56,9 @@ pub struct Provisional {
 pub struct Unsettled {
     first: Seq,
     messages: VecDeque<Option<UnsettledMessage>>,
-    /// First of the open batch.
+    /// First message of the open batch.
     open_from: Seq,
-    /// Everything before this place is to be written without further waiting.
+    /// Messages before this one are due immediately.
     urgent_before: Seq,
     pub bytes: u64,
 }
@@ -114,20 +115,20 @@ impl Unsettled {
         self.messages.iter_mut().flatten()
     }
 
-    /// Nothing that is open now waits any longer.
+    /// Makes all messages of the open batch due immediately.
     pub fn hurry(&mut self) {
         self.urgent_before = self.end();
     }
 
-    /// When the next open message is due, if there is one.
+    /// Returns when the next message of the open batch is due.
     pub fn next_due(&self) -> Option<Millis> {
         let from = self.index(self.open_from).unwrap_or_default();
         let next = self.messages.iter().skip(from).flatten().next()?;
         Some(if next.message.seq < self.urgent_before { 0 } else { next.due })
     }
 
-    /// Closes the batch of what is due, in order and without gaps: from now on it is on its way to the store. What
-    /// came later may still be acknowledged in time and need no record.
+    /// Closes the open batch: a gapless prefix of it that ends before the first message that is not due. The others
+    /// stay open, and may still be acknowledged and elided.
     pub fn close_batch(&mut self, now: Millis) -> ClosedBatch {
         let first = self.open_from;
         let from = self.index(first).unwrap_or_default();
@@ -148,7 +149,7 @@ impl Unsettled {
     }
 }
 
-/// What [`Unsettled::close_batch`] took.
+/// Result of [`Unsettled::close_batch`].
 pub struct ClosedBatch {
     pub messages: std::ops::Range<Seq>,
     pub puts: Vec<Arc<Message>>,

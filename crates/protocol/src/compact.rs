@@ -1,5 +1,5 @@
-//! The compact framing: a binary WebSocket message holds one or more frames, each an opcode, the length of the rest
-//! as a varint, and the rest. Unknown opcodes are skipped by their length. Sealed envelopes pass through untouched.
+//! The compact framing: a binary WebSocket message holds one or more frames, each an opcode, the length of its content
+//! as a varint, and the content. Unknown opcodes are skipped by their length. Sealed envelopes are copied unchanged.
 
 use crate::frames::*;
 use crate::varint::{self, put, put_str, take, take_flags, take_slice, take_str, take_u8};
@@ -14,7 +14,7 @@ mod op {
     pub const MESSAGE: u8 = 0x41;
     pub const RECEIPTS: u8 = 0x42;
     pub const EVENT: u8 = 0x04;
-    /// Frames that are rare enough to stay JSON, wrapped.
+    /// Wraps the JSON form of a frame that is too rare to need a binary one.
     pub const JSON: u8 = 0x7b;
 }
 
@@ -23,7 +23,7 @@ const HAS_ACK: u8 = 2;
 const HAS_ROLE: u8 = 4;
 const HAS_TAG: u8 = 8;
 
-/// Appends a client's frame.
+/// Appends a client frame.
 pub fn write_client(frame: &ClientFrame, me: &AgentRef, out: &mut BytesMut) {
     match frame {
         ClientFrame::Subscribe => framed(out, op::SUBSCRIBE, 0, |_| {}),
@@ -34,21 +34,22 @@ pub fn write_client(frame: &ClientFrame, me: &AgentRef, out: &mut BytesMut) {
     }
 }
 
-/// Appends a broker's frame.
+/// Appends a broker frame.
 pub fn write_broker(frame: &BrokerFrame, out: &mut BytesMut) {
     match frame {
         BrokerFrame::Message(push) => write_push(push, out),
         BrokerFrame::Receipts { ranges } => write_receipts(ranges, out),
         BrokerFrame::Event(event) => write_event(event, out),
         rare => {
-            let text = crate::json::write_broker(rare).expect("only messages and events have bodies to refuse");
+            let text =
+                crate::json::write_broker(rare).expect("only messages and events have bodies that can be invalid");
             write_json(&text, out);
         }
     }
 }
 
-/// Takes the next client frame off the input; `None` when it is used up. After an error the input stands at the next
-/// frame, or at its end if the frame was cut short.
+/// Takes the next client frame off the input. Returns `None` at the end of the input. After an error the input is at
+/// the next frame, or at its end if the frame was truncated.
 pub fn read_client(input: &mut Bytes) -> Result<Option<ClientFrame>, DecodeError> {
     let Some((opcode, mut rest)) = next_frame(input)? else { return Ok(None) };
     Ok(Some(match opcode {
@@ -61,7 +62,7 @@ pub fn read_client(input: &mut Bytes) -> Result<Option<ClientFrame>, DecodeError
     }))
 }
 
-/// Takes the next broker frame off the input, like [`read_client`].
+/// Takes the next broker frame off the input; see [`read_client`].
 pub fn read_broker(input: &mut Bytes) -> Result<Option<BrokerFrame>, DecodeError> {
     let Some((opcode, mut rest)) = next_frame(input)? else { return Ok(None) };
     Ok(Some(match opcode {
@@ -79,7 +80,7 @@ fn framed(out: &mut BytesMut, opcode: u8, length: usize, write: impl FnOnce(&mut
     put(out, length as u64);
     let start = out.len();
     write(out);
-    debug_assert_eq!(out.len() - start, length, "the announced length is the written one");
+    debug_assert_eq!(out.len() - start, length, "the encoded length equals the written one");
 }
 
 fn next_frame(input: &mut Bytes) -> Result<Option<(u8, Bytes)>, DecodeError> {
@@ -89,7 +90,7 @@ fn next_frame(input: &mut Bytes) -> Result<Option<(u8, Bytes)>, DecodeError> {
     let opcode = take_u8(input)?;
     let rest = take_slice(input);
     if rest.is_err() {
-        // Nothing says where the next frame would begin.
+        // The start of the next frame is unknown.
         input.clear();
     }
     Ok(Some((opcode, rest?)))
@@ -122,14 +123,20 @@ fn read_deliver(mut rest: Bytes) -> Result<Deliver, DecodeError> {
     Ok(Deliver { to, envelope: Envelope::from_sealed(rest)?, deadline_ms, ack })
 }
 
-/// A pushed message in borrowed parts, for a broker that has them and should not copy names to write them.
+/// The fields of [`Push`] by reference, so that the broker can encode a message without copying names.
 #[derive(Debug, Clone, Copy)]
 pub struct PushParts<'a> {
+    /// Tag of the delivery.
     pub tag: Option<u64>,
+    /// 1 for the first delivery.
     pub attempt: u32,
+    /// Name of the sender.
     pub from: &'a str,
+    /// Role of the sender.
     pub role: Option<&'a str>,
+    /// Remaining time to live.
     pub deadline_ms: Option<u64>,
+    /// The sealed envelope.
     pub sealed: &'a [u8],
 }
 
@@ -192,15 +199,15 @@ fn write_ack_tags(tags: &[u64], out: &mut BytesMut) {
 
 fn read_list(rest: &mut Bytes) -> Result<Vec<u64>, DecodeError> {
     let count = take(rest)?;
-    // Every entry takes at least a byte: a lying count can't make us reserve more than was sent.
+    // Each entry takes at least one byte, so this bounds the allocation by the size of the input.
     if count > rest.len() as u64 {
         return Err(DecodeError::Truncated);
     }
     (0..count).map(|_| take(rest)).collect()
 }
 
-/// Ranges go as gaps: the distance from the last range's end, wrapping so that any order works, then the range's
-/// length less one.
+/// Delta-encodes ranges: the distance from the end of the previous range, wrapping so that any order works, then the
+/// length of the range minus one.
 fn write_receipts(ranges: &[(u64, u64)], out: &mut BytesMut) {
     let mut numbers = Vec::with_capacity(ranges.len() * 2 + 1);
     numbers.push(ranges.len() as u64);

@@ -1,5 +1,5 @@
-//! The envelope of a message and its sealed form, the bytes that travel and rest unchanged from the sender to the
-//! recipient.
+//! Messages, bodies, and the sealed envelope: the encoding of a message that stays unchanged from the sender through
+//! the disk to the recipient.
 
 use crate::varint;
 use crate::{AgentRef, DecodeError, InboxKind, MsgId, check_name};
@@ -10,23 +10,26 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Deepest nesting of a body that JSON peers are asked to read. Their parsers stop at 128.
+/// Maximum nesting depth of a body. JSON parsers of peers stop at 128.
 pub const MAX_BODY_DEPTH: usize = 100;
 
-/// A body is not what it claims to be.
+/// Why a body is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
+    /// The body is not one JSON value.
     #[error("the body is not valid JSON: {0}")]
     NotJson(#[from] serde_json::Error),
+    /// The body exceeds [`MAX_BODY_DEPTH`].
     #[error("the body is nested deeper than {MAX_BODY_DEPTH} levels")]
     TooDeep,
 }
 
-/// Raw JSON: exactly the bytes that its author wrote.
+/// Raw JSON, byte for byte as its author wrote it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body(Bytes);
 
 impl Body {
+    /// The body `null`.
     pub fn null() -> Self {
         Self(Bytes::from_static(b"null"))
     }
@@ -36,7 +39,7 @@ impl Body {
         Ok(Self(Bytes::from(serde_json::to_vec(value)?)))
     }
 
-    /// Takes JSON text after checking that it is JSON and not too deep. Blanks around the value are not part of it.
+    /// Validates JSON text and its nesting depth. Whitespace around the value is removed.
     pub fn parse(text: impl Into<Bytes>) -> Result<Self, BodyError> {
         let text = text.into();
         let value: &RawValue = serde_json::from_slice(&text)?;
@@ -45,12 +48,12 @@ impl Body {
         Ok(body)
     }
 
-    /// Takes bytes on trust: they came out of a JSON parser, or will be checked where it matters.
+    /// Wraps bytes without validation: they come from a JSON parser, or are checked before they are spliced into JSON.
     pub fn from_trusted(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    /// Fails unless the bytes are one JSON value of acceptable depth. Needed wherever the body is spliced into JSON
+    /// Fails unless the bytes are one JSON value within the depth limit. Required before the body is spliced into JSON
     /// text: an unchecked body could close its own object and forge the fields after it.
     pub fn check(&self) -> Result<(), BodyError> {
         serde_json::from_slice::<&RawValue>(&self.0)?;
@@ -61,20 +64,23 @@ impl Body {
         check_depth(&self.0)
     }
 
+    /// Deserialises the body.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         Ok(serde_json::from_slice(&self.0)?)
     }
 
+    /// Returns the raw JSON.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 
+    /// Returns the raw JSON.
     pub fn into_bytes(self) -> Bytes {
         self.0
     }
 }
 
-/// Fails when JSON text opens more brackets than its readers can follow.
+/// Fails if the nesting depth exceeds [`MAX_BODY_DEPTH`]. Does not validate the JSON.
 pub(crate) fn check_depth(json: &[u8]) -> Result<(), BodyError> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in json {
@@ -107,17 +113,19 @@ impl fmt::Debug for Body {
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// Returns the current time.
     pub fn now() -> Self {
         Self(clamp_nanos(jiff::Timestamp::now()))
     }
 
+    /// Parses an RFC 3339 time.
     pub fn parse(text: &str) -> Result<Self, DecodeError> {
         let parsed: jiff::Timestamp = text.parse().map_err(|_| DecodeError::BadTimestamp)?;
         Ok(Self(clamp_nanos(parsed)))
     }
 }
 
-/// Nanoseconds in 64 bits reach from 1677 to 2262; what lies beyond is moved to the edge.
+/// Nanoseconds in 64 bits cover the years 1677 to 2262; times beyond that are clamped.
 fn clamp_nanos(at: jiff::Timestamp) -> i64 {
     at.as_nanosecond().clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
@@ -134,18 +142,24 @@ impl fmt::Display for Timestamp {
 /// A message as its sender and its recipient see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxMessage {
+    /// Id, chosen by the sender: the idempotency key within the recipient's mailbox.
     pub id: MsgId,
+    /// The sender.
     pub from: AgentRef,
+    /// The kind.
     pub kind: InboxKind,
+    /// The body.
     pub body: Body,
+    /// When the sender created the message.
     pub created_at: Timestamp,
+    /// Id of the message that this one answers or belongs to.
     pub correlation_id: Option<MsgId>,
-    /// W3C trace context of the sender, carried along.
+    /// W3C trace context of the sender.
     pub trace: Option<ByteString>,
 }
 
 impl InboxMessage {
-    /// A new message with a fresh id. The broker stamps the sender, whatever `from` says.
+    /// Creates a message with a random id. The broker overwrites `from` with the authenticated sender.
     pub fn new(from: AgentRef, kind: impl Into<InboxKind>, body: Body) -> Self {
         Self {
             id: MsgId::new(),
@@ -158,12 +172,13 @@ impl InboxMessage {
         }
     }
 
+    /// Sets the correlation id.
     pub fn correlated_to(mut self, id: MsgId) -> Self {
         self.correlation_id = Some(id);
         self
     }
 
-    /// The sealed form: everything but the sender, which is the broker's to say.
+    /// Encodes the message, without the sender, which the broker adds.
     pub fn seal(&self) -> Envelope {
         Envelope::seal(SealedParts {
             id: self.id.as_str(),
@@ -185,21 +200,23 @@ pub(crate) struct SealedParts<'a> {
     pub body: &'a [u8],
 }
 
-/// A sealed message: its encoded bytes, and the two fields that routing needs.
+/// A sealed message: its encoded bytes, and the two fields that the broker needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
+    /// Id of the message.
     pub id: ByteString,
+    /// Id of the message that this one answers or belongs to.
     pub correlation_id: Option<ByteString>,
     sealed: Bytes,
 }
 
-/// The time and the flags, before the first text.
+/// Length of the creation time and the flags, before the first string.
 const HEAD_BYTES: usize = size_of::<i64>() + 1;
 const HAS_CORRELATION: u8 = 1;
 const HAS_TRACE: u8 = 2;
 
 impl Envelope {
-    /// Reads the routing fields of sealed bytes and checks that the names in it are acceptable.
+    /// Decodes the head of sealed bytes and validates the names in it.
     pub fn from_sealed(sealed: Bytes) -> Result<Self, DecodeError> {
         let mut rest = sealed.clone();
         let head = Head::take(&mut rest)?;
@@ -211,7 +228,7 @@ impl Envelope {
         Ok(Self { id: head.id, correlation_id: head.correlation_id, sealed })
     }
 
-    /// Puts an envelope together again that was taken apart by [`Envelope::from_sealed`].
+    /// Reassembles an envelope from the parts of one that [`Envelope::from_sealed`] validated.
     pub fn from_parts(id: ByteString, correlation_id: Option<ByteString>, sealed: Bytes) -> Self {
         Self { id, correlation_id, sealed }
     }
@@ -232,33 +249,34 @@ impl Envelope {
         out.put_slice(parts.body);
         let sealed = out.freeze();
         let mut rest = sealed.clone();
-        let head = Head::take(&mut rest).expect("a sealed envelope reads back");
+        let head = Head::take(&mut rest).expect("a sealed envelope can be decoded");
         Self { id: head.id, correlation_id: head.correlation_id, sealed }
     }
 
+    /// Returns the encoded bytes.
     pub fn sealed(&self) -> &Bytes {
         &self.sealed
     }
 
-    /// The kind of the message, in place: nothing is copied.
+    /// Returns the kind of the message without copying.
     pub fn kind(&self) -> &str {
         let read = || {
             let mut rest = self.sealed.get(HEAD_BYTES..)?;
             varint::split_slice(&mut rest)?;
             std::str::from_utf8(varint::split_slice(&mut rest)?).ok()
         };
-        read().expect("an envelope was readable when it was made")
+        read().expect("an envelope is validated when it is created")
     }
 
-    /// What makes the message itself: all of it but the time of its making, which a retry may renew.
+    /// Returns the bytes that a duplicate must repeat: everything but the creation time, which a retry may change.
     pub fn content(&self) -> &[u8] {
         &self.sealed[size_of::<i64>()..]
     }
 
-    /// Opens the envelope for its reader.
+    /// Decodes the message and adds the sender.
     pub fn open(&self, from: AgentRef) -> InboxMessage {
         let mut rest = self.sealed.clone();
-        let head = Head::take(&mut rest).expect("an envelope was readable when it was made");
+        let head = Head::take(&mut rest).expect("an envelope is validated when it is created");
         InboxMessage {
             id: MsgId::from(head.id),
             from,
@@ -296,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealing_and_opening_keeps_every_field_and_every_byte_of_the_body() {
+    fn sealing_and_opening_preserves_all_fields_and_body_bytes() {
         let body = Body::parse("{ \"n\": 9007199254740993, \"x\": 1.0 }".as_bytes().to_vec()).expect("valid");
         let mut message = InboxMessage::new(AgentRef::new("w").with_role("r"), "custom_kind", body);
         message.correlation_id = Some(MsgId::from("c"));
@@ -305,7 +323,7 @@ mod tests {
         assert_eq!(message.seal().kind(), "custom_kind");
         message.id = MsgId::from("i".repeat(200));
         message.kind = InboxKind::from("k".repeat(256));
-        assert_eq!(message.seal().kind(), message.kind.as_str(), "lengths of two bytes");
+        assert_eq!(message.seal().kind(), message.kind.as_str(), "two-byte length prefixes");
     }
 
     #[test]
@@ -314,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_counts_brackets_outside_strings_only() {
+    fn brackets_in_strings_do_not_count_as_nesting() {
         let nested = |n: usize| Body::parse(format!("{}{}", "[".repeat(n), "]".repeat(n)));
         assert!(nested(MAX_BODY_DEPTH).is_ok());
         assert!(matches!(nested(MAX_BODY_DEPTH + 1), Err(BodyError::TooDeep)));

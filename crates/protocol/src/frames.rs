@@ -1,18 +1,21 @@
-//! The frames, independent of how they are written down.
+//! The frames, independent of their encoding.
 
 use crate::{AgentRef, Body, Envelope, ErrorCode, Inspect, Inspected};
 use bytestring::ByteString;
 use std::fmt;
 
-/// How frames are written after the handshake. The handshake itself is always JSON.
+/// The encoding of frames after the handshake. The handshake itself is always JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
+    /// [`crate::json`].
     #[default]
     Json,
+    /// [`crate::compact`].
     Compact,
 }
 
 impl Framing {
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -20,6 +23,7 @@ impl Framing {
         }
     }
 
+    /// Parses the name on the wire.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "json" => Some(Self::Json),
@@ -29,58 +33,78 @@ impl Framing {
     }
 }
 
-/// Client → broker.
+/// A frame from a client to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientFrame {
+    /// Authenticates the client; the first frame.
     Hello(Hello),
+    /// Subscribes to the client's own mailbox.
     Subscribe,
+    /// Delivers a message to a mailbox.
     Deliver(Deliver),
+    /// Acknowledges a message.
     Ack {
+        /// Id of the message.
         id: ByteString,
     },
-    /// Acknowledges by the tags that `message` frames carried (version 2).
+    /// Acknowledges pushed messages by the tags of their `message` frames (version 2).
     AckTags {
+        /// The tags.
         tags: Vec<u64>,
     },
+    /// Acknowledges a message, answered by `ack_result`.
     AckWithReceipt {
+        /// Id of the message.
         id: ByteString,
+        /// Id of this request.
         request_id: ByteString,
     },
+    /// Withdraws a message, and asks the recipient to stop working on it.
     Cancel {
+        /// Mailbox of the message.
         to: ByteString,
+        /// Id of the message.
         correlation_id: ByteString,
     },
+    /// Lists the subscribed agents of a role.
     ListConnected {
+        /// The role.
         role: ByteString,
     },
-    /// A live event for `to`: ordered, bounded, lossy, never stored (version 2).
+    /// Sends a live event: ordered, bounded, lossy, never stored (version 2).
     Event(Event),
-    /// Asks who is connected and what waits where (version 2).
+    /// Requests the connections and mailboxes of the broker (version 2).
     Status {
+        /// Id of this request.
         request_id: ByteString,
     },
-    /// Asks about single peers, messages or one mailbox (version 2).
+    /// Queries single peers, messages or one mailbox (version 2).
     Inspect(Inspect),
-    /// What I offer as a host; replaces what I announced before (version 2).
+    /// Announces the manifests of a host and replaces earlier ones (version 2).
     Announce(Announce),
-    /// Asks which hosts there are (version 2).
+    /// Requests the hosts and their manifests (version 2).
     Hosts(AskHosts),
     /// A frame of a later version; ignored after the handshake.
     Unknown {
+        /// Its `kind` on the wire.
         kind: String,
     },
 }
 
+/// The `hello` frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
+    /// Name and role that the client requests.
     pub agent: AgentRef,
+    /// The credential.
     pub token: String,
-    /// Version 1 when absent.
+    /// Highest version that the client supports; 1 if absent.
     pub version: Option<u32>,
+    /// Framing that the client requests.
     pub framing: Option<Framing>,
 }
 
-/// The token stays out of logs.
+/// Omits the token, to keep it out of logs.
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")
@@ -91,193 +115,264 @@ impl fmt::Debug for Hello {
     }
 }
 
+/// The `deliver` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deliver {
+    /// Mailbox of the recipient.
     pub to: ByteString,
+    /// The message.
     pub envelope: Envelope,
-    /// How long the message is worth keeping, from its arrival at the broker.
+    /// Time to live of the message, from its arrival at the broker.
     pub deadline_ms: Option<u64>,
-    /// The tag of a pushed message that this one settles. The two become durable as one step.
+    /// Tag of a pushed message that this one settles. Both become durable atomically.
     pub ack: Option<u64>,
 }
 
-/// A live event; `peer` is the recipient on the way in and the sender on the way out.
+/// A live event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
+    /// The recipient if sent by a client, the sender if sent by the broker.
     pub peer: ByteString,
+    /// Id of the message that the event belongs to.
     pub correlation_id: ByteString,
+    /// The body.
     pub body: Body,
 }
 
-/// Broker → client.
+/// A frame from the broker to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerFrame {
+    /// Accepts the handshake.
     Welcome(Welcome),
+    /// Identifies the store behind the broker; follows `welcome`.
     BrokerIdentity {
+        /// Id of the store, the same across restarts.
         id: ByteString,
     },
+    /// Reports an error.
     Error(Refusal),
+    /// Pushes a message from the client's mailbox.
     Message(Push),
+    /// Receipt of a message (version 1).
     Delivered {
+        /// Id of the message.
         id: ByteString,
     },
-    /// Receipts by the number of the `deliver` on this connection, as inclusive ranges (version 2).
+    /// Receipts by the number of the `deliver` on this connection (version 2).
     Receipts {
+        /// Inclusive ranges of numbers.
         ranges: Vec<(u64, u64)>,
     },
+    /// Answer to `ack_with_receipt`.
     AckResult(AckResult),
+    /// The sender of a message cancelled it.
     Cancel {
+        /// Id of the message.
         correlation_id: ByteString,
     },
+    /// Answer to `list_connected`.
     Connected {
+        /// Names of the agents' mailboxes.
         ids: Vec<ByteString>,
     },
+    /// A live event (version 2).
     Event(Event),
+    /// Answer to `status` (version 2).
     Status(Status),
+    /// Answer to `inspect` (version 2).
     Inspected(Inspected),
+    /// Answer to `announce` (version 2).
     Announced(Announced),
+    /// Answer to `hosts` (version 2).
     Hosts(Hosts),
-    /// Something about the hosts changed since the last answer to a client that watches them (version 2).
+    /// The hosts changed since the last answer to a client that watches them (version 2).
     HostsChanged,
+    /// A frame of a later version.
     Unknown {
+        /// Its `kind` on the wire.
         kind: String,
     },
 }
 
-/// The handshake is accepted. An original broker says no more than that.
+/// The `welcome` frame. An original broker sends none of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Welcome {
+    /// Highest version that the broker supports; 1 if absent.
     pub version: Option<u32>,
+    /// Framing from now on; JSON if absent.
     pub framing: Option<Framing>,
+    /// Limits of the connection.
     pub limits: Option<Limits>,
+    /// Heartbeat interval, from which the times for pings and for a dead connection follow.
     pub heartbeat_ms: Option<u64>,
-    /// Who the client is to the broker: its credential's name and role, and not what `hello` said.
+    /// Name and role of the client according to its credential, which may differ from `hello`.
     pub agent: Option<AgentRef>,
 }
 
+/// Limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
+    /// Maximum size of a WebSocket message that the broker accepts.
     pub max_frame_bytes: u64,
+    /// Maximum number of pushed and unacknowledged messages.
     pub window_messages: u64,
+    /// Maximum size of pushed and unacknowledged messages.
     pub window_bytes: u64,
 }
 
+/// The `error` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
+    /// A sentence for humans.
     pub reason: String,
-    /// The message that is refused, if it answers a `deliver`; the request's id, if it answers a `status` or `look`.
+    /// Id of the refused message, or of the refused `status` or `inspect` request.
     pub id: Option<ByteString>,
+    /// The code, if the broker sent one that this version knows.
     pub code: Option<ErrorCode>,
 }
 
+/// The `message` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// Names this delivery in `ack_tags`; absent from original brokers.
+    /// Identifies this delivery in `ack_tags`; original brokers send none.
     pub tag: Option<u64>,
-    /// 1 for the first delivery, more when it was delivered before and not acknowledged.
+    /// 1 for the first delivery, more for a redelivery.
     pub attempt: u32,
+    /// The sender, as authenticated by the broker.
     pub from: AgentRef,
-    /// What is left of the deadline.
+    /// Remaining time to live.
     pub deadline_ms: Option<u64>,
+    /// The message.
     pub envelope: Envelope,
 }
 
+/// The `ack_result` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AckResult {
+    /// Id of the message.
     pub id: ByteString,
+    /// Id of the request.
     pub request_id: ByteString,
+    /// Whether the acknowledgement is durable; false if it was refused.
     pub accepted: bool,
+    /// Why it was refused.
     pub reason: Option<String>,
 }
 
-/// What `toolbus ps` shows.
+/// The `status` frame of the broker, as `toolbus ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
+    /// Id of the request.
     pub request_id: ByteString,
+    /// Connections, up to a limit.
     pub connections: Vec<Connection>,
+    /// Mailboxes, up to a limit.
     pub mailboxes: Vec<MailboxStatus>,
-    /// Mailboxes that were left out because the list has a limit.
+    /// Number of mailboxes omitted because of the limit.
     pub more_mailboxes: u64,
-    /// Stored messages that were found damaged and set aside since the broker started.
+    /// Number of corrupt messages found since the broker started.
     pub set_aside: u64,
 }
 
+/// A connection in [`Status`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
+    /// The connected agent.
     pub agent: AgentRef,
+    /// Whether its mailbox is pushed to this connection.
     pub subscribed: bool,
+    /// Time since the connection was established.
     pub connected_ms: u64,
 }
 
+/// A mailbox in [`Status`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailboxStatus {
+    /// Name of the mailbox.
     pub name: ByteString,
+    /// Number of pending messages.
     pub messages: u64,
+    /// Size of pending messages.
     pub bytes: u64,
-    /// Pushed to the subscriber and not yet acknowledged.
+    /// Number of messages that are pushed and not acknowledged.
     pub in_flight: u64,
-    /// Age of the oldest message that is known without reading the disk.
+    /// Age of the oldest message, as far as known without reading the disk.
     pub oldest_ms: Option<u64>,
 }
 
-/// Replaces all manifests of the connection's agent. Without manifests it is no longer a host.
+/// The `announce` frame: replaces all manifests of the agent. An agent without manifests is not a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announce {
+    /// Id of this request.
     pub request_id: ByteString,
+    /// At most one manifest per role.
     pub manifests: Vec<RoleManifest>,
 }
 
-/// What a host offers to a role; without one, to every role that has no manifest of its own. The broker does not read it.
+/// The manifest of a host for one role. Opaque to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleManifest {
+    /// The role; `None` for all roles without a manifest of their own.
     pub role: Option<ByteString>,
+    /// The manifest.
     pub manifest: Body,
 }
 
-/// Answers `announce`: the manifests are durable, or refused.
+/// The `announced` frame: the manifests are durable, or were refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
+    /// Id of the request.
     pub request_id: ByteString,
+    /// Why the manifests were refused; `None` if they are durable.
     pub reason: Option<String>,
+    /// Code of the refusal.
     pub code: Option<ErrorCode>,
 }
 
+/// The `hosts` frame of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskHosts {
+    /// Id of this request.
     pub request_id: ByteString,
-    /// Tell me of changes from now on.
+    /// Whether to send `hosts_changed` from now on.
     pub watch: bool,
-    /// Versions of the manifests that the client has, by host: these are not sent again.
+    /// Manifest versions that the client has, by host: these manifests are not sent again.
     pub known: Vec<(ByteString, u64)>,
 }
 
+/// The `hosts` frame of the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hosts {
+    /// Id of the request.
     pub request_id: ByteString,
+    /// The hosts that have a manifest for the client's role.
     pub hosts: Vec<HostEntry>,
 }
 
-/// A host as the asking role sees it.
+/// A host, with its manifest for the role of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
+    /// Name of the host.
     pub id: ByteString,
+    /// Whether the host is connected.
     pub online: bool,
-    /// For how long it has been online, or away.
+    /// Time since the host went online or offline.
     pub since_ms: u64,
-    /// Names this content of the manifest.
+    /// Version of the manifest's content.
     pub version: u64,
-    /// Left out when the client knows it, and when the answer would get too long: then ask again, with what came.
+    /// Omitted if the client knows the version, or if the frame would be too large: then repeat the request with the
+    /// versions received so far.
     pub manifest: Option<Body>,
 }
 
-/// Ties every variant to its word on the wire, so that none can be added without one.
+/// Ties every variant to its `kind` on the wire, so that none can be added without one.
 macro_rules! kinds {
     ($frame:ident { $($variant:pat => $kind:literal),+ $(,)? }) => {
         impl $frame {
-            /// Every `kind` that this version knows.
+            /// All kinds that this version knows.
             pub const KINDS: &[&str] = &[$($kind),+];
 
-            /// The frame's `kind` on the wire.
+            /// Returns the `kind` on the wire.
             pub fn kind(&self) -> &str {
                 match self {
                     $($variant => $kind,)+

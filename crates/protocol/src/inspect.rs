@@ -1,52 +1,60 @@
-//! A look at what is there right now: who is connected, how far messages are from their turn, what waits in a mailbox.
+//! Queue inspection: which peers are connected, the positions of messages in their queues, the contents of a mailbox.
 
 use bytestring::ByteString;
 
-/// Peers, and letters, that one `look` may ask about.
+/// Maximum number of peers, and of messages, in one `inspect`.
 pub const MAX_INSPECTED: usize = 256;
 
-/// Asks; the answer is [`Looked`].
+/// The `inspect` frame, answered by [`Inspected`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inspect {
+    /// Id of this request.
     pub request_id: ByteString,
-    /// Mailboxes: is anybody connected under that name?
+    /// Mailboxes to check for connections.
     pub peers: Vec<ByteString>,
-    /// Messages that I sent: are they still pending, and how many are before them?
+    /// Messages of the requester to locate.
     pub messages: Vec<MessageRef>,
-    /// A mailbox whose messages are to be listed.
+    /// Mailbox to list.
     pub rows_of: Option<ByteString>,
 }
 
-/// A message by the mailbox that it was sent to.
+/// A message, identified by its recipient and its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRef {
+    /// Mailbox of the recipient.
     pub to: ByteString,
+    /// Id of the message.
     pub id: ByteString,
 }
 
-/// Peers and letters are answered in the order of the question.
+/// The `inspected` frame, with peers and messages in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inspected {
+    /// Id of the request.
     pub request_id: ByteString,
+    /// Whether each peer is connected.
     pub peers: Vec<bool>,
-    /// How many pending messages are before it in its mailbox, counted up to 1000; `None` if it is not pending there.
+    /// Number of pending messages before each message in its mailbox, up to 1000; `None` if it is not pending there.
     pub messages: Vec<Option<u64>>,
-    /// In the order in which they are delivered.
+    /// Pending messages of the listed mailbox, in delivery order.
     pub rows: Vec<MessageRow>,
-    /// Whether there may be messages that the rows do not show.
+    /// Whether the mailbox may hold messages that `rows` does not show.
     pub more: bool,
 }
 
 /// A pending message, without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
+    /// Id of the message.
     pub id: ByteString,
+    /// Name of the sender.
     pub from: ByteString,
+    /// Time since the broker accepted the message.
     pub age_ms: u64,
-    /// How often it was pushed.
+    /// Number of push attempts so far.
     pub attempt: u32,
-    /// Pushed to the subscriber and not yet acknowledged.
+    /// Whether the message is pushed to the current subscriber and not acknowledged.
     pub in_flight: bool,
-    /// What is left of its deadline.
+    /// Remaining time to live.
     pub deadline_ms: Option<u64>,
 }

@@ -1,5 +1,5 @@
-//! The JSON framing: one object per text message, tagged by `kind`. This is the original's published protocol; what
-//! we add are extra fields and extra frames.
+//! The JSON framing: one object per text message, tagged by `kind`. This is the original's published protocol with
+//! additional fields and frames.
 
 mod inspect;
 mod object;
@@ -8,28 +8,28 @@ mod write;
 
 use crate::{BrokerFrame, ClientFrame, DecodeError, MsgId};
 
-/// Reads a client's frame. Unknown kinds come back as [`ClientFrame::Unknown`].
+/// Decodes a client frame. An unknown kind is [`ClientFrame::Unknown`].
 pub fn read_client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
     read::client(text)
 }
 
-/// Reads a broker's frame. Unknown kinds come back as [`BrokerFrame::Unknown`].
+/// Decodes a broker frame. An unknown kind is [`BrokerFrame::Unknown`].
 pub fn read_broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
     read::broker(text)
 }
 
-/// Best effort: the id of the message in a `deliver` frame that could not be read, so that the error can name it.
+/// Best effort: returns the message id of a `deliver` frame that could not be decoded, for the error frame.
 pub fn message_id_of(text: &[u8]) -> Option<MsgId> {
     read::message_id(text)
 }
 
-/// Writes a client's frame. Clients are given a message's `from` by the broker, so `deliver` needs the sender's. Bodies
-/// are written as they are: one that came over the compact framing and goes on unread needs [`crate::Body::check`].
+/// Encodes a client frame. `me` becomes the `from` of a `deliver`, which the broker overwrites. Bodies are not checked:
+/// forwarding a body that was received over the compact framing requires [`crate::Body::check`] first.
 pub fn write_client(frame: &ClientFrame, me: &crate::AgentRef) -> String {
     write::client(frame, me)
 }
 
-/// Writes a broker's frame. Fails only for a message whose body is not acceptable JSON: see [`crate::Body::check`].
+/// Encodes a broker frame. Fails only for a message or event whose body is invalid; see [`crate::Body::check`].
 pub fn write_broker(frame: &BrokerFrame) -> Result<String, crate::BodyError> {
     write::broker(frame)
 }

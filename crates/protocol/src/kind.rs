@@ -1,17 +1,19 @@
-//! The kind of a message. To the broker it is an opaque word; this type only spares us typos.
+//! The kind of a message. The broker derives the required right from some kinds and treats the others as opaque.
 
 use bytestring::ByteString;
 
 macro_rules! kinds {
     ($($variant:ident => $text:literal),+ $(,)?) => {
-        /// What a message is for. Kinds that this version does not know are carried as they are.
+        /// The kind of a message. Unknown kinds are carried unchanged.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub enum InboxKind {
-            $($variant,)+
+            $(#[doc = concat!("`", $text, "` on the wire.")] $variant,)+
+            /// Any other kind.
             Other(ByteString),
         }
 
         impl InboxKind {
+            /// Returns the kind as on the wire.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $text,)+

@@ -1,8 +1,19 @@
-//! What travels on the bus: frames, envelopes, names and error codes.
+//! The wire protocol of the bus: frames, envelopes, names and error codes.
 //!
-//! One set of frames ([`ClientFrame`], [`BrokerFrame`]) has two framings: [`json`], the published text
-//! protocol of the original system, and [`compact`], a binary one for our own client that leaves bodies
-//! untouched. A message body is raw JSON everywhere and is never reinterpreted.
+//! The frames ([`ClientFrame`], [`BrokerFrame`]) have two encodings: [`json`], the published text protocol of the
+//! original system, and [`compact`], a binary framing that forwards sealed envelopes unchanged. A message body is raw
+//! JSON in both and is never parsed and re-encoded.
+//!
+//! ```
+//! use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, InboxKind, InboxMessage, json};
+//!
+//! let me = AgentRef::new("worker-7");
+//! let message = InboxMessage::new(me.clone(), InboxKind::Task, Body::parse(r#"{ "total": 1.0 }"#)?);
+//! let deliver = Deliver { to: "desktop".into(), envelope: message.seal(), deadline_ms: Some(30_000), ack: None };
+//! let frame = ClientFrame::Deliver(deliver);
+//! assert_eq!(json::read_client(json::write_client(&frame, &me).as_bytes())?, frame);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod compact;
 mod envelope;
@@ -26,6 +37,6 @@ pub use kind::InboxKind;
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
 pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER, hex};
 
-/// The version of the protocol that `hello` and `welcome` name. Peers that name none speak version 1, the
-/// original's; version 2 adds delivery tags, numbered receipts, receipts implied by replies, and live events.
+/// Protocol version in `hello` and `welcome`. Peers that send none speak version 1, the original's; version 2 adds
+/// delivery tags, numbered receipts, receipts implied by replies, and live events.
 pub const PROTOCOL_VERSION: u32 = 2;

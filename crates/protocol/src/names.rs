@@ -1,26 +1,30 @@
-//! Names of mailboxes, roles and messages, and the one rule that all of them obey.
+//! Names of mailboxes, roles and messages, and the validation that all of them share.
 
 use bytestring::ByteString;
 use std::fmt;
 
-/// Longest name or message id, in bytes.
+/// Maximum length of a name or message id, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 
-/// Why a name is not acceptable.
+/// Why a name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
+    /// The name is empty.
     #[error("it is empty")]
     Empty,
+    /// The name exceeds [`MAX_NAME_BYTES`].
     #[error("it is longer than {MAX_NAME_BYTES} bytes")]
     TooLong,
+    /// The name contains a control character or an invisible formatting character.
     #[error("it contains a control character")]
     ControlCharacter,
+    /// The name contains a slash or backslash, or is `.` or `..`.
     #[error("it contains a slash or is a dot path")]
     PathLike,
 }
 
-/// Accepts a mailbox name, role or message id. Names never become paths here, but they end up in logs, terminals
-/// and other people's file systems, so what looks like a path or hides in a terminal is refused at the door.
+/// Validates a mailbox name, role or message id. Names are never used as paths here, but they end up in logs, terminals
+/// and other systems' files, so path-like names and invisible characters are rejected on input.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty);
@@ -31,9 +35,9 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if name == "." || name == ".." {
         return Err(NameError::PathLike);
     }
-    // Almost every name is plain ASCII without surprises. This loop has no branches, so it runs on many bytes at once.
-    let surprising = |byte: u8| !(0x20..0x7f).contains(&byte) | (byte == b'/') | (byte == b'\\');
-    if !name.bytes().fold(false, |found, byte| found | surprising(byte)) {
+    // Fast path for printable ASCII. The loop has no branches, so the compiler vectorises it.
+    let needs_check = |byte: u8| !(0x20..0x7f).contains(&byte) | (byte == b'/') | (byte == b'\\');
+    if !name.bytes().fold(false, |found, byte| found | needs_check(byte)) {
         return Ok(());
     }
     if name.contains(['/', '\\']) {
@@ -45,30 +49,32 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Characters that no one sees but that change what one sees around them.
+/// Whether the character is invisible but changes the display of the text around it, such as a bidi override.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The agent that a mailbox belongs to: NAME#suffix is a mailbox of NAME.
+/// Returns the agent that a mailbox belongs to: `NAME#suffix` belongs to `NAME`.
 pub fn principal_of(mailbox: &str) -> &str {
     mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 
-/// The id of a message: its idempotency key within a mailbox.
+/// Id of a message: its idempotency key within a mailbox.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MsgId(ByteString);
 
 impl MsgId {
-    /// A new random id.
+    /// Creates a random id.
     pub fn new() -> Self {
         Self(ByteString::from(uuid::Uuid::new_v4().to_string()))
     }
 
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
+    /// Returns the underlying string.
     pub fn into_inner(self) -> ByteString {
         self.0
     }
@@ -98,18 +104,22 @@ impl fmt::Debug for MsgId {
     }
 }
 
-/// An agent on the bus: the name of its mailbox and the role it acts in.
+/// An agent on the bus: its mailbox and its role.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentRef {
+    /// Name of the agent's mailbox.
     pub session_id: ByteString,
+    /// Role of the agent, if it has one.
     pub role: Option<ByteString>,
 }
 
 impl AgentRef {
+    /// Creates a reference to an agent without a role.
     pub fn new(session_id: impl Into<ByteString>) -> Self {
         Self { session_id: session_id.into(), role: None }
     }
 
+    /// Sets the role.
     pub fn with_role(mut self, role: impl Into<ByteString>) -> Self {
         self.role = Some(role.into());
         self
@@ -121,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinary_names_pass_and_hostile_ones_are_refused_by_kind() {
+    fn ordinary_names_are_valid_and_each_kind_of_invalid_name_is_rejected() {
         for good in ["worker-7#mcp", "äöü", "a..b", "7c0e", "x y", &"n".repeat(MAX_NAME_BYTES)] {
             assert_eq!(check_name(good), Ok(()), "{good:?}");
         }

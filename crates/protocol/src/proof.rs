@@ -1,49 +1,49 @@
-//! How a broker shows that it belongs to a data folder, before a client that found a token there sends it.
+//! Proof that a broker belongs to a data folder, before a client that found a token there sends the token.
 //!
-//! The client puts a random challenge into the header [`CHALLENGE_HEADER`] of its upgrade request. The broker answers in
-//! [`PROOF_HEADER`] with a MAC over the challenge and over the address that the client dialled, keyed with a secret of the
-//! folder. The address is part of it, so that a process on another port or another loopback address can't pass the
-//! challenge on to the real broker and use its answer.
+//! The client sends a random challenge in the header [`CHALLENGE_HEADER`] of its upgrade request. The broker answers in
+//! [`PROOF_HEADER`] with a MAC over the challenge and the address that the client dialled, keyed with a secret of the
+//! folder. The address prevents a relay attack: a process on another port or another loopback address can't forward the
+//! challenge to the real broker and use its answer.
 
 use ring::hmac;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A request header: what the broker is to prove itself by.
+/// Request header with the challenge.
 pub const CHALLENGE_HEADER: &str = "toolbus-challenge";
-/// A response header: the proof.
+/// Response header with the proof.
 pub const PROOF_HEADER: &str = "toolbus-proof";
-/// Longer challenges are not answered.
+/// Maximum length of a challenge; longer ones are not answered.
 pub const MAX_CHALLENGE_BYTES: usize = 128;
 
 const CONTEXT: &[u8] = b"toolbus broker proof 1\0";
 
-/// A secret of the data folder, known to its broker and to those who can read the folder.
+/// The secret key of a data folder, known to its broker and to all processes that can read the folder.
 #[derive(Clone)]
 pub struct BrokerKey(hmac::Key);
 
 impl BrokerKey {
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub const LENGTH: usize = 32;
 
-    /// A key of these bytes.
+    /// Creates a key from its bytes.
     pub fn new(bytes: &[u8; Self::LENGTH]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// From its hexadecimal form; `None` if that is not a key.
+    /// Parses a hexadecimal key. Returns `None` if the text is not hexadecimal or has the wrong length.
     pub fn from_hex(text: &str) -> Option<Self> {
-        Some(Self::new(&bytes_of(text)?.try_into().ok()?))
+        Some(Self::new(&parse_hex(text)?.try_into().ok()?))
     }
 
-    /// The answer to a challenge from a client that reached the broker at that address.
+    /// Computes the proof for a challenge from a client that dialled the broker at that address.
     pub fn prove(&self, challenge: &[u8], dialled: SocketAddr) -> String {
-        hex(hmac::sign(&self.0, &message(challenge, dialled)).as_ref())
+        hex(hmac::sign(&self.0, &mac_input(challenge, dialled)).as_ref())
     }
 
-    /// Whether the answer comes from a broker with this key that was reached at that address.
+    /// Whether the proof comes from a broker with this key that was dialled at that address.
     pub fn verify(&self, challenge: &[u8], dialled: SocketAddr, proof: &str) -> bool {
-        bytes_of(proof).is_some_and(|proof| hmac::verify(&self.0, &message(challenge, dialled), &proof).is_ok())
+        parse_hex(proof).is_some_and(|proof| hmac::verify(&self.0, &mac_input(challenge, dialled), &proof).is_ok())
     }
 }
 
@@ -53,18 +53,18 @@ impl fmt::Debug for BrokerKey {
     }
 }
 
-/// A listener for both address families sees an IPv4 client under a mapped address.
-fn message(challenge: &[u8], dialled: SocketAddr) -> Vec<u8> {
+/// Uses the canonical address, because a dual-stack listener sees an IPv4 client under an IPv4-mapped IPv6 address.
+fn mac_input(challenge: &[u8], dialled: SocketAddr) -> Vec<u8> {
     let address = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
     [CONTEXT, address.to_string().as_bytes(), b"\0", challenge].concat()
 }
 
-/// The hexadecimal form of bytes.
+/// Encodes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes_of(text: &str) -> Option<Vec<u8>> {
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     text.as_bytes().chunks(2).map(byte).collect()
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_good_for_its_key_challenge_and_address_only() {
+    fn a_proof_is_valid_only_for_its_key_challenge_and_address() {
         let (key, other) = (BrokerKey::new(&[1; 32]), BrokerKey::new(&[2; 32]));
         let at = |address: &str| address.parse::<SocketAddr>().expect("an address");
         let proof = key.prove(b"challenge", at("127.0.0.1:7420"));

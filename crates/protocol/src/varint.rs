@@ -1,4 +1,4 @@
-//! Unsigned LEB128 numbers and length-prefixed strings: the alphabet of the compact framing.
+//! Unsigned LEB128 numbers and length-prefixed strings: the primitives of the compact framing.
 
 use crate::DecodeError;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -51,7 +51,7 @@ pub fn take_u8(input: &mut Bytes) -> Result<u8, DecodeError> {
     Ok(input.get_u8())
 }
 
-/// The length-prefixed bytes at the start, taken off the input in place; `None` if it is cut short.
+/// Splits length-prefixed bytes off the front without copying. Returns `None` if the input is truncated.
 pub fn split_slice<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
     let mut length = 0usize;
     for shift in (0..usize::BITS).step_by(7) {
@@ -67,7 +67,7 @@ pub fn split_slice<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Flags announce fields that can't be skipped without knowing them, so an unknown one ends the reading.
+/// Takes a byte of flags. An unknown flag is an error, because the field that it announces can't be skipped.
 pub fn take_flags(input: &mut Bytes, known: u8) -> Result<u8, DecodeError> {
     let flags = take_u8(input)?;
     if flags & !known != 0 {
@@ -91,7 +91,7 @@ pub fn take_slice(input: &mut Bytes) -> Result<Bytes, DecodeError> {
     Ok(input.split_to(length as usize))
 }
 
-/// Shares the input's memory: no copy, one check that it is UTF-8.
+/// Takes a string that shares the memory of the input, after a check that it is UTF-8.
 pub fn take_str(input: &mut Bytes) -> Result<ByteString, DecodeError> {
     ByteString::try_from(take_slice(input)?).map_err(|_| DecodeError::NotUtf8)
 }

@@ -1,6 +1,6 @@
-//! A look at peers, messages and mailboxes: what it shows, wherever a message stands, and to whom.
+//! Queue inspection: presence of peers, positions of messages, rows of a mailbox, and who may see them.
 
-use crate::support::{Bench, Told, delivery};
+use crate::support::{Harness, Received, delivery};
 use std::sync::Arc;
 use toolbus_engine::{
     Command, ConnId, Delivery, Inspect, InspectView, MessageAt, MessageView, Names, Refusal, Rights, Sender,
@@ -22,7 +22,7 @@ impl Names for Rules {
     }
 }
 
-fn dated(to: &str, id: &str) -> Delivery {
+fn with_deadline(to: &str, id: &str) -> Delivery {
     Delivery { deadline_ms: Some(60_000), ..delivery(to, id) }
 }
 
@@ -35,8 +35,8 @@ fn rows_of(mailbox: &str) -> Inspect {
     Inspect { rows_of: Some(mailbox.into()), ..Inspect::default() }
 }
 
-fn inspect(bench: &Bench, conn: ConnId, inspect: &Inspect) -> InspectView {
-    bench.engine.inspect(bench.now, conn, inspect)
+fn inspect(harness: &Harness, conn: ConnId, inspect: &Inspect) -> InspectView {
+    harness.engine.inspect(harness.now, conn, inspect)
 }
 
 fn ids(rows: &[MessageView]) -> Vec<&str> {
@@ -44,87 +44,87 @@ fn ids(rows: &[MessageView]) -> Vec<&str> {
 }
 
 #[test]
-fn a_peer_is_there_while_a_connection_of_its_name_stands() {
-    let mut bench = Bench::new();
-    let asking = bench.connect("asking");
-    let first = bench.connect("bob#1");
-    let second = bench.join("bob#1");
-    let peers = Inspect { peers: vec!["bob#1".into(), "bob".into(), "asking".into()], ..Inspect::default() };
-    assert_eq!(inspect(&bench, asking, &peers).peers, [true, false, true]);
-    bench.disconnect(second);
-    assert_eq!(inspect(&bench, asking, &peers).peers, [true, false, true], "one is left");
-    bench.disconnect(first);
-    assert_eq!(inspect(&bench, asking, &peers).peers, [false, false, true]);
+fn a_peer_is_present_while_it_has_a_connection() {
+    let mut harness = Harness::new();
+    let requester = harness.connect("requester");
+    let first = harness.connect("bob#1");
+    let second = harness.subscribe("bob#1");
+    let peers = Inspect { peers: vec!["bob#1".into(), "bob".into(), "requester".into()], ..Inspect::default() };
+    assert_eq!(inspect(&harness, requester, &peers).peers, [true, false, true]);
+    harness.disconnect(second);
+    assert_eq!(inspect(&harness, requester, &peers).peers, [true, false, true], "one connection is left");
+    harness.disconnect(first);
+    assert_eq!(inspect(&harness, requester, &peers).peers, [false, false, true]);
 }
 
 #[test]
-fn a_letter_has_as_many_before_it_as_are_pending_wherever_they_stand() {
-    let mut bench = Bench::with(|options| options.window_messages = 1);
-    let (alice, other) = (bench.join("alice"), bench.join("other"));
+fn a_position_counts_leased_stored_and_waiting_messages() {
+    let mut harness = Harness::with(|options| options.window_messages = 1);
+    let (alice, other) = (harness.subscribe("alice"), harness.subscribe("other"));
     let all = at("host", &["a", "b", "c", "d"]);
-    bench.deliver(alice, dated("host", "a"));
-    bench.deliver(other, dated("host", "between"));
-    bench.sync_all();
+    harness.deliver(alice, with_deadline("host", "a"));
+    harness.deliver(other, with_deadline("host", "between"));
+    harness.sync_all();
     for id in ["b", "c"] {
-        bench.deliver(alice, dated("host", id));
+        harness.deliver(alice, with_deadline("host", id));
     }
-    // Two on disk, two in memory, one elsewhere.
-    bench.deliver(alice, dated("elsewhere", "d"));
-    assert_eq!(inspect(&bench, alice, &all).messages, [Some(0), Some(2), Some(3), None]);
-    let host = bench.join("host");
-    bench.serve_fetches();
-    assert_eq!(inspect(&bench, alice, &all).messages, [Some(0), Some(2), Some(3), None], "one is in flight");
-    bench.ack(host, "a");
-    bench.serve_fetches();
-    assert_eq!(inspect(&bench, alice, &all).messages, [None, Some(1), Some(2), None]);
-    bench.disconnect(host);
-    bench.sync_all();
-    assert_eq!(inspect(&bench, alice, &all).messages, [None, Some(1), Some(2), None], "back on disk");
-    bench.handle(alice, Command::Cancel { to: "host".into(), correlation_id: "b".into() });
-    assert_eq!(inspect(&bench, alice, &all).messages, [None, None, Some(1), None], "taken back");
-    bench.now += 60_001;
-    bench.tick();
-    assert_eq!(inspect(&bench, alice, &all).messages, [None; 4], "expired");
+    // Two messages are stored, two are in memory, and one is in another mailbox.
+    harness.deliver(alice, with_deadline("elsewhere", "d"));
+    assert_eq!(inspect(&harness, alice, &all).messages, [Some(0), Some(2), Some(3), None]);
+    let host = harness.subscribe("host");
+    harness.serve_fetches();
+    assert_eq!(inspect(&harness, alice, &all).messages, [Some(0), Some(2), Some(3), None], "one is in flight");
+    harness.ack(host, "a");
+    harness.serve_fetches();
+    assert_eq!(inspect(&harness, alice, &all).messages, [None, Some(1), Some(2), None]);
+    harness.disconnect(host);
+    harness.sync_all();
+    assert_eq!(inspect(&harness, alice, &all).messages, [None, Some(1), Some(2), None], "stored again");
+    harness.handle(alice, Command::Cancel { to: "host".into(), correlation_id: "b".into() });
+    assert_eq!(inspect(&harness, alice, &all).messages, [None, None, Some(1), None], "withdrawn");
+    harness.now += 60_001;
+    harness.tick();
+    assert_eq!(inspect(&harness, alice, &all).messages, [None; 4], "expired");
 }
 
 #[test]
-fn a_letter_of_somebody_else_is_not_there() {
-    let mut bench = Bench::new();
-    let (alice, other) = (bench.join("alice"), bench.join("other"));
-    bench.deliver(alice, dated("host", "a"));
-    assert_eq!(inspect(&bench, other, &at("host", &["a"])).messages, [None]);
-    assert_eq!(inspect(&bench, alice, &at("host", &["a"])).messages, [Some(0)]);
+fn messages_of_other_senders_are_hidden() {
+    let mut harness = Harness::new();
+    let (alice, other) = (harness.subscribe("alice"), harness.subscribe("other"));
+    harness.deliver(alice, with_deadline("host", "a"));
+    assert_eq!(inspect(&harness, other, &at("host", &["a"])).messages, [None]);
+    assert_eq!(inspect(&harness, alice, &at("host", &["a"])).messages, [Some(0)]);
 }
 
 #[test]
-fn letters_before_one_are_counted_up_to_a_thousand() {
-    let mut bench = Bench::new();
-    let alice = bench.join("alice");
+fn positions_are_counted_up_to_a_thousand() {
+    let mut harness = Harness::new();
+    let alice = harness.subscribe("alice");
     for number in 0..1_500 {
-        bench.deliver(alice, dated("host", &format!("m{number}")));
+        harness.deliver(alice, with_deadline("host", &format!("m{number}")));
         if number == 700 {
-            bench.sync_all();
+            harness.sync_all();
         }
     }
-    let view = inspect(&bench, alice, &at("host", &["m0", "m999", "m1000", "m1001", "m1499"]));
+    let view = inspect(&harness, alice, &at("host", &["m0", "m999", "m1000", "m1001", "m1499"]));
     assert_eq!(view.messages, [Some(0), Some(999), Some(1000), Some(1000), Some(1000)]);
 }
 
 #[test]
-fn rows_show_what_waits_in_order_with_age_attempts_and_what_is_left() {
-    let mut bench = Bench::with(|options| options.window_messages = 1);
-    let alice = bench.join("alice");
-    bench.deliver(alice, dated("host", "a"));
-    bench.sync_all();
-    let gone = bench.join("host");
-    bench.serve_fetches();
-    bench.disconnect(gone);
-    bench.now += 5_000;
-    bench.deliver(alice, dated("host", "b"));
-    let _host = bench.join("host");
-    bench.serve_fetches();
-    bench.now += 1_000;
-    let view = inspect(&bench, alice, &rows_of("host"));
+fn rows_list_pending_messages_with_age_attempts_and_time_to_live() {
+    let mut harness = Harness::with(|options| options.window_messages = 1);
+    let alice = harness.subscribe("alice");
+    harness.deliver(alice, with_deadline("host", "a"));
+    harness.sync_all();
+    let gone = harness.subscribe("host");
+    harness.serve_fetches();
+    harness.disconnect(gone);
+    harness.now += 5_000;
+    harness.deliver(alice, with_deadline("host", "b"));
+    let _host = harness.subscribe("host");
+    harness.serve_fetches();
+    harness.now += 1_000;
+    let view = inspect(&harness, alice, &rows_of("host"));
     let row = |id: &str, age_ms, attempt, in_flight| MessageView {
         id: id.into(),
         from: Arc::from("alice"),
@@ -135,57 +135,57 @@ fn rows_show_what_waits_in_order_with_age_attempts_and_what_is_left() {
     };
     assert_eq!(view.rows, [row("a", 6_000, 2, true), row("b", 1_000, 0, false)]);
     assert!(!view.more);
-    bench.sync_all();
-    assert_eq!(inspect(&bench, alice, &rows_of("host")), view, "on disk as in memory");
-    assert_eq!(inspect(&bench, alice, &rows_of("nobody")), InspectView::default());
+    harness.sync_all();
+    assert_eq!(inspect(&harness, alice, &rows_of("host")), view, "the same once stored");
+    assert_eq!(inspect(&harness, alice, &rows_of("absent")), InspectView::default());
 }
 
 #[test]
 fn rows_are_the_same_after_a_restart() {
-    let mut bench = Bench::new();
-    let alice = bench.join("alice");
-    ["a", "b", "c"].into_iter().for_each(|id| bench.deliver(alice, dated("host", id)));
-    bench.send(alice, "host", "without a deadline");
-    bench.sync_all();
-    let mut bench = bench.restart();
-    let alice = bench.join("alice");
-    let view = inspect(&bench, alice, &rows_of("host"));
+    let mut harness = Harness::new();
+    let alice = harness.subscribe("alice");
+    ["a", "b", "c"].into_iter().for_each(|id| harness.deliver(alice, with_deadline("host", id)));
+    harness.send(alice, "host", "without a deadline");
+    harness.sync_all();
+    let mut harness = harness.restart();
+    let alice = harness.subscribe("alice");
+    let view = inspect(&harness, alice, &rows_of("host"));
     assert_eq!(ids(&view.rows), ["a", "b", "c"]);
-    assert!(view.more, "one can't be shown");
-    assert_eq!(inspect(&bench, alice, &at("host", &["without a deadline", "a"])).messages, [Some(3), Some(0)]);
+    assert!(view.more, "a stored message without a deadline is not shown");
+    assert_eq!(inspect(&harness, alice, &at("host", &["without a deadline", "a"])).messages, [Some(3), Some(0)]);
 }
 
 #[test]
-fn rows_end_after_a_thousand() {
-    let mut bench = Bench::new();
-    let alice = bench.join("alice");
-    (0..1_001).for_each(|number| bench.deliver(alice, dated("host", &format!("m{number}"))));
-    let view = inspect(&bench, alice, &rows_of("host"));
+fn rows_are_limited_to_a_thousand() {
+    let mut harness = Harness::new();
+    let alice = harness.subscribe("alice");
+    (0..1_001).for_each(|number| harness.deliver(alice, with_deadline("host", &format!("m{number}"))));
+    let view = inspect(&harness, alice, &rows_of("host"));
     assert_eq!((view.rows.len(), view.more), (1_000, true));
     assert_eq!(view.rows[999].id, "m999");
 }
 
-/// Two agents and an operator at a host's mailbox that holds one letter of each of three mailboxes.
-fn town() -> (Bench, [ConnId; 5]) {
-    let mut bench = Bench::new();
-    bench.engine.set_names(Arc::new(Rules));
-    let mut join = |name: &str, rights| {
-        let conn = bench.connect_with(name, None, false, rights);
-        bench.handle(conn, Command::Subscribe);
+/// A host's mailbox with one message from each of three mailboxes of two agents, and their connections.
+fn fixture() -> (Harness, [ConnId; 5]) {
+    let mut harness = Harness::new();
+    harness.engine.set_names(Arc::new(Rules));
+    let mut subscribe = |name: &str, rights| {
+        let conn = harness.connect_with(name, None, false, rights);
+        harness.handle(conn, Command::Subscribe);
         conn
     };
-    let (ana, ana2, bo) = (join("ana#1", WORKER), join("ana#2", WORKER), join("bo", WORKER));
-    let (beside, operator) = (join("host#beside", HOST), join("op", OPERATOR));
+    let (ana, ana2, bo) = (subscribe("ana#1", WORKER), subscribe("ana#2", WORKER), subscribe("bo", WORKER));
+    let (beside, operator) = (subscribe("host#beside", HOST), subscribe("op", OPERATOR));
     for (conn, id) in [(ana, "a1"), (ana2, "a2"), (bo, "b")] {
-        bench.deliver(conn, dated("host", id));
+        harness.deliver(conn, with_deadline("host", id));
     }
-    bench.sync_all();
-    (bench, [ana, ana2, bo, beside, operator])
+    harness.sync_all();
+    (harness, [ana, ana2, bo, beside, operator])
 }
 
 #[test]
-fn rows_of_a_mailbox_are_all_for_its_owner_and_operators_and_their_own_agents_for_others() {
-    let (bench, [ana, ana2, bo, beside, operator]) = town();
+fn owners_and_operators_see_all_rows_and_others_those_of_their_agent() {
+    let (harness, [ana, ana2, bo, beside, operator]) = fixture();
     for (conn, expected) in [
         (ana, &["a1", "a2"][..]),
         (ana2, &["a1", "a2"]),
@@ -193,19 +193,19 @@ fn rows_of_a_mailbox_are_all_for_its_owner_and_operators_and_their_own_agents_fo
         (beside, &["a1", "a2", "b"]),
         (operator, &["a1", "a2", "b"]),
     ] {
-        let view = inspect(&bench, conn, &rows_of("host"));
+        let view = inspect(&harness, conn, &rows_of("host"));
         assert_eq!((ids(&view.rows), view.more), (expected.to_vec(), false));
     }
 }
 
 #[test]
-fn only_hosts_and_operators_ask_about_peers_of_other_agents() {
-    let (mut bench, [ana, _, bo, beside, operator]) = town();
+fn only_hosts_and_operators_may_inspect_peers_of_other_agents() {
+    let (mut harness, [ana, _, bo, beside, operator]) = fixture();
     let mut ask = |conn, peers: &[&str]| {
         let inspect = Inspect { peers: peers.iter().map(|peer| (*peer).into()).collect(), ..Inspect::default() };
-        bench.outgoing(conn);
-        bench.handle(conn, Command::Inspect { request_id: "l".into(), inspect: Box::new(inspect) });
-        match bench.outgoing(conn).pop() {
+        harness.outgoing(conn);
+        harness.handle(conn, Command::Inspect { request_id: "l".into(), inspect: Box::new(inspect) });
+        match harness.outgoing(conn).pop() {
             Some(toolbus_engine::Outgoing::Inspected { view, .. }) => Ok(view.peers),
             Some(toolbus_engine::Outgoing::Refused { refusal, id }) => Err((refusal, id.map(|id| id.to_string()))),
             other => panic!("{other:?}"),
@@ -215,33 +215,33 @@ fn only_hosts_and_operators_ask_about_peers_of_other_agents() {
     assert_eq!(ask(ana, &["ana#2", "ana#9", "host", "host#beside"]), Ok(vec![true, false, false, true]));
     assert_eq!(ask(ana, &["ana#2", "bo"]), refused);
     assert_eq!(ask(bo, &["ana#1"]), refused);
-    assert_eq!(ask(bo, &["nobody"]), refused, "nothing is told of who is not there");
+    assert_eq!(ask(bo, &["absent"]), refused, "a refusal does not reveal who is absent");
     for conn in [beside, operator] {
-        assert_eq!(ask(conn, &["ana#1", "bo", "nobody"]), Ok(vec![true, true, false]));
+        assert_eq!(ask(conn, &["ana#1", "bo", "absent"]), Ok(vec![true, true, false]));
     }
 }
 
 #[test]
-fn an_operator_takes_back_what_others_sent_and_they_are_told() {
-    let (mut bench, [ana, _, bo, _, operator]) = town();
-    [ana, bo, operator].into_iter().for_each(|conn| drop(bench.told(conn)));
+fn an_operator_withdraws_messages_of_others_and_their_senders_are_notified() {
+    let (mut harness, [ana, _, bo, _, operator]) = fixture();
+    [ana, bo, operator].into_iter().for_each(|conn| drop(harness.received(conn)));
     for (conn, id) in [(bo, "a1"), (operator, "a1"), (operator, "unknown")] {
-        bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
+        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
     }
-    bench.sync_all();
-    let taken_back = Refusal::Cancelled { id: "a1".into(), mailbox: "host".into() };
-    assert_eq!(bench.told(ana), [Told::Refused { refusal: taken_back, id: Some("a1".into()) }]);
-    assert_eq!((bench.told(bo), bench.told(operator)), (vec![], vec![]));
-    assert_eq!(ids(&inspect(&bench, operator, &rows_of("host")).rows), ["a2", "b"]);
+    harness.sync_all();
+    let withdrawn = Refusal::Cancelled { id: "a1".into(), mailbox: "host".into() };
+    assert_eq!(harness.received(ana), [Received::Refused { refusal: withdrawn, id: Some("a1".into()) }]);
+    assert_eq!((harness.received(bo), harness.received(operator)), (vec![], vec![]));
+    assert_eq!(ids(&inspect(&harness, operator, &rows_of("host")).rows), ["a2", "b"]);
 }
 
 #[test]
-fn a_look_changes_nothing() {
-    let (mut bench, [ana, ..]) = town();
-    let before = format!("{:?}", bench.engine.status(bench.now).mailboxes);
-    bench.told(ana);
-    inspect(&bench, ana, &rows_of("host"));
-    assert_eq!(bench.told(ana), Vec::<Told>::new());
-    assert_eq!(format!("{:?}", bench.engine.status(bench.now).mailboxes), before);
-    assert!(!bench.engine.anything_to_write());
+fn inspection_has_no_side_effects() {
+    let (mut harness, [ana, ..]) = fixture();
+    let before = format!("{:?}", harness.engine.status(harness.now).mailboxes);
+    harness.received(ana);
+    inspect(&harness, ana, &rows_of("host"));
+    assert_eq!(harness.received(ana), Vec::<Received>::new());
+    assert_eq!(format!("{:?}", harness.engine.status(harness.now).mailboxes), before);
+    assert!(!harness.engine.anything_to_write());
 }

@@ -1,4 +1,4 @@
-//! The engine through its public face: commands and time in, effects and batches out.
+//! Tests of the engine through its public API: commands and time in, effects and batches out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,12 +7,12 @@ mod dead_letters;
 mod deadlines;
 mod dedup;
 mod disk_full;
-mod entanglements;
+mod fetches;
 mod inspect;
+mod interactions;
 mod limits;
 mod order;
 mod presence;
-mod reading_back;
 mod receipts;
 mod replies;
 mod rights;

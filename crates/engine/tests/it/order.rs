@@ -1,89 +1,89 @@
-//! Order, redelivery, and what happens when a second subscriber comes.
+//! Message order, redelivery, and displacement by a second subscriber.
 
-use crate::support::{Bench, Told, message};
+use crate::support::{Harness, Received, message};
 use toolbus_engine::{Command, Refusal};
 
 #[test]
 fn messages_of_one_sender_arrive_in_the_order_they_were_sent() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    ["a", "b", "c"].into_iter().for_each(|id| bench.send(alice, "bob", id));
-    assert_eq!(bench.told(bob), [message("a", 1), message("b", 1), message("c", 1)]);
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    ["a", "b", "c"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+    assert_eq!(harness.received(bob), [message("a", 1), message("b", 1), message("c", 1)]);
 }
 
 #[test]
-fn messages_that_waited_arrive_in_the_order_they_were_sent() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    ["a", "b"].into_iter().for_each(|id| bench.send(alice, "bob", id));
-    bench.sync_all();
-    ["c", "d"].into_iter().for_each(|id| bench.send(alice, "bob", id));
-    let bob = bench.join("bob");
-    bench.send(alice, "bob", "e");
-    bench.serve_fetches();
+fn a_backlog_arrives_in_the_order_it_was_sent() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    ["a", "b"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+    harness.sync_all();
+    ["c", "d"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+    let bob = harness.subscribe("bob");
+    harness.send(alice, "bob", "e");
+    harness.serve_fetches();
     let ids = ["a", "b", "c", "d", "e"].map(|id| message(id, 1));
-    assert_eq!(bench.told(bob), ids, "what is stored comes before what is only in memory");
+    assert_eq!(harness.received(bob), ids, "stored messages come before those in memory");
 }
 
 #[test]
-fn unacknowledged_messages_come_first_after_a_reconnect() {
+fn unacknowledged_messages_are_redelivered_first_after_a_reconnect() {
     for durable in [false, true] {
-        let mut bench = Bench::new();
-        let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-        ["a", "b", "c"].into_iter().for_each(|id| bench.send(alice, "bob", id));
-        bench.ack(bob, "b");
+        let mut harness = Harness::new();
+        let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+        ["a", "b", "c"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+        harness.ack(bob, "b");
         if durable {
-            bench.sync_all();
+            harness.sync_all();
         }
-        bench.disconnect(bob);
-        bench.send(alice, "bob", "d");
-        let again = bench.join("bob");
-        bench.serve_fetches();
-        assert_eq!(bench.told(again), [message("a", 2), message("c", 2), message("d", 1)], "durable: {durable}");
+        harness.disconnect(bob);
+        harness.send(alice, "bob", "d");
+        let again = harness.subscribe("bob");
+        harness.serve_fetches();
+        assert_eq!(harness.received(again), [message("a", 2), message("c", 2), message("d", 1)], "durable: {durable}");
     }
 }
 
 #[test]
-fn unacknowledged_messages_come_again_when_the_same_connection_subscribes_again() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.handle(bob, Command::Subscribe);
-    assert_eq!(bench.told(bob), [message("a", 1), message("a", 2)]);
+fn unacknowledged_messages_are_redelivered_if_the_same_connection_subscribes_again() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.handle(bob, Command::Subscribe);
+    assert_eq!(harness.received(bob), [message("a", 1), message("a", 2)]);
 }
 
 #[test]
-fn unacknowledged_messages_come_again_after_a_restart() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    ["a", "b"].into_iter().for_each(|id| bench.send(alice, "bob", id));
-    bench.sync_all();
-    bench.ack(bob, "a");
-    bench.sync_all();
-    let mut bench = bench.restart();
-    let bob = bench.join("bob");
-    bench.serve_fetches();
-    assert_eq!(bench.told(bob), [message("b", 1)]);
+fn unacknowledged_messages_are_redelivered_after_a_restart() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    ["a", "b"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+    harness.sync_all();
+    harness.ack(bob, "a");
+    harness.sync_all();
+    let mut harness = harness.restart();
+    let bob = harness.subscribe("bob");
+    harness.serve_fetches();
+    assert_eq!(harness.received(bob), [message("b", 1)]);
 }
 
 #[test]
-fn a_displaced_subscriber_is_told_and_its_messages_go_to_the_new_one() {
-    let mut bench = Bench::new();
-    let (alice, first) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.told(first);
-    let second = bench.join("bob");
-    let displaced = Told::Refused { refusal: Refusal::Displaced { mailbox: "bob".into() }, id: None };
-    assert_eq!(bench.told(first), [displaced]);
-    assert_eq!(bench.told(second), [message("a", 2)]);
+fn a_displaced_subscriber_is_notified_and_its_messages_go_to_the_new_one() {
+    let mut harness = Harness::new();
+    let (alice, first) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.received(first);
+    let second = harness.subscribe("bob");
+    let displaced = Received::Refused { refusal: Refusal::Displaced { mailbox: "bob".into() }, id: None };
+    assert_eq!(harness.received(first), [displaced]);
+    assert_eq!(harness.received(second), [message("a", 2)]);
 }
 
 #[test]
-fn a_displaced_connection_that_leaves_takes_nothing_from_the_new_one() {
-    let mut bench = Bench::new();
-    let (alice, first) = (bench.connect("alice"), bench.join("bob"));
-    let second = bench.join("bob");
-    bench.disconnect(first);
-    bench.send(alice, "bob", "a");
-    assert_eq!(bench.told(second), [message("a", 1)]);
+fn the_disconnect_of_a_displaced_connection_does_not_affect_the_new_subscriber() {
+    let mut harness = Harness::new();
+    let (alice, first) = (harness.connect("alice"), harness.subscribe("bob"));
+    let second = harness.subscribe("bob");
+    harness.disconnect(first);
+    harness.send(alice, "bob", "a");
+    assert_eq!(harness.received(second), [message("a", 1)]);
 }

@@ -1,194 +1,198 @@
-//! When a message is safe and who is told: receipts, and confirmations of acknowledgements.
+//! Receipts of messages and confirmations of acknowledgements: when they are sent, and to which connection.
 
-use crate::support::{Bench, Told, ack_result, delivery, message, puts, receipt, settled, settles};
+use crate::support::{Harness, Received, ack_result, delivery, message, puts, receipt, settled, settles};
 use toolbus_engine::{Command, Refusal};
 
 #[test]
-fn a_receipt_goes_out_only_when_the_batch_is_synced() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    bench.send(alice, "bob", "a");
-    assert_eq!(bench.told(alice), []);
-    let batch = bench.take_all();
+fn a_receipt_is_sent_only_after_the_batch_is_synced() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    assert_eq!(harness.received(alice), []);
+    let batch = harness.take_all();
     assert_eq!(puts(&batch), ["a"]);
-    assert_eq!(bench.told(alice), [], "handed to the store is not safe yet");
-    bench.synced(batch);
-    assert_eq!(bench.told(alice), [receipt(1, "a")]);
+    assert_eq!(harness.received(alice), [], "handed to the store, but not synced");
+    harness.synced(batch);
+    assert_eq!(harness.received(alice), [receipt(1, "a")]);
 }
 
 #[test]
-fn a_sync_of_another_batch_brings_no_receipt() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    bench.send(alice, "bob", "a");
-    let batch = bench.take_all();
-    bench.send(alice, "bob", "b");
-    assert!(bench.take().is_none(), "one batch at a time is on its way");
-    bench.synced(batch);
-    assert_eq!(bench.told(alice), [receipt(1, "a")]);
-    bench.sync_all();
-    assert_eq!(bench.told(alice), [receipt(2, "b")]);
+fn a_sync_releases_only_the_receipts_of_its_own_batch() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    let batch = harness.take_all();
+    harness.send(alice, "bob", "b");
+    assert!(harness.take().is_none(), "only one batch is written at a time");
+    harness.synced(batch);
+    assert_eq!(harness.received(alice), [receipt(1, "a")]);
+    harness.sync_all();
+    assert_eq!(harness.received(alice), [receipt(2, "b")]);
 }
 
 #[test]
-fn a_message_acknowledged_before_it_is_written_is_receipted_at_once_and_only_its_id_is_kept() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.ack(bob, "a");
-    assert_eq!(bench.told(alice), [receipt(1, "a")]);
-    let batch = bench.take_all();
+fn a_message_acknowledged_before_it_is_written_is_receipted_and_elided() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.ack(bob, "a");
+    assert_eq!(harness.received(alice), [receipt(1, "a")]);
+    let batch = harness.take_all();
     assert_eq!(puts(&batch), [""; 0]);
-    let kept = settled(&batch, "bob", "a").expect("the id is remembered on disk");
-    assert_eq!(kept.stored, None, "it has no record");
-    bench.synced(batch);
-    assert_eq!(bench.told(alice), [], "no second receipt");
-    assert!(!bench.engine.anything_to_write());
+    let kept = settled(&batch, "bob", "a").expect("the id is written");
+    assert_eq!(kept.stored, None, "the record is elided");
+    harness.synced(batch);
+    assert_eq!(harness.received(alice), [], "no second receipt");
+    assert!(!harness.engine.anything_to_write());
 }
 
 #[test]
-fn a_message_acknowledged_while_it_is_written_is_settled_by_the_next_batch() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    let seq = bench.tag("a");
-    let batch = bench.take_all();
+fn a_message_acknowledged_while_being_written_is_settled_by_the_next_batch() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    let seq = harness.tag("a");
+    let batch = harness.take_all();
     let tags = vec![seq];
-    bench.handle(bob, Command::AckTags { tags });
-    assert_eq!(bench.told(alice), [receipt(1, "a")]);
-    bench.synced(batch);
-    assert_eq!(bench.told(alice), []);
-    let next = bench.take_all();
+    harness.handle(bob, Command::AckTags { tags });
+    assert_eq!(harness.received(alice), [receipt(1, "a")]);
+    harness.synced(batch);
+    assert_eq!(harness.received(alice), []);
+    let next = harness.take_all();
     assert_eq!(settled(&next, "bob", "a").unwrap().stored, Some(("bob".into(), seq)));
 }
 
 #[test]
-fn a_record_waits_for_its_acknowledgement_only_while_its_recipient_is_live() {
-    let mut bench = Bench::with(|options| options.linger = 5);
-    let alice = bench.connect("alice");
-    bench.send(alice, "nobody", "a");
-    let batch = bench.take().expect("nobody there can acknowledge in time");
-    bench.synced(batch);
-    bench.join("bob");
-    bench.send(alice, "bob", "b");
-    assert!(bench.take().is_none());
-    assert_eq!(bench.engine.next_wakeup(), Some(bench.now + 5));
-    bench.now += 5;
-    assert_eq!(puts(&bench.take().unwrap()), ["b"]);
+fn a_record_lingers_only_if_its_recipient_is_subscribed() {
+    let mut harness = Harness::with(|options| options.linger = 5);
+    let alice = harness.connect("alice");
+    harness.send(alice, "absent", "a");
+    let batch = harness.take().expect("due at once, because the recipient is absent");
+    harness.synced(batch);
+    harness.subscribe("bob");
+    harness.send(alice, "bob", "b");
+    assert!(harness.take().is_none());
+    assert_eq!(harness.engine.next_wakeup(), Some(harness.now + 5));
+    harness.now += 5;
+    assert_eq!(puts(&harness.take().unwrap()), ["b"]);
 }
 
 #[test]
-fn an_acknowledgement_that_nobody_waits_for_is_written_within_the_lazy_interval() {
-    let mut bench = Bench::with(|options| options.lazy = 100);
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.ack(bob, "a");
-    bench.now += 99;
-    assert!(bench.take().is_none());
-    bench.now += 1;
-    assert!(settles(&bench.take().unwrap(), "bob", "a"));
+fn an_unconfirmed_acknowledgement_is_written_within_the_lazy_interval() {
+    let mut harness = Harness::with(|options| options.lazy = 100);
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.ack(bob, "a");
+    harness.now += 99;
+    assert!(harness.take().is_none());
+    harness.now += 1;
+    assert!(settles(&harness.take().unwrap(), "bob", "a"));
 }
 
 #[test]
-fn a_batch_is_a_gapless_stretch_of_the_order() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    bench.join("bob");
-    bench.send(alice, "bob", "lingers");
-    bench.send(alice, "nobody", "urgent");
-    assert_eq!(puts(&bench.take().unwrap()), ["lingers", "urgent"]);
+fn a_batch_is_a_gapless_range_of_sequence_numbers() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.subscribe("bob");
+    harness.send(alice, "bob", "lingers");
+    harness.send(alice, "absent", "urgent");
+    assert_eq!(puts(&harness.take().unwrap()), ["lingers", "urgent"]);
 }
 
 #[test]
-fn every_deliver_of_a_connection_has_its_number_also_a_refused_one() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    bench.send(alice, "bob", "a");
+fn refused_delivers_are_numbered_too() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
     let mut other = delivery("bob", "a");
     other.content = 2;
-    bench.deliver(alice, other);
-    bench.send(alice, "bob", "b");
-    bench.told(alice);
-    bench.sync_all();
-    assert_eq!(bench.told(alice), [receipt(1, "a"), receipt(3, "b")]);
+    harness.deliver(alice, other);
+    harness.send(alice, "bob", "b");
+    harness.received(alice);
+    harness.sync_all();
+    assert_eq!(harness.received(alice), [receipt(1, "a"), receipt(3, "b")]);
 }
 
 #[test]
-fn a_sender_that_left_gets_no_receipt_and_its_message_stays() {
-    let mut bench = Bench::new();
-    let alice = bench.connect("alice");
-    bench.send(alice, "bob", "a");
-    bench.disconnect(alice);
-    bench.sync_all();
-    assert_eq!(bench.told(alice), []);
-    let bob = bench.join("bob");
-    bench.serve_fetches();
-    assert_eq!(bench.told(bob), [message("a", 1)]);
+fn the_message_of_a_disconnected_sender_is_kept() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    harness.disconnect(alice);
+    harness.sync_all();
+    assert_eq!(harness.received(alice), []);
+    let bob = harness.subscribe("bob");
+    harness.serve_fetches();
+    assert_eq!(harness.received(bob), [message("a", 1)]);
 }
 
 #[test]
 fn an_acknowledgement_is_confirmed_only_when_it_is_synced() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.sync_all();
-    bench.told(bob);
-    bench.ack_with_receipt(bob, "a", "r1");
-    let batch = bench.take().expect("someone waits, so it is due at once");
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.sync_all();
+    harness.received(bob);
+    harness.ack_with_receipt(bob, "a", "r1");
+    let batch = harness.take().expect("due at once, because a confirmation waits for it");
     assert!(settles(&batch, "bob", "a"));
-    assert_eq!(bench.told(bob), []);
-    bench.synced(batch);
-    assert_eq!(bench.told(bob), [ack_result("a", "r1")]);
+    assert_eq!(harness.received(bob), []);
+    harness.synced(batch);
+    assert_eq!(harness.received(bob), [ack_result("a", "r1")]);
 }
 
 #[test]
 fn a_repeated_acknowledgement_is_confirmed_only_when_the_first_is_synced() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "bob", "a");
-    bench.ack(bob, "a");
-    bench.told(bob);
-    bench.ack_with_receipt(bob, "a", "r1");
-    assert_eq!(bench.told(bob), []);
-    bench.sync_all();
-    assert_eq!(bench.told(bob), [ack_result("a", "r1")]);
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "a");
+    harness.ack(bob, "a");
+    harness.received(bob);
+    harness.ack_with_receipt(bob, "a", "r1");
+    assert_eq!(harness.received(bob), []);
+    harness.sync_all();
+    assert_eq!(harness.received(bob), [ack_result("a", "r1")]);
 }
 
 #[test]
 fn an_acknowledgement_of_an_unknown_id_is_refused() {
-    let mut bench = Bench::new();
-    let (alice, bob) = (bench.connect("alice"), bench.join("bob"));
-    bench.send(alice, "carol", "a");
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    harness.send(alice, "carol", "a");
     let unknown = Refusal::UnknownMessage { id: "a".into() };
-    bench.ack(bob, "a");
-    assert_eq!(bench.told(bob), [Told::Refused { refusal: unknown.clone(), id: None }], "it is in another mailbox");
-    bench.ack_with_receipt(bob, "a", "r1");
+    harness.ack(bob, "a");
+    assert_eq!(
+        harness.received(bob),
+        [Received::Refused { refusal: unknown.clone(), id: None }],
+        "the message is in another mailbox"
+    );
+    harness.ack_with_receipt(bob, "a", "r1");
     let refusal = Some(unknown);
-    assert_eq!(bench.told(bob), [Told::AckResult { id: "a".into(), request_id: "r1".into(), refusal }]);
+    assert_eq!(harness.received(bob), [Received::AckResult { id: "a".into(), request_id: "r1".into(), refusal }]);
 }
 
 #[test]
-fn a_tag_of_another_mailbox_settles_nothing() {
-    let mut bench = Bench::new();
-    let (alice, bob, carol) = (bench.connect("alice"), bench.join("bob"), bench.join("carol"));
-    bench.send(alice, "bob", "a");
-    let tags = vec![bench.tag("a")];
-    bench.handle(carol, Command::AckTags { tags });
-    assert_eq!(bench.told(alice), []);
-    bench.disconnect(bob);
-    let bob = bench.join("bob");
-    assert_eq!(bench.told(bob), [message("a", 2)]);
+fn a_tag_from_another_mailbox_is_ignored() {
+    let mut harness = Harness::new();
+    let (alice, bob, carol) = (harness.connect("alice"), harness.subscribe("bob"), harness.subscribe("carol"));
+    harness.send(alice, "bob", "a");
+    let tags = vec![harness.tag("a")];
+    harness.handle(carol, Command::AckTags { tags });
+    assert_eq!(harness.received(alice), []);
+    harness.disconnect(bob);
+    let bob = harness.subscribe("bob");
+    assert_eq!(harness.received(bob), [message("a", 2)]);
 }
 
 #[test]
-fn connections_are_asked_to_wait_while_too_much_is_not_durable() {
-    let mut bench = Bench::with(|options| options.unsettled_bytes = 150);
-    let alice = bench.connect("alice");
-    bench.send(alice, "bob", "a");
-    assert!(!bench.engine.congested());
-    bench.send(alice, "bob", "b");
-    assert!(bench.engine.congested());
-    assert_eq!(bench.engine.unsettled_bytes(), 200);
-    bench.sync_all();
-    assert!(!bench.engine.congested());
+fn backpressure_is_applied_while_too_many_bytes_are_not_durable() {
+    let mut harness = Harness::with(|options| options.unsettled_bytes = 150);
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    assert!(!harness.engine.congested());
+    harness.send(alice, "bob", "b");
+    assert!(harness.engine.congested());
+    assert_eq!(harness.engine.unsettled_bytes(), 200);
+    harness.sync_all();
+    assert!(!harness.engine.congested());
 }

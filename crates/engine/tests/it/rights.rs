@@ -1,7 +1,6 @@
-//! Who may send what to whom, where credentials say who is who: a host, two workers, an operator, and the rules that
-//! `ana` may write to `bo`.
+//! Authorisation: two hosts, two workers and an operator with credentials, and rules that let `ana` send to `bo`.
 
-use crate::support::{Bench, Told, delivery, message, receipt, refused};
+use crate::support::{Harness, Received, delivery, message, receipt, refused};
 use std::sync::Arc;
 use toolbus_engine::{Command, ConnId, Delivery, Inspect, MessageAt, Names, Purpose, Refusal, Rights, Sender};
 
@@ -21,8 +20,8 @@ impl Names for Rules {
     }
 }
 
-struct Town {
-    bench: Bench,
+struct Fixture {
+    harness: Harness,
     ana: ConnId,
     bo: ConnId,
     host: ConnId,
@@ -30,18 +29,18 @@ struct Town {
     operator: ConnId,
 }
 
-fn town() -> Town {
-    let mut bench = Bench::new();
-    let mut town = |name, rights| join(&mut bench, name, rights);
-    let (ana, bo) = (town("ana", WORKER), town("bo", WORKER));
-    let (host, other, operator) = (town("host", HOST), town("other", HOST), town("operator", OPERATOR));
-    bench.engine.set_names(Arc::new(Rules));
-    Town { bench, ana, bo, host, other, operator }
+fn fixture() -> Fixture {
+    let mut harness = Harness::new();
+    let mut peer = |name, rights| subscribe(&mut harness, name, rights);
+    let (ana, bo) = (peer("ana", WORKER), peer("bo", WORKER));
+    let (host, other, operator) = (peer("host", HOST), peer("other", HOST), peer("operator", OPERATOR));
+    harness.engine.set_names(Arc::new(Rules));
+    Fixture { harness, ana, bo, host, other, operator }
 }
 
-fn join(bench: &mut Bench, name: &str, rights: Rights) -> ConnId {
-    let conn = bench.connect_with(name, Some("some role"), false, rights);
-    bench.handle(conn, Command::Subscribe);
+fn subscribe(harness: &mut Harness, name: &str, rights: Rights) -> ConnId {
+    let conn = harness.connect_with(name, Some("some role"), false, rights);
+    harness.handle(conn, Command::Subscribe);
     conn
 }
 
@@ -53,297 +52,305 @@ fn reply(purpose: Purpose, to: &str, id: &str, request: &str) -> Delivery {
     Delivery { correlation_id: Some(request.into()), ..of(purpose, to, id) }
 }
 
-fn may_not_send(to: &str, id: &str) -> Told {
+fn may_not_send(to: &str, id: &str) -> Received {
     refused(Refusal::MayNotSend { mailbox: to.into() }, id)
 }
 
-fn not_yours(to: &str, id: &str, request: &str) -> Told {
+fn not_your_request(to: &str, id: &str, request: &str) -> Received {
     refused(Refusal::NotYourRequest { request: request.into(), mailbox: to.into() }, id)
 }
 
-impl Town {
-    fn refuses(&mut self, conn: ConnId, delivery: Delivery, with: Told) {
-        let pending = |bench: &Bench| {
-            bench.engine.status(bench.now).mailboxes.iter().map(|mailbox| mailbox.messages).sum::<u64>()
+impl Fixture {
+    fn refuses(&mut self, conn: ConnId, delivery: Delivery, with: Received) {
+        let pending = |harness: &Harness| {
+            harness.engine.status(harness.now).mailboxes.iter().map(|mailbox| mailbox.messages).sum::<u64>()
         };
-        let before = pending(&self.bench);
-        self.bench.told(conn);
-        self.bench.deliver(conn, delivery);
-        assert_eq!(self.bench.told(conn), [with]);
-        assert_eq!(pending(&self.bench), before, "nothing was taken in");
+        let before = pending(&self.harness);
+        self.harness.received(conn);
+        self.harness.deliver(conn, delivery);
+        assert_eq!(self.harness.received(conn), [with]);
+        assert_eq!(pending(&self.harness), before, "nothing was stored");
     }
 
-    fn takes(&mut self, conn: ConnId, delivery: Delivery) {
+    fn accepts(&mut self, conn: ConnId, delivery: Delivery) {
         let id = delivery.id.to_string();
-        self.bench.told(conn);
-        self.bench.deliver(conn, delivery);
-        self.bench.sync_all();
-        let told = self.bench.told(conn);
-        assert!(matches!(&told[..], [Told::Receipt { id: receipted, .. }] if *receipted == id), "{told:?}");
+        self.harness.received(conn);
+        self.harness.deliver(conn, delivery);
+        self.harness.sync_all();
+        let received = self.harness.received(conn);
+        assert!(matches!(&received[..], [Received::Receipt { id: receipted, .. }] if *receipted == id), "{received:?}");
     }
 
-    /// `ana` asks `host`, which has the request in its hands.
-    fn ask(&mut self, id: &str) {
+    /// Sends a request from `ana` that is pushed to `host`.
+    fn request(&mut self, id: &str) {
         let request = of(Purpose::Request, "host", id);
-        self.takes(self.ana, request);
-        assert_eq!(self.bench.told(self.host), [message(id, 1)]);
+        self.accepts(self.ana, request);
+        assert_eq!(self.harness.received(self.host), [message(id, 1)]);
     }
 }
 
 #[test]
-fn requests_go_to_hosts_and_to_nobody_else() {
-    let mut town = town();
-    town.takes(town.ana, of(Purpose::Request, "host", "1"));
-    town.takes(town.host, of(Purpose::Request, "other", "2"));
-    for conn in [town.ana, town.host, town.operator] {
-        town.refuses(conn, of(Purpose::Request, "bo", "3"), may_not_send("bo", "3"));
+fn requests_may_be_sent_only_to_hosts() {
+    let mut fixture = fixture();
+    fixture.accepts(fixture.ana, of(Purpose::Request, "host", "1"));
+    fixture.accepts(fixture.host, of(Purpose::Request, "other", "2"));
+    for conn in [fixture.ana, fixture.host, fixture.operator] {
+        fixture.refuses(conn, of(Purpose::Request, "bo", "3"), may_not_send("bo", "3"));
     }
 }
 
 #[test]
-fn messages_go_where_the_rules_say_and_an_operators_to_everybody() {
-    let mut town = town();
-    town.takes(town.ana, of(Purpose::Other, "bo", "1"));
-    town.takes(town.operator, of(Purpose::Other, "ana", "2"));
-    for conn in [town.bo, town.host] {
-        town.refuses(conn, of(Purpose::Other, "ana#x", "3"), may_not_send("ana#x", "3"));
+fn messages_may_be_sent_where_the_rules_allow_and_by_operators_anywhere() {
+    let mut fixture = fixture();
+    fixture.accepts(fixture.ana, of(Purpose::Other, "bo", "1"));
+    fixture.accepts(fixture.operator, of(Purpose::Other, "ana", "2"));
+    for conn in [fixture.bo, fixture.host] {
+        fixture.refuses(conn, of(Purpose::Other, "ana#x", "3"), may_not_send("ana#x", "3"));
     }
-    town.refuses(town.ana, of(Purpose::Other, "host", "4"), may_not_send("host", "4"));
+    fixture.refuses(fixture.ana, of(Purpose::Other, "host", "4"), may_not_send("host", "4"));
 }
 
 #[test]
-fn nobody_but_an_operator_writes_among_the_dead_letters() {
-    let mut town = town();
-    town.refuses(town.ana, of(Purpose::Request, "host#dead", "1"), may_not_send("host#dead", "1"));
-    town.refuses(town.ana, of(Purpose::Other, "bo#dead", "2"), may_not_send("bo#dead", "2"));
-    town.refuses(town.host, of(Purpose::Event, "bo#dead", "3"), may_not_send("bo#dead", "3"));
-    town.takes(town.operator, of(Purpose::Other, "bo#dead", "4"));
+fn only_operators_may_send_to_a_dead_letter_mailbox() {
+    let mut fixture = fixture();
+    fixture.refuses(fixture.ana, of(Purpose::Request, "host#dead", "1"), may_not_send("host#dead", "1"));
+    fixture.refuses(fixture.ana, of(Purpose::Other, "bo#dead", "2"), may_not_send("bo#dead", "2"));
+    fixture.refuses(fixture.host, of(Purpose::Event, "bo#dead", "3"), may_not_send("bo#dead", "3"));
+    fixture.accepts(fixture.operator, of(Purpose::Other, "bo#dead", "4"));
 }
 
 #[test]
-fn events_come_from_hosts_and_from_those_who_may_write() {
-    let mut town = town();
-    town.takes(town.host, of(Purpose::Event, "ana#y", "1"));
-    town.takes(town.ana, of(Purpose::Event, "bo", "2"));
-    town.refuses(town.bo, of(Purpose::Event, "ana", "3"), may_not_send("ana", "3"));
+fn events_may_be_sent_by_hosts_and_where_the_rules_allow() {
+    let mut fixture = fixture();
+    fixture.accepts(fixture.host, of(Purpose::Event, "ana#y", "1"));
+    fixture.accepts(fixture.ana, of(Purpose::Event, "bo", "2"));
+    fixture.refuses(fixture.bo, of(Purpose::Event, "ana", "3"), may_not_send("ana", "3"));
     let event = |to: &str| Command::Event { to: to.into(), correlation_id: "c".into(), body: "1".into() };
-    town.bench.handle(town.bo, event("ana"));
-    let no = Told::Refused { refusal: Refusal::MayNotSend { mailbox: "ana".into() }, id: None };
-    assert_eq!((town.bench.told(town.bo), town.bench.told(town.ana)), (vec![no], vec![]));
-    town.bench.handle(town.host, event("ana"));
-    assert!(matches!(&town.bench.told(town.ana)[..], [Told::Event { from, .. }] if from == "host"));
+    fixture.harness.handle(fixture.bo, event("ana"));
+    let no = Received::Refused { refusal: Refusal::MayNotSend { mailbox: "ana".into() }, id: None };
+    assert_eq!((fixture.harness.received(fixture.bo), fixture.harness.received(fixture.ana)), (vec![no], vec![]));
+    fixture.harness.handle(fixture.host, event("ana"));
+    assert!(matches!(&fixture.harness.received(fixture.ana)[..], [Received::Event { from, .. }] if from == "host"));
 }
 
 #[test]
-fn only_the_holder_of_a_request_replies_to_it_and_only_to_its_sender() {
+fn only_the_holder_of_a_request_may_reply_and_only_to_its_sender() {
     for purpose in [Purpose::HostReply, Purpose::Reply] {
-        let mut town = town();
-        town.ask("q");
-        for conn in [town.bo, town.other, town.operator] {
-            town.refuses(conn, reply(purpose, "ana", "r", "q"), not_yours("ana", "r", "q"));
+        let mut fixture = fixture();
+        fixture.request("q");
+        for conn in [fixture.bo, fixture.other, fixture.operator] {
+            fixture.refuses(conn, reply(purpose, "ana", "r", "q"), not_your_request("ana", "r", "q"));
         }
-        // Not to somebody else, and not for something else.
-        town.refuses(town.host, reply(purpose, "bo", "r", "q"), not_yours("bo", "r", "q"));
-        town.refuses(town.host, reply(purpose, "ana#x", "r", "q"), not_yours("ana#x", "r", "q"));
-        town.refuses(town.host, reply(purpose, "ana", "r", "p"), not_yours("ana", "r", "p"));
-        town.refuses(town.host, of(purpose, "ana", "r"), not_yours("ana", "r", ""));
-        town.takes(town.host, reply(purpose, "ana", "r", "q"));
-        assert_eq!(town.bench.told(town.ana), [message("r", 1)]);
+        // Neither to another mailbox, nor for another request.
+        fixture.refuses(fixture.host, reply(purpose, "bo", "r", "q"), not_your_request("bo", "r", "q"));
+        fixture.refuses(fixture.host, reply(purpose, "ana#x", "r", "q"), not_your_request("ana#x", "r", "q"));
+        fixture.refuses(fixture.host, reply(purpose, "ana", "r", "p"), not_your_request("ana", "r", "p"));
+        fixture.refuses(fixture.host, of(purpose, "ana", "r"), not_your_request("ana", "r", ""));
+        fixture.accepts(fixture.host, reply(purpose, "ana", "r", "q"));
+        assert_eq!(fixture.harness.received(fixture.ana), [message("r", 1)]);
     }
 }
 
 #[test]
-fn a_reply_goes_to_the_very_mailbox_that_asked() {
-    let mut town = town();
-    let sub = join(&mut town.bench, "ana#mcp", WORKER);
-    town.takes(sub, of(Purpose::Request, "host", "q"));
-    town.bench.told(town.host);
-    town.refuses(town.host, reply(Purpose::HostReply, "ana", "r", "q"), not_yours("ana", "r", "q"));
-    town.takes(town.host, reply(Purpose::HostReply, "ana#mcp", "r", "q"));
+fn a_reply_may_be_sent_only_to_the_mailbox_that_sent_the_request() {
+    let mut fixture = fixture();
+    let sub = subscribe(&mut fixture.harness, "ana#mcp", WORKER);
+    fixture.accepts(sub, of(Purpose::Request, "host", "q"));
+    fixture.harness.received(fixture.host);
+    fixture.refuses(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"), not_your_request("ana", "r", "q"));
+    fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana#mcp", "r", "q"));
 }
 
 #[test]
-fn a_reply_that_settles_its_request_is_taken_and_a_second_one_is_not() {
-    let mut town = town();
-    town.ask("q");
-    let ack = Some(town.bench.tag("q"));
-    town.takes(town.host, Delivery { ack, ..reply(Purpose::HostReply, "ana", "r", "q") });
-    town.bench.told(town.ana);
-    town.bench.ack(town.ana, "r");
-    town.bench.sync_all();
-    // The same once more, as after a lost receipt, counts as the first.
-    town.bench.told(town.host);
-    town.takes(town.host, reply(Purpose::HostReply, "ana", "r", "q"));
-    town.refuses(town.host, reply(Purpose::HostReply, "ana", "r2", "q"), not_yours("ana", "r2", "q"));
-    // A human may answer what the mailbox was cleared of.
-    town.takes(town.host, reply(Purpose::Reply, "ana", "r3", "q"));
-    assert_eq!(town.bench.told(town.ana), [message("r3", 1)]);
+fn a_second_host_reply_after_the_request_is_settled_is_refused() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    let ack = Some(fixture.harness.tag("q"));
+    fixture.accepts(fixture.host, Delivery { ack, ..reply(Purpose::HostReply, "ana", "r", "q") });
+    fixture.harness.received(fixture.ana);
+    fixture.harness.ack(fixture.ana, "r");
+    fixture.harness.sync_all();
+    // A duplicate, as after a lost receipt, is accepted.
+    fixture.harness.received(fixture.host);
+    fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"));
+    fixture.refuses(fixture.host, reply(Purpose::HostReply, "ana", "r2", "q"), not_your_request("ana", "r2", "q"));
+    // A plain reply is accepted after the request was acknowledged.
+    fixture.accepts(fixture.host, reply(Purpose::Reply, "ana", "r3", "q"));
+    assert_eq!(fixture.harness.received(fixture.ana), [message("r3", 1)]);
 }
 
 #[test]
-fn a_reply_to_what_expired_or_was_taken_back_comes_too_late() {
-    let mut town = town();
+fn a_reply_to_an_expired_or_withdrawn_request_is_refused() {
+    let mut fixture = fixture();
     let request = Delivery { deadline_ms: Some(50), ..of(Purpose::Request, "host", "q") };
-    town.takes(town.ana, request);
-    town.bench.now += 60;
-    town.bench.tick();
+    fixture.accepts(fixture.ana, request);
+    fixture.harness.now += 60;
+    fixture.harness.tick();
     let late = reply(Purpose::HostReply, "ana", "r", "q");
-    town.bench.told(town.host);
-    town.refuses(town.host, late, not_yours("ana", "r", "q"));
+    fixture.harness.received(fixture.host);
+    fixture.refuses(fixture.host, late, not_your_request("ana", "r", "q"));
 
-    town.bench.disconnect(town.host);
-    town.bench.told(town.ana);
-    town.bench.send(town.operator, "nobody", "x");
-    town.takes(town.ana, of(Purpose::Request, "host", "p"));
-    town.bench.handle(town.ana, Command::Cancel { to: "host".into(), correlation_id: "p".into() });
-    let host = join(&mut town.bench, "host", HOST);
-    town.refuses(host, reply(Purpose::HostReply, "ana", "r", "p"), not_yours("ana", "r", "p"));
+    fixture.harness.disconnect(fixture.host);
+    fixture.harness.received(fixture.ana);
+    fixture.harness.send(fixture.operator, "absent", "x");
+    fixture.accepts(fixture.ana, of(Purpose::Request, "host", "p"));
+    fixture.harness.handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "p".into() });
+    let host = subscribe(&mut fixture.harness, "host", HOST);
+    fixture.refuses(host, reply(Purpose::HostReply, "ana", "r", "p"), not_your_request("ana", "r", "p"));
 }
 
 #[test]
-fn what_was_cancelled_in_flight_may_still_be_answered() {
-    let mut town = town();
-    town.ask("q");
-    town.bench.handle(town.ana, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
-    assert_eq!(town.bench.told(town.host), [Told::Cancel("q".into())]);
-    town.takes(town.host, reply(Purpose::HostReply, "ana", "r", "q"));
+fn a_request_cancelled_in_flight_may_still_be_answered() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    fixture.harness.handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    assert_eq!(fixture.harness.received(fixture.host), [Received::Cancel("q".into())]);
+    fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"));
 }
 
 #[test]
-fn a_dead_letter_is_answered_from_the_mailbox_of_dead_letters_alone() {
-    let mut town = town();
-    town.ask("q");
-    let message = town.bench.pushed("q");
-    town.bench.handle(town.host, Command::Unreadable { message });
-    town.bench.told(town.host);
-    town.refuses(town.host, reply(Purpose::HostReply, "ana", "r", "q"), not_yours("ana", "r", "q"));
-    let dead = join(&mut town.bench, "host#dead", HOST);
-    town.bench.told(dead);
-    town.takes(dead, reply(Purpose::HostReply, "ana", "r", "q"));
+fn a_dead_lettered_request_is_answered_only_from_the_dead_letter_mailbox() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    let message = fixture.harness.pushed("q");
+    fixture.harness.handle(fixture.host, Command::Unreadable { message });
+    fixture.harness.received(fixture.host);
+    fixture.refuses(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"), not_your_request("ana", "r", "q"));
+    let dead = subscribe(&mut fixture.harness, "host#dead", HOST);
+    fixture.harness.received(dead);
+    fixture.accepts(dead, reply(Purpose::HostReply, "ana", "r", "q"));
 }
 
 #[test]
-fn after_a_restart_the_holder_is_still_known() {
-    let mut town = town();
-    town.ask("q");
-    let mut bench = town.bench.restart();
-    bench.engine.set_names(Arc::new(Rules));
-    let (bo, host) = (join(&mut bench, "bo", WORKER), join(&mut bench, "host", HOST));
-    bench.serve_fetches();
-    assert_eq!(bench.told(host), [message("q", 1)]);
-    bench.deliver(bo, reply(Purpose::HostReply, "ana", "forged", "q"));
-    assert_eq!(bench.told(bo), [not_yours("ana", "forged", "q")]);
-    bench.deliver(host, reply(Purpose::HostReply, "ana", "r", "q"));
-    bench.sync_all();
-    assert_eq!(bench.told(host), [receipt(1, "r")]);
+fn the_right_to_reply_survives_a_restart() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    let mut harness = fixture.harness.restart();
+    harness.engine.set_names(Arc::new(Rules));
+    let (bo, host) = (subscribe(&mut harness, "bo", WORKER), subscribe(&mut harness, "host", HOST));
+    harness.serve_fetches();
+    assert_eq!(harness.received(host), [message("q", 1)]);
+    harness.deliver(bo, reply(Purpose::HostReply, "ana", "forged", "q"));
+    assert_eq!(harness.received(bo), [not_your_request("ana", "forged", "q")]);
+    harness.deliver(host, reply(Purpose::HostReply, "ana", "r", "q"));
+    harness.sync_all();
+    assert_eq!(harness.received(host), [receipt(1, "r")]);
 }
 
 #[test]
-fn a_disk_that_refuses_the_reply_leaves_the_request_open_for_it() {
-    let mut town = town();
-    town.ask("q");
-    let ack = Some(town.bench.tag("q"));
-    town.bench.deliver(town.host, Delivery { ack, ..reply(Purpose::HostReply, "ana", "r", "q") });
-    let batch = town.bench.take_all();
-    town.bench.refuse(batch, 5_000);
-    assert_eq!(town.bench.told(town.host), [refused(Refusal::DiskFull, "r")]);
-    town.bench.engine.set_disk_low(false);
-    town.takes(town.host, reply(Purpose::HostReply, "ana", "r", "q"));
+fn a_request_can_be_answered_again_if_the_disk_refused_the_reply() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    let ack = Some(fixture.harness.tag("q"));
+    fixture.harness.deliver(fixture.host, Delivery { ack, ..reply(Purpose::HostReply, "ana", "r", "q") });
+    let batch = fixture.harness.take_all();
+    fixture.harness.refuse(batch, 5_000);
+    assert_eq!(fixture.harness.received(fixture.host), [refused(Refusal::DiskFull, "r")]);
+    fixture.harness.engine.set_disk_low(false);
+    fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"));
 }
 
 #[test]
-fn nobody_learns_from_a_refusal_which_ids_there_are() {
-    let mut town = town();
-    town.takes(town.operator, of(Purpose::Other, "ana", "secret"));
-    town.bench.deliver(town.bo, of(Purpose::Other, "ana", "secret"));
-    assert_eq!(town.bench.told(town.bo), [may_not_send("ana", "secret")]);
+fn a_refusal_does_not_reveal_ids_in_other_mailboxes() {
+    let mut fixture = fixture();
+    fixture.accepts(fixture.operator, of(Purpose::Other, "ana", "secret"));
+    fixture.harness.deliver(fixture.bo, of(Purpose::Other, "ana", "secret"));
+    assert_eq!(fixture.harness.received(fixture.bo), [may_not_send("ana", "secret")]);
 }
 
 #[test]
-fn a_cancel_of_what_somebody_else_sent_reaches_nobody() {
-    let mut town = town();
-    town.ask("q");
-    for conn in [town.bo, town.other] {
-        town.bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
-        assert_eq!((town.bench.told(conn), town.bench.told(town.host)), (vec![], vec![]));
+fn a_cancel_of_a_message_of_another_agent_is_dropped() {
+    let mut fixture = fixture();
+    fixture.request("q");
+    for conn in [fixture.bo, fixture.other] {
+        fixture.harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+        assert_eq!((fixture.harness.received(conn), fixture.harness.received(fixture.host)), (vec![], vec![]));
     }
-    let anyone = town.bench.connect("anyone");
-    town.bench.handle(anyone, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
-    assert_eq!(town.bench.told(town.host), [Told::Cancel("q".into())], "without rules it does");
+    let anyone = fixture.harness.connect("anyone");
+    fixture.harness.handle(anyone, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    assert_eq!(
+        fixture.harness.received(fixture.host),
+        [Received::Cancel("q".into())],
+        "unrestricted connections are exempt"
+    );
 }
 
 #[test]
-fn what_an_agent_sent_is_taken_back_from_any_of_its_mailboxes_and_from_no_other_agents() {
-    let mut town = town();
-    town.bench.disconnect(town.host);
-    let (first, second) = (join(&mut town.bench, "ana#1", WORKER), join(&mut town.bench, "ana#2", WORKER));
-    let near = join(&mut town.bench, "ana2", WORKER);
-    town.takes(first, Delivery { deadline_ms: Some(1000), ..of(Purpose::Request, "host", "q") });
-    let inspect = |town: &Town, conn| {
+fn any_mailbox_of_the_sending_agent_can_withdraw_a_message_and_no_other() {
+    let mut fixture = fixture();
+    fixture.harness.disconnect(fixture.host);
+    let (first, second) =
+        (subscribe(&mut fixture.harness, "ana#1", WORKER), subscribe(&mut fixture.harness, "ana#2", WORKER));
+    let similar_name = subscribe(&mut fixture.harness, "ana2", WORKER);
+    fixture.accepts(first, Delivery { deadline_ms: Some(1000), ..of(Purpose::Request, "host", "q") });
+    let inspect = |fixture: &Fixture, conn| {
         let messages = vec![MessageAt { to: "host".into(), id: "q".into() }];
-        town.bench.engine.inspect(town.bench.now, conn, &Inspect { messages, ..Inspect::default() }).messages
+        fixture.harness.engine.inspect(fixture.harness.now, conn, &Inspect { messages, ..Inspect::default() }).messages
     };
-    for conn in [town.bo, town.other, near] {
-        town.bench.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
-        town.bench.sync_all();
-        assert_eq!((inspect(&town, conn), inspect(&town, second)), (vec![None], vec![Some(0)]));
+    for conn in [fixture.bo, fixture.other, similar_name] {
+        fixture.harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+        fixture.harness.sync_all();
+        assert_eq!((inspect(&fixture, conn), inspect(&fixture, second)), (vec![None], vec![Some(0)]));
     }
-    town.bench.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
-    town.bench.sync_all();
-    assert_eq!(inspect(&town, second), [None]);
-    let taken_back = Refusal::Cancelled { id: "q".into(), mailbox: "host".into() };
-    assert_eq!((town.bench.told(first), town.bench.told(second)), (vec![refused(taken_back, "q")], vec![]));
+    fixture.harness.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    fixture.harness.sync_all();
+    assert_eq!(inspect(&fixture, second), [None]);
+    let withdrawn = Refusal::Cancelled { id: "q".into(), mailbox: "host".into() };
+    assert_eq!(
+        (fixture.harness.received(first), fixture.harness.received(second)),
+        (vec![refused(withdrawn, "q")], vec![])
+    );
 }
 
 #[test]
-fn who_is_connected_is_told_as_far_as_it_concerns_the_asker() {
-    let mut town = town();
-    let mut asked = |conn| {
-        town.bench.handle(conn, Command::ListConnected { role: "some role".into() });
-        town.bench.told(conn)
+fn list_connected_shows_only_peers_that_the_requester_may_see() {
+    let mut fixture = fixture();
+    let mut listed = |conn| {
+        fixture.harness.handle(conn, Command::ListConnected { role: "some role".into() });
+        fixture.harness.received(conn)
     };
-    let list = |names: &[&str]| vec![Told::Connected(names.iter().map(|name| (*name).to_owned()).collect())];
+    let list = |names: &[&str]| vec![Received::Connected(names.iter().map(|name| (*name).to_owned()).collect())];
     let all = list(&["ana", "bo", "host", "operator", "other"]);
-    assert_eq!(asked(town.ana), list(&["bo", "host", "other"]));
-    assert_eq!(asked(town.bo), list(&["host", "other"]));
-    assert_eq!(asked(town.host), all);
-    assert_eq!(asked(town.operator), all);
+    assert_eq!(listed(fixture.ana), list(&["bo", "host", "other"]));
+    assert_eq!(listed(fixture.bo), list(&["host", "other"]));
+    assert_eq!(listed(fixture.host), all);
+    assert_eq!(listed(fixture.operator), all);
 }
 
 #[test]
 fn only_operators_see_the_status() {
-    let mut town = town();
-    for conn in [town.ana, town.host] {
-        town.bench.handle(conn, Command::Status { request_id: "s".into() });
-        assert_eq!(town.bench.told(conn), [refused(Refusal::OperatorOnly, "s")]);
+    let mut fixture = fixture();
+    for conn in [fixture.ana, fixture.host] {
+        fixture.harness.handle(conn, Command::Status { request_id: "s".into() });
+        assert_eq!(fixture.harness.received(conn), [refused(Refusal::OperatorOnly, "s")]);
     }
-    town.bench.handle(town.operator, Command::Status { request_id: "s".into() });
-    assert_eq!(town.bench.outgoing(town.operator).len(), 1);
+    fixture.harness.handle(fixture.operator, Command::Status { request_id: "s".into() });
+    assert_eq!(fixture.harness.outgoing(fixture.operator).len(), 1);
 }
 
 #[test]
-fn a_host_holds_more_than_others() {
-    let mut bench = Bench::with(|options| {
+fn a_host_has_a_wider_window() {
+    let mut harness = Harness::with(|options| {
         (options.window_messages, options.window_bytes) = (2, 1 << 20);
         (options.host_window_messages, options.host_window_bytes) = (5, 1 << 20);
     });
-    let operator = bench.connect("operator");
-    let (host, worker) = (join(&mut bench, "host", HOST), join(&mut bench, "worker", WORKER));
-    let plain = bench.join("plain");
+    let operator = harness.connect("operator");
+    let (host, worker) = (subscribe(&mut harness, "host", HOST), subscribe(&mut harness, "worker", WORKER));
+    let plain = harness.subscribe("plain");
     for to in ["host", "worker", "plain"] {
-        (0..8).for_each(|number| bench.send(operator, to, &format!("{to} {number}")));
+        (0..8).for_each(|number| harness.send(operator, to, &format!("{to} {number}")));
     }
-    bench.sync_all();
-    bench.serve_fetches();
-    assert_eq!([host, worker, plain].map(|conn| bench.told(conn).len()), [5, 2, 2]);
-    // Where credentials don't say who is a host, it is one that announced itself; for as long as it is connected.
-    bench.handle(plain, Command::ActAsHost);
-    bench.serve_fetches();
-    assert_eq!(bench.told(plain).len(), 3);
-    bench.handle(worker, Command::ActAsHost);
-    let no = Told::Refused { refusal: Refusal::NotAHost, id: None };
-    assert_eq!(bench.told(worker), [no]);
-    let next = bench.join("plain");
-    bench.serve_fetches();
-    assert_eq!(bench.told(next).len(), 2);
+    harness.sync_all();
+    harness.serve_fetches();
+    assert_eq!([host, worker, plain].map(|conn| harness.received(conn).len()), [5, 2, 2]);
+    // With the shared token, a peer is a host from its announcement until it disconnects.
+    harness.handle(plain, Command::ActAsHost);
+    harness.serve_fetches();
+    assert_eq!(harness.received(plain).len(), 3);
+    harness.handle(worker, Command::ActAsHost);
+    let no = Received::Refused { refusal: Refusal::NotAHost, id: None };
+    assert_eq!(harness.received(worker), [no]);
+    let next = harness.subscribe("plain");
+    harness.serve_fetches();
+    assert_eq!(harness.received(next).len(), 2);
 }

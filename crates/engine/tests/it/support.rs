@@ -1,4 +1,5 @@
-//! A bench that owns an engine, its time and what a disk would hold. Tests take batches and report syncs by hand.
+//! A test harness that owns an engine, its clock and the synced batches. Tests take batches and report syncs
+//! explicitly.
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -9,9 +10,9 @@ use toolbus_engine::{
     Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
 };
 
-/// What a connection was told, in a form that can be compared.
+/// A frame sent to a connection, in a form that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Received {
     Message { id: String, attempt: u32 },
     Receipt { number: u64, id: String },
     Refused { refusal: Refusal, id: Option<String> },
@@ -21,31 +22,31 @@ pub enum Told {
     Event { from: String, correlation_id: String, body: Bytes },
 }
 
-pub fn message(id: &str, attempt: u32) -> Told {
-    Told::Message { id: id.into(), attempt }
+pub fn message(id: &str, attempt: u32) -> Received {
+    Received::Message { id: id.into(), attempt }
 }
 
-pub fn receipt(number: u64, id: &str) -> Told {
-    Told::Receipt { number, id: id.into() }
+pub fn receipt(number: u64, id: &str) -> Received {
+    Received::Receipt { number, id: id.into() }
 }
 
-pub fn refused(refusal: Refusal, id: &str) -> Told {
-    Told::Refused { refusal, id: Some(id.into()) }
+pub fn refused(refusal: Refusal, id: &str) -> Received {
+    Received::Refused { refusal, id: Some(id.into()) }
 }
 
-pub fn ack_result(id: &str, request_id: &str) -> Told {
-    Told::AckResult { id: id.into(), request_id: request_id.into(), refusal: None }
+pub fn ack_result(id: &str, request_id: &str) -> Received {
+    Received::AckResult { id: id.into(), request_id: request_id.into(), refusal: None }
 }
 
-pub fn conflict(id: &str, mailbox: &str) -> Told {
+pub fn conflict(id: &str, mailbox: &str) -> Received {
     refused(Refusal::IdConflict { id: id.into(), mailbox: mailbox.into() }, id)
 }
 
-pub fn expired(id: &str, mailbox: &str) -> Told {
+pub fn expired(id: &str, mailbox: &str) -> Received {
     refused(Refusal::Expired { id: id.into(), mailbox: mailbox.into() }, id)
 }
 
-/// A delivery of 36 bytes, which counts for 100.
+/// A delivery of 36 bytes; its size with overhead is 100.
 pub fn delivery(to: &str, id: &str) -> Delivery {
     Delivery {
         to: to.into(),
@@ -82,17 +83,17 @@ pub struct Fetch {
     pub max_bytes: u64,
 }
 
-pub struct Bench {
+pub struct Harness {
     pub engine: Engine,
     pub now: Millis,
-    /// Every batch that was synced.
+    /// All synced batches.
     pub disk: Vec<Batch>,
     sent: Vec<(ConnId, Outgoing)>,
     fetches: Vec<Fetch>,
     last_pushed: HashMap<String, Arc<Message>>,
 }
 
-impl Bench {
+impl Harness {
     pub fn new() -> Self {
         Self::with(|_| {})
     }
@@ -105,11 +106,11 @@ impl Bench {
         Self { engine, now: 1_000, disk, sent, fetches, last_pushed: HashMap::new() }
     }
 
-    /// A new engine from what was synced; connections and everything else are gone.
+    /// Simulates a crash: a new engine is restored from the synced batches.
     pub fn restart(self) -> Self {
         let mut engine = Engine::new(self.engine.options().clone());
         for batch in &self.disk {
-            batch.puts.iter().for_each(|message| engine.restore_message(facts(message)));
+            batch.puts.iter().for_each(|message| engine.restore_message(restored(message)));
             batch.settled.iter().for_each(|settled| engine.restore_settled(settled));
             batch.attempts.iter().for_each(|note| engine.restore_attempts(note));
         }
@@ -132,7 +133,7 @@ impl Bench {
     }
 
     /// Connects and subscribes.
-    pub fn join(&mut self, name: &str) -> ConnId {
+    pub fn subscribe(&mut self, name: &str) -> ConnId {
         let conn = self.connect(name);
         self.handle(conn, Command::Subscribe);
         conn
@@ -170,15 +171,15 @@ impl Bench {
         self.step(|engine, now, effects| engine.fetched(now, mailbox, page, effects));
     }
 
-    /// The batch that is due now.
+    /// Takes the batch that is due now.
     pub fn take(&mut self) -> Option<Batch> {
         self.engine.take_batch(self.now)
     }
 
-    /// Everything that is open, in one batch.
+    /// Takes everything that is open in one batch.
     pub fn take_all(&mut self) -> Batch {
         self.engine.hurry(self.now);
-        self.take().expect("there is something to write")
+        self.take().expect("a batch is open")
     }
 
     pub fn synced(&mut self, batch: Batch) {
@@ -217,7 +218,7 @@ impl Bench {
         }
     }
 
-    /// What a connection was sent since it was last asked.
+    /// Returns the frames sent to a connection since the last call.
     pub fn outgoing(&mut self, conn: ConnId) -> Vec<Outgoing> {
         let (wanted, rest) = std::mem::take(&mut self.sent).into_iter().partition(|(to, _)| *to == conn);
         self.sent = rest;
@@ -225,11 +226,11 @@ impl Bench {
         wanted.into_iter().map(|(_, outgoing)| outgoing).collect()
     }
 
-    pub fn told(&mut self, conn: ConnId) -> Vec<Told> {
-        self.outgoing(conn).into_iter().map(told).collect()
+    pub fn received(&mut self, conn: ConnId) -> Vec<Received> {
+        self.outgoing(conn).into_iter().map(received).collect()
     }
 
-    /// The message with this id as it was last pushed to anyone.
+    /// Returns the message with this id as it was last pushed.
     pub fn pushed(&self, id: &str) -> Arc<Message> {
         Arc::clone(&self.last_pushed[id])
     }
@@ -242,25 +243,25 @@ impl Bench {
         std::mem::take(&mut self.fetches)
     }
 
-    /// What a store would read back from the synced batches.
+    /// Returns the page that a store would read from the synced batches.
     pub fn page(&self, fetch: &Fetch) -> Page {
         let stored = |batch: &Batch| batch.settled.iter().filter_map(|it| it.stored.clone()).collect::<Vec<_>>();
-        let gone: HashSet<(Arc<str>, Seq)> = self.disk.iter().flat_map(stored).collect();
+        let settled: HashSet<(Arc<str>, Seq)> = self.disk.iter().flat_map(stored).collect();
         let puts = self.disk.iter().flat_map(|batch| &batch.puts);
         let live = puts.filter(|it| *it.mailbox == *fetch.mailbox && it.seq >= fetch.from);
-        let live = live.filter(|it| !gone.contains(&(Arc::clone(&it.mailbox), it.seq)));
+        let live = live.filter(|it| !settled.contains(&(Arc::clone(&it.mailbox), it.seq)));
         let messages = live.take(fetch.max_messages.max(1)).cloned().collect();
         Page { from: fetch.from, messages, damaged: Vec::new() }
     }
 
-    /// What answers the one read that was asked for.
-    pub fn page_asked_for(&mut self) -> Page {
+    /// Returns the page for the one fetch that is in progress.
+    pub fn requested_page(&mut self) -> Page {
         let fetches = self.fetches();
-        assert_eq!(fetches.len(), 1, "one read is under way");
+        assert_eq!(fetches.len(), 1, "one fetch is in progress");
         self.page(&fetches[0])
     }
 
-    /// Answers reads until the engine asks for no more.
+    /// Answers fetches until the engine issues no more.
     pub fn serve_fetches(&mut self) {
         while let Some(fetch) = (!self.fetches.is_empty()).then(|| self.fetches.remove(0)) {
             let page = self.page(&fetch);
@@ -269,24 +270,24 @@ impl Bench {
     }
 }
 
-fn told(outgoing: Outgoing) -> Told {
+fn received(outgoing: Outgoing) -> Received {
     match outgoing {
-        Outgoing::Message { message, attempt, .. } => Told::Message { id: message.id.to_string(), attempt },
-        Outgoing::Receipt { number, id } => Told::Receipt { number, id: id.to_string() },
-        Outgoing::Refused { refusal, id } => Told::Refused { refusal, id: id.map(|id| id.to_string()) },
+        Outgoing::Message { message, attempt, .. } => Received::Message { id: message.id.to_string(), attempt },
+        Outgoing::Receipt { number, id } => Received::Receipt { number, id: id.to_string() },
+        Outgoing::Refused { refusal, id } => Received::Refused { refusal, id: id.map(|id| id.to_string()) },
         Outgoing::AckResult { id, request_id, refusal } => {
-            Told::AckResult { id: id.to_string(), request_id: request_id.to_string(), refusal }
+            Received::AckResult { id: id.to_string(), request_id: request_id.to_string(), refusal }
         }
-        Outgoing::Cancel { correlation_id } => Told::Cancel(correlation_id.to_string()),
-        Outgoing::Connected { ids } => Told::Connected(ids.iter().map(|id| id.to_string()).collect()),
+        Outgoing::Cancel { correlation_id } => Received::Cancel(correlation_id.to_string()),
+        Outgoing::Connected { ids } => Received::Connected(ids.iter().map(|id| id.to_string()).collect()),
         Outgoing::Event { from, correlation_id, body } => {
-            Told::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }
+            Received::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }
         }
-        Outgoing::Status { .. } | Outgoing::Inspected { .. } => unreachable!("tests ask the engine itself"),
+        Outgoing::Status { .. } | Outgoing::Inspected { .. } => unreachable!("tests call the engine directly"),
     }
 }
 
-fn facts(message: &Message) -> RestoredMessage<'_> {
+fn restored(message: &Message) -> RestoredMessage<'_> {
     RestoredMessage {
         seq: message.seq,
         mailbox: &message.mailbox,

@@ -1,4 +1,4 @@
-//! `look` and `looked` as JSON.
+//! JSON encoding of `inspect` and `inspected`.
 
 use super::object::Object;
 use super::read::{name, required};
@@ -24,31 +24,31 @@ pub struct FlatRow {
     deadline_ms: Option<u64>,
 }
 
-/// The fields of a `look`, as far as they are there.
-pub struct Asked {
+/// The optional fields of an `inspect` frame.
+pub struct InspectFields {
     pub request_id: Option<String>,
     pub peers: Option<Vec<String>>,
     pub messages: Option<Vec<Object<FlatMessageRef>>>,
     pub rows_of: Option<String>,
 }
 
-pub fn inspect(asked: Asked) -> Result<ClientFrame, DecodeError> {
-    let (peers, messages) = (asked.peers.unwrap_or_default(), asked.messages.unwrap_or_default());
+pub fn inspect(fields: InspectFields) -> Result<ClientFrame, DecodeError> {
+    let (peers, messages) = (fields.peers.unwrap_or_default(), fields.messages.unwrap_or_default());
     if peers.len().max(messages.len()) > MAX_INSPECTED {
         return Err(DecodeError::TooMany("inspect"));
     }
     let message =
         |Object(flat): Object<FlatMessageRef>| Ok(MessageRef { to: name(flat.to.into())?, id: name(flat.id.into())? });
     Ok(ClientFrame::Inspect(Inspect {
-        request_id: required(asked.request_id, "inspect", "request_id")?,
+        request_id: required(fields.request_id, "inspect", "request_id")?,
         peers: peers.into_iter().map(|peer| name(peer.into())).collect::<Result<_, _>>()?,
         messages: messages.into_iter().map(message).collect::<Result<_, DecodeError>>()?,
-        rows_of: asked.rows_of.map(|mailbox| name(mailbox.into())).transpose()?,
+        rows_of: fields.rows_of.map(|mailbox| name(mailbox.into())).transpose()?,
     }))
 }
 
-/// The fields of a `looked`, as far as they are there.
-pub struct Answered {
+/// The optional fields of an `inspected` frame.
+pub struct InspectedFields {
     pub request_id: Option<String>,
     pub peers: Option<Vec<bool>>,
     pub messages: Option<Vec<Option<u64>>>,
@@ -56,7 +56,7 @@ pub struct Answered {
     pub more: Option<bool>,
 }
 
-pub fn inspected(answered: Answered) -> Result<BrokerFrame, DecodeError> {
+pub fn inspected(fields: InspectedFields) -> Result<BrokerFrame, DecodeError> {
     let row = |Object(flat): Object<FlatRow>| {
         Ok(MessageRow {
             id: name(flat.id.into())?,
@@ -68,11 +68,11 @@ pub fn inspected(answered: Answered) -> Result<BrokerFrame, DecodeError> {
         })
     };
     Ok(BrokerFrame::Inspected(Inspected {
-        request_id: required(answered.request_id, "inspected", "request_id")?,
-        peers: answered.peers.unwrap_or_default(),
-        messages: answered.messages.unwrap_or_default(),
-        rows: answered.rows.unwrap_or_default().into_iter().map(row).collect::<Result<_, DecodeError>>()?,
-        more: answered.more.unwrap_or_default(),
+        request_id: required(fields.request_id, "inspected", "request_id")?,
+        peers: fields.peers.unwrap_or_default(),
+        messages: fields.messages.unwrap_or_default(),
+        rows: fields.rows.unwrap_or_default().into_iter().map(row).collect::<Result<_, DecodeError>>()?,
+        more: fields.more.unwrap_or_default(),
     }))
 }
 
@@ -93,8 +93,8 @@ pub fn inspected_text(inspected: &Inspected) -> String {
         let mut value = json!({
             "id": &*row.id, "from": &*row.from, "age_ms": row.age_ms, "attempt": row.attempt, "in_flight": row.in_flight,
         });
-        if let Some(left) = row.deadline_ms {
-            value["deadline_ms"] = left.into();
+        if let Some(remaining) = row.deadline_ms {
+            value["deadline_ms"] = remaining.into();
         }
         value
     };

@@ -1,12 +1,12 @@
-//! Objects, and only objects. Serde's derive would also take an array of a struct's fields in their order, which no
-//! peer may come to rely on.
+//! Deserialisation from JSON objects only. Serde's derive also accepts an array of a struct's fields in order, and
+//! peers must not come to depend on that.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A value that was written as a JSON object.
+/// A value that must be encoded as a JSON object.
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

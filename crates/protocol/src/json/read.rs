@@ -1,7 +1,7 @@
-//! Text to frames. Each direction is read into one flat struct of optional fields: serde can't keep raw bodies inside
-//! an internally tagged enum, and unknown fields fall away by themselves.
+//! Decoding of JSON frames. Each direction is deserialised into one flat struct of optional fields, because serde does
+//! not support raw values inside an internally tagged enum. Unknown fields are ignored.
 
-use super::inspect::{self, Answered, Asked, FlatMessageRef, FlatRow};
+use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFields};
 use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
@@ -39,7 +39,7 @@ struct FlatClient<'a> {
     peers: Option<Vec<String>>,
     messages: Option<Vec<Object<FlatMessageRef>>>,
     rows_of: Option<String>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
 }
 
@@ -109,7 +109,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
-        "inspect" => inspect::inspect(Asked {
+        "inspect" => inspect::inspect(InspectFields {
             request_id: flat.request_id,
             peers: flat.peers,
             messages: flat.messages,
@@ -151,7 +151,7 @@ struct FlatBroker<'a> {
     correlation_id: Option<String>,
     ids: Option<Vec<String>>,
     from: Option<String>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
     connections: Option<Vec<Object<FlatConnection>>>,
     mailboxes: Option<Vec<Object<FlatMailbox>>>,
@@ -171,7 +171,7 @@ struct FlatHost<'a> {
     online: bool,
     since_ms: u64,
     version: u64,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "some_raw")]
     manifest: Option<&'a RawValue>,
 }
 
@@ -241,7 +241,7 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
         "status" => status(flat)?,
-        "inspected" => inspect::inspected(Answered {
+        "inspected" => inspect::inspected(InspectedFields {
             request_id: flat.request_id,
             peers: flat.peers,
             messages: flat.messages,
@@ -329,7 +329,7 @@ pub fn message_id(text: &[u8]) -> Option<MsgId> {
     (id.len() <= crate::MAX_NAME_BYTES).then(|| MsgId::from(id))
 }
 
-/// What a later version sends may use our fields for its own types: such a frame is unknown, not bad.
+/// A frame of a later version may use known field names with other types: such a frame is unknown, not malformed.
 fn unknown_kind(text: &[u8], error: serde_json::Error, known: &[&str]) -> Result<String, DecodeError> {
     #[derive(Deserialize)]
     struct KindOnly<'a> {
@@ -342,8 +342,8 @@ fn unknown_kind(text: &[u8], error: serde_json::Error, known: &[&str]) -> Result
     }
 }
 
-/// A body of `null` is a body, whereas a plain `Option` would read it as an absent one.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+/// Deserialises `null` as a present value, whereas a plain `Option` would treat it as absent.
+fn some_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 

@@ -1,4 +1,4 @@
-//! Frames to text. The small frames go through serde; a message's body is spliced in as it is.
+//! Encoding of JSON frames. Small frames are built with serde; bodies and manifests are spliced in as raw text.
 
 use super::inspect::{inspect_text, inspected_text};
 use crate::frames::*;
@@ -135,7 +135,7 @@ fn open_checked(envelope: &Envelope, from: AgentRef) -> Result<InboxMessage, Bod
     Ok(message)
 }
 
-/// Appends `,"message":{…}`. The body must have been checked.
+/// Appends `,"message":{…}`. The caller must have checked the body.
 fn push_message(out: &mut String, message: &InboxMessage) {
     out.push_str(r#","message":{"id":"#);
     push_json(out, message.id.as_str());
@@ -195,7 +195,7 @@ fn status_text(status: &Status) -> String {
     .to_string()
 }
 
-/// Manifests are taken on trust here. Their host's client has checked them, and the broker has read them out of JSON.
+/// Manifests are not checked here: the host's client validates them, and the broker's were parsed from JSON.
 fn announce_text(announce: &Announce) -> String {
     let mut out = String::from(r#"{"kind":"announce","request_id":"#);
     push_json(&mut out, &*announce.request_id);
@@ -259,7 +259,7 @@ fn agent_value(agent: &AgentRef) -> serde_json::Value {
 }
 
 fn push_json(out: &mut String, value: &(impl Serialize + ?Sized)) {
-    out.push_str(&serde_json::to_string(value).expect("strings and plain values always serialise"));
+    out.push_str(&serde_json::to_string(value).expect("strings and JSON values always serialise"));
 }
 
 fn push_number(out: &mut String, name: &str, value: Option<u64>) {

@@ -1,4 +1,4 @@
-//! The compact framing against cut, lying and hostile input.
+//! The compact framing with truncated, inconsistent and hostile input.
 
 use crate::hostile::bad_names;
 use crate::samples::{self, ClientSample};
@@ -17,13 +17,13 @@ const MESSAGE: u8 = 0x41;
 const RECEIPTS: u8 = 0x42;
 
 fn refused<T: Debug>(read: Result<Vec<T>, DecodeError>, code: ErrorCode) -> DecodeError {
-    let error = read.expect_err("this is no frame");
+    let error = read.expect_err("the input is invalid");
     assert_eq!(error.code(), code, "{error}");
     error
 }
 
 #[test]
-fn a_frame_cut_at_any_byte_is_cut_short() {
+fn a_frame_truncated_at_any_byte_is_refused() {
     for ClientSample { me, frame, .. } in samples::client() {
         let bytes = compact_client(&frame, &me);
         for cut in 1..bytes.len() {
@@ -41,14 +41,14 @@ fn a_frame_cut_at_any_byte_is_cut_short() {
 }
 
 #[test]
-fn content_cut_at_any_byte_is_refused_up_to_the_body() {
+fn content_truncated_before_the_body_is_refused() {
     for ClientSample { name, me, frame } in samples::client() {
         let body = match &frame {
             ClientFrame::Deliver(deliver) => opened(&deliver.envelope).body.as_bytes().len(),
             ClientFrame::Event(event) => event.body.as_bytes().len(),
             _ => 0,
         };
-        check_cuts(name, &compact_client(&frame, &me), body, |bytes| read_compact_client(bytes).map(drop));
+        check_truncations(name, &compact_client(&frame, &me), body, |bytes| read_compact_client(bytes).map(drop));
     }
     for (name, frame) in samples::broker() {
         let body = match &frame {
@@ -56,12 +56,13 @@ fn content_cut_at_any_byte_is_refused_up_to_the_body() {
             BrokerFrame::Event(event) => event.body.as_bytes().len(),
             _ => 0,
         };
-        check_cuts(name, &compact_broker(&frame), body, |bytes| read_compact_broker(bytes).map(drop));
+        check_truncations(name, &compact_broker(&frame), body, |bytes| read_compact_broker(bytes).map(drop));
     }
 }
 
-/// Cuts a frame's content and corrects its length, so that only the content is at fault. A body may have any length.
-fn check_cuts(name: &str, bytes: &[u8], body: usize, read: impl Fn(&[u8]) -> Result<(), DecodeError>) {
+/// Truncates the content of a frame and adjusts its length, so that only the content is invalid. A body may have any
+/// length.
+fn check_truncations(name: &str, bytes: &[u8], body: usize, read: impl Fn(&[u8]) -> Result<(), DecodeError>) {
     let content = &bytes[bytes.len() - content_length(bytes)..];
     for cut in 0..content.len() {
         let result = read(&framed(bytes[0], &content[..cut]));
@@ -80,21 +81,21 @@ fn content_length(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn sealed_bytes_cut_in_their_head_are_cut_short() {
+fn sealed_bytes_truncated_in_the_head_are_refused() {
     for ClientSample { frame, .. } in samples::client() {
         let ClientFrame::Deliver(deliver) = frame else { continue };
         let whole = deliver.envelope.sealed();
         let head = whole.len() - opened(&deliver.envelope).body.as_bytes().len();
         for cut in 0..head {
-            let error = Envelope::from_sealed(whole.slice(..cut)).expect_err("the head is not whole");
+            let error = Envelope::from_sealed(whole.slice(..cut)).expect_err("the head is truncated");
             assert!(matches!(error, DecodeError::Truncated), "{error}");
         }
-        assert_eq!(Envelope::from_sealed(whole.clone()).expect("whole"), deliver.envelope);
+        assert_eq!(Envelope::from_sealed(whole.clone()).expect("a valid envelope"), deliver.envelope);
     }
 }
 
 #[test]
-fn lengths_and_counts_that_lie_are_refused_before_anything_is_reserved() {
+fn oversized_lengths_and_counts_are_refused_before_allocation() {
     let mut huge = vec![DELIVER];
     varint(&mut huge, u64::MAX);
     huge.extend([0; 16]);
@@ -112,20 +113,20 @@ fn lengths_and_counts_that_lie_are_refused_before_anything_is_reserved() {
 }
 
 #[test]
-fn numbers_past_their_range_are_bad_numbers() {
+fn numbers_out_of_range_are_bad_numbers() {
     let check = |read: Result<Vec<BrokerFrame>, DecodeError>| {
         let error = refused(read, ErrorCode::BadFrame);
         assert!(matches!(error, DecodeError::BadNumber), "{error}");
     };
-    // Eleven bytes, and ten bytes with more than 64 bits.
+    // A varint of eleven bytes, and one of ten bytes with more than 64 bits.
     check(read_compact_broker(&framed(RECEIPTS, &[0x80; 11])));
     check(read_compact_broker(&framed(RECEIPTS, &[&[0xff; 9][..], &[0x02]].concat())));
-    // The last number of the range is past 2^64.
+    // A range whose end exceeds 2^64.
     let mut overflow = vec![1];
     varint(&mut overflow, 2);
     varint(&mut overflow, u64::MAX);
     check(read_compact_broker(&framed(RECEIPTS, &overflow)));
-    // An attempt past 2^32.
+    // An attempt that exceeds 2^32.
     let mut attempt = vec![0];
     varint(&mut attempt, 1 << 32);
     text(&mut attempt, "from");
@@ -134,7 +135,7 @@ fn numbers_past_their_range_are_bad_numbers() {
 }
 
 #[test]
-fn longer_spellings_of_a_number_are_read() {
+fn overlong_varints_are_accepted() {
     let frames = read_compact_client(&[ACK_TAGS, 0x84, 0x00, 0x81, 0x00, 0x87, 0x00]).expect("a frame");
     assert_eq!(frames, [ClientFrame::AckTags { tags: vec![7] }]);
 }
@@ -170,7 +171,7 @@ fn sealed_with_correlation(correlation_id: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// One frame for every place that holds a name.
+/// One frame for each field that holds a name.
 fn frames_with(name: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let from_clients = vec![
         deliver(name, &sealed("i", "task", "1")),
@@ -185,7 +186,7 @@ fn frames_with(name: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn bad_names_are_refused_wherever_a_name_stands() {
+fn bad_names_are_refused_in_every_field() {
     let (from_clients, from_brokers) = frames_with(b"a good name");
     from_clients.iter().for_each(|bytes| assert!(read_compact_client(bytes).is_ok(), "{bytes:?}"));
     from_brokers.iter().for_each(|bytes| assert!(read_compact_broker(bytes).is_ok(), "{bytes:?}"));
@@ -217,7 +218,7 @@ fn text_that_is_not_utf_8_is_a_bad_frame() {
 }
 
 #[test]
-fn flags_that_announce_unknown_fields_are_refused() {
+fn unknown_flags_are_refused() {
     let check = |error: DecodeError| assert!(matches!(error, DecodeError::UnknownFlag), "{error}");
     for bit in 2..8 {
         let mut bytes = deliver(b"n", &sealed("i", "task", "1"));
@@ -235,21 +236,21 @@ fn flags_that_announce_unknown_fields_are_refused() {
 }
 
 #[test]
-fn after_a_bad_frame_the_next_one_is_read_and_after_a_cut_one_nothing() {
+fn decoding_resumes_after_a_bad_frame_but_not_after_a_truncated_one() {
     let bad = deliver(b"../etc", &sealed("i", "task", "1"));
     let mut input = Bytes::from([bad, framed(SUBSCRIBE, b"")].concat());
     assert!(compact::read_client(&mut input).is_err());
     assert!(matches!(compact::read_client(&mut input), Ok(Some(ClientFrame::Subscribe))));
     assert!(matches!(compact::read_client(&mut input), Ok(None)));
 
-    // What follows the broken length must not be taken for frames.
+    // Bytes after an invalid length must not be decoded as frames.
     let mut input = Bytes::from(vec![DELIVER, 9, SUBSCRIBE, 0, SUBSCRIBE, 0]);
     assert!(compact::read_client(&mut input).is_err());
     assert!(matches!(compact::read_client(&mut input), Ok(None)));
 }
 
 #[test]
-fn json_inside_the_compact_framing_is_read_as_strictly_as_outside() {
+fn json_inside_the_compact_framing_is_validated_like_json() {
     let json = |text: &str| framed(b'{', text.as_bytes());
     refused(read_compact_client(&json("{}")), ErrorCode::BadFrame);
     refused(read_compact_client(&json(r#"{"kind":"ack","id":"a/b"}"#)), ErrorCode::BadName);

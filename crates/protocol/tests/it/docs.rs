@@ -1,4 +1,4 @@
-//! The reference pages must change with the wire types.
+//! Checks that the reference docs match the wire types.
 
 use crate::wire::{read_compact_broker, read_compact_client};
 use std::path::Path;
@@ -10,7 +10,7 @@ fn page(name: &str) -> String {
 }
 
 #[test]
-fn the_page_of_errors_has_one_row_per_code_with_its_name_meaning_and_hint() {
+fn errors_md_lists_every_code_with_name_meaning_and_hint() {
     let page = page("errors.md");
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `TB")).collect();
     let expected: Vec<String> = ErrorCode::ALL
@@ -21,7 +21,7 @@ fn the_page_of_errors_has_one_row_per_code_with_its_name_meaning_and_hint() {
 }
 
 #[test]
-fn the_page_of_the_protocol_has_a_row_for_every_frame_in_both_directions() {
+fn protocol_md_lists_every_frame_in_both_directions() {
     let page = page("protocol.md");
     let check = |heading: &str, kinds: &[&str]| {
         let section = section(&page, heading);
@@ -30,14 +30,14 @@ fn the_page_of_the_protocol_has_a_row_for_every_frame_in_both_directions() {
             .filter_map(|line| line.strip_prefix("| `"))
             .map(|row| row.split('`').next().expect("a split has a first part"))
             .collect();
-        assert_eq!(rows, kinds, "the table under {heading:?}");
+        assert_eq!(rows, kinds, "the table in section {heading:?}");
     };
     check("Client to broker", ClientFrame::KINDS);
     check("Broker to client", BrokerFrame::KINDS);
 }
 
 #[test]
-fn the_page_of_the_protocol_states_the_limits_that_hold() {
+fn protocol_md_states_the_actual_limits() {
     let page = page("protocol.md");
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for fact in [
@@ -45,14 +45,14 @@ fn the_page_of_the_protocol_states_the_limits_that_hold() {
         format!("{MAX_BODY_DEPTH} levels"),
         format!("version {PROTOCOL_VERSION}"),
     ] {
-        assert!(page.contains(&fact), "protocol.md does not say {fact:?}");
+        assert!(page.contains(&fact), "protocol.md does not contain {fact:?}");
     }
     assert!(ErrorCode::BadName.hint().contains(&format!("1 to {MAX_NAME_BYTES} bytes")));
     assert!(ErrorCode::TooDeep.hint().contains(&format!("{MAX_BODY_DEPTH} levels")));
 }
 
 #[test]
-fn every_frame_shown_on_the_page_of_the_protocol_is_one() {
+fn every_json_example_in_protocol_md_is_a_known_frame() {
     let page = page("protocol.md");
     let shown: Vec<&str> = blocks(&page, "json").flat_map(str::lines).filter(|line| !line.is_empty()).collect();
     assert!(!shown.is_empty());
@@ -61,14 +61,14 @@ fn every_frame_shown_on_the_page_of_the_protocol_is_one() {
         let known = match from {
             "> " => json::read_client(frame.as_bytes()).map(|frame| !matches!(frame, ClientFrame::Unknown { .. })),
             "< " => json::read_broker(frame.as_bytes()).map(|frame| !matches!(frame, BrokerFrame::Unknown { .. })),
-            _ => panic!("{line}: a frame is shown after `> ` or `< `"),
+            _ => panic!("{line}: an example must start with `> ` or `< `"),
         };
         assert!(known.unwrap_or_else(|error| panic!("{line}: {error}")), "{line}");
     }
 }
 
 #[test]
-fn every_compact_frame_shown_on_the_page_of_the_protocol_is_one() {
+fn every_hex_example_in_protocol_md_is_a_known_frame() {
     let page = page("protocol.md");
     let shown: Vec<Vec<u8>> = blocks(&page, "hex").map(hex).collect();
     assert!(!shown.is_empty());
@@ -81,7 +81,7 @@ fn every_compact_frame_shown_on_the_page_of_the_protocol_is_one() {
     }
 }
 
-/// Hexadecimal bytes, with comments after `#`.
+/// Parses hexadecimal bytes with comments after `#`.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits = text.lines().flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace());
     digits.map(|pair| u8::from_str_radix(pair, 16).expect("two hexadecimal digits")).collect()

@@ -1,5 +1,4 @@
-//! The golden files are the authority on what goes over the wire. A change of the code that one of them does not allow
-//! is a change of the protocol.
+//! Golden files define the wire format: a code change that makes one of these tests fail changes the protocol.
 
 use crate::samples::{self, ClientSample};
 use crate::wire::{compact_broker, compact_client, json_broker, json_client, read_compact_broker, read_compact_client};
@@ -11,28 +10,28 @@ use std::path::{Path, PathBuf};
 use toolbus_protocol::{BrokerFrame, ClientFrame, json};
 
 #[test]
-fn client_frames_are_read_as_the_golden_files_say() {
+fn client_golden_files_decode_to_the_samples() {
     for ClientSample { name, frame, .. } in samples::client() {
         assert_eq!(json_client(&golden("client", name)), frame, "{name}");
     }
 }
 
 #[test]
-fn broker_frames_are_read_as_the_golden_files_say() {
+fn broker_golden_files_decode_to_the_samples() {
     for (name, frame) in samples::broker() {
         assert_eq!(json_broker(&golden("broker", name)), frame, "{name}");
     }
 }
 
 #[test]
-fn client_frames_are_written_as_the_golden_files_say() {
+fn client_samples_encode_to_the_golden_files() {
     for ClientSample { name, me, frame } in samples::client() {
         check_written(name, &golden("client", name), &json::write_client(&frame, &me));
     }
 }
 
 #[test]
-fn broker_frames_are_written_as_the_golden_files_say() {
+fn broker_samples_encode_to_the_golden_files() {
     for (name, frame) in samples::broker() {
         let written = json::write_broker(&frame).unwrap_or_else(|error| panic!("{name}: {error}"));
         check_written(name, &golden("broker", name), &written);
@@ -40,7 +39,7 @@ fn broker_frames_are_written_as_the_golden_files_say() {
 }
 
 #[test]
-fn every_frame_passes_the_compact_framing_unchanged() {
+fn every_sample_round_trips_through_the_compact_framing() {
     for ClientSample { name, me, frame } in samples::client() {
         let bytes = compact_client(&frame, &me);
         assert_eq!(read_compact_client(&bytes).expect(name), [frame], "{name}");
@@ -52,7 +51,7 @@ fn every_frame_passes_the_compact_framing_unchanged() {
 }
 
 #[test]
-fn compact_client_frames_have_the_bytes_that_the_golden_files_say() {
+fn compact_client_frames_match_the_golden_files() {
     let samples = samples::client();
     for (name, bytes) in golden_bytes("client") {
         let sample = samples.iter().find(|sample| sample.name == name).expect("a sample of that name");
@@ -62,7 +61,7 @@ fn compact_client_frames_have_the_bytes_that_the_golden_files_say() {
 }
 
 #[test]
-fn compact_broker_frames_have_the_bytes_that_the_golden_files_say() {
+fn compact_broker_frames_match_the_golden_files() {
     let samples = samples::broker();
     for (name, bytes) in golden_bytes("broker") {
         let (_, frame) = samples.iter().find(|(sample, _)| *sample == name).expect("a sample of that name");
@@ -82,7 +81,7 @@ fn every_golden_file_has_a_sample_and_every_kind_a_golden_file() {
 }
 
 #[test]
-fn the_kind_of_a_frame_is_the_one_on_the_wire() {
+fn kind_returns_the_kind_on_the_wire() {
     for ClientSample { name, frame, .. } in samples::client() {
         assert_eq!(value(&golden("client", name))["kind"], frame.kind(), "{name}");
     }
@@ -91,13 +90,13 @@ fn the_kind_of_a_frame_is_the_one_on_the_wire() {
     }
 }
 
-/// The same JSON, whatever the order of its fields, and the same body, byte for byte.
+/// Compares JSON independent of the order of fields, and bodies byte for byte.
 fn check_written(name: &str, golden: &str, written: &str) {
     assert_eq!(value(golden), value(written), "{name}");
     assert_eq!(raw_body(golden), raw_body(written), "{name}");
 }
 
-/// Frames that stay JSON inside the compact framing are free in the order of their fields.
+/// Compares bytes, except for JSON inside the compact framing, where the order of fields is free.
 fn check_bytes(name: &str, golden: &[u8], written: &[u8]) {
     if golden[0] == b'{' {
         assert_eq!(written[0], b'{', "{name}");
@@ -149,7 +148,7 @@ fn files(direction: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Hexadecimal bytes, with comments after `#`.
+/// Reads hexadecimal golden files.
 fn golden_bytes(direction: &str) -> Vec<(String, Vec<u8>)> {
     let direction = format!("compact/{direction}");
     let read = |name: String| {

@@ -1,4 +1,4 @@
-//! Frames that must be refused, each with a typed error and the right code, and without a panic.
+//! Invalid JSON frames: each is refused with the right error code, without a panic.
 
 use crate::samples;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn check_code(text: &[u8], error: &toolbus_protocol::DecodeError, code: ErrorCod
 
 type RefusalCheck = fn(&str, ErrorCode) -> String;
 
-/// All samples as JSON, with the direction's check for a refusal.
+/// All samples as JSON, with the refusal check for their direction.
 fn written_samples() -> Vec<(String, RefusalCheck)> {
     let client = samples::client().into_iter().map(|sample| {
         let check: RefusalCheck = |text, code| refused_client(text, code);
@@ -46,7 +46,7 @@ fn fields(text: &str) -> serde_json::Map<String, Value> {
 }
 
 #[test]
-fn what_is_not_one_json_object_is_a_bad_frame() {
+fn text_other_than_one_json_object_is_a_bad_frame() {
     for text in [
         "",
         " ",
@@ -77,7 +77,7 @@ fn what_is_not_one_json_object_is_a_bad_frame() {
 }
 
 #[test]
-fn each_required_field_is_missed_by_its_name() {
+fn an_error_names_the_missing_required_field() {
     let client = [
         ("hello", &["agent", "token"][..]),
         ("deliver", &["to", "message"]),
@@ -127,7 +127,7 @@ fn without(text: &str, field: &str) -> String {
 }
 
 #[test]
-fn each_required_field_of_a_message_and_of_an_agent_is_missed() {
+fn missing_fields_of_messages_and_agents_are_bad_frames() {
     let full = r#"{"kind":"message","message":{"id":"i","from":{"session_id":"s"},"kind":"task","body":{},"created_at":"2026-11-15T19:34:13Z"}}"#;
     assert!(json::read_broker(full.as_bytes()).is_ok());
     for field in ["id", "from", "kind", "body", "created_at"] {
@@ -145,7 +145,7 @@ fn a_field_of_the_wrong_type_is_a_bad_frame_in_every_frame() {
     for (text, refused) in written_samples() {
         for field in fields(&text).keys().filter(|field| *field != "body") {
             let mut frame = fields(&text);
-            // A list of an empty list is right for no field.
+            // `[[]]` is not valid for any field.
             frame[field.as_str()] = serde_json::json!([[]]);
             refused(&Value::Object(frame).to_string(), ErrorCode::BadFrame);
         }
@@ -153,7 +153,7 @@ fn a_field_of_the_wrong_type_is_a_bad_frame_in_every_frame() {
 }
 
 #[test]
-fn objects_are_not_read_from_lists_of_their_fields() {
+fn arrays_in_place_of_objects_are_bad_frames() {
     refused_client(r#"{"kind":"hello","agent":["worker-7","researcher"],"token":"t"}"#, ErrorCode::BadFrame);
     refused_client(
         r#"{"kind":"deliver","to":"n","message":["i",{"session_id":"s"},"task",{},"2026-11-15T19:34:13Z",null,null]}"#,
@@ -190,7 +190,7 @@ fn a_repeated_field_is_a_bad_frame_in_every_frame() {
 }
 
 #[test]
-fn numbers_are_whole_and_in_range() {
+fn fractional_and_out_of_range_numbers_are_bad_frames() {
     let deliver = |field: &str| {
         format!(
             r#"{{"kind":"deliver","to":"n",{field},"message":{{"id":"i","kind":"task","body":1,"created_at":"2026-11-15T19:34:13Z"}}}}"#
@@ -210,7 +210,7 @@ fn numbers_are_whole_and_in_range() {
 }
 
 #[test]
-fn a_time_that_is_none_is_a_bad_frame() {
+fn an_invalid_time_is_a_bad_frame() {
     for time in
         ["", "now", "2026-11-15", "2026-11-15T19:34:13", "2026-13-15T19:34:13Z", "1794771253", "+99999-01-01T00:00:00Z"]
     {
@@ -241,7 +241,7 @@ pub fn bad_names() -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).chain(["n".repeat(MAX_NAME_BYTES + 1), "ä".repeat(129)]).collect()
 }
 
-/// Every place of a frame that holds a name, marked `NAME`.
+/// One frame for each field that holds a name, with the placeholder `NAME`.
 const NAMES_FROM_CLIENTS: &[&str] = &[
     r#"{"kind":"hello","agent":{"session_id":NAME},"token":"t"}"#,
     r#"{"kind":"hello","agent":{"session_id":"a","role":NAME},"token":"t"}"#,
@@ -279,10 +279,10 @@ const NAMES_FROM_BROKERS: &[&str] = &[
 ];
 
 #[test]
-fn bad_names_are_refused_wherever_a_name_stands() {
+fn bad_names_are_refused_in_every_field() {
     let longest = "n".repeat(MAX_NAME_BYTES);
     let put = |template: &str, name: &str| {
-        template.replace("NAME", &serde_json::to_string(name).expect("a string serialises"))
+        template.replace("NAME", &serde_json::to_string(name).expect("strings always serialise"))
     };
     for template in NAMES_FROM_CLIENTS {
         assert!(json::read_client(put(template, &longest).as_bytes()).is_ok(), "{template}");
@@ -299,7 +299,7 @@ fn bad_names_are_refused_wherever_a_name_stands() {
 }
 
 #[test]
-fn a_look_at_more_than_the_limit_is_a_bad_frame() {
+fn an_inspect_with_too_many_entries_is_a_bad_frame() {
     let inspect = |count: usize| {
         let peers = vec!["n"; count];
         let messages = vec![serde_json::json!({"to": "n", "id": "i"}); count];
@@ -321,7 +321,7 @@ fn a_look_at_more_than_the_limit_is_a_bad_frame() {
 #[test]
 fn text_that_is_not_utf_8_is_a_bad_frame() {
     for template in NAMES_FROM_CLIENTS {
-        let (before, after) = template.split_once("NAME").expect("a place for the name");
+        let (before, after) = template.split_once("NAME").expect("a placeholder");
         let text = [before.as_bytes(), b"\"a\xffb\"", after.as_bytes()].concat();
         refused_client(text, ErrorCode::BadFrame);
     }
@@ -331,12 +331,12 @@ fn text_that_is_not_utf_8_is_a_bad_frame() {
     );
     refused_client(b"{\"kind\":\"\xc3\x28\"}", ErrorCode::BadFrame);
     refused_client(b"\xff\xfe{\x00}\x00", ErrorCode::BadFrame);
-    // A lone half of a pair has no UTF-8 either.
+    // A lone surrogate has no UTF-8 encoding either.
     refused_client(r#"{"kind":"ack","id":"\ud83e"}"#, ErrorCode::BadFrame);
 }
 
 #[test]
-fn nesting_is_limited_in_bodies_and_harmless_elsewhere() {
+fn nesting_is_limited_in_bodies_and_ignored_elsewhere() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let event = |body: &str| format!(r#"{{"kind":"live_event","to":"n","correlation_id":"c","body":{body}}}"#);
     let deliver = |body: &str| {
@@ -361,7 +361,7 @@ fn nesting_is_limited_in_bodies_and_harmless_elsewhere() {
 }
 
 #[test]
-fn the_id_of_a_refused_message_is_found_where_there_is_one() {
+fn the_id_of_an_undecodable_deliver_is_found_if_present() {
     let check = |text: &str, id: Option<&str>| {
         assert_eq!(json::message_id_of(text.as_bytes()).as_ref().map(|id| id.as_str()), id, "{text}");
     };
@@ -376,7 +376,7 @@ fn the_id_of_a_refused_message_is_found_where_there_is_one() {
 }
 
 #[test]
-fn tokens_stay_out_of_what_is_printed() {
+fn debug_output_does_not_contain_the_token() {
     let text = r#"{"kind":"hello","agent":{"session_id":"a"},"token":"canary-5f1e"}"#;
     let frame = json::read_client(text.as_bytes()).expect("a hello");
     assert!(!format!("{frame:?} {frame:#?}").contains("canary"), "{frame:?}");

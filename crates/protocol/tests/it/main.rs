@@ -1,4 +1,4 @@
-//! The wire protocol from outside: golden vectors, hostile input, properties, and the docs that describe it.
+//! Tests of the wire protocol through its public API: golden files, hostile input, properties, and the reference docs.
 
 mod bodies;
 mod compact;

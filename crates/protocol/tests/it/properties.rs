@@ -1,4 +1,4 @@
-//! Properties: every frame survives both framings, and no bytes at all make a reader panic.
+//! Property tests: every frame round-trips through both framings, and no input causes a panic.
 
 use crate::samples;
 use crate::strategies::{agent, broker_frame, client_frame, envelope};
@@ -18,29 +18,29 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn client_frames_survive_json(frame in client_frame(), me in agent()) {
+    fn client_frames_round_trip_through_json(frame in client_frame(), me in agent()) {
         prop_assert_eq!(json_client(&json::write_client(&frame, &me)), frame);
     }
 
     #[test]
-    fn broker_frames_survive_json(frame in broker_frame()) {
+    fn broker_frames_round_trip_through_json(frame in broker_frame()) {
         prop_assert_eq!(json_broker(&json::write_broker(&frame).expect("the body is JSON")), frame);
     }
 
     #[test]
-    fn client_frames_survive_the_compact_framing(frames in vec(client_frame(), 0..4), me in agent()) {
+    fn client_frames_round_trip_through_the_compact_framing(frames in vec(client_frame(), 0..4), me in agent()) {
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| compact_client(frame, &me)).collect();
         prop_assert_eq!(read_compact_client(&bytes).expect("frames"), frames);
     }
 
     #[test]
-    fn broker_frames_survive_the_compact_framing(frames in vec(broker_frame(), 0..4)) {
+    fn broker_frames_round_trip_through_the_compact_framing(frames in vec(broker_frame(), 0..4)) {
         let bytes: Vec<u8> = frames.iter().flat_map(compact_broker).collect();
         prop_assert_eq!(read_compact_broker(&bytes).expect("frames"), frames);
     }
 
     #[test]
-    fn only_the_time_of_its_making_is_not_part_of_what_a_message_is(a in envelope(), b in envelope(), at in any::<i64>()) {
+    fn the_content_of_a_message_excludes_only_its_creation_time(a in envelope(), b in envelope(), at in any::<i64>()) {
         let renewed = |envelope: &Envelope| InboxMessage { created_at: Timestamp(at), ..opened(envelope) };
         let again = renewed(&a).seal();
         prop_assert_eq!(again.content(), a.content());
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn what_crosses_from_one_framing_to_the_other_stays_the_same(frame in client_frame(), me in agent()) {
+    fn frames_round_trip_from_json_to_the_compact_framing(frame in client_frame(), me in agent()) {
         let by_json = json_client(&json::write_client(&frame, &me));
         let bytes = compact_client(&by_json, &me);
         prop_assert_eq!(read_compact_client(&bytes).expect("a frame"), [frame]);
@@ -59,12 +59,12 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn arbitrary_bytes_never_panic_a_reader(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_cause_a_panic(bytes in vec(any::<u8>(), 0..200)) {
         read_everything(&bytes);
     }
 
     #[test]
-    fn arbitrary_content_of_a_known_frame_never_panics_a_reader(
+    fn arbitrary_content_of_a_known_frame_never_causes_a_panic(
         opcode in proptest::sample::select(vec![0x01u8, 0x02, 0x03, 0x04, 0x41, 0x42, 0x7b]),
         content in vec(any::<u8>(), 0..100),
     ) {
@@ -72,29 +72,29 @@ proptest! {
     }
 
     #[test]
-    fn damaged_frames_never_panic_a_reader(
+    fn mutated_frames_never_cause_a_panic(
         which in any::<prop::sample::Index>(),
-        damage in vec((any::<prop::sample::Index>(), any::<Damage>()), 1..5),
+        mutations in vec((any::<prop::sample::Index>(), any::<Mutation>()), 1..5),
     ) {
         let frames = written_samples();
         let mut bytes = which.get(&frames).clone();
-        for (at, damage) in damage {
-            damage.apply(&mut bytes, at);
+        for (at, mutation) in mutations {
+            mutation.apply(&mut bytes, at);
         }
         read_everything(&bytes);
     }
 }
 
-/// One way in which bytes get damaged.
+/// A mutation of an encoded frame.
 #[derive(Debug, Clone)]
-enum Damage {
+enum Mutation {
     Set(u8),
     Insert(u8),
     Remove,
     Cut,
 }
 
-impl Arbitrary for Damage {
+impl Arbitrary for Mutation {
     type Parameters = ();
     type Strategy = BoxedStrategy<Self>;
 
@@ -109,7 +109,7 @@ impl Arbitrary for Damage {
     }
 }
 
-impl Damage {
+impl Mutation {
     fn apply(self, bytes: &mut Vec<u8>, at: prop::sample::Index) {
         if bytes.is_empty() {
             return;
@@ -136,7 +136,7 @@ fn written_samples() -> Vec<Vec<u8>> {
     client.chain(broker).collect()
 }
 
-/// Reads bytes in every way there is. What can be read can also be written again, or is refused for its body.
+/// Decodes bytes with every decoder. Decoded frames must round-trip, or be refused because of an invalid body.
 fn read_everything(bytes: &[u8]) {
     let _ = json::message_id_of(bytes);
     let _ = Envelope::from_sealed(Bytes::copy_from_slice(bytes)).map(|envelope| opened(&envelope));
@@ -145,7 +145,7 @@ fn read_everything(bytes: &[u8]) {
         use_client(&frame);
     }
     if let Ok(frame) = json::read_broker(bytes) {
-        assert!(json::write_broker(&frame).is_ok(), "what came from JSON goes into JSON: {frame:?}");
+        assert!(json::write_broker(&frame).is_ok(), "a frame decoded from JSON can be encoded as JSON: {frame:?}");
         use_broker(&frame);
     }
     let mut input = Bytes::copy_from_slice(bytes);

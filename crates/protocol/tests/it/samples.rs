@@ -1,4 +1,4 @@
-//! The frame that each golden file stands for, by the file's name.
+//! The frame that each golden file encodes, by file name.
 
 use bytestring::ByteString;
 use toolbus_protocol::{
@@ -21,7 +21,7 @@ fn host() -> AgentRef {
     AgentRef::new("desktop#mcp").with_role("host")
 }
 
-/// A client's frame and who sends it.
+/// A client frame and its sender.
 pub struct ClientSample {
     pub name: &'static str,
     pub me: AgentRef,
@@ -117,7 +117,7 @@ fn delivers() -> Vec<(&'static str, ClientFrame)> {
     ]
 }
 
-/// Bodies that a broker which looked into them would change.
+/// Bodies that parsing and re-encoding would change.
 fn bodies() -> Vec<(&'static str, ClientFrame)> {
     let of = |name, id: &str, text: &str| (name, deliver("n", message(id, "task", text), None, None));
     vec![

@@ -1,4 +1,4 @@
-//! Arbitrary frames: everything that a peer could say, and every spelling of a body.
+//! Proptest strategies for frames, and for bodies in all JSON spellings.
 
 use bytestring::ByteString;
 use proptest::collection::vec;
@@ -187,7 +187,7 @@ fn unknown_kind(known: &'static [&'static str]) -> impl Strategy<Value = String>
     any_text().prop_filter("an unknown kind", |kind| !known.contains(&kind.as_str()))
 }
 
-/// Names of any script, short ones mostly and the longest now and then.
+/// Names in any script, mostly short, occasionally of maximum length.
 fn name() -> impl Strategy<Value = ByteString> {
     let chars = prop_oneof![proptest::char::range(' ', '~'), any::<char>()];
     let allowed = chars.prop_map(|c| if c.is_control() || matches!(c, '/' | '\\') { '_' } else { c });
@@ -202,21 +202,22 @@ fn any_text() -> impl Strategy<Value = String> {
 }
 
 fn body() -> impl Strategy<Value = Body> {
-    json_text().prop_map(|text| Body::parse(text).expect("the strategy writes JSON"))
+    json_text().prop_map(|text| Body::parse(text).expect("the strategy generates JSON"))
 }
 
-/// JSON as a person or a foreign library may have written it: with blanks, escapes, odd numbers and repeated keys.
+/// JSON in unusual spellings: whitespace, escapes, extreme numbers and duplicate keys.
 fn json_text() -> impl Strategy<Value = String> {
     let number = prop_oneof!["-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?"];
-    let plain = any_text().prop_map(|text| serde_json::to_string(&text).expect("a string serialises"));
+    let plain = any_text().prop_map(|text| serde_json::to_string(&text).expect("strings always serialise"));
     let escaped = "\"(\\\\u[0-9a-fA-F]{4}|\\\\[bfnrt/\"\\\\]|[a-zA-Z{}\\[\\],:]){0,12}\"";
     let leaf = prop_oneof![Just("null".to_owned()), Just("true".to_owned()), number, plain, escaped];
     leaf.prop_recursive(5, 40, 4, |inner| {
-        let member = (blank(), any_text(), blank(), inner.clone(), blank()).prop_map(|(a, key, b, value, c)| {
-            let key = serde_json::to_string(&key).expect("a string serialises");
-            format!("{a}{key}{b}:{value}{c}")
-        });
-        let item = (blank(), inner, blank()).prop_map(|(a, value, b)| format!("{a}{value}{b}"));
+        let member =
+            (whitespace(), any_text(), whitespace(), inner.clone(), whitespace()).prop_map(|(a, key, b, value, c)| {
+                let key = serde_json::to_string(&key).expect("strings always serialise");
+                format!("{a}{key}{b}:{value}{c}")
+            });
+        let item = (whitespace(), inner, whitespace()).prop_map(|(a, value, b)| format!("{a}{value}{b}"));
         prop_oneof![
             vec(member, 0..4).prop_map(|members| format!("{{{}}}", members.join(","))),
             vec(item, 0..4).prop_map(|items| format!("[{}]", items.join(","))),
@@ -224,6 +225,6 @@ fn json_text() -> impl Strategy<Value = String> {
     })
 }
 
-fn blank() -> impl Strategy<Value = &'static str> {
+fn whitespace() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(vec!["", "", " ", "\n\t", "\r\n  "])
 }

@@ -1,4 +1,4 @@
-//! What a peer may send without being refused: fields and frames of other versions, and other spellings of the same.
+//! Input that must be accepted: fields and frames of other versions, and alternative encodings.
 
 use crate::samples;
 use crate::wire::{compact_client, framed, json_broker, json_client, read_compact_broker, read_compact_client};
@@ -16,7 +16,7 @@ fn unknown_fields_are_ignored_in_every_object_of_every_frame() {
     }
 }
 
-/// Puts a field that nobody knows first into every object but the body.
+/// Inserts an unknown field at the start of every object except the body.
 fn with_unknown_fields(text: &str) -> String {
     let field = r#""later":{"kind":"ack","big":1e999,"list":[1,{"id":2}]},"#;
     assert!(text.starts_with('{'));
@@ -30,7 +30,7 @@ fn with_unknown_fields(text: &str) -> String {
 }
 
 #[test]
-fn frames_of_an_unknown_kind_are_unknown_and_not_errors() {
+fn frames_of_an_unknown_kind_are_not_errors() {
     let check = |text: &str, kind: &str| {
         assert_eq!(json_client(text), ClientFrame::Unknown { kind: kind.to_owned() }, "{text}");
         assert_eq!(json_broker(text), BrokerFrame::Unknown { kind: kind.to_owned() }, "{text}");
@@ -39,9 +39,9 @@ fn frames_of_an_unknown_kind_are_unknown_and_not_errors() {
     check(r#"{"kind":""}"#, "");
     check(r#"{"kind":"Subscribe"}"#, "Subscribe");
     check(r#"{"kind":"l\u0061ter","anything":[1,2,{"x":null}]}"#, "later");
-    // The same names may mean other things in a frame that is not ours.
+    // An unknown frame may use known field names with other types.
     check(r#"{"kind":"later","id":7,"to":[],"message":[1],"tags":{},"version":"x","agent":0}"#, "later");
-    // The original's own additions, which this broker does not serve.
+    // Extensions of the original that this broker does not support.
     check(
         r#"{"kind":"publish_event_batch","to":"p","correlation_id":"c","batch":{"events":[]}}"#,
         "publish_event_batch",
@@ -51,13 +51,13 @@ fn frames_of_an_unknown_kind_are_unknown_and_not_errors() {
 }
 
 #[test]
-fn each_side_knows_only_the_frames_that_are_meant_for_it() {
+fn frames_of_the_other_direction_are_unknown() {
     assert_eq!(json_client(r#"{"kind":"welcome"}"#), ClientFrame::Unknown { kind: "welcome".to_owned() });
     assert_eq!(json_broker(r#"{"kind":"subscribe"}"#), BrokerFrame::Unknown { kind: "subscribe".to_owned() });
 }
 
 #[test]
-fn null_stands_for_an_absent_field() {
+fn null_is_equivalent_to_an_absent_field() {
     let check = |with_null: &str, without: &str| assert_eq!(json_client(with_null), json_client(without));
     check(
         r#"{"kind":"hello","agent":{"session_id":"a","role":null},"token":"t","version":null,"framing":null}"#,
@@ -77,18 +77,18 @@ fn null_stands_for_an_absent_field() {
 }
 
 #[test]
-fn a_framing_or_a_code_of_a_later_version_reads_as_none() {
+fn an_unknown_framing_or_error_code_is_none() {
     let text = r#"{"kind":"hello","agent":{"session_id":"a"},"token":"t","version":9,"framing":"carrier-pigeon"}"#;
-    let ClientFrame::Hello(hello) = json_client(text) else { panic!("a hello") };
+    let ClientFrame::Hello(hello) = json_client(text) else { panic!("expected a hello") };
     assert_eq!((hello.version, hello.framing), (Some(9), None));
     let BrokerFrame::Error(refusal) = json_broker(r#"{"kind":"error","reason":"no","code":"TB9999"}"#) else {
-        panic!("an error")
+        panic!("expected an error")
     };
     assert_eq!((refusal.reason.as_str(), refusal.code), ("no", None));
 }
 
 #[test]
-fn the_sender_of_a_delivered_message_may_be_absent_because_the_broker_says_who_it_is() {
+fn the_from_of_a_delivered_message_is_optional_and_ignored() {
     let read = |from: &str| {
         json_client(&format!(
             r#"{{"kind":"deliver","to":"n","message":{{"id":"i",{from}"kind":"task","body":1,"created_at":"2026-11-15T19:34:13Z"}}}}"#
@@ -98,7 +98,7 @@ fn the_sender_of_a_delivered_message_may_be_absent_because_the_broker_says_who_i
 }
 
 #[test]
-fn times_are_read_in_every_form_of_rfc_3339_and_written_in_utc() {
+fn rfc_3339_times_are_parsed_and_written_in_utc() {
     let check = |text: &str, written: &str| {
         let at = toolbus_protocol::Timestamp::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(at.to_string(), written, "{text}");
@@ -112,7 +112,7 @@ fn times_are_read_in_every_form_of_rfc_3339_and_written_in_utc() {
 }
 
 #[test]
-fn blanks_around_a_frame_do_not_matter() {
+fn whitespace_around_a_frame_is_ignored() {
     assert_eq!(json_client(" \t\r\n{ \"kind\" : \"subscribe\" } \n"), ClientFrame::Subscribe);
 }
 
@@ -121,12 +121,12 @@ fn unknown_opcodes_are_skipped_by_their_length() {
     for opcode in [0x00, 0x05, 0x40, 0x43, 0x7a, 0x80, 0xff] {
         let unknown = framed(opcode, &[0x02; 300]);
         let message = [framed(0x01, b""), unknown, framed(0x03, &[1, 9])].concat();
-        let frames = read_compact_client(&message).expect("unknown frames are no errors");
+        let frames = read_compact_client(&message).expect("unknown frames are not errors");
         let [ClientFrame::Subscribe, ClientFrame::Unknown { .. }, ClientFrame::AckTags { tags }] = &frames[..] else {
             panic!("opcode {opcode:#04x} gave {frames:?}")
         };
         assert_eq!(tags, &[9]);
-        let frames = read_compact_broker(&framed(opcode, b"")).expect("unknown frames are no errors");
+        let frames = read_compact_broker(&framed(opcode, b"")).expect("unknown frames are not errors");
         assert!(matches!(&frames[..], [BrokerFrame::Unknown { .. }]), "opcode {opcode:#04x} gave {frames:?}");
     }
 }
@@ -136,22 +136,22 @@ fn several_compact_frames_share_one_message() {
     let samples = samples::client();
     let bytes: Vec<u8> = samples.iter().flat_map(|sample| compact_client(&sample.frame, &sample.me)).collect();
     let frames: Vec<ClientFrame> = samples.into_iter().map(|sample| sample.frame).collect();
-    assert_eq!(read_compact_client(&bytes).expect("all of them are frames"), frames);
-    assert_eq!(read_compact_client(b"").expect("an empty message is no error"), []);
+    assert_eq!(read_compact_client(&bytes).expect("all frames are valid"), frames);
+    assert_eq!(read_compact_client(b"").expect("an empty message is valid"), []);
 }
 
 #[test]
 fn bytes_after_the_last_known_field_of_a_list_are_ignored() {
     let longer = [framed(0x01, b"later"), framed(0x03, &[1, 9, 0xff, 0xff])].concat();
     let expected = [ClientFrame::Subscribe, ClientFrame::AckTags { tags: vec![9] }];
-    assert_eq!(read_compact_client(&longer).expect("a later version's frames"), expected);
+    assert_eq!(read_compact_client(&longer).expect("trailing bytes are ignored"), expected);
     let longer = framed(0x42, &[1, 5, 1, 0xff]);
     let expected = [BrokerFrame::Receipts { ranges: vec![(5, 6)] }];
-    assert_eq!(read_compact_broker(&longer).expect("a later version's frame"), expected);
+    assert_eq!(read_compact_broker(&longer).expect("trailing bytes are ignored"), expected);
 }
 
 #[test]
-fn any_frame_may_come_as_json_inside_the_compact_framing() {
+fn every_frame_may_be_json_inside_the_compact_framing() {
     for sample in samples::client() {
         let text = toolbus_protocol::json::write_client(&sample.frame, &sample.me);
         assert_eq!(read_compact_client(&framed(b'{', text.as_bytes())).expect(sample.name), [sample.frame]);

@@ -1,4 +1,4 @@
-//! Short ways to write and read frames, shared by the tests.
+//! Helpers of the tests to encode and decode frames.
 
 use bytes::{Bytes, BytesMut};
 use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame, DecodeError, Envelope, InboxMessage, compact, json};
@@ -15,13 +15,13 @@ pub fn compact_broker(frame: &BrokerFrame) -> Bytes {
     out.freeze()
 }
 
-/// Reads everything in one binary message.
+/// Decodes all frames of one binary message.
 pub fn read_compact_client(bytes: &[u8]) -> Result<Vec<ClientFrame>, DecodeError> {
     let mut input = Bytes::copy_from_slice(bytes);
     std::iter::from_fn(|| compact::read_client(&mut input).transpose()).collect()
 }
 
-/// Reads everything in one binary message.
+/// Decodes all frames of one binary message.
 pub fn read_compact_broker(bytes: &[u8]) -> Result<Vec<BrokerFrame>, DecodeError> {
     let mut input = Bytes::copy_from_slice(bytes);
     std::iter::from_fn(|| compact::read_broker(&mut input).transpose()).collect()
@@ -35,12 +35,12 @@ pub fn json_broker(text: &str) -> BrokerFrame {
     json::read_broker(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// The message of a frame that carries one, as its reader sees it.
+/// Opens an envelope with a fixed sender.
 pub fn opened(envelope: &Envelope) -> InboxMessage {
-    envelope.open(AgentRef::new("someone"))
+    envelope.open(AgentRef::new("sender"))
 }
 
-/// A compact frame with the length that belongs to its content.
+/// Encodes a compact frame with the correct length.
 pub fn framed(opcode: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![opcode];
     varint(&mut out, content.len() as u64);
@@ -48,7 +48,7 @@ pub fn framed(opcode: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An independent writer of varints.
+/// A varint encoder that is independent of the one under test.
 pub fn varint(out: &mut Vec<u8>, mut value: u64) {
     loop {
         let low = (value & 0x7f) as u8;
@@ -66,7 +66,7 @@ pub fn text(out: &mut Vec<u8>, text: impl AsRef<[u8]>) {
     out.extend_from_slice(text.as_ref());
 }
 
-/// The sealed bytes of a message with exactly these fields, acceptable or not.
+/// Encodes a sealed message with exactly these fields, without validation.
 pub fn sealed(id: impl AsRef<[u8]>, kind: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
     let mut out = 0i64.to_le_bytes().to_vec();
     out.push(0);
