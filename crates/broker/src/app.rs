@@ -1,4 +1,4 @@
-//! The seam for HTTP applications on the broker's port, such as the MCP endpoint.
+//! The interface for HTTP applications on the broker's port, such as the MCP endpoint.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -12,37 +12,44 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// What an application answers with: a page, or a stream that may go on for hours.
+/// Response body of an application: a buffered page, or a stream that may stay open for hours.
 pub type AppBody = UnsyncBoxBody<Bytes, Infallible>;
+/// Future returned by [`HttpApp::call`].
 pub type AppFuture = Pin<Box<dyn Future<Output = Response<AppBody>> + Send>>;
 
-/// Answers requests of every method on one path. Host and Origin were checked before; who is asking was not.
+/// Handles requests of all methods on one path. The `Host` and `Origin` headers are already checked; the peer is not
+/// authenticated.
 pub trait HttpApp: Send + Sync + 'static {
+    /// Handles one request.
     fn call(&self, request: Request<Incoming>) -> AppFuture;
 }
 
-/// Who is at the other end of the TCP connection; among the extensions of every request that reaches an application.
+/// Address of the TCP peer; an extension of every request that is passed to an application.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
-/// The certificate (DER) that the peer proved to have; among the extensions too, where TLS has verified one.
+/// The peer's client certificate (DER), verified by TLS; a request extension if the peer presented one.
 #[derive(Debug, Clone)]
 pub struct PeerCertificate(pub Bytes);
 
-/// The longest pause in the middle of a request's body.
+/// Maximum wait for the next part of a request body.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Why [`read_body`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyReadError {
+    /// The body exceeds the limit (in bytes).
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    #[error("the body did not go on for {0:?}")]
+    /// The next part of the body did not arrive within the timeout.
+    #[error("timeout: no more of the body arrived within {0:?}")]
     TooSlow(Duration),
-    #[error("the body broke off: {0}")]
+    /// The connection failed before the end of the body.
+    #[error("the connection failed before the end of the body: {0}")]
     BrokeOff(hyper::Error),
 }
 
-/// Reads a request's body, up to a limit, from a peer that may be slow but not silent.
+/// Reads a request body of at most `limit` bytes. `patience` bounds the wait for each part, not the whole read.
 pub async fn read_body(mut body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, BodyReadError> {
     if body.size_hint().lower() > limit as u64 {
         return Err(BodyReadError::TooLarge(limit));
@@ -59,7 +66,7 @@ pub async fn read_body(mut body: Incoming, limit: usize, patience: Duration) -> 
     }
 }
 
-/// A stream that ends in order when the server stops.
+/// A streaming body that ends cleanly when the server stops.
 pub struct UntilStopped {
     body: AppBody,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -67,7 +74,7 @@ pub struct UntilStopped {
 
 impl UntilStopped {
     pub fn boxed(body: AppBody, stop: CancellationToken) -> AppBody {
-        // A page of known length is not cut short.
+        // A body with an exact size is sent in full: cutting it would break its Content-Length.
         match body.size_hint().exact() {
             Some(_) => body,
             None => Self { body, stop: Box::pin(stop.cancelled_owned()) }.boxed_unsync(),

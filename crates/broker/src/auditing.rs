@@ -1,11 +1,11 @@
-//! What the broker writes down: who came and went, who was refused, and what nobody may send.
+//! Audit records of the broker: connections opened, closed and refused, and messages that a sender may not send.
 
-use crate::handshake::Goodbye;
+use crate::handshake::CloseReason;
 use toolbus_audit::{AuditLog, Caller, Record};
 use toolbus_engine::{Outgoing, Refusal};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
-/// The log from the side of one connection.
+/// Writes the audit records of one connection.
 pub struct Auditor {
     log: AuditLog,
     caller: Caller,
@@ -21,22 +21,22 @@ impl Auditor {
         self.connection("accepted", None);
     }
 
-    /// A goodbye is why it was closed, if it was not the peer who left.
-    pub fn closed(&self, goodbye: Option<&Goodbye>) {
-        let code = goodbye.map(|goodbye| goodbye.code);
-        let what = match code {
+    /// `reason` is `None` unless the broker closed the connection with an error.
+    pub fn closed(&self, reason: Option<&CloseReason>) {
+        let code = reason.map(|reason| reason.code);
+        let credential = match code {
             Some(ErrorCode::CredentialRevoked) => Some("revoked"),
             Some(ErrorCode::CredentialExpired) => Some("expired"),
             _ => None,
         };
-        if let Some(what) = what {
+        if let Some(what) = credential {
             self.log.note(Record::Credential { agent: self.caller.who.clone(), what: what.to_owned() });
         }
         self.connection("closed", code);
     }
 
-    /// Of what a connection is sent, only what says that it may not do something.
-    pub fn look_at(&self, outgoing: &Outgoing) {
+    /// Records a frame to the peer if it refuses an operation for lack of rights.
+    pub fn record_refusal(&self, outgoing: &Outgoing) {
         let Outgoing::Refused { refusal, .. } = outgoing else { return };
         match refusal {
             Refusal::MayNotSend { mailbox } => self.refused(ErrorCode::MayNotSend, mailbox),

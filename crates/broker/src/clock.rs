@@ -1,4 +1,4 @@
-//! The engine's time: wall time at the start, and from there on a clock that never goes back.
+//! The engine's clock: wall-clock time at startup, advanced by a monotonic clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use toolbus_engine::Millis;
@@ -19,7 +19,7 @@ impl Clock {
         self.wall_at_start + self.started.elapsed().as_millis() as Millis
     }
 
-    /// How long until that time.
+    /// Time left until `at`; zero if it has passed.
     pub fn until(&self, at: Millis) -> Duration {
         let offset = Duration::from_millis(at.saturating_sub(self.wall_at_start));
         offset.saturating_sub(self.started.elapsed())

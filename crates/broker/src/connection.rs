@@ -1,10 +1,12 @@
-//! The life of one connection after its handshake. One task does all of it in turns: write what waits, read what is
-//! there, hand it to the mailboxes, write again; then rest until the socket or the outbox has something.
+//! Serves one connection after its handshake, in a single task. Each poll writes the outbox to the socket, reads frames
+//! within a budget, submits them to the mailboxes and writes again, until neither side has work left.
 
 use crate::auditing::Auditor;
-use crate::budget::{BYTES_PER_COST, MESSAGE_COST, TURN_BUDGET, charge, frame_cost};
+use crate::budget::{BYTES_PER_COST, MESSAGE_COST, POLL_BUDGET, charge, frame_cost};
 use crate::egress::Egress;
-use crate::handshake::{Goodbye, Greeted, Socket, dismiss, drain, part, ws_goodbye};
+use crate::handshake::{
+    Accepted, CloseReason, Socket, answer_close, close_reason, close_with_error, shutdown_and_discard,
+};
 use crate::host_registration::HostRegistration;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
@@ -23,17 +25,19 @@ use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer, Rights};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
-/// Unreadable frames that are answered before the peer is given up.
+/// Number of bad frames at which the connection of a version 1 peer is closed.
 const MAX_BAD_FRAMES: u32 = 32;
-/// How long a connection waits before it looks again whether the disk has caught up.
+/// How often a connection that stopped reading because of disk congestion checks again.
 const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
+/// Maximum time to send the last receipts when the broker shuts down.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
-    let Greeted { mut socket, identity, framing, version } = greeted;
-    let Some(_place) = server.take_place(&identity) else {
-        let reason =
-            format!("{:?} has {} connections already", identity.principal(), server.options.max_connections_per_agent);
-        return dismiss(&mut socket, &Goodbye::new(ErrorCode::TooManyConnections, reason)).await;
+pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
+    let Accepted { mut socket, identity, framing, version } = accepted;
+    let Some(_agent_connection) = server.register_agent_connection(&identity) else {
+        let max = server.options.max_connections_per_agent;
+        let reason = format!("connection limit of agent {:?} reached ({max} connections)", identity.principal());
+        return close_with_error(&mut socket, &CloseReason::new(ErrorCode::TooManyConnections, reason)).await;
     };
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
     auditor.iter().for_each(Auditor::accepted);
@@ -60,39 +64,42 @@ pub async fn serve(greeted: Greeted, server: &Arc<ServerShared>) {
         outbox,
         commands: Vec::new(),
         outgoing: Vec::new(),
-        others: Vec::new(),
+        broker_frames: Vec::new(),
         bad_frames: 0,
         silent_ticks: 0,
         blocked_since: None,
-        taken: 0,
+        written_when_blocked: 0,
         ticks,
         pause: None,
         stop: Box::pin(server.stop.clone().cancelled_owned()),
         restricted,
-        standing: watch(identity),
+        credential_end: credential_end(identity),
     };
-    let end = poll_fn(|cx| connection.poll_turn(cx)).await;
+    let end = poll_fn(|cx| connection.poll_serve(cx)).await;
     connection.registration = None;
     server.core.detach(conn);
-    connection.outbox.tell_closed(if let End::Dismissed(goodbye) = &end { Some(goodbye) } else { None });
+    connection.outbox.audit_closed(if let End::Error(reason) = &end { Some(reason) } else { None });
     match end {
-        End::Gone => {}
-        End::Left => part(&mut connection.socket).await,
-        End::Stopping => connection.farewell().await,
-        End::Dismissed(goodbye) => {
-            tracing::warn!(agent = &*name, code = goodbye.code.code(), reason = goodbye.reason, "closing a connection");
-            dismiss(&mut connection.socket, &goodbye).await;
+        End::Lost => {}
+        End::ClosedByPeer => answer_close(&mut connection.socket).await,
+        End::Stopping => connection.close_for_shutdown().await,
+        End::Error(close) => {
+            tracing::warn!(agent = &*name, code = close.code.code(), reason = close.reason, "closing the connection");
+            close_with_error(&mut connection.socket, &close).await;
         }
     }
     tracing::debug!(agent = &*name, ?conn, "disconnected");
 }
 
+/// Why a connection ends.
 enum End {
-    Gone,
-    /// The peer closed in order.
-    Left,
+    /// The socket failed, or the peer missed its heartbeats.
+    Lost,
+    /// The peer sent a close frame.
+    ClosedByPeer,
+    /// The broker shuts down.
     Stopping,
-    Dismissed(Goodbye),
+    Error(CloseReason),
 }
 
 struct Connection {
@@ -103,41 +110,42 @@ struct Connection {
     framing: Framing,
     egress: Egress,
     numbered_receipts: bool,
-    /// Frames of a binary message that this turn had no budget for, and how large the whole message was.
+    /// Frames of a binary message that are not read yet because the budget was used up.
     packed: Bytes,
+    /// Size of that message in bytes.
     packed_size: usize,
-    /// For peers that know of hosts.
+    /// `None` for version 1 peers, which have no host frames.
     registration: Option<HostRegistration>,
     commands: Vec<Command>,
     outgoing: Vec<Outgoing>,
-    others: Vec<BrokerFrame>,
+    broker_frames: Vec<BrokerFrame>,
     bad_frames: u32,
-    /// Half heartbeats without a sign of life.
+    /// Half heartbeats since the last message of the peer.
     silent_ticks: u32,
-    /// Since when the peer takes no bytes.
+    /// Since when the socket accepts no bytes.
     blocked_since: Option<Instant>,
-    /// Bytes that the peer had taken by then.
-    taken: u64,
+    /// Bytes written to the socket by then.
+    written_when_blocked: u64,
     ticks: Interval,
     pause: Option<Pin<Box<Sleep>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The credential says what the peer may do, and whom else nobody can be.
+    /// The peer has a credential of its own that limits its rights.
     restricted: bool,
-    /// Resolves when the peer's credential no longer holds.
-    standing: Pin<Box<dyn Future<Output = EndReason> + Send>>,
+    /// Resolves when the peer's credential expires or is revoked.
+    credential_end: Pin<Box<dyn Future<Output = EndReason> + Send>>,
 }
 
 impl Connection {
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if self.stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(End::Stopping);
         }
-        if let Poll::Ready(reason) = self.standing.as_mut().poll(cx) {
-            return Poll::Ready(End::Dismissed(reason.into()));
+        if let Poll::Ready(reason) = self.credential_end.as_mut().poll(cx) {
+            return Poll::Ready(End::Error(reason.into()));
         }
-        let mut budget = TURN_BUDGET;
+        let mut budget = POLL_BUDGET;
         loop {
-            self.outbox.begin_turn(cx.waker());
+            self.outbox.begin_poll(cx.waker());
             if let Err(end) = self.write(cx) {
                 return Poll::Ready(end);
             }
@@ -146,7 +154,7 @@ impl Connection {
             }
             let before = budget;
             let read = self.read(cx, &mut budget);
-            // What came before a bad frame or a goodbye was meant, and counts.
+            // Frames before a bad frame or a close are valid and must be submitted.
             if !self.commands.is_empty() {
                 self.server.core.submit(self.conn, &mut self.commands);
             }
@@ -160,8 +168,8 @@ impl Connection {
                 if let Err(end) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(end);
                 }
-                // Unless the peer is behind, nothing may be left when the task rests.
-                let done = self.outbox.end_turn() && self.commands.is_empty();
+                // The task may sleep only when the outbox is empty, or while the socket is blocked.
+                let done = self.outbox.end_poll() && self.commands.is_empty();
                 if done || self.blocked_since.is_some() {
                     return Poll::Pending;
                 }
@@ -169,13 +177,13 @@ impl Connection {
         }
     }
 
-    /// Sends what waits in the outbox, unless the peer is not taking what it was sent before.
+    /// Writes the outbox to the socket, unless the socket is blocked by earlier writes.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         loop {
             if self.blocked_since.is_none() {
-                self.outbox.take(&mut self.outgoing, &mut self.others);
+                self.outbox.take(&mut self.outgoing, &mut self.broker_frames);
                 if self.restricted && self.outbox.is_displaced() {
-                    // It is told with the goodbye.
+                    // The close reason reports it.
                     self.outgoing.retain(|out| {
                         !matches!(out, Outgoing::Refused { refusal: toolbus_engine::Refusal::Displaced { .. }, .. })
                     });
@@ -184,33 +192,33 @@ impl Connection {
                 let mut closed = false;
                 let mut send = |message| closed |= socket.start_send_unpin(message).is_err();
                 self.egress.encode(&mut self.outgoing, &mut self.commands, &mut send);
-                self.egress.encode_others(&mut self.others, send);
+                self.egress.encode_broker_frames(&mut self.broker_frames, send);
                 if closed {
-                    return Err(End::Gone);
+                    return Err(End::Lost);
                 }
             }
             match self.socket.poll_flush_unpin(cx) {
-                Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => self.outbox.set_behind(false),
+                Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => self.outbox.set_blocked(false),
                 Poll::Ready(Ok(())) => return Ok(()),
-                Poll::Ready(Err(_)) => return Err(End::Gone),
+                Poll::Ready(Err(_)) => return Err(End::Lost),
                 Poll::Pending => return self.note_blocked(),
             }
         }
     }
 
-    /// A peer that takes some of it is slow, but not stuck.
+    /// A peer that still accepts some bytes is slow, not stuck: progress restarts the timeout.
     fn note_blocked(&mut self) -> Result<(), End> {
-        let taken = self.socket.get_ref().written();
-        if self.blocked_since.is_none() || taken > self.taken {
+        let written = self.socket.get_ref().written();
+        if self.blocked_since.is_none() || written > self.written_when_blocked {
             self.blocked_since = Some(Instant::now());
-            self.taken = taken;
+            self.written_when_blocked = written;
         }
-        self.outbox.set_behind(true);
+        self.outbox.set_blocked(true);
         if self.outbox.overflows() { Err(slow_reader()) } else { Ok(()) }
     }
 
-    /// Reads what is there into commands. A peer that doesn't read is not read from, and neither is anyone while the
-    /// disk is behind: that is what bounds memory.
+    /// Reads frames into commands. Backpressure: does not read while the peer takes no bytes, nor while the disk is
+    /// congested. This bounds memory.
     fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), End> {
         if self.blocked_since.is_some() || self.paused(cx) {
             return Ok(());
@@ -222,8 +230,8 @@ impl Connection {
             }
             match self.socket.poll_next_unpin(cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(None) => return Err(End::Gone),
-                Poll::Ready(Some(Err(error))) => return Err(ws_goodbye(error).map_or(End::Gone, End::Dismissed)),
+                Poll::Ready(None) => return Err(End::Lost),
+                Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
                 Poll::Ready(Some(Ok(message))) => {
                     self.silent_ticks = 0;
                     charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
@@ -252,13 +260,13 @@ impl Connection {
     fn receive(&mut self, message: WsMessage, budget: &mut usize) -> Result<(), End> {
         let text = message.is_text();
         if !text && !message.is_binary() {
-            return if message.is_close() { Err(End::Left) } else { Ok(()) };
+            return if message.is_close() { Err(End::ClosedByPeer) } else { Ok(()) };
         }
         let payload = Bytes::from(message.into_payload());
         let limit = self.server.options.max_frame_bytes;
         if payload.len() > limit {
             let id = if text { json::message_id_of(&payload) } else { None };
-            let reason = format!("a frame of {} bytes; the limit is {limit}", payload.len());
+            let reason = format!("the frame has {} bytes; the limit is {limit}", payload.len());
             return self.bad_frame(ErrorCode::FrameTooLarge, reason, id.map(|id| id.into_inner()));
         }
         if text {
@@ -266,7 +274,7 @@ impl Connection {
                 Ok(frame) => self.accept(frame, budget),
                 Err(error) => {
                     let id = json::message_id_of(&payload).map(|id| id.into_inner());
-                    let Goodbye { code, reason } = error.into();
+                    let CloseReason { code, reason } = error.into();
                     self.bad_frame(code, reason, id)
                 }
             }
@@ -275,19 +283,19 @@ impl Connection {
             self.packed = payload;
             Ok(())
         } else {
-            let reason = "a binary message, but this connection speaks JSON".to_owned();
+            let reason = "binary message on a connection with JSON framing".to_owned();
             self.bad_frame(ErrorCode::NotCompact, reason, None)
         }
     }
 
-    /// Reads the frames of a binary message, as far as the budget goes. What is in them are slices that keep all of it;
-    /// where they are but a small part, they get bytes of their own.
+    /// Reads frames of the binary message within the budget. Their payloads are slices of the message's buffer; if they
+    /// use only a small part of it, they are copied, so that the whole buffer is not kept alive.
     fn unpack(&mut self, budget: &mut usize) -> Result<(), End> {
         let first = self.commands.len();
         let outcome = self.unpack_frames(budget);
         let commands = &mut self.commands[first..];
-        if commands.iter().map(wire::weight).sum::<usize>() < self.packed_size / 4 {
-            commands.iter_mut().for_each(wire::detach);
+        if commands.iter().map(wire::payload_bytes).sum::<usize>() < self.packed_size / 4 {
+            commands.iter_mut().for_each(wire::unshare);
         }
         if self.packed.is_empty() {
             self.packed = Bytes::new();
@@ -300,8 +308,8 @@ impl Connection {
             match compact::read_client(&mut self.packed) {
                 Ok(Some(frame)) => self.accept(frame, budget)?,
                 Ok(None) => return Ok(()),
-                // Where the next frame would begin is unknown, and so are the numbers of the delivers behind it.
-                Err(error) => return Err(End::Dismissed(error.into())),
+                // The start of the next frame is unknown, and so are the receipt numbers of the delivers after it.
+                Err(error) => return Err(End::Error(error.into())),
             }
         }
         Ok(())
@@ -310,7 +318,8 @@ impl Connection {
     fn accept(&mut self, frame: ClientFrame, budget: &mut usize) -> Result<(), End> {
         charge(budget, frame_cost(&frame));
         if matches!(frame, ClientFrame::Hello(_)) {
-            return self.bad_frame(ErrorCode::AlreadyGreeted, "this connection has said hello already".into(), None);
+            let reason = "`hello` was already received on this connection";
+            return self.bad_frame(ErrorCode::AlreadyGreeted, reason.into(), None);
         }
         match (frame, &mut self.registration) {
             (ClientFrame::Announce(announce), Some(registration)) => {
@@ -318,36 +327,36 @@ impl Connection {
                     self.commands.push(Command::ActAsHost);
                 }
             }
-            (ClientFrame::Hosts(ask), Some(registration)) => registration.ask(ask),
+            (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())
     }
 
-    /// Tells the peer, leaves a line in the log, and has patience only up to a point.
+    /// Reports a bad frame to the peer and logs it. Closes the connection after too many, or if receipts are numbered.
     fn bad_frame(&mut self, code: ErrorCode, reason: String, id: Option<bytestring::ByteString>) -> Result<(), End> {
         self.bad_frames += 1;
         if self.bad_frames >= MAX_BAD_FRAMES {
-            return Err(End::Dismissed(Goodbye::new(code, format!("too many bad frames; the last: {reason}"))));
+            return Err(End::Error(CloseReason::new(code, format!("too many bad frames; the last: {reason}"))));
         }
         if self.numbered_receipts {
-            // It may have been a deliver, which the peer counts and we can't: from here on receipts would name the
-            // wrong messages.
-            return Err(End::Dismissed(Goodbye::new(code, reason)));
+            // If it was a deliver, the peer has counted it and the broker has not: all later receipts would refer to
+            // the wrong messages.
+            return Err(End::Error(CloseReason::new(code, reason)));
         }
-        tracing::warn!(conn = ?self.conn, code = code.code(), reason, "a bad frame");
+        tracing::warn!(conn = ?self.conn, code = code.code(), reason, "bad frame");
         let frame = BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
         let text = json::write_broker(&frame).expect("an error frame has no body");
-        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Gone)
+        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Lost)
     }
 
-    /// Asks a silent peer for a sign of life, and gives up on it after two and a half heartbeats.
+    /// Pings a silent peer after 1.5 heartbeats and drops the connection after 2.5.
     fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         while self.ticks.poll_tick(cx).is_ready() {
             if self.blocked_since.is_some_and(|since| since.elapsed() > self.server.options.heartbeat * 2) {
                 return Err(slow_reader());
             }
-            // While we don't listen, silence is no sign of anything.
+            // The broker is not reading now, so the peer's silence means nothing.
             if self.blocked_since.is_some() || self.pause.is_some() {
                 continue;
             }
@@ -355,24 +364,24 @@ impl Connection {
             match self.silent_ticks {
                 0..=2 => {}
                 3..=4 => {
-                    self.socket.start_send_unpin(WsMessage::ping(Bytes::new())).map_err(|_| End::Gone)?;
+                    self.socket.start_send_unpin(WsMessage::ping(Bytes::new())).map_err(|_| End::Lost)?;
                     if let Poll::Ready(Err(_)) = self.socket.poll_flush_unpin(cx) {
-                        return Err(End::Gone);
+                        return Err(End::Lost);
                     }
                 }
                 _ => {
-                    tracing::info!(conn = ?self.conn, "the peer went silent");
-                    return Err(End::Gone);
+                    tracing::info!(conn = ?self.conn, "heartbeat timeout");
+                    return Err(End::Lost);
                 }
             }
         }
         Ok(())
     }
 
-    /// The broker stops: the last receipts go out, then a close frame.
-    async fn farewell(&mut self) {
-        let goodbye = async {
-            self.outbox.take(&mut self.outgoing, &mut self.others);
+    /// Sends the last receipts and a close frame.
+    async fn close_for_shutdown(&mut self) {
+        let closing = async {
+            self.outbox.take(&mut self.outgoing, &mut self.broker_frames);
             let socket = &mut self.socket;
             self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
                 socket.start_send_unpin(message).ok();
@@ -380,9 +389,9 @@ impl Connection {
             let reason = ErrorCode::ShuttingDown.code();
             self.socket.feed(WsMessage::close(Some(CloseCode::GOING_AWAY), reason)).await.ok();
             self.socket.flush().await.ok();
-            drain(&mut self.socket).await;
+            shutdown_and_discard(&mut self.socket).await;
         };
-        tokio::time::timeout(Duration::from_secs(1), goodbye).await.ok();
+        tokio::time::timeout(SHUTDOWN_TIMEOUT, closing).await.ok();
     }
 }
 
@@ -392,19 +401,19 @@ fn peer(identity: &Identity, numbered_receipts: bool) -> Peer {
     Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts, rights }
 }
 
-/// A secret that all share is not taken back from one of them.
-fn watch(identity: Identity) -> Pin<Box<dyn Future<Output = EndReason> + Send>> {
+/// Never resolves for a shared token: it cannot be revoked for a single peer.
+fn credential_end(identity: Identity) -> Pin<Box<dyn Future<Output = EndReason> + Send>> {
     match identity.rights.unrestricted {
         true => Box::pin(std::future::pending()),
         false => Box::pin(async move { identity.standing.wait().await }),
     }
 }
 
-/// Who has no mailbox any more has nothing to do here: two of one credential would only fight for it.
+/// Closes a displaced connection: two peers with one credential would otherwise displace each other forever.
 fn displaced() -> End {
-    End::Dismissed(Goodbye::new(ErrorCode::Displaced, ErrorCode::Displaced.meaning()))
+    End::Error(CloseReason::new(ErrorCode::Displaced, ErrorCode::Displaced.meaning()))
 }
 
 fn slow_reader() -> End {
-    End::Dismissed(Goodbye::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning()))
+    End::Error(CloseReason::new(ErrorCode::SlowReader, ErrorCode::SlowReader.meaning()))
 }

@@ -1,6 +1,6 @@
-//! The embedded mailboxes: one engine behind a lock, one store, one thread that writes and one that reads.
+//! The embedded mailboxes: an engine behind a mutex, a store, one writer thread and one reader thread.
 //!
-//! The lock is a plain one and held for microseconds: the engine does no I/O.
+//! The mutex is a std mutex: it is held for microseconds only, because the engine does no I/O.
 
 use crate::clock::Clock;
 use crate::directory::{FolderDirectory, HostDirectory};
@@ -18,11 +18,14 @@ use toolbus_engine::{
 };
 use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
 
+/// Options of [`BrokerCore`].
 #[derive(Debug, Clone)]
 pub struct CoreOptions {
+    /// Limits of mailboxes, windows and deduplication history.
     pub engine: EngineOptions,
+    /// Options of the message log.
     pub store: StoreOptions,
-    /// Below this much free space no new messages are taken.
+    /// New messages are refused while the disk has less free space than this.
     pub reserve_bytes: u64,
 }
 
@@ -32,7 +35,7 @@ impl Default for CoreOptions {
     }
 }
 
-/// Durable mailboxes in a folder. Dropping it writes what is left and ends its threads.
+/// Durable mailboxes in a folder. Dropping it writes pending records and joins its threads.
 pub struct BrokerCore {
     shared: Arc<Shared>,
     identity: String,
@@ -42,7 +45,7 @@ pub struct BrokerCore {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Wakes the writing thread when something is due earlier than it thinks.
+    /// Wakes the writer thread when a batch becomes due before the end of its sleep.
     pub writer_wake: Condvar,
     pub fetches: FetchQueue,
     pub store: Arc<dyn Store>,
@@ -56,17 +59,18 @@ pub(crate) struct State {
     pub engine: Engine,
     pub effects: Effects,
     pub dispatcher: Dispatcher,
-    /// Until when the writing thread sleeps; `None` while it works.
+    /// End of the writer thread's sleep; `None` while it works.
     pub writer_sleeps_until: Option<Millis>,
     pub stopping: bool,
 }
 
 impl BrokerCore {
-    /// Opens the mailboxes in a folder, with default limits.
+    /// Opens the mailboxes in a folder, with default options.
     pub fn new(folder: impl AsRef<Path>) -> BrokerResult<Arc<Self>> {
         Self::open(folder.as_ref(), CoreOptions::default())
     }
 
+    /// Opens the mailboxes in a folder: replays its log and starts the writer and reader threads.
     pub fn open(folder: &Path, options: CoreOptions) -> BrokerResult<Arc<Self>> {
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Folder(Arc::new(error)))?;
         let mut engine = options.engine.clone();
@@ -88,15 +92,15 @@ impl BrokerCore {
             ..options.store
         };
         let started = Instant::now();
-        let mut replay = IntoEngine(Engine::new(options.engine));
+        let mut replay = EngineReplay(Engine::new(options.engine));
         let (store, recovery) =
             LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
         let took = started.elapsed();
         match (recovery.batches, recovery.torn_bytes) {
-            (0, 0) => tracing::debug!(?took, "new mailboxes"),
-            (batches, torn_bytes) => tracing::info!(batches, torn_bytes, ?took, "mailboxes are open"),
+            (0, 0) => tracing::debug!(?took, "opened empty mailboxes"),
+            (batches, torn_bytes) => tracing::info!(batches, torn_bytes, ?took, "opened the mailboxes"),
         }
 
         let state = State {
@@ -120,41 +124,43 @@ impl BrokerCore {
         Ok(Arc::new(Self { shared, identity, hosts, threads }))
     }
 
-    /// Names the durable namespace; the same after every restart.
+    /// Id of the data folder's namespace; stable across restarts.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The hosts that announced themselves.
+    /// The directory of announced hosts.
     pub fn hosts(&self) -> Arc<dyn HostDirectory> {
         Arc::clone(&self.hosts)
     }
 
-    /// How much a subscriber may have unacknowledged.
+    /// The window of a subscriber: its maximum of unacknowledged messages and bytes.
     pub fn window(&self, host: bool) -> Window {
         self.shared.lock().engine.options().window(host)
     }
 
-    /// Who hosts are, and who may write to whom; asked about peers whose credentials restrict them.
+    /// Sets the lookup of hosts and send rules. The engine consults it for peers with restricted rights.
     pub fn set_names(&self, names: Arc<dyn Names>) {
         self.shared.lock().engine.set_names(names);
     }
 
+    /// Whether new messages are refused because the disk is nearly full.
     pub fn disk_low(&self) -> bool {
         self.shared.lock().engine.disk_low()
     }
 
-    /// Resolves when storage failed, with the reason.
+    /// Resolves with the error when storage has failed.
     pub async fn failed(&self) -> BrokerError {
         self.shared.failed.cancelled().await;
-        self.shared.failure.get().cloned().expect("the reason is set before the signal")
+        self.shared.failure.get().cloned().expect("the failure is set before the token is cancelled")
     }
 
+    /// Whether storage has failed.
     pub fn has_failed(&self) -> bool {
         self.shared.failed.is_cancelled()
     }
 
-    /// Takes no new messages and waits until everything accepted is durable, at most that long.
+    /// Refuses new messages and waits until all accepted ones are durable, for at most `limit`.
     pub async fn drain(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         self.shared.lock().engine.stop_accepting();
@@ -191,10 +197,10 @@ impl Shared {
         self.state.lock().expect("the engine does not panic")
     }
 
-    /// Stops everything: what is on disk is no longer known.
+    /// Stops the broker: after a failed write or fsync, the state on disk is unknown.
     pub fn fail(&self, error: StoreError) {
         let failure = BrokerError::Storage(Arc::new(error));
-        tracing::error!(error = %failure, "stopping");
+        tracing::error!(error = %failure, "stopping the broker");
         if self.failure.set(failure).is_ok() {
             self.failed.cancel();
         }
@@ -212,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// Runs a step of the engine and carries out what follows from it.
+    /// Runs one engine step under the lock and dispatches its effects.
     pub fn step<T>(&self, step: impl FnOnce(&mut Engine, Millis, &mut Effects) -> T) -> T {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -253,9 +259,9 @@ impl Mailboxes for BrokerCore {
     }
 }
 
-struct IntoEngine(Engine);
+struct EngineReplay(Engine);
 
-impl Replay for IntoEngine {
+impl Replay for EngineReplay {
     fn message(&mut self, message: RestoredMessage<'_>) {
         self.0.restore_message(message);
     }

@@ -1,5 +1,5 @@
-//! The hosts that announced themselves, and their manifests. What the rest of the broker needs of it is one small trait; the
-//! implementation here keeps manifests in memory and in a folder, so that the tools of a host that is away stay known.
+//! The directory of announced hosts and their manifests. The rest of the broker uses the [`HostDirectory`] trait; this
+//! implementation keeps manifests in memory and in a folder, so that the tools of an offline host stay known.
 
 use crate::manifest_files::{ManifestFiles, StoredManifests};
 use bytestring::ByteString;
@@ -14,46 +14,55 @@ use tokio::sync::watch;
 use toolbus_engine::ConnId;
 use toolbus_protocol::{Body, HostEntry, RoleManifest};
 
-/// Longest manifest, in bytes.
+/// Maximum size of a manifest in bytes.
 pub const MAX_MANIFEST_BYTES: usize = 8 << 20;
-/// Manifests of one host: one for each role, and one for all others.
+/// Maximum number of manifests of one host: one per role, and one for all other roles.
 pub const MAX_ROLES_PER_HOST: usize = 64;
+/// Maximum number of hosts in the directory.
 pub const MAX_HOSTS: usize = 1024;
-/// A host that was away for longer is forgotten.
+/// How long the manifests of an offline host are kept.
 pub const KEPT_WHILE_AWAY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Manifests that go into one answer, in bytes; the first one always does.
-const MAX_ANSWER_BYTES: usize = 8 << 20;
+/// Maximum bytes of manifests in one response; the first one is always included.
+const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
-/// Why manifests are not kept.
+/// Why an announcement was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestRefusal {
-    #[error("a manifest of {0} bytes; the limit is {MAX_MANIFEST_BYTES}")]
+    /// A manifest of this many bytes exceeds [`MAX_MANIFEST_BYTES`].
+    #[error("a manifest has {0} bytes; the limit is {MAX_MANIFEST_BYTES}")]
     TooLarge(usize),
-    #[error("{0} manifests; a host may have {MAX_ROLES_PER_HOST}")]
+    /// This many manifests exceed [`MAX_ROLES_PER_HOST`].
+    #[error("the host announces {0} manifests; the limit is {MAX_ROLES_PER_HOST}")]
     TooManyRoles(usize),
+    /// Two manifests name the same role.
     #[error("two manifests for the same role")]
     SameRole,
-    #[error("there are {MAX_HOSTS} hosts already")]
+    /// The directory already has [`MAX_HOSTS`] hosts.
+    #[error("host limit reached ({MAX_HOSTS} hosts)")]
     TooManyHosts,
-    #[error("too many announcements at a time")]
+    /// The connection has too many announcements that are not durable yet.
+    #[error("too many pending announcements")]
     TooManyAtATime,
-    #[error("the manifests can't be written: {0}")]
+    /// The manifests could not be made durable.
+    #[error("can't write the manifests: {0}")]
     Unwritten(io::Error),
 }
 
+/// Future of an announcement; resolves when the manifests are durable.
 pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<(), ManifestRefusal>> + Send>>;
 
-/// Which hosts there are. A cluster has another one than a single broker.
+/// Directory of hosts; a trait because a cluster needs another implementation than a single broker.
 pub trait HostDirectory: Send + Sync {
-    /// Replaces the manifests of a host; done when they are durable. From now on the host is online until `left`.
+    /// Replaces the manifests of a host; resolves when they are durable. The host is online from now until
+    /// [`left`](Self::left).
     fn announce(&self, host: &str, conn: ConnId, manifests: Vec<RoleManifest>) -> AnnounceFuture;
-    /// A connection that announced is gone.
+    /// Reports that a connection that had announced is closed.
     fn left(&self, host: &str, conn: ConnId);
-    /// The hosts that have a manifest for this role, and those manifests that the asker does not know.
+    /// Lists the hosts that have a manifest for this role. Manifests whose version is in `known` are left out.
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
-    /// Whether a host of that name has manifests here, present or away.
+    /// Whether the directory has manifests of that host, online or offline.
     fn is_host(&self, name: &str) -> bool;
-    /// Counts changes.
+    /// Counts changes of the directory.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
@@ -64,7 +73,7 @@ pub struct FolderDirectory {
 
 struct Shared {
     state: Mutex<State>,
-    /// One writer at a time.
+    /// Locked during a write, so that manifest files are written one at a time.
     files: Mutex<ManifestFiles>,
     changes: watch::Sender<u64>,
 }
@@ -79,7 +88,7 @@ struct State {
 struct Host {
     manifests: Vec<RoleManifest>,
     versions: Vec<u64>,
-    /// Which announcement the manifests are from; an earlier one that is late does not replace them.
+    /// Number of the announcement of these manifests; an older announcement that is written late must not replace them.
     announcement: u64,
     away_since: SystemTime,
 }
@@ -90,12 +99,12 @@ struct Presence {
 }
 
 impl FolderDirectory {
-    /// Reads the manifests of an earlier run. What can't be read is set aside and never stops the broker.
+    /// Reads the stored manifests. Damaged files are renamed and skipped; they never keep the broker from starting.
     pub fn open(folder: &Path, seed: u64) -> Self {
         let files = ManifestFiles::new(folder.join("hosts"), seed);
         let mut hosts = HashMap::new();
-        for StoredManifests { host, manifests, seen } in files.read_all(KEPT_WHILE_AWAY) {
-            hosts.insert(Arc::from(&*host), Host::new(manifests, 0, seen));
+        for StoredManifests { host, manifests, last_seen } in files.read_all(KEPT_WHILE_AWAY) {
+            hosts.insert(Arc::from(&*host), Host::new(manifests, 0, last_seen));
         }
         let state = State { hosts, ..State::default() };
         let shared = Shared { state: Mutex::new(state), files: Mutex::new(files), changes: watch::Sender::new(0) };
@@ -112,20 +121,20 @@ impl HostDirectory for FolderDirectory {
         };
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let writing = tokio::task::spawn_blocking(move || shared.replace(host, number, manifests));
-            writing.await.unwrap_or_else(|error| Err(ManifestRefusal::Unwritten(io::Error::other(error))))
+            let write = tokio::task::spawn_blocking(move || shared.replace(host, number, manifests));
+            write.await.unwrap_or_else(|error| Err(ManifestRefusal::Unwritten(io::Error::other(error))))
         })
     }
 
     fn left(&self, host: &str, conn: ConnId) {
         let mut state = self.shared.lock();
-        if !state.absent(host, conn) {
+        if !state.remove_connection(host, conn) {
             return;
         }
         let Some(known) = state.hosts.get_mut(host) else { return };
         known.away_since = SystemTime::now();
         drop(state);
-        self.shared.changed();
+        self.shared.notify_changed();
         let (shared, host) = (Arc::clone(&self.shared), host.to_owned());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || shared.files().touch(&host));
@@ -137,12 +146,12 @@ impl HostDirectory for FolderDirectory {
         let mut entries: Vec<HostEntry> =
             state.hosts.iter().filter_map(|(id, host)| state.entry(id, host, role)).collect();
         entries.sort_by(|a, b| a.id.cmp(&b.id));
-        let mut room = MAX_ANSWER_BYTES;
+        let mut room = MAX_RESPONSE_BYTES;
         for entry in &mut entries {
             let size = entry.manifest.as_ref().map_or(0, |manifest| manifest.as_bytes().len());
             let is_known = known.get(&entry.id) == Some(&entry.version);
-            // The first goes whatever its size, or a client could never get it.
-            if is_known || (size > room && room < MAX_ANSWER_BYTES) {
+            // The first one is included whatever its size, or the client could never get it.
+            if is_known || (size > room && room < MAX_RESPONSE_BYTES) {
                 entry.manifest = None;
             } else {
                 room = room.saturating_sub(size);
@@ -162,18 +171,18 @@ impl HostDirectory for FolderDirectory {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while it holds the hosts")
+        self.state.lock().expect("no code panics while holding the state lock")
     }
 
     fn files(&self) -> MutexGuard<'_, ManifestFiles> {
-        self.files.lock().expect("no code panics while it holds the files")
+        self.files.lock().expect("no code panics while holding the files lock")
     }
 
-    fn changed(&self) {
+    fn notify_changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Writes, then shows. Blocks on the disk.
+    /// Writes the manifests to disk and then publishes them. Blocks on disk I/O.
     fn replace(&self, host: Arc<str>, number: u64, manifests: Vec<RoleManifest>) -> Result<(), ManifestRefusal> {
         let files = self.files();
         if self.lock().hosts.get(&host).is_some_and(|known| known.announcement > number) {
@@ -188,22 +197,22 @@ impl Shared {
             state.hosts.insert(host, Host::new(manifests, number, SystemTime::now()));
         }
         drop(state);
-        self.changed();
+        self.notify_changed();
         Ok(())
     }
 }
 
 impl State {
-    /// Checks the limits and gives the announcement its number.
+    /// Checks the limits, marks the host as online (or offline if it withdraws) and numbers the announcement.
     fn begin(&mut self, host: &Arc<str>, conn: ConnId, manifests: &[RoleManifest]) -> Result<u64, ManifestRefusal> {
         check(manifests)?;
         if manifests.is_empty() {
-            self.absent(host, conn);
+            self.remove_connection(host, conn);
         } else {
-            // Those that announce right now count, too.
-            let others = self.presence.keys().filter(|present| !self.hosts.contains_key(*present)).count();
+            // Hosts whose first announcement is still being written count as well.
+            let pending = self.presence.keys().filter(|present| !self.hosts.contains_key(*present)).count();
             let is_new = !self.hosts.contains_key(host) && !self.presence.contains_key(host);
-            if is_new && self.hosts.len() + others >= MAX_HOSTS {
+            if is_new && self.hosts.len() + pending >= MAX_HOSTS {
                 return Err(ManifestRefusal::TooManyHosts);
             }
             let since = Instant::now();
@@ -214,8 +223,8 @@ impl State {
         Ok(self.announcements)
     }
 
-    /// True if that was the host's last connection.
-    fn absent(&mut self, host: &str, conn: ConnId) -> bool {
+    /// Returns true if it was the host's last connection.
+    fn remove_connection(&mut self, host: &str, conn: ConnId) -> bool {
         let Some(presence) = self.presence.get_mut(host) else { return false };
         presence.conns.remove(&conn);
         let gone = presence.conns.is_empty();
@@ -259,7 +268,7 @@ impl Presence {
     }
 }
 
-/// The same content has the same version, also after a restart. It fits into the numbers of every JSON reader.
+/// Content hash of a manifest, stable across restarts; 53 bits, the integers that every JSON reader represents exactly.
 fn version(manifest: &Body) -> u64 {
     xxhash_rust::xxh3::xxh3_64(manifest.as_bytes()) >> 11
 }

@@ -1,11 +1,11 @@
-//! Carries out the engine's effects: frames to outboxes, reads to the reading thread.
+//! Carries out the engine's effects: passes frames to outboxes and reads to the reader thread.
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use toolbus_engine::{ConnId, Effect, Effects, Outbox, Outgoing, Seq};
 
-/// A read that the engine asked for. There is at most one per mailbox, which bounds the queue.
+/// A read requested by the engine. Each mailbox has at most one pending, which bounds the queue.
 #[derive(Debug)]
 pub struct FetchRequest {
     pub mailbox: Arc<str>,
@@ -28,22 +28,22 @@ struct FetchState {
 
 impl FetchQueue {
     fn push(&self, request: FetchRequest) {
-        self.state.lock().expect("no code panics while it holds the queue").requests.push_back(request);
+        self.state.lock().expect("no code panics while holding the queue lock").requests.push_back(request);
         self.arrived.notify_one();
     }
 
-    /// Waits for the next request; `None` when the broker stops.
+    /// Blocks until the next request; `None` when the broker stops.
     pub fn next(&self) -> Option<FetchRequest> {
-        let state = self.state.lock().expect("no code panics while it holds the queue");
+        let state = self.state.lock().expect("no code panics while holding the queue lock");
         let mut state = self
             .arrived
             .wait_while(state, |state| state.requests.is_empty() && !state.closed)
-            .expect("no code panics while it holds the queue");
+            .expect("no code panics while holding the queue lock");
         if state.closed { None } else { state.requests.pop_front() }
     }
 
     pub fn close(&self) {
-        self.state.lock().expect("no code panics while it holds the queue").closed = true;
+        self.state.lock().expect("no code panics while holding the queue lock").closed = true;
         self.arrived.notify_all();
     }
 }
@@ -51,8 +51,8 @@ impl FetchQueue {
 #[derive(Default)]
 pub struct Dispatcher {
     outboxes: HashMap<ConnId, Arc<dyn Outbox>>,
-    /// Frames for one connection, collected so that each is woken once.
-    run: Vec<Outgoing>,
+    /// Consecutive frames for one connection, collected so that its task is woken once.
+    frames: Vec<Outgoing>,
 }
 
 impl Dispatcher {
@@ -70,23 +70,23 @@ impl Dispatcher {
             match effect {
                 Effect::Send { conn, outgoing } => {
                     if current != Some(conn) {
-                        flush(&self.outboxes, current, &mut self.run);
+                        flush(&self.outboxes, current, &mut self.frames);
                         current = Some(conn);
                     }
-                    self.run.push(outgoing);
+                    self.frames.push(outgoing);
                 }
                 Effect::Fetch { mailbox, from, max_messages, max_bytes } => {
                     fetches.push(FetchRequest { mailbox, from, max_messages, max_bytes });
                 }
             }
         }
-        flush(&self.outboxes, current, &mut self.run);
+        flush(&self.outboxes, current, &mut self.frames);
     }
 }
 
-fn flush(outboxes: &HashMap<ConnId, Arc<dyn Outbox>>, conn: Option<ConnId>, run: &mut Vec<Outgoing>) {
+fn flush(outboxes: &HashMap<ConnId, Arc<dyn Outbox>>, conn: Option<ConnId>, frames: &mut Vec<Outgoing>) {
     if let Some(outbox) = conn.and_then(|conn| outboxes.get(&conn)) {
-        outbox.deliver(run);
+        outbox.deliver(frames);
     }
-    run.clear();
+    frames.clear();
 }

@@ -1,4 +1,4 @@
-//! What goes out to one peer, in its framing. All that is ready together becomes one write.
+//! Encodes outgoing frames in the peer's framing. Frames that are ready at the same time are sent in one write.
 
 use crate::wire;
 use bytes::BytesMut;
@@ -9,9 +9,9 @@ use toolbus_protocol::{BrokerFrame, Framing, compact, json};
 
 /// Compact frames are packed into WebSocket messages of about this size.
 const PACK_BYTES: usize = 256 << 10;
-/// The largest buffer that a connection keeps from one turn to the next.
+/// Maximum size of the encode buffer that a connection keeps between polls.
 const KEPT_BYTES: usize = 16 << 10;
-/// Refusals to one peer that leave a line in the log; a peer can cause any number of them.
+/// Maximum number of logged refusals per connection, because a peer can provoke any number of them.
 const MAX_LOGGED_REFUSALS: u32 = 32;
 
 pub struct Egress {
@@ -28,7 +28,8 @@ impl Egress {
         Self { agent, framing, numbered_receipts, buffer: BytesMut::new(), receipts: Vec::new(), refusals: 0 }
     }
 
-    /// Encodes everything in `outgoing`. What can't be shown to this peer comes back as a command.
+    /// Encodes and drains `outgoing`. A message that can't be encoded for this peer is reported as
+    /// [`Command::Unreadable`].
     pub fn encode(
         &mut self,
         outgoing: &mut Vec<Outgoing>,
@@ -57,7 +58,7 @@ impl Egress {
         }
         self.encode_receipts(&mut send);
         if !self.buffer.is_empty() {
-            // A small buffer serves several turns; a large one would be kept by a connection that may rest for hours.
+            // A small buffer is reused; a large one would be kept by a connection that may be idle for hours.
             let packed =
                 if self.buffer.len() > KEPT_BYTES { std::mem::take(&mut self.buffer) } else { self.buffer.split() };
             send(WsMessage::binary(packed));
@@ -65,7 +66,7 @@ impl Egress {
     }
 
     /// Encodes frames that do not come from the engine.
-    pub fn encode_others(&self, frames: &mut Vec<BrokerFrame>, mut send: impl FnMut(WsMessage)) {
+    pub fn encode_broker_frames(&self, frames: &mut Vec<BrokerFrame>, mut send: impl FnMut(WsMessage)) {
         for frame in frames.drain(..) {
             match self.framing {
                 Framing::Compact => {
@@ -75,7 +76,7 @@ impl Egress {
                 }
                 Framing::Json => match json::write_broker(&frame) {
                     Ok(text) => send(WsMessage::text(text)),
-                    Err(error) => tracing::error!(%error, "a frame of the broker's own can't be written"),
+                    Err(error) => tracing::error!(%error, "can't encode a frame as JSON"),
                 },
             }
         }
@@ -103,14 +104,14 @@ impl Egress {
 fn unreadable(out: Outgoing, error: &toolbus_protocol::BodyError, commands: &mut Vec<Command>) {
     match out {
         Outgoing::Message { message, .. } => {
-            tracing::warn!(mailbox = &*message.mailbox, id = &*message.id, %error, "a message can't be shown to its reader");
+            tracing::warn!(mailbox = &*message.mailbox, id = &*message.id, %error, "can't encode a message as JSON");
             commands.push(Command::Unreadable { message });
         }
-        _ => tracing::debug!(%error, "a live event that is not JSON was dropped"),
+        _ => tracing::debug!(%error, "dropped a live event that is not JSON"),
     }
 }
 
-/// Numbers as inclusive ranges; leaves the list empty.
+/// Converts numbers to inclusive ranges and drains the list.
 fn ranges(numbers: &mut Vec<u64>) -> Vec<(u64, u64)> {
     numbers.sort_unstable();
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -123,7 +124,7 @@ fn ranges(numbers: &mut Vec<u64>) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// A whole unmasked text frame, for the one case in which the library no longer writes for us.
+/// Builds an unmasked text frame, for the one case in which the WebSocket library no longer accepts messages.
 pub fn raw_text_frame(text: &str) -> Vec<u8> {
     let mut frame = vec![0x81];
     match text.len() {
@@ -137,7 +138,7 @@ pub fn raw_text_frame(text: &str) -> Vec<u8> {
     frame
 }
 
-/// A whole close frame, for the same case.
+/// Builds a close frame, for the same case.
 pub fn raw_close_frame(status: CloseCode, reason: &str) -> Vec<u8> {
     let mut frame = vec![0x88, 2 + reason.len() as u8];
     frame.extend_from_slice(&u16::from(status).to_be_bytes());
@@ -150,7 +151,7 @@ mod tests {
     use super::ranges;
 
     #[test]
-    fn receipts_become_ranges_whatever_their_order() {
+    fn receipts_in_any_order_become_ranges() {
         assert_eq!(ranges(&mut vec![3, 1, 2, 7, 9, 8, 8]), [(1, 3), (7, 9)]);
         assert_eq!(ranges(&mut vec![]), []);
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with the broker as a whole. What goes wrong with one peer is told to that peer.
+//! Errors of the broker as a whole. Errors of a single connection are reported to its peer only.
 
 use crate::tls::TlsError;
 use std::io;
@@ -6,33 +6,40 @@ use std::sync::Arc;
 use toolbus_protocol::{ErrorCode, NameError};
 use toolbus_store::{OpenError, StoreError};
 
+/// Result of a broker operation.
 pub type BrokerResult<T> = Result<T, BrokerError>;
 
+/// Why the broker can't start, can't continue, or can't attach a connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
     /// The data folder is locked, damaged, or of another version.
-    #[error("the data folder can't be used: {0}")]
+    #[error("can't open the data folder: {0}")]
     Folder(Arc<OpenError>),
     /// The log in the data folder can't be read.
-    #[error("the data folder can't be used: {0}")]
+    #[error("can't open the data folder: {0}")]
     Open(Arc<StoreError>),
-    /// Nothing that was not safe before has been receipted.
-    #[error("storage failed, so the broker stops: {0}")]
+    /// A write, fsync or read failed. No receipt was sent for a message that was not durable before.
+    #[error("storage failed; the broker stops: {0}")]
     Storage(Arc<StoreError>),
+    /// The listening socket failed.
     #[error("can't listen: {0}")]
     Listen(Arc<io::Error>),
-    #[error("no TLS: {0}")]
+    /// The TLS certificate, key or client CA can't be used.
+    #[error("can't set up TLS: {0}")]
     Tls(Arc<TlsError>),
+    /// A storage thread can't be started.
     #[error("can't start a thread: {0}")]
     Thread(Arc<io::Error>),
-    #[error("no connection within the broker: there are as many connections as there may be")]
+    /// An in-process connection was refused: the connection limit is reached.
+    #[error("can't attach an in-process connection: connection limit reached")]
     NoSeat,
-    #[error("no connection within the broker: {0}")]
+    /// An in-process connection was refused: its agent name or role is invalid.
+    #[error("can't attach an in-process connection: {0}")]
     BadName(NameError),
 }
 
 impl BrokerError {
-    /// The stable code, where there is one.
+    /// The stable error code, if the error has one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Storage(_) => Some(ErrorCode::StorageFailed),

@@ -1,8 +1,8 @@
-//! The first seconds of a connection: `hello` in time and in size, or an error and the door.
+//! The handshake of a bus connection: `hello` within the time and size limits, or an error and a close.
 
 use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
-use crate::presented::Presented;
+use crate::presented::PresentedCredentials;
 use crate::server::ServerShared;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -18,36 +18,37 @@ use toolbus_protocol::{
 
 pub type Socket = WebSocketStream<Prefixed>;
 
-/// How much a peer may send before it is known.
+/// Maximum size of a message before the peer is authenticated.
 const MAX_HELLO_BYTES: usize = 64 << 10;
-/// Pings and pongs before `hello`. Each ping is owed a pong, which waits in memory if the peer takes none.
-const MAX_SIGNS_BEFORE_HELLO: usize = 32;
-/// The longest wait for a peer to take a goodbye.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// The same for those who may not stay: whoever's credential is taken back is gone within a second.
-const SHORT_GOODBYE_LIMIT: Duration = Duration::from_millis(500);
+/// Maximum number of pings and pongs before `hello`. Each ping queues a pong, which stays in memory if the peer does
+/// not read.
+const MAX_CONTROL_FRAMES_BEFORE_HELLO: usize = 32;
+/// Maximum time to send the close reason and to close the connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for credentials that expired, were revoked or were displaced: such a connection must end within a second.
+const SHORT_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A peer that was let in.
-pub struct Greeted {
+/// A connection after a successful handshake.
+pub struct Accepted {
     pub socket: Socket,
     pub identity: Identity,
     pub framing: Framing,
     pub version: u32,
 }
 
-/// Why a connection ended before or after the handshake, as told to the peer.
-pub struct Goodbye {
+/// Why the broker closes a connection, as reported to the peer.
+pub struct CloseReason {
     pub code: ErrorCode,
     pub reason: String,
 }
 
-impl Goodbye {
+impl CloseReason {
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { code, reason: detail.into() }
     }
 }
 
-impl From<EndReason> for Goodbye {
+impl From<EndReason> for CloseReason {
     fn from(reason: EndReason) -> Self {
         let code = match reason {
             EndReason::Expired => ErrorCode::CredentialExpired,
@@ -57,14 +58,13 @@ impl From<EndReason> for Goodbye {
     }
 }
 
-/// The reason ends up in the log, so it quotes nothing of what the peer sent: that may be long, or a secret in the
-/// wrong place.
-impl From<DecodeError> for Goodbye {
+/// The reason is logged, so it must not quote the peer's input: that can be long, or a secret in the wrong field.
+impl From<DecodeError> for CloseReason {
     fn from(error: DecodeError) -> Self {
         let text = error.to_string();
         let reason = match (&error, text.find("invalid "), text.rfind(", expected ")) {
             (DecodeError::Json(_), Some(quote), Some(expected)) => {
-                format!("{}a wrong value{}", &text[..quote], &text[expected..])
+                format!("{}invalid value{}", &text[..quote], &text[expected..])
             }
             _ => text,
         };
@@ -72,75 +72,80 @@ impl From<DecodeError> for Goodbye {
     }
 }
 
-impl From<AuthRefusal> for Goodbye {
+impl From<AuthRefusal> for CloseReason {
     fn from(refusal: AuthRefusal) -> Self {
         Self::new(refusal.code, refusal.reason)
     }
 }
 
-pub async fn greet(stream: Prefixed, presented: Presented, server: &ServerShared) -> Option<Greeted> {
+/// Performs the handshake. Returns `None` after the connection was refused or closed by the peer.
+pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server: &ServerShared) -> Option<Accepted> {
     let limits = Limits::default().max_payload_len(Some(MAX_HELLO_BYTES));
     let mut socket = ServerBuilder::new().limits(limits).serve(stream);
     let outcome = tokio::select! {
-        outcome = tokio::time::timeout(server.options.hello_timeout, admit(&mut socket, presented, server)) => {
-            outcome.unwrap_or_else(|_| Err(Goodbye::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning())))
+        outcome = tokio::time::timeout(server.options.hello_timeout, authenticate(&mut socket, presented, server)) => {
+            outcome.unwrap_or_else(|_| {
+                Err(CloseReason::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning()))
+            })
         }
         () = server.stop.cancelled() => {
-            Err(Goodbye::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning()))
+            Err(CloseReason::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning()))
         }
     };
-    let goodbye = match outcome {
+    let close = match outcome {
         Ok(Some((identity, hello))) => return welcome(socket, identity, &hello, server).await,
         Ok(None) => {
-            part(&mut socket).await;
+            answer_close(&mut socket).await;
             return None;
         }
-        Err(goodbye) => goodbye,
+        Err(close) => close,
     };
-    tracing::warn!(code = goodbye.code.code(), reason = goodbye.reason, "a connection was refused");
+    tracing::warn!(code = close.code.code(), reason = close.reason, "refused a connection");
     if let Some(audit) = &server.options.audit {
-        audit.connection_refused(goodbye.code.code());
+        audit.connection_refused(close.code.code());
     }
-    dismiss(&mut socket, &goodbye).await;
+    close_with_error(&mut socket, &close).await;
     None
 }
 
-/// Reads frames until `hello`; `None` if the peer left.
-async fn admit(
+/// Reads messages until `hello` and authenticates the peer; `None` if the peer closed the connection.
+async fn authenticate(
     socket: &mut Socket,
-    mut presented: Presented,
+    mut presented: PresentedCredentials,
     server: &ServerShared,
-) -> Result<Option<(Identity, Hello)>, Goodbye> {
-    let mut signs = 0;
+) -> Result<Option<(Identity, Hello)>, CloseReason> {
+    let mut control_frames = 0;
     let text = loop {
         match socket.next().await {
             None => return Ok(None),
-            Some(Err(error)) => return ws_goodbye(error).map_or(Ok(None), Err),
+            Some(Err(error)) => return close_reason(error).map_or(Ok(None), Err),
             Some(Ok(message)) if message.is_text() => break Bytes::from(message.into_payload()),
             Some(Ok(message)) if message.is_binary() => {
-                return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got a binary message"));
+                let reason = "expected a `hello` frame, got a binary message";
+                return Err(CloseReason::new(ErrorCode::ExpectedHello, reason));
             }
             Some(Ok(message)) if message.is_close() => return Ok(None),
-            Some(Ok(_)) if signs == MAX_SIGNS_BEFORE_HELLO => {
-                return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got ping after ping"));
+            Some(Ok(_)) if control_frames == MAX_CONTROL_FRAMES_BEFORE_HELLO => {
+                let reason = "expected a `hello` frame, got too many pings";
+                return Err(CloseReason::new(ErrorCode::ExpectedHello, reason));
             }
-            Some(Ok(_)) => signs += 1,
+            Some(Ok(_)) => control_frames += 1,
         }
     };
     let frame = json::read_client(&text)?;
     let ClientFrame::Hello(hello) = frame else {
-        return Err(Goodbye::new(ErrorCode::ExpectedHello, "expected hello"));
+        return Err(CloseReason::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got another frame"));
     };
-    let identity = match presented.known_as.take() {
+    let identity = match presented.identity.take() {
         Some(identity) => identity,
         None => server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
     };
-    // A name from the credential and a suffix from the peer can be too long together.
+    // The credential's name and the peer's suffix can exceed the length limit together.
     check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;
     Ok(Some((identity, hello)))
 }
 
-async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: &ServerShared) -> Option<Greeted> {
+async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: &ServerShared) -> Option<Accepted> {
     let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
     let welcome = BrokerFrame::Welcome(Welcome {
@@ -157,51 +162,55 @@ async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: 
     }
     let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
     flushed.ok()?.ok()?;
-    // A message a little over the limit is still read, so that its sender can be told which one it was.
+    // A message slightly over the limit is still read, so that the error can name its id.
     socket.limits_mut().set_max_payload_len(Some(server.options.max_frame_bytes * 2));
-    Some(Greeted { socket, identity, framing, version })
+    Some(Accepted { socket, identity, framing, version })
 }
 
-/// What to tell a peer that broke the WebSocket protocol; `None` if the connection is simply gone.
-pub fn ws_goodbye(error: WsError) -> Option<Goodbye> {
+/// The close reason for a violation of the WebSocket protocol; `None` if the connection is lost.
+pub fn close_reason(error: WsError) -> Option<CloseReason> {
     match error {
         WsError::PayloadTooLong { len, max_len } => {
-            Some(Goodbye::new(ErrorCode::FrameTooLarge, format!("a frame of {len} bytes; the limit is {max_len}")))
+            let reason = format!("the frame has {len} bytes; the limit is {max_len}");
+            Some(CloseReason::new(ErrorCode::FrameTooLarge, reason))
         }
-        WsError::Protocol(error) => Some(Goodbye::new(ErrorCode::BadFrame, format!("not WebSocket: {error}"))),
+        WsError::Protocol(error) => {
+            Some(CloseReason::new(ErrorCode::BadFrame, format!("WebSocket protocol error: {error}")))
+        }
         _ => None,
     }
 }
 
-/// Says why, and closes. Bounded: a peer that doesn't listen is left.
-pub async fn dismiss(socket: &mut Socket, goodbye: &Goodbye) {
-    let frame = BrokerFrame::Error(Refusal { reason: goodbye.reason.clone(), id: None, code: Some(goodbye.code) });
+/// Sends an error frame and a close frame, and closes. A timeout bounds it, in case the peer does not read.
+pub async fn close_with_error(socket: &mut Socket, close: &CloseReason) {
+    let frame = BrokerFrame::Error(Refusal { reason: close.reason.clone(), id: None, code: Some(close.code) });
     let text = json::write_broker(&frame).expect("an error frame has no body");
-    let farewell = async {
+    let closing = async {
         if let Err(WsError::AlreadyClosed) = socket.feed(Message::text(text.clone())).await {
-            // The library has queued a close frame with words of its own and takes no more messages. Ours go instead.
+            // The library has queued a close frame of its own and accepts no more messages: bypass it.
             socket.get_mut().write_all(&raw_text_frame(&text)).await.ok();
-            socket.get_mut().write_all(&raw_close_frame(CloseCode::POLICY_VIOLATION, goodbye.code.code())).await.ok();
+            socket.get_mut().write_all(&raw_close_frame(CloseCode::POLICY_VIOLATION, close.code.code())).await.ok();
         } else {
-            socket.feed(Message::close(Some(CloseCode::POLICY_VIOLATION), goodbye.code.code())).await.ok();
+            socket.feed(Message::close(Some(CloseCode::POLICY_VIOLATION), close.code.code())).await.ok();
             socket.flush().await.ok();
         }
-        drain(socket).await;
+        shutdown_and_discard(socket).await;
     };
-    let limit = match goodbye.code {
-        ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked | ErrorCode::Displaced => SHORT_GOODBYE_LIMIT,
-        _ => GOODBYE_LIMIT,
+    let limit = match close.code {
+        ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked | ErrorCode::Displaced => SHORT_CLOSE_TIMEOUT,
+        _ => CLOSE_TIMEOUT,
     };
-    tokio::time::timeout(limit, farewell).await.ok();
+    tokio::time::timeout(limit, closing).await.ok();
 }
 
-/// Answers a peer's close with ours. Bounded like every goodbye.
-pub async fn part(socket: &mut Socket) {
-    tokio::time::timeout(GOODBYE_LIMIT, socket.close()).await.ok();
+/// Answers the peer's close frame.
+pub async fn answer_close(socket: &mut Socket) {
+    tokio::time::timeout(CLOSE_TIMEOUT, socket.close()).await.ok();
 }
 
-/// Ends our side and reads what is still on its way: bytes that nobody read would turn our goodbye into a reset.
-pub async fn drain(socket: &mut Socket) {
+/// Shuts down the write side and discards input that is still in transit: unread bytes would make the kernel send a
+/// reset, and the peer could lose the close reason.
+pub async fn shutdown_and_discard(socket: &mut Socket) {
     use tokio::io::AsyncReadExt;
     let stream = socket.get_mut();
     stream.shutdown().await.ok();

@@ -1,4 +1,4 @@
-//! A connection's dealings with the directory of hosts: its announcements, its questions, and its watch.
+//! Host directory operations of one connection: announcements, host lists, and notifications of changes.
 
 use crate::directory::{HostDirectory, ManifestRefusal};
 use crate::names::BrokerNames;
@@ -12,44 +12,44 @@ use toolbus_engine::ConnId;
 use toolbus_identity::Identity;
 use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
 
-/// Announcements of one connection on their way to the disk.
+/// Maximum number of announcements of one connection that are not durable yet.
 const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
-/// How often a watcher is told of changes at most.
-const NEWS_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum interval between two `hosts_changed` notifications to one peer.
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct HostRegistration {
     directory: Arc<dyn HostDirectory>,
     names: Arc<BrokerNames>,
-    /// As it was authenticated.
+    /// The authenticated agent.
     agent: AgentRef,
     may_announce: bool,
     conn: ConnId,
     outbox: Arc<ConnectionOutbox>,
-    announcing: Arc<Semaphore>,
+    announce_permits: Arc<Semaphore>,
     announced: bool,
     watcher: Option<AbortHandle>,
 }
 
 impl HostRegistration {
     pub fn new(server: &ServerShared, identity: &Identity, conn: ConnId, outbox: Arc<ConnectionOutbox>) -> Self {
-        let announcing = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
+        let announce_permits = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
         let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
-        Self { directory, names, agent, may_announce, conn, outbox, announcing, announced: false, watcher: None }
+        Self { directory, names, agent, may_announce, conn, outbox, announce_permits, announced: false, watcher: None }
     }
 
-    /// True if the peer acts as a host from now on.
+    /// Returns true if the peer acts as a host from now on.
     pub fn announce(&mut self, Announce { request_id, manifests }: Announce) -> bool {
         let outbox = Arc::clone(&self.outbox);
         if !self.may_announce {
             let code = ErrorCode::NotAHost;
-            tracing::debug!(agent = &*self.agent.session_id, code = code.code(), "an announcement was refused");
-            outbox.note_refused(code);
+            tracing::debug!(agent = &*self.agent.session_id, code = code.code(), "refused an announcement");
+            outbox.audit_refused(code);
             let (reason, code) = (Some(code.meaning().to_owned()), Some(code));
             outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
             return false;
         }
-        let answer = move |outcome: Result<(), ManifestRefusal>| {
+        let respond = move |outcome: Result<(), ManifestRefusal>| {
             let refusal = outcome.err();
             outbox.send(BrokerFrame::Announced(Announced {
                 request_id,
@@ -57,22 +57,22 @@ impl HostRegistration {
                 reason: refusal.map(|refusal| refusal.to_string()),
             }));
         };
-        let Ok(permit) = Arc::clone(&self.announcing).try_acquire_owned() else {
-            answer(Err(ManifestRefusal::TooManyAtATime));
+        let Ok(permit) = Arc::clone(&self.announce_permits).try_acquire_owned() else {
+            respond(Err(ManifestRefusal::TooManyAtATime));
             return false;
         };
         let acts_as_host = !manifests.is_empty();
         self.announced = true;
         let announcing = self.directory.announce(&self.agent.session_id, self.conn, manifests);
         tokio::spawn(async move {
-            answer(announcing.await);
+            respond(announcing.await);
             drop(permit);
         });
         acts_as_host
     }
 
-    pub fn ask(&mut self, AskHosts { request_id, watch, known }: AskHosts) {
-        // Before the look at the hosts: what changes after it must not go unnoticed.
+    pub fn list_hosts(&mut self, AskHosts { request_id, watch, known }: AskHosts) {
+        // Subscribe to changes before reading the list, so that no change in between is missed.
         if watch && self.watcher.is_none() {
             self.watcher = Some(self.watch());
         }
@@ -81,13 +81,13 @@ impl HostRegistration {
         self.outbox.send(BrokerFrame::Hosts(Hosts { request_id, hosts }));
     }
 
-    /// Changes that come together are told once, and the last one always is.
+    /// Coalesces changes within an interval into one notification; the last change is always notified.
     fn watch(&self) -> AbortHandle {
         let (mut changes, outbox) = (self.directory.changes(), Arc::clone(&self.outbox));
         let watching = tokio::spawn(async move {
             while changes.changed().await.is_ok() {
                 outbox.send(BrokerFrame::HostsChanged);
-                tokio::time::sleep(NEWS_INTERVAL).await;
+                tokio::time::sleep(NOTIFY_INTERVAL).await;
             }
         });
         watching.abort_handle()

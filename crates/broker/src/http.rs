@@ -1,8 +1,8 @@
-//! The HTTP face of the one port: health pages, the way into the bus, and mounted applications.
+//! HTTP on the broker's port: health endpoints, the WebSocket upgrade to the bus, and mounted applications.
 
 use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
 use crate::prefixed::{Prefixed, Transport};
-use crate::presented::Presented;
+use crate::presented::PresentedCredentials;
 use crate::server::ServerShared;
 use crate::tls::{Tls, client_certificate};
 use crate::web_origin::WebRules;
@@ -30,52 +30,54 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{CHALLENGE_HEADER, ErrorCode, MAX_CHALLENGE_BYTES, PROOF_HEADER};
 
-type Answer = Response<AppBody>;
+type HttpResponse = Response<AppBody>;
 
-/// How long a connection to an application may rest between two requests.
+/// How long a keep-alive connection may be idle between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
-/// What the log shows of a host that somebody made up.
-const MOST_OF_A_HOST: usize = 100;
-/// How long answers may take to end when the server stops.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum number of logged characters of a refused `Host` header.
+const MAX_LOGGED_HOST_CHARS: usize = 100;
+/// Maximum time for running responses to finish when the server stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A TCP connection and what it occupies.
-pub struct Visitor {
+/// A TCP connection and the connection slot that it occupies.
+pub struct HttpPeer {
     server: Arc<ServerShared>,
-    /// Where the listener is bound.
+    /// Address of the listener.
     bound: SocketAddr,
-    peer: SocketAddr,
-    /// The address that the peer connected to.
-    dialled: Option<SocketAddr>,
+    /// Address of the peer.
+    address: SocketAddr,
+    /// Local address that the peer connected to.
+    local_address: Option<SocketAddr>,
     is_encrypted: bool,
     certificate: Option<Bytes>,
-    place: Mutex<Place>,
-    /// Set by the first request: until then the peer has only the time for a hello.
-    spoke: CancellationToken,
+    slot: Mutex<Slot>,
+    /// Cancelled by the first request, which has to arrive within the hello timeout.
+    first_request: CancellationToken,
 }
 
-/// Peers that are not known yet are counted apart from those that are served.
-enum Place {
+/// The permit of a connection. Unauthenticated peers have a limit of their own.
+enum Slot {
     Unknown {
         _permit: OwnedSemaphorePermit,
     },
-    Seated {
-        _seat: OwnedSemaphorePermit,
+    Connected {
+        _permit: OwnedSemaphorePermit,
     },
-    /// Given to the bus connection that this one became.
+    /// Passed on to the bus connection after the upgrade.
     Moved,
 }
 
-impl Visitor {
+impl HttpPeer {
     pub fn new(
         server: Arc<ServerShared>,
         bound: SocketAddr,
-        peer: SocketAddr,
+        address: SocketAddr,
         unknown_peer: OwnedSemaphorePermit,
     ) -> Self {
-        let place = Mutex::new(Place::Unknown { _permit: unknown_peer });
-        let spoke = CancellationToken::new();
-        Self { server, bound, peer, dialled: None, is_encrypted: false, certificate: None, place, spoke }
+        let slot = Mutex::new(Slot::Unknown { _permit: unknown_peer });
+        let first_request = CancellationToken::new();
+        let (local_address, certificate) = (None, None);
+        Self { server, bound, address, local_address, is_encrypted: false, certificate, slot, first_request }
     }
 
     fn rules(&self) -> WebRules<'_> {
@@ -88,157 +90,158 @@ impl Visitor {
         }
     }
 
-    /// Takes a seat for the rest of the connection, unless it has one. False if there is none.
-    fn sit_down(&self) -> bool {
-        let mut place = self.place.lock().expect("no code panics while it holds the place");
-        if let Place::Unknown { .. } = &*place {
-            let Some(seat) = self.server.take_seat() else { return false };
-            *place = Place::Seated { _seat: seat };
+    /// Acquires a connection permit for the rest of the connection, unless it has one. Returns false at the limit.
+    fn acquire_connection_permit(&self) -> bool {
+        let mut slot = self.slot.lock().expect("no code panics while holding the slot lock");
+        if let Slot::Unknown { .. } = &*slot {
+            let Some(permit) = self.server.try_connection_permit() else { return false };
+            *slot = Slot::Connected { _permit: permit };
         }
         true
     }
 
-    fn move_out(&self) -> Place {
-        let mut place = self.place.lock().expect("no code panics while it holds the place");
-        std::mem::replace(&mut *place, Place::Moved)
+    fn take_slot(&self) -> Slot {
+        let mut slot = self.slot.lock().expect("no code panics while holding the slot lock");
+        std::mem::replace(&mut *slot, Slot::Moved)
     }
 }
 
 /// Serves one TCP connection until it ends or becomes a bus connection.
-pub async fn serve(socket: TcpStream, tls: Option<Arc<Tls>>, mut visitor: Visitor) {
-    visitor.dialled = socket.local_addr().ok();
-    let Some(tls) = tls else { return converse(socket, visitor).await };
-    // A peer has the time for a hello to come to terms about TLS, and is counted as unknown meanwhile.
-    let accepting = tokio::time::timeout(visitor.server.options.hello_timeout, tls.accept(socket));
+pub async fn serve(socket: TcpStream, tls: Option<Arc<Tls>>, mut peer: HttpPeer) {
+    peer.local_address = socket.local_addr().ok();
+    let Some(tls) = tls else { return serve_http(socket, peer).await };
+    // The TLS handshake has the hello timeout, too; until then the peer counts as unauthenticated.
+    let accepting = tokio::time::timeout(peer.server.options.hello_timeout, tls.accept(socket));
     let accepted = tokio::select! {
         accepted = accepting => accepted,
-        () = visitor.server.stop.cancelled() => return,
+        () = peer.server.stop.cancelled() => return,
     };
     match accepted {
         Ok(Ok(stream)) => {
-            visitor.is_encrypted = true;
-            visitor.certificate = client_certificate(&stream);
-            converse(stream, visitor).await;
+            peer.is_encrypted = true;
+            peer.certificate = client_certificate(&stream);
+            serve_http(stream, peer).await;
         }
-        Ok(Err(error)) => tracing::debug!(%error, "no TLS with a peer"),
-        Err(_) => tracing::debug!("a peer took too long to begin TLS"),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-async fn converse(socket: impl Transport + 'static, visitor: Visitor) {
-    let visitor = Arc::new(visitor);
-    let server = Arc::clone(&visitor.server);
+async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer) {
+    let peer = Arc::new(peer);
+    let server = Arc::clone(&peer.server);
     let service = service_fn(|request| {
-        let visitor = Arc::clone(&visitor);
-        async move { Ok::<_, Infallible>(answer(request, &visitor).await) }
+        let peer = Arc::clone(&peer);
+        async move { Ok::<_, Infallible>(respond(request, &peer).await) }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(KEEP_ALIVE)
         .max_buf_size(64 << 10)
-        // The buffer's limit alone is passed by a head that arrives in one piece.
+        // `max_buf_size` alone does not limit a head that arrives in one read.
         .max_header_size(64 << 10)
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
-    let said_nothing = async {
-        if tokio::time::timeout(server.options.hello_timeout, visitor.spoke.cancelled()).await.is_ok() {
+    let no_request = async {
+        if tokio::time::timeout(server.options.hello_timeout, peer.first_request.cancelled()).await.is_ok() {
             std::future::pending::<()>().await;
         }
     };
     tokio::select! {
         outcome = serving.as_mut() => {
             if let Err(error) = outcome {
-                tracing::debug!(%error, "an HTTP connection ended badly");
+                tracing::debug!(%error, "HTTP connection failed");
             }
         }
-        () = said_nothing => tracing::debug!("a peer made no request in time"),
+        () = no_request => tracing::debug!("timeout: the peer sent no request"),
         () = server.stop.cancelled() => {
             serving.as_mut().graceful_shutdown();
-            tokio::time::timeout(FAREWELL_LIMIT, serving).await.ok();
+            tokio::time::timeout(SHUTDOWN_TIMEOUT, serving).await.ok();
         }
     }
 }
 
-async fn answer(request: Request<Incoming>, visitor: &Arc<Visitor>) -> Answer {
-    visitor.spoke.cancel();
+async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpResponse {
+    peer.first_request.cancel();
     let path = request.uri().path();
-    // Who probes a broker's health may know it by any name, and learns nothing.
+    // Health checks may use any host name: the response reveals nothing.
     if path != "/healthz"
-        && let Err(code) = visitor.rules().check_host(&request)
+        && let Err(code) = peer.rules().check_host(&request)
     {
         let host = request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
-        let host: String = host.unwrap_or_default().chars().take(MOST_OF_A_HOST).collect();
-        tracing::warn!(?host, code = code.code(), "a request was refused");
-        return refused(StatusCode::FORBIDDEN, code);
+        let host: String = host.unwrap_or_default().chars().take(MAX_LOGGED_HOST_CHARS).collect();
+        tracing::warn!(?host, code = code.code(), "refused a request");
+        return refusal(StatusCode::FORBIDDEN, code);
     }
-    if let Some(app) = visitor.server.app_at(path) {
-        return answer_by_app(request, visitor, &*app).await;
+    if let Some(app) = peer.server.app_at(path) {
+        return respond_by_app(request, peer, &*app).await;
     }
     match (request.method(), path) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, "ok\n"),
-        (&Method::GET, "/readyz") => match visitor.server.ready() {
+        (&Method::GET, "/readyz") => match peer.server.ready() {
             Ok(()) => text(StatusCode::OK, "ready\n"),
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
         },
-        (&Method::GET, "/" | "/bus") => upgrade(request, visitor),
+        (&Method::GET, "/" | "/bus") => upgrade(request, peer),
         (_, "/" | "/bus" | "/healthz" | "/readyz") => {
-            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET works here\n");
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-            answer
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed; use GET\n");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+            response
         }
-        _ => text(StatusCode::NOT_FOUND, "nothing here; the bus is at /bus\n"),
+        _ => text(StatusCode::NOT_FOUND, "not found; the bus is at /bus\n"),
     }
 }
 
-async fn answer_by_app(mut request: Request<Incoming>, visitor: &Visitor, app: &dyn HttpApp) -> Answer {
-    if let Err(code) = visitor.rules().check_app_origin(request.headers()) {
-        return refused(StatusCode::FORBIDDEN, code);
+async fn respond_by_app(mut request: Request<Incoming>, peer: &HttpPeer, app: &dyn HttpApp) -> HttpResponse {
+    if let Err(code) = peer.rules().check_app_origin(request.headers()) {
+        return refusal(StatusCode::FORBIDDEN, code);
     }
-    if !visitor.sit_down() {
-        return no_seat();
+    if !peer.acquire_connection_permit() {
+        return too_many_connections();
     }
-    request.extensions_mut().insert(PeerAddress(visitor.peer));
-    if let Some(certificate) = &visitor.certificate {
+    request.extensions_mut().insert(PeerAddress(peer.address));
+    if let Some(certificate) = &peer.certificate {
         request.extensions_mut().insert(PeerCertificate(certificate.clone()));
     }
-    let stop = visitor.server.stop.clone();
-    let mut answer = app.call(request).await.map(|body| UntilStopped::boxed(body, stop));
-    // Whoever the application does not know must not keep a seat from those it does.
-    if answer.status() == StatusCode::UNAUTHORIZED {
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    let stop = peer.server.stop.clone();
+    let mut response = app.call(request).await.map(|body| UntilStopped::boxed(body, stop));
+    // A client that failed to authenticate must not keep a connection permit.
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    answer
+    response
 }
 
-fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
-    if let Err(code) = visitor.rules().check_origin(request.headers()) {
-        return refused(StatusCode::FORBIDDEN, code);
+fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse {
+    if let Err(code) = peer.rules().check_origin(request.headers()) {
+        return refusal(StatusCode::FORBIDDEN, code);
     }
     let Some(accept) = accept_key(request.headers()) else {
-        let mut answer = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
-        answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
-        return answer;
+        let mut response = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
+        response.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+        return response;
     };
-    let server = Arc::clone(&visitor.server);
-    let Some(seat) = server.take_seat() else { return no_seat() };
-    let presented = Presented::in_request(request.headers(), visitor.certificate.clone());
-    let proof = proof(request.headers(), visitor);
+    let server = Arc::clone(&peer.server);
+    let Some(permit) = server.try_connection_permit() else { return too_many_connections() };
+    let presented = PresentedCredentials::in_request(request.headers(), peer.certificate.clone());
+    let proof = proof(request.headers(), peer);
     let upgraded = hyper::upgrade::on(&mut request);
-    let unknown_peer = visitor.move_out();
+    let http_slot = peer.take_slot();
     let tracker = server.connections.clone();
     tracker.spawn(async move {
-        let _seat = seat;
+        let _permit = permit;
         let Ok(upgraded) = upgraded.await else { return };
-        let Some(stream) = without_http(upgraded) else { return };
-        let greeted = handshake::greet(stream, presented, &server).await;
-        drop(unknown_peer);
-        if let Some(greeted) = greeted {
-            connection::serve(greeted, &server).await;
+        let Some(stream) = into_transport(upgraded) else { return };
+        let accepted = handshake::handshake(stream, presented, &server).await;
+        // Until here the peer counts as unauthenticated.
+        drop(http_slot);
+        if let Some(accepted) = accepted {
+            connection::serve(accepted, &server).await;
         }
     });
-    let mut answer = text(StatusCode::SWITCHING_PROTOCOLS, "");
-    let headers = answer.headers_mut();
+    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+    let headers = response.headers_mut();
     headers.remove(CONTENT_TYPE);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -246,19 +249,19 @@ fn upgrade(mut request: Request<Incoming>, visitor: &Visitor) -> Answer {
     if let Some(proof) = proof {
         headers.insert(PROOF_HEADER, proof);
     }
-    answer
+    response
 }
 
-/// The answer to a challenge, for clients that dialled a loopback address: others have no use for it.
-fn proof(headers: &HeaderMap, visitor: &Visitor) -> Option<HeaderValue> {
-    let key = visitor.server.options.broker_key.as_ref()?;
+/// The response to a challenge, for clients that connected to a loopback address: only they check it.
+fn proof(headers: &HeaderMap, peer: &HttpPeer) -> Option<HeaderValue> {
+    let key = peer.server.options.broker_key.as_ref()?;
     let challenge = headers.get(CHALLENGE_HEADER).filter(|challenge| challenge.len() <= MAX_CHALLENGE_BYTES)?;
-    let dialled = visitor.dialled.filter(|address| address.ip().to_canonical().is_loopback())?;
-    HeaderValue::try_from(key.prove(challenge.as_bytes(), dialled)).ok()
+    let local_address = peer.local_address.filter(|address| address.ip().to_canonical().is_loopback())?;
+    HeaderValue::try_from(key.prove(challenge.as_bytes(), local_address)).ok()
 }
 
-/// The bare connection, of whichever of the two kinds [`converse`] is given.
-fn without_http(upgraded: Upgraded) -> Option<Prefixed> {
+/// Returns the underlying connection, which is TCP or TLS as passed to [`serve_http`].
+fn into_transport(upgraded: Upgraded) -> Option<Prefixed> {
     match upgraded.downcast::<TokioIo<TcpStream>>() {
         Ok(parts) => Some(Prefixed::new(parts.read_buf, parts.io.into_inner())),
         Err(upgraded) => {
@@ -268,12 +271,12 @@ fn without_http(upgraded: Upgraded) -> Option<Prefixed> {
     }
 }
 
-fn no_seat() -> Answer {
-    tracing::warn!(code = ErrorCode::TooManyConnections.code(), "a connection was refused");
-    refused(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections)
+fn too_many_connections() -> HttpResponse {
+    tracing::warn!(code = ErrorCode::TooManyConnections.code(), "refused a connection");
+    refusal(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections)
 }
 
-/// The answer to the client's key (RFC 6455), if this is a request for a WebSocket.
+/// The `Sec-WebSocket-Accept` value (RFC 6455), if the request is a WebSocket upgrade.
 fn accept_key(headers: &HeaderMap) -> Option<HeaderValue> {
     let has = |name: HeaderName, word: &str| {
         let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
@@ -288,17 +291,17 @@ fn accept_key(headers: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::try_from(accept).ok()
 }
 
-fn refused(status: StatusCode, code: ErrorCode) -> Answer {
+fn refusal(status: StatusCode, code: ErrorCode) -> HttpResponse {
     text(status, format!("{} {} hint: {}\n", code.code(), code.meaning(), code.hint()))
 }
 
-/// A page after which the connection closes. This is said here and not to hyper, which would say it in the answer to an
-/// upgrade as well: the original's client takes no `Connection` but `Upgrade` alone.
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()).boxed_unsync());
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
+/// A text response that closes the connection. The header is set here instead of disabling keep-alive in hyper, which
+/// would add it to upgrade responses as well: the original's client accepts only `Connection: Upgrade` there.
+fn text(status: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    answer
+    response
 }

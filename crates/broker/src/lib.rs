@@ -1,11 +1,13 @@
-//! The tokio shell around the engine: it listens, authenticates, moves bytes, and keeps the disk's time.
+//! The tokio shell around the engine: listener, authentication, transport, and the threads for disk I/O.
 //!
-//! - [`BrokerCore`] is the embedded implementation of [`toolbus_engine::Mailboxes`]: engine, store and the two threads
-//!   that write and read.
-//! - [`BrokerServer`] accepts connections on one port and serves the bus, the health pages and mounted
+//! - [`BrokerCore`] is the embedded implementation of [`toolbus_engine::Mailboxes`]: the engine, the store, and one
+//!   thread each for writes and reads.
+//! - [`BrokerServer`] accepts connections on one port and serves the bus, the health endpoints and mounted HTTP
 //!   applications (`app`).
-//! - `tls` wraps connections where the operator has a certificate; `presented` is what a peer shows before `hello`.
-//! - `connection` is the life of one WebSocket; `wire` translates between frames and the engine's words.
+//! - `tls` encrypts connections if a certificate is configured; `presented` holds the credentials that a peer presents
+//!   before `hello`.
+//! - `handshake` authenticates a peer, `connection` serves its WebSocket, `wire` converts between wire frames and the
+//!   engine's commands.
 
 mod app;
 mod auditing;

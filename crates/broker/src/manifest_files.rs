@@ -1,5 +1,5 @@
-//! The manifests of hosts on disk: one file for each host, replaced as a whole, with a checksum. A file that can't be read is
-//! set aside; its host will announce again.
+//! Host manifests on disk: one file per host, replaced atomically, with a checksum. A damaged file is renamed and
+//! skipped; its host will announce again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,17 +12,17 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 const SUFFIX: &str = "manifests";
 const DAMAGED_SUFFIX: &str = "damaged";
 
-/// What was found of one host.
+/// The stored manifests of one host.
 pub struct StoredManifests {
     pub host: String,
     pub manifests: Vec<RoleManifest>,
-    /// When the host was last known to be there.
-    pub seen: SystemTime,
+    /// When the host was last known to be online.
+    pub last_seen: SystemTime,
 }
 
 pub struct ManifestFiles {
     folder: PathBuf,
-    /// The folder's secret: names of hosts come from outside and must not be made to share a file.
+    /// Secret of the data folder, so that no host can choose a name whose hash collides with another host's file.
     seed: u64,
 }
 
@@ -31,58 +31,62 @@ impl ManifestFiles {
         Self { folder, seed }
     }
 
-    /// Everything that is readable and not too old.
-    pub fn read_all(&self, kept_for: Duration) -> Vec<StoredManifests> {
+    /// Reads all files that are undamaged and younger than `max_age`.
+    pub fn read_all(&self, max_age: Duration) -> Vec<StoredManifests> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(error) => {
-                tracing::error!(%error, folder = %self.folder.display(), "the manifests of hosts can't be listed");
+                tracing::error!(%error, folder = %self.folder.display(), "can't list the host manifests");
                 return Vec::new();
             }
         };
         let paths = entries.flatten().map(|entry| entry.path());
         let manifests = paths.filter(|path| path.extension().is_some_and(|extension| extension == SUFFIX));
-        manifests.filter_map(|path| self.read_or_set_aside(&path, kept_for)).collect()
+        manifests.filter_map(|path| self.read_or_set_aside(&path, max_age)).collect()
     }
 
-    fn read_or_set_aside(&self, path: &Path, kept_for: Duration) -> Option<StoredManifests> {
+    fn read_or_set_aside(&self, path: &Path, max_age: Duration) -> Option<StoredManifests> {
         match self.read(path) {
-            Ok(stored) if stored.seen.elapsed().is_ok_and(|age| age > kept_for) => {
-                tracing::info!(host = stored.host, "a host that was away for long is forgotten");
+            Ok(stored) if stored.last_seen.elapsed().is_ok_and(|age| age > max_age) => {
+                tracing::info!(host = stored.host, "removed the manifests of a host that was offline for too long");
                 fs::remove_file(path).ok();
                 None
             }
             Ok(stored) => Some(stored),
             Err(error) => {
                 let aside = path.with_extension(DAMAGED_SUFFIX);
-                tracing::error!(%error, file = %path.display(), "damaged manifests of a host are set aside");
+                tracing::error!(%error, file = %path.display(), "host manifests are damaged; the file is renamed");
                 fs::rename(path, aside).ok();
                 None
             }
         }
     }
 
-    /// A line with the checksum, and the host's announcement under its name.
+    /// Format: a line with the checksum, then the announcement as a JSON frame with the host's name as request id.
     fn read(&self, path: &Path) -> io::Result<StoredManifests> {
-        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let damaged = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
         let bytes = fs::read(path)?;
-        let (checksum, text) = bytes.split_at_checked(17).ok_or_else(|| bad("it is too short"))?;
+        let (checksum, text) = bytes.split_at_checked(17).ok_or_else(|| damaged("the file is too short"))?;
         if checksum != self.checksum(text).as_bytes() {
-            return Err(bad("its checksum is wrong"));
+            return Err(damaged("checksum mismatch"));
         }
         match json::read_client(text) {
             Ok(ClientFrame::Announce(Announce { request_id, manifests })) if self.path_of(&request_id) == path => {
-                Ok(StoredManifests { host: request_id.to_string(), manifests, seen: fs::metadata(path)?.modified()? })
+                Ok(StoredManifests {
+                    host: request_id.to_string(),
+                    manifests,
+                    last_seen: fs::metadata(path)?.modified()?,
+                })
             }
-            _ => Err(bad("it is not what its name says")),
+            _ => Err(damaged("the content does not match the file name")),
         }
     }
 
     pub fn write(&self, host: &str, manifests: &[RoleManifest]) -> io::Result<()> {
         let announce = Announce { request_id: host.into(), manifests: manifests.to_vec() };
-        let nobody = toolbus_protocol::AgentRef::new("");
-        let text = json::write_client(&ClientFrame::Announce(announce), &nobody);
+        let no_agent = toolbus_protocol::AgentRef::new("");
+        let text = json::write_client(&ClientFrame::Announce(announce), &no_agent);
         self.make_folder()?;
         let path = self.path_of(host);
         let temporary = path.with_extension("new");
@@ -102,7 +106,8 @@ impl ManifestFiles {
         }
     }
 
-    /// Notes in the file's time that the host was there until now. Not worth a sync: it only delays forgetting.
+    /// Sets the file's modification time, which is when the host was last online. Needs no fsync: losing it only makes
+    /// the file expire earlier.
     pub fn touch(&self, host: &str) {
         if let Ok(file) = OpenOptions::new().append(true).open(self.path_of(host)) {
             file.set_modified(SystemTime::now()).ok();

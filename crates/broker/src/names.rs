@@ -1,17 +1,18 @@
-//! What the engine asks about names: who is a host, and who may write to whom. Answered from the credentials, from the
-//! manifests of the directory, and from rules that an operator may change while the broker runs.
+//! The engine's lookups about mailbox names: which ones are hosts, and which senders may message them. Based on the
+//! authenticator, the host directory, and send rules that can change at runtime.
 
 use crate::directory::HostDirectory;
 use std::sync::{Arc, RwLock};
 use toolbus_engine::{Names, Sender};
 use toolbus_identity::{Authenticator, principal_of};
 
-/// Who may write to whom of its own accord. Requests to hosts, replies and the messages of operators need no rule.
+/// Rules for unsolicited messages between agents. Requests to hosts, replies and messages of operators need no rule.
 pub trait SendRules: Send + Sync {
+    /// Whether the sender may send unsolicited messages to the mailbox `to`.
     fn may_message(&self, from_role: Option<&str>, from_name: &str, to: &str) -> bool;
 }
 
-/// What holds without rules.
+/// The default rules: no unsolicited messages.
 pub struct DenyAll;
 
 impl SendRules for DenyAll {
@@ -32,12 +33,13 @@ impl BrokerNames {
     }
 
     pub fn set_rules(&self, rules: Arc<dyn SendRules>) {
-        *self.rules.write().expect("no code panics while it holds the rules") = rules;
+        *self.rules.write().expect("no code panics while holding the rules lock") = rules;
     }
 }
 
 impl BrokerNames {
-    /// Whether manifests under that name are to be believed: an agent that is no host any more offers nothing.
+    /// Whether the manifests of that host are listed. False for an agent that the authenticator knows and that is not,
+    /// or no longer, a host.
     pub fn may_offer(&self, host: &str) -> bool {
         let agent = principal_of(host);
         self.authenticator.is_host(agent) || !self.authenticator.knows(agent)
@@ -45,8 +47,9 @@ impl BrokerNames {
 }
 
 impl Names for BrokerNames {
-    /// Manifests count for those whom only others know, and for mailboxes beside an agent's own: a name by itself must not make
-    /// room for any number of mailboxes.
+    /// A manifest proves a host if the authenticator does not know the agent (for example one of an external identity
+    /// provider), or for a mailbox `NAME#suffix` of a known host. If any suffix counted, requests could create an
+    /// unbounded number of mailboxes.
     fn is_host(&self, mailbox: &str) -> bool {
         let agent = principal_of(mailbox);
         if self.authenticator.is_host(agent) {
@@ -56,7 +59,7 @@ impl Names for BrokerNames {
     }
 
     fn may_message(&self, from: &Sender, to: &str) -> bool {
-        let rules = Arc::clone(&self.rules.read().expect("no code panics while it holds the rules"));
+        let rules = Arc::clone(&self.rules.read().expect("no code panics while holding the rules lock"));
         rules.may_message(from.role.as_deref(), &from.name, to)
     }
 }

@@ -1,9 +1,9 @@
-//! What waits to be written to one connection. The engine's windows bound the messages in it; cancels and live events,
-//! which are lossy, are dropped when too many of them wait, and what else piles up ends the connection.
+//! Outgoing frames of one connection. The engine's windows bound the messages in it. Cancels and live events are lossy
+//! and are dropped at a limit; too many other frames close the connection.
 
 use crate::auditing::Auditor;
-use crate::handshake::Goodbye;
-use crate::wire::copy;
+use crate::handshake::CloseReason;
+use crate::wire::deep_copy;
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use std::sync::Arc;
@@ -13,21 +13,22 @@ use std::task::Waker;
 use toolbus_engine::{Message, Outbox, Outgoing, Refusal};
 use toolbus_protocol::{BrokerFrame, ErrorCode};
 
-/// Cancels and live events that may wait, by count and by bytes. One that is larger goes alone.
+/// Maximum number of queued cancels and live events.
 const MAX_SIGNALS: usize = 8192;
+/// Maximum bytes of queued cancels and live events. A larger one is queued only if it is the only one.
 const MAX_SIGNAL_BYTES: usize = 4 << 20;
-/// Answers and notices that may wait for a peer that takes none. More than its own questions can ever make.
+/// Maximum number of queued responses and notices for a peer that does not read. A peer's own requests can't reach it.
 const MAX_NOTICES: usize = 64 << 10;
 
 #[derive(Default)]
 pub struct ConnectionOutbox {
     queue: Mutex<Queue>,
     waker: AtomicWaker,
-    /// The connection's task is running and will look into the queue before it rests.
+    /// The connection's task is running and will check the queue before it sleeps.
     awake: AtomicBool,
-    /// The peer does not take what it was sent before, so what arrives now will stay for a while.
-    behind: AtomicBool,
-    /// Another connection has the mailbox now.
+    /// The socket is blocked, so frames queued now stay in memory for a while.
+    blocked: AtomicBool,
+    /// Another connection has subscribed to the mailbox.
     displaced: AtomicBool,
     auditor: Option<Auditor>,
 }
@@ -35,8 +36,8 @@ pub struct ConnectionOutbox {
 #[derive(Default)]
 struct Queue {
     frames: Vec<Outgoing>,
-    /// Frames that are not the engine's business.
-    others: Vec<BrokerFrame>,
+    /// Frames that do not come from the engine.
+    broker_frames: Vec<BrokerFrame>,
     signals: usize,
     signal_bytes: usize,
     notices: usize,
@@ -47,44 +48,45 @@ impl ConnectionOutbox {
         Self { auditor, ..Self::default() }
     }
 
-    pub fn tell_closed(&self, goodbye: Option<&Goodbye>) {
-        self.auditor.iter().for_each(|auditor| auditor.closed(goodbye));
+    pub fn audit_closed(&self, reason: Option<&CloseReason>) {
+        self.auditor.iter().for_each(|auditor| auditor.closed(reason));
     }
 
-    /// Writes down that the peer may not do something which the engine knows nothing of.
-    pub fn note_refused(&self, code: ErrorCode) {
+    /// Writes an audit record of a refusal that was not decided by the engine.
+    pub fn audit_refused(&self, code: ErrorCode) {
         self.auditor.iter().for_each(|auditor| auditor.refused(code, ""));
     }
 
-    /// The task is about to look: no need to wake it.
-    pub fn begin_turn(&self, waker: &Waker) {
+    /// The task is about to take the queue and needs no wakeup.
+    pub fn begin_poll(&self, waker: &Waker) {
         self.waker.register(waker);
         self.awake.store(true, Ordering::Release);
     }
 
-    /// The task is about to rest. False if something arrived that it has not seen.
-    pub fn end_turn(&self) -> bool {
+    /// The task is about to sleep. Returns false if frames were queued since `take`. `awake` is cleared before the
+    /// check: a frame that is queued after it wakes the task, so no wakeup is lost.
+    pub fn end_poll(&self) -> bool {
         self.awake.store(false, Ordering::Release);
-        let queue = self.queue.lock().expect("no code panics while it holds the queue");
-        queue.frames.is_empty() && queue.others.is_empty()
+        let queue = self.queue.lock().expect("no code panics while holding the queue lock");
+        queue.frames.is_empty() && queue.broker_frames.is_empty()
     }
 
-    /// Moves what waits to the ends of the lists.
-    pub fn take(&self, out: &mut Vec<Outgoing>, others: &mut Vec<BrokerFrame>) {
-        let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
+    /// Appends all queued frames to the lists.
+    pub fn take(&self, out: &mut Vec<Outgoing>, broker_frames: &mut Vec<BrokerFrame>) {
+        let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
         out.append(&mut queue.frames);
-        others.append(&mut queue.others);
+        broker_frames.append(&mut queue.broker_frames);
         (queue.signals, queue.signal_bytes, queue.notices) = (0, 0, 0);
     }
 
-    /// Queues a frame that does not come from the engine. News that hosts have changed is told once.
+    /// Queues a frame that does not come from the engine. `HostsChanged` is queued at most once.
     pub fn send(&self, frame: BrokerFrame) {
         {
-            let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
-            if frame == BrokerFrame::HostsChanged && queue.others.contains(&frame) {
+            let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
+            if frame == BrokerFrame::HostsChanged && queue.broker_frames.contains(&frame) {
                 return;
             }
-            queue.others.push(frame);
+            queue.broker_frames.push(frame);
             queue.notices += 1;
         }
         self.wake();
@@ -96,25 +98,25 @@ impl ConnectionOutbox {
         }
     }
 
-    pub fn set_behind(&self, behind: bool) {
-        self.behind.store(behind, Ordering::Relaxed);
+    pub fn set_blocked(&self, blocked: bool) {
+        self.blocked.store(blocked, Ordering::Relaxed);
     }
 
     pub fn is_displaced(&self) -> bool {
         self.displaced.load(Ordering::Relaxed)
     }
 
-    /// Whether more waits for a peer that takes nothing than it could have asked for.
+    /// Whether more responses and notices are queued than the peer could have requested.
     pub fn overflows(&self) -> bool {
-        self.queue.lock().expect("no code panics while it holds the queue").notices > MAX_NOTICES
+        self.queue.lock().expect("no code panics while holding the queue lock").notices > MAX_NOTICES
     }
 }
 
 impl Outbox for ConnectionOutbox {
     fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
-        let behind = self.behind.load(Ordering::Relaxed);
+        let blocked = self.blocked.load(Ordering::Relaxed);
         {
-            let mut queue = self.queue.lock().expect("no code panics while it holds the queue");
+            let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
             for mut frame in outgoing.drain(..) {
                 if !queue.admits(&frame) {
                     continue;
@@ -122,9 +124,9 @@ impl Outbox for ConnectionOutbox {
                 if let Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } = &frame {
                     self.displaced.store(true, Ordering::Relaxed);
                 }
-                self.auditor.iter().for_each(|auditor| auditor.look_at(&frame));
-                if behind {
-                    detach(&mut frame);
+                self.auditor.iter().for_each(|auditor| auditor.record_refusal(&frame));
+                if blocked {
+                    unshare(&mut frame);
                 }
                 queue.frames.push(frame);
             }
@@ -138,7 +140,7 @@ impl Queue {
         let bytes = match frame {
             Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
             Outgoing::Cancel { correlation_id } => correlation_id.len(),
-            // Bounded by the window, and by what the peer itself has sent.
+            // Bounded by the window, and by the peer's own delivers.
             Outgoing::Message { .. } | Outgoing::Receipt { .. } => return true,
             _ => {
                 self.notices += 1;
@@ -155,25 +157,25 @@ impl Queue {
     }
 }
 
-/// Bytes are slices of what their sender sent in one go, and keep all of it. That is fine for a moment, but not for as
-/// long as a peer pleases.
-fn detach(frame: &mut Outgoing) {
+/// Copies the frame's bytes. They are slices of the buffer that the sender's message was read into and would keep it
+/// alive for as long as the recipient does not read.
+fn unshare(frame: &mut Outgoing) {
     match frame {
         Outgoing::Message { message, .. } => {
             *message = Arc::new(Message {
                 mailbox: Arc::clone(&message.mailbox),
                 from: Arc::clone(&message.from),
-                id: copy(&message.id),
-                correlation_id: message.correlation_id.as_ref().map(copy),
+                id: deep_copy(&message.id),
+                correlation_id: message.correlation_id.as_ref().map(deep_copy),
                 sealed: Bytes::copy_from_slice(&message.sealed),
                 ..**message
             });
         }
         Outgoing::Event { correlation_id, body, .. } => {
-            *correlation_id = copy(correlation_id);
+            *correlation_id = deep_copy(correlation_id);
             *body = Bytes::copy_from_slice(body);
         }
-        Outgoing::Cancel { correlation_id } => *correlation_id = copy(correlation_id),
+        Outgoing::Cancel { correlation_id } => *correlation_id = deep_copy(correlation_id),
         _ => {}
     }
 }

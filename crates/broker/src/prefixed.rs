@@ -1,5 +1,5 @@
-//! What a bus connection runs on: a socket with bytes in front that were already read by the HTTP layer, or a pipe within
-//! this process.
+//! The transport of a bus connection: a socket, preceded by the bytes that the HTTP layer has already read from it, or
+//! an in-process pipe.
 
 use bytes::{Buf, Bytes};
 use std::io::{self, IoSlice};
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A socket or the like.
+/// A byte stream such as a TCP socket, a TLS stream or a pipe.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
@@ -23,7 +23,7 @@ impl Prefixed {
         Self { prefix, socket: Box::new(socket), written: 0 }
     }
 
-    /// Bytes that the peer's side has taken so far: a peer that is slow still makes this grow.
+    /// Bytes that the socket has accepted so far. Grows as long as the peer reads, however slowly.
     pub fn written(&self) -> u64 {
         self.written
     }

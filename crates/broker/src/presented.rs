@@ -1,5 +1,5 @@
-//! What a peer has shown of itself before it says `hello`: who it is for certain, a token in the request's header, a
-//! certificate of its TLS connection.
+//! Credentials that a peer presents before `hello`: a token in the request header, a client certificate of the TLS
+//! connection, or an identity that is already established.
 
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -7,25 +7,25 @@ use toolbus_identity::{AuthRefusal, Credential, Identity};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
 #[derive(Default)]
-pub struct Presented {
-    /// Who the peer is, where that is certain without a credential.
-    pub known_as: Option<Identity>,
-    /// Of `Authorization: Bearer`.
+pub struct PresentedCredentials {
+    /// The identity of an in-process peer, which needs no credential.
+    pub identity: Option<Identity>,
+    /// Token of the `Authorization: Bearer` header.
     pub token: Option<String>,
-    /// The client's certificate (DER), verified.
+    /// The client certificate (DER), verified by TLS.
     pub certificate: Option<Bytes>,
 }
 
-impl Presented {
-    pub fn known_as(identity: Identity) -> Self {
-        Self { known_as: Some(identity), ..Self::default() }
+impl PresentedCredentials {
+    pub fn established(identity: Identity) -> Self {
+        Self { identity: Some(identity), ..Self::default() }
     }
 
     pub fn in_request(headers: &HeaderMap, certificate: Option<Bytes>) -> Self {
-        Self { known_as: None, token: bearer_token(headers), certificate }
+        Self { identity: None, token: bearer_token(headers), certificate }
     }
 
-    /// Together with what `hello` says. Two tokens that differ are one too many.
+    /// Combines them with the token and agent of `hello`. Two different tokens are refused.
     pub fn credential<'a>(
         &'a self,
         hello_token: &'a str,
@@ -34,7 +34,7 @@ impl Presented {
         let token = match &self.token {
             Some(token) if hello_token.is_empty() || hello_token == token => token,
             Some(_) => {
-                let reason = "the token of `hello` is not the one of the Authorization header";
+                let reason = "the tokens of `hello` and of the Authorization header differ";
                 return Err(AuthRefusal::new(ErrorCode::BadCredentials, reason));
             }
             None => hello_token,
@@ -43,8 +43,8 @@ impl Presented {
     }
 }
 
-/// The token of the request. One that can't be read, or stands beside another, is an empty one, which is nobody's; other
-/// schemes are for whoever stands between the client and us.
+/// Returns the bearer token of the request. A malformed or repeated header yields an empty token, which matches no
+/// credential. Other schemes are ignored: they are meant for a proxy in front of the broker.
 fn bearer_token(headers: &HeaderMap) -> Option<String> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (first, more) = (values.next()?, values.next());
@@ -67,14 +67,14 @@ mod tests {
         for value in values {
             headers.append(AUTHORIZATION, HeaderValue::from_static(value));
         }
-        let presented = Presented::in_request(&headers, None);
+        let presented = PresentedCredentials::in_request(&headers, None);
         let claimed = AgentRef::new("w");
         let credential = presented.credential(hello, &claimed).map_err(|refusal| refusal.code);
         assert_eq!(credential.map(|credential| credential.token), expected, "{values:?} {hello}");
     }
 
     #[test]
-    fn a_token_may_stand_in_the_header_or_in_hello_and_has_to_be_the_same_in_both() {
+    fn the_token_is_in_the_header_or_in_hello_and_equal_if_in_both() {
         check(&[], "t", Ok("t"));
         check(&[], "", Ok(""));
         check(&["Bearer t"], "", Ok("t"));

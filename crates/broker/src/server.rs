@@ -1,14 +1,14 @@
-//! The listener: accepts, counts, and stops in order.
+//! The listener: accepts connections, enforces connection limits, and shuts down gracefully.
 
 use crate::app::HttpApp;
 use crate::connection;
 use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
 use crate::handshake;
-use crate::http::{self, Visitor};
+use crate::http::{self, HttpPeer};
 use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
-use crate::presented::Presented;
+use crate::presented::PresentedCredentials;
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -26,30 +26,34 @@ use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
 
-/// Bytes on their way through a pipe within the process, in each direction.
+/// Buffer size of an in-process connection, per direction.
 const PIPE_BYTES: usize = 256 << 10;
 
+/// Options of [`BrokerServer`].
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Connections of one agent, so that none takes all seats. Where one token is shared by all, there are no agents.
+    /// Maximum number of connections per agent, so that none uses up `max_connections`. Does not apply to peers with a
+    /// shared token, which choose their names themselves.
     pub max_connections_per_agent: usize,
-    /// Connections that have not said hello yet.
+    /// Maximum number of connections that are not authenticated yet.
     pub max_unknown_peers: usize,
+    /// Maximum size of a frame in bytes.
     pub max_frame_bytes: usize,
-    /// How long a peer may take to say hello.
+    /// Timeout of each step before a peer is authenticated: TLS handshake, first request, `hello`.
     pub hello_timeout: Duration,
-    /// A silent peer is asked for a sign of life after one and a half of these, and given up after two and a half.
+    /// A silent peer is pinged after 1.5 heartbeats and disconnected after 2.5.
     pub heartbeat: Duration,
-    /// Origins of web pages that may connect. None by default.
+    /// Origins of web pages that may connect; empty by default.
     pub allowed_origins: Vec<String>,
-    /// Names that clients may call this broker by, beside addresses and `localhost`; with a port, that port only.
+    /// Accepted `Host` names besides IP addresses and `localhost`. An entry with a port allows only that port.
     pub allowed_hosts: Vec<String>,
-    /// How long stopping may take.
+    /// Maximum duration of a shutdown.
     pub stop_limit: Duration,
-    /// Where connections and refusals are written down.
+    /// Audit log of connections and refusals.
     pub audit: Option<AuditLog>,
-    /// Without it connections are in plain text.
+    /// TLS settings; without them connections are in plain text.
     pub tls: Option<TlsSettings>,
     /// Proves to clients on this machine that this broker belongs to its data folder.
     pub broker_key: Option<BrokerKey>,
@@ -74,10 +78,10 @@ impl Default for ServerOptions {
     }
 }
 
-/// The broker on a listener.
+/// Serves a [`BrokerCore`] on a listener.
 pub struct BrokerServer {
     shared: Arc<ServerShared>,
-    /// Asks `serve` to return.
+    /// Makes `serve` shut down.
     stop_serving: CancellationToken,
 }
 
@@ -85,25 +89,27 @@ pub(crate) struct ServerShared {
     pub core: Arc<BrokerCore>,
     pub authenticator: Arc<dyn Authenticator>,
     pub names: Arc<BrokerNames>,
-    /// Names of agents in this process, which nobody comes with from outside.
+    /// Names of in-process agents; remote peers can't use them.
     reserved: RwLock<HashSet<String>>,
-    /// How many connections each agent has.
-    present: Mutex<HashMap<String, usize>>,
+    /// Number of connections per agent.
+    agent_connections: Mutex<HashMap<String, usize>>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
-    seats: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     unknown_peers: Arc<Semaphore>,
     pub connections: TaskTracker,
-    /// Ends the connections.
+    /// Ends all connections.
     pub stop: CancellationToken,
     draining: AtomicBool,
 }
 
 impl BrokerServer {
+    /// A server with default options whose peers share one token.
     pub fn new(core: Arc<BrokerCore>, token: impl Into<String>) -> Arc<Self> {
         Self::with_options(core, Box::new(SharedToken::new(token)), ServerOptions::default())
     }
 
+    /// A server with its own authenticator and options.
     pub fn with_options(
         core: Arc<BrokerCore>,
         authenticator: Box<dyn Authenticator>,
@@ -112,7 +118,7 @@ impl BrokerServer {
         Self::with_authenticator(core, Arc::from(authenticator), options)
     }
 
-    /// The same for an authenticator that others use as well.
+    /// Like [`with_options`](Self::with_options), for an authenticator that is shared with other components.
     pub fn with_authenticator(
         core: Arc<BrokerCore>,
         authenticator: Arc<dyn Authenticator>,
@@ -125,8 +131,8 @@ impl BrokerServer {
             authenticator,
             names,
             reserved: RwLock::default(),
-            present: Mutex::default(),
-            seats: Arc::new(Semaphore::new(options.max_connections)),
+            agent_connections: Mutex::default(),
+            connection_permits: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             options,
             apps: RwLock::default(),
@@ -137,23 +143,23 @@ impl BrokerServer {
         Arc::new(Self { shared, stop_serving: CancellationToken::new() })
     }
 
-    /// Lets an application answer all requests to that path.
+    /// Mounts an application that handles all requests to `path`.
     pub fn mount(&self, path: &'static str, app: Arc<dyn HttpApp>) {
-        self.shared.apps.write().expect("no code panics while it holds the apps").push((path, app));
+        self.shared.apps.write().expect("no code panics while holding the apps lock").push((path, app));
     }
 
-    /// Who may write to whom from now on. Without rules nobody may who is not an operator.
+    /// Replaces the rules for unsolicited messages. Without rules only operators may send them.
     pub fn set_send_rules(&self, rules: Arc<dyn SendRules>) {
         self.shared.names.set_rules(rules);
     }
 
-    /// Keeps a name for an agent in this process: whoever comes with a credential for it is refused. Where all share one
-    /// token, names belong to nobody.
+    /// Reserves a name for an in-process agent: remote peers whose credential has this name are refused. Does not apply
+    /// to peers with a shared token, which may choose any name.
     pub fn reserve(&self, name: &str) {
-        self.shared.reserved.write().expect("no code panics while it holds the names").insert(name.to_owned());
+        self.shared.reserved.write().expect("no code panics while holding the names lock").insert(name.to_owned());
     }
 
-    /// Who a peer with that credential is; for applications, which meet their peers by themselves.
+    /// Authenticates a credential, for applications that authenticate their clients themselves. Refusals are audited.
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let outcome = self.shared.authenticate(credential);
         if let (Err(refusal), Some(audit)) = (&outcome, &self.shared.options.audit) {
@@ -162,44 +168,45 @@ impl BrokerServer {
         outcome
     }
 
-    /// A bus connection for code in this process, without a socket or a token: the other end of the pipe is served like
-    /// any connection, as that agent, without limits to what it may do. Takes a seat. Has to be called within a tokio
-    /// runtime.
+    /// Opens an in-process bus connection with unrestricted rights, without a socket or a token. The other end of the
+    /// pipe is served like any connection, as `agent`, and counts towards the connection limit. Must be called within a
+    /// tokio runtime.
     pub fn attach(&self, agent: AgentRef) -> BrokerResult<DuplexStream> {
         self.attach_as(Identity::local(agent, Rights::UNRESTRICTED))
     }
 
-    /// The same for an agent whose rights are known.
+    /// Like [`attach`](Self::attach), with the given identity and rights.
     pub fn attach_as(&self, identity: Identity) -> BrokerResult<DuplexStream> {
         for name in std::iter::once(&identity.agent.session_id).chain(&identity.agent.role) {
             check_name(name).map_err(BrokerError::BadName)?;
         }
-        let seat = self.shared.take_seat().ok_or(BrokerError::NoSeat)?;
+        let permit = self.shared.try_connection_permit().ok_or(BrokerError::NoSeat)?;
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
-            let _seat = seat;
+            let _permit = permit;
             let pipe = Prefixed::new(Bytes::new(), ours);
-            if let Some(greeted) = handshake::greet(pipe, Presented::known_as(identity), &server).await {
-                connection::serve(greeted, &server).await;
+            let presented = PresentedCredentials::established(identity);
+            if let Some(accepted) = handshake::handshake(pipe, presented, &server).await {
+                connection::serve(accepted, &server).await;
             }
         });
         Ok(theirs)
     }
 
-    /// Makes [`BrokerServer::serve`] finish: accepted messages become durable, receipts go out, connections close.
+    /// Makes [`BrokerServer::serve`] shut down: accepted messages become durable, receipts are sent, connections close.
     pub fn stop(&self) {
         self.stop_serving.cancel();
     }
 
-    /// Serves until [`BrokerServer::stop`] or until storage fails.
+    /// Serves until [`BrokerServer::stop`] is called or storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let bound = listener.local_addr()?;
         let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
         let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
         let outcome = tokio::select! {
             () = self.accept_loop(listener, bound, tls.as_ref()) => Ok(()),
-            () = follow(tls.clone()) => Ok(()),
+            () = follow_certificate(tls.clone()) => Ok(()),
             () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
         };
@@ -217,30 +224,29 @@ impl BrokerServer {
         }
     }
 
-    /// Never ends by itself: an error of `accept` (such as no descriptors left) passes, a broker that stopped
-    /// accepting would not.
+    /// Never returns: errors of `accept` (such as running out of file descriptors) are transient, so it retries.
     async fn accept_loop(&self, listener: TcpListener, bound: SocketAddr, tls: Option<&Arc<Tls>>) {
-        let mut troubled = false;
+        let mut is_failing = false;
         loop {
             match listener.accept().await {
-                Ok((socket, peer)) => {
-                    troubled = false;
+                Ok((socket, address)) => {
+                    is_failing = false;
                     let Ok(permit) = Arc::clone(&self.shared.unknown_peers).try_acquire_owned() else {
-                        tracing::debug!("too many peers that have not said hello; one more is dropped");
+                        tracing::debug!("dropped a connection: limit of unauthenticated peers reached");
                         continue;
                     };
                     if let Err(error) = socket.set_nodelay(true) {
-                        tracing::debug!(%error, "a connection ended at once");
+                        tracing::debug!(%error, "a connection failed right after accept");
                         continue;
                     }
-                    let visitor = Visitor::new(Arc::clone(&self.shared), bound, peer, permit);
-                    self.shared.connections.spawn(http::serve(socket, tls.cloned(), visitor));
+                    let peer = HttpPeer::new(Arc::clone(&self.shared), bound, address, permit);
+                    self.shared.connections.spawn(http::serve(socket, tls.cloned(), peer));
                 }
                 Err(error) => {
-                    if !troubled {
-                        tracing::error!(%error, "can't accept connections; trying again");
+                    if !is_failing {
+                        tracing::error!(%error, "can't accept connections; retrying");
                     }
-                    troubled = true;
+                    is_failing = true;
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -248,62 +254,63 @@ impl BrokerServer {
     }
 }
 
-/// Follows the certificate's files. Never ends.
-async fn follow(tls: Option<Arc<Tls>>) {
+/// Reloads the TLS certificate when its files change. Never returns.
+async fn follow_certificate(tls: Option<Arc<Tls>>) {
     match tls {
         Some(tls) => tls.follow().await,
         None => std::future::pending().await,
     }
 }
 
-/// Counts a connection of an agent as long as it lives.
-pub(crate) struct AgentPlace {
+/// Counts a connection of an agent until it is dropped.
+pub(crate) struct AgentConnection {
     server: Arc<ServerShared>,
     agent: String,
 }
 
-impl Drop for AgentPlace {
+impl Drop for AgentConnection {
     fn drop(&mut self) {
-        let mut present = self.server.present.lock().expect("no code panics while it counts");
-        if let Some(count) = present.get_mut(&self.agent) {
+        let mut connections = self.server.agent_connections.lock().expect("no code panics while holding the lock");
+        if let Some(count) = connections.get_mut(&self.agent) {
             *count -= 1;
             if *count == 0 {
-                present.remove(&self.agent);
+                connections.remove(&self.agent);
             }
         }
     }
 }
 
 impl ServerShared {
-    /// None if the agent has as many connections as it may.
-    pub fn take_place(self: &Arc<Self>, identity: &Identity) -> Option<AgentPlace> {
+    /// Returns `None` if the agent has reached its connection limit.
+    pub fn register_agent_connection(self: &Arc<Self>, identity: &Identity) -> Option<AgentConnection> {
         let agent = identity.principal().to_owned();
-        let mut present = self.present.lock().expect("no code panics while it counts");
-        let count = present.entry(agent.clone()).or_insert(0);
+        let mut connections = self.agent_connections.lock().expect("no code panics while holding the lock");
+        let count = connections.entry(agent.clone()).or_insert(0);
         if !identity.rights.unrestricted && *count >= self.options.max_connections_per_agent {
             return None;
         }
         *count += 1;
-        drop(present);
-        Some(AgentPlace { server: Arc::clone(self), agent })
+        drop(connections);
+        Some(AgentConnection { server: Arc::clone(self), agent })
     }
 
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let identity = self.authenticator.authenticate(credential)?;
-        let reserved = self.reserved.read().expect("no code panics while it holds the names");
+        let reserved = self.reserved.read().expect("no code panics while holding the names lock");
         if !identity.rights.unrestricted && reserved.contains(identity.principal()) {
-            let reason = format!("the name {:?} belongs to an agent in the broker's own process", identity.principal());
+            let reason =
+                format!("the name {:?} is reserved for an agent in the broker's process", identity.principal());
             return Err(AuthRefusal::new(ErrorCode::NotYourName, reason));
         }
         Ok(identity)
     }
 
-    pub fn take_seat(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.seats).try_acquire_owned().ok()
+    pub fn try_connection_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.connection_permits).try_acquire_owned().ok()
     }
 
     pub fn app_at(&self, path: &str) -> Option<Arc<dyn HttpApp>> {
-        let apps = self.apps.read().expect("no code panics while it holds the apps");
+        let apps = self.apps.read().expect("no code panics while holding the apps lock");
         apps.iter().find(|(mounted, _)| *mounted == path).map(|(_, app)| Arc::clone(app))
     }
 
@@ -315,12 +322,13 @@ impl ServerShared {
             return Err("stopping\n".into());
         }
         if self.core.disk_low() {
-            return Err("the disk is nearly full; no new messages are taken\n".into());
+            return Err("the disk is nearly full; new messages are refused\n".into());
         }
         Ok(())
     }
 
-    /// Where everybody may be a host, it is known only once a peer announces itself.
+    /// The limits for `welcome`. With unrestricted rights any peer may be a host, so the window of hosts applies only
+    /// after it has announced itself.
     pub fn announced_limits(&self, rights: Rights) -> Limits {
         let window = self.core.window(rights.host && !rights.unrestricted);
         Limits {

@@ -1,4 +1,4 @@
-//! The two threads that may block on the disk: one writes and syncs batches, one reads messages back.
+//! The two threads that may block on disk I/O: one writes and fsyncs batches, one reads messages back.
 
 use crate::core::Shared;
 use std::io;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use toolbus_engine::Batch;
 use toolbus_store::StoreError;
 
-/// How often the free space is looked at while there is work.
+/// Minimum interval between two checks of the free disk space.
 const SPACE_CHECK: Duration = Duration::from_millis(200);
-/// How long acknowledgements wait for room on a full disk before they are tried again.
+/// Delay before acknowledgements are written again after the disk was full.
 const RETRY_WHEN_FULL_MS: u64 = 500;
-/// The longest sleep of the writing thread; also how soon it notices that space came back.
-const IDLE: Duration = Duration::from_secs(1);
+/// Maximum sleep of the writer thread; also bounds how late it notices that space was freed.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 pub fn spawn(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     let (mut writer, reader) = (Writer::new(Arc::clone(shared)), Arc::clone(shared));
-    // Before the first message, so that none is taken that there is no room for.
+    // Checked before the first message is accepted: there may be no space for it.
     writer.check_space();
     Ok(vec![
         Builder::new().name("toolbus-writer".into()).spawn(move || writer.run())?,
@@ -45,7 +45,7 @@ impl Writer {
         }
     }
 
-    /// Waits until a batch is due.
+    /// Returns the batch that is due, or sleeps until one may be.
     fn next_batch(&self) -> Next {
         let shared = &*self.shared;
         let mut guard = shared.lock();
@@ -64,7 +64,7 @@ impl Writer {
             return Next::Stop;
         }
         let wakeup = state.engine.next_wakeup();
-        let sleep = wakeup.map_or(IDLE, |at| shared.clock.until(at).min(IDLE));
+        let sleep = wakeup.map_or(MAX_SLEEP, |at| shared.clock.until(at).min(MAX_SLEEP));
         state.writer_sleeps_until = Some(wakeup.unwrap_or(u64::MAX));
         let (mut guard, _) = shared.writer_wake.wait_timeout(guard, sleep).expect("the engine does not panic");
         guard.writer_sleeps_until = None;
@@ -76,7 +76,7 @@ impl Writer {
         match shared.store.write(&batch).and_then(|()| shared.store.sync()) {
             Ok(()) => shared.step(|engine, _, effects| engine.synced(batch.number, effects)),
             Err(StoreError::Full) => {
-                tracing::warn!("the disk is full: new messages are refused until there is room");
+                tracing::warn!("the disk is full; refusing new messages");
                 shared.step(|engine, now, effects| {
                     engine.batch_refused(now, batch, now + RETRY_WHEN_FULL_MS, effects);
                 });
@@ -85,13 +85,13 @@ impl Writer {
         }
         match shared.store.reclaim() {
             Ok(0) => {}
-            Ok(bytes) => tracing::debug!(bytes, "space given back"),
+            Ok(bytes) => tracing::debug!(bytes, "reclaimed disk space"),
             Err(error) => return shared.fail(error),
         }
         self.check_space();
     }
 
-    /// Refuses new messages before the disk is really full, so that acknowledgements still have room.
+    /// Refuses new messages before the disk is completely full, so that acknowledgements can still be written.
     fn check_space(&mut self) {
         if self.space_checked.is_some_and(|at| at.elapsed() < SPACE_CHECK) {
             return;
@@ -99,7 +99,7 @@ impl Writer {
         self.space_checked = Some(Instant::now());
         match self.is_disk_low() {
             Ok(low) => self.shared.lock().engine.set_disk_low(low),
-            Err(error) if error.is_about_space() => tracing::warn!(%error, "free space is unknown"),
+            Err(error) if error.is_about_space() => tracing::warn!(%error, "can't determine the free disk space"),
             Err(error) => self.shared.fail(error),
         }
     }

@@ -1,5 +1,5 @@
-//! TLS on the listener: certificate and key from files, read again when they change, and the certificates of clients
-//! where the operator names a CA for them.
+//! TLS on the listener: certificate and key files, reloaded when they change, and client certificates if a client CA is
+//! configured.
 
 use bytes::Bytes;
 use rustls::ServerConfig;
@@ -16,39 +16,67 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use toolbus_identity::FileMark;
 
-/// How often the files are looked at.
-const EVERY: Duration = Duration::from_millis(500);
-/// How every TLS connection begins.
+/// How often the files are checked for changes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// First byte of every TLS connection.
 const HANDSHAKE_RECORD: u8 = 0x16;
-/// Read of a peer that is only told to use TLS.
-const MAX_UNREAD: u64 = 64 << 10;
+/// Maximum number of bytes that are read and discarded from a peer that speaks plain HTTP.
+const MAX_DISCARDED: u64 = 64 << 10;
 
-/// What to present to clients, and whom to ask for a certificate.
+/// Files of the broker's TLS configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The certificate and those between it and its root (PEM).
+    /// The certificate chain (PEM): the certificate and its intermediates.
     pub certificate: PathBuf,
+    /// The private key (PEM).
     pub key: PathBuf,
-    /// Those who may issue certificates to clients. A client without one is let in as far as its token lets it.
+    /// CA certificates (PEM) that client certificates are verified against. Clients without a certificate may still
+    /// authenticate with a token.
     pub client_ca: Option<PathBuf>,
 }
 
+/// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// A PEM file can't be read.
     #[error("can't read {}: {source}", path.display())]
-    Read { path: PathBuf, source: pem::Error },
-    #[error("there is no certificate in {}", path.display())]
-    NoCertificate { path: PathBuf },
-    #[error("{} can't be used with {}: {source}", certificate.display(), key.display())]
-    Pair { certificate: PathBuf, key: PathBuf, source: rustls::Error },
-    #[error("{} is not usable as a CA for clients: {reason}", path.display())]
-    ClientCa { path: PathBuf, reason: String },
-    #[error("no usable version of TLS: {0}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: pem::Error,
+    },
+    /// A PEM file has no certificate.
+    #[error("no certificate in {}", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Certificate and key can't be used together.
+    #[error("certificate {} can't be used with key {}: {source}", certificate.display(), key.display())]
+    Pair {
+        /// The certificate file.
+        certificate: PathBuf,
+        /// The key file.
+        key: PathBuf,
+        /// The cause.
+        source: rustls::Error,
+    },
+    /// The client CA can't be used.
+    #[error("{} can't be used as a client CA: {reason}", path.display())]
+    ClientCa {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// The crypto provider supports no TLS version.
+    #[error("no supported TLS version: {0}")]
     Versions(rustls::Error),
 }
 
 impl TlsSettings {
-    /// Whether connections could be served with what the files hold now.
+    /// Checks that the files can be loaded and used as they are now.
     pub fn check(&self) -> Result<(), TlsError> {
         self.load().map(drop)
     }
@@ -85,7 +113,7 @@ impl TlsSettings {
     }
 }
 
-/// The settings in force.
+/// The active TLS configuration and the state of its files.
 pub struct Tls {
     settings: TlsSettings,
     config: RwLock<Arc<ServerConfig>>,
@@ -93,9 +121,10 @@ pub struct Tls {
 }
 
 struct Watched {
-    /// Of what was loaded last, or could not be.
+    /// File marks of the last load, successful or not.
     loaded: Vec<Option<FileMark>>,
-    /// As seen at the last look: files that are just being replaced are left alone until they rest.
+    /// File marks of the last check. Files are loaded only when two checks agree, because they may still be being
+    /// written.
     seen: Vec<Option<FileMark>>,
 }
 
@@ -106,52 +135,51 @@ impl Tls {
         Ok(Self { settings, config, watched: Mutex::new(Watched { loaded: marks.clone(), seen: marks }) })
     }
 
-    /// Follows the files for as long as it is polled. Connections keep what they began with.
+    /// Reloads the files when they change. Existing connections keep their configuration. Never returns.
     pub async fn follow(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let tls = Arc::clone(&self);
-            // Off the thread of the connections: a disk may be slow.
-            tokio::task::spawn_blocking(move || tls.inspect()).await.ok();
+            tokio::task::spawn_blocking(move || tls.reload_if_changed()).await.ok();
         }
     }
 
-    fn inspect(&self) {
-        let mut watched = self.watched.lock().expect("no code panics while it looks at the files");
+    fn reload_if_changed(&self) {
+        let mut watched = self.watched.lock().expect("no code panics while holding the lock");
         let marks = self.settings.marks();
-        let is_at_rest = std::mem::replace(&mut watched.seen, marks.clone()) == marks;
-        if !is_at_rest || watched.loaded == marks {
+        let is_stable = std::mem::replace(&mut watched.seen, marks.clone()) == marks;
+        if !is_stable || watched.loaded == marks {
             return;
         }
         watched.loaded = marks;
         match self.settings.load() {
             Ok(config) => {
-                *self.config.write().expect("no code panics while it holds the settings") = config;
-                tracing::info!("the TLS certificate was read again; new connections get it");
+                *self.config.write().expect("no code panics while holding the config lock") = config;
+                tracing::info!("reloaded the TLS certificate for new connections");
             }
-            Err(error) => tracing::error!("{error}; the TLS certificate from before stays in use"),
+            Err(error) => tracing::error!("can't reload the TLS certificate, keeping the previous one: {error}"),
         }
     }
 
-    /// Takes a connection over TLS. Whoever speaks plain HTTP is told so, in plain HTTP.
+    /// Performs the TLS handshake. A peer that speaks plain HTTP gets an error response in plain HTTP.
     pub async fn accept(&self, mut socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let mut first = [0];
         if socket.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
-            socket.write_all(PLAIN_TEXT_ANSWER.as_bytes()).await?;
+            socket.write_all(PLAIN_HTTP_RESPONSE.as_bytes()).await?;
             socket.shutdown().await?;
-            // What nobody reads would turn the answer into a reset.
-            tokio::io::copy(&mut socket.take(MAX_UNREAD), &mut tokio::io::sink()).await?;
+            // Unread input would make the kernel reset the connection, and the response could be lost.
+            tokio::io::copy(&mut socket.take(MAX_DISCARDED), &mut tokio::io::sink()).await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not speak TLS"));
         }
-        let config = Arc::clone(&self.config.read().expect("no code panics while it holds the settings"));
+        let config = Arc::clone(&self.config.read().expect("no code panics while holding the config lock"));
         TlsAcceptor::from(config).accept(socket).await
     }
 }
 
-const PLAIN_TEXT_ANSWER: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
-     Connection: close\r\n\r\nthis port speaks TLS: use wss:// or https:// for it\n";
+const PLAIN_HTTP_RESPONSE: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
+     Connection: close\r\n\r\nthis port requires TLS: use wss:// or https://\n";
 
-/// The certificate that the client proved to have.
+/// The verified certificate of the client.
 pub fn client_certificate(stream: &TlsStream<TcpStream>) -> Option<Bytes> {
     let (_, session) = stream.get_ref();
     session.peer_certificates()?.first().map(|certificate| Bytes::copy_from_slice(certificate))
@@ -190,39 +218,39 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_does_not_fit_changes_nothing_and_a_good_one_counts_once_it_rests() {
+    fn a_mismatched_pair_is_not_loaded_and_a_valid_one_is_once_stable() {
         let (folder, first, second) = (TempDir::new().expect("a folder"), pair(), pair());
         let tls = Tls::load(settings(&folder, &first)).expect("a good pair");
         let current = || Arc::clone(&tls.config.read().expect("not poisoned"));
-        let begun_with = current();
+        let original = current();
         fs::write(&tls.settings.key, &second.key).expect("written");
-        tls.inspect();
-        tls.inspect();
-        assert!(Arc::ptr_eq(&begun_with, &current()), "a key of another certificate");
+        tls.reload_if_changed();
+        tls.reload_if_changed();
+        assert!(Arc::ptr_eq(&original, &current()), "a key of another certificate");
         fs::write(&tls.settings.certificate, "").expect("written");
-        tls.inspect();
-        tls.inspect();
-        assert!(Arc::ptr_eq(&begun_with, &current()), "an empty file");
+        tls.reload_if_changed();
+        tls.reload_if_changed();
+        assert!(Arc::ptr_eq(&original, &current()), "an empty file");
         fs::write(&tls.settings.certificate, &second.certificate).expect("written");
-        tls.inspect();
-        assert!(Arc::ptr_eq(&begun_with, &current()), "it may still be written to");
-        tls.inspect();
-        assert!(!Arc::ptr_eq(&begun_with, &current()));
+        tls.reload_if_changed();
+        assert!(Arc::ptr_eq(&original, &current()), "the file may still be being written");
+        tls.reload_if_changed();
+        assert!(!Arc::ptr_eq(&original, &current()));
     }
 
     #[test]
-    fn what_is_wrong_with_the_files_is_said_at_the_start() {
+    fn unusable_files_are_reported_by_check() {
         let (folder, first, second) = (TempDir::new().expect("a folder"), pair(), pair());
         let good = settings(&folder, &first);
         assert!(good.check().is_ok());
-        let check = |settings: TlsSettings, words: &str| {
-            let said = settings.check().expect_err("it is wrong").to_string();
-            assert!(said.contains(words), "{said}");
+        let check = |settings: TlsSettings, expected: &str| {
+            let error = settings.check().expect_err("unusable files").to_string();
+            assert!(error.contains(expected), "{error}");
         };
         check(TlsSettings { certificate: folder.path().join("none"), ..good.clone() }, "can't read");
-        check(TlsSettings { certificate: good.key.clone(), ..good.clone() }, "there is no certificate in");
+        check(TlsSettings { certificate: good.key.clone(), ..good.clone() }, "no certificate in");
         check(TlsSettings { key: good.certificate.clone(), ..good.clone() }, "can't read");
-        check(TlsSettings { client_ca: Some(good.key.clone()), ..good.clone() }, "there is no certificate in");
+        check(TlsSettings { client_ca: Some(good.key.clone()), ..good.clone() }, "no certificate in");
         check(settings(&folder, &Pair { certificate: first.certificate, key: second.key }), "can't be used with");
     }
 }

@@ -1,18 +1,29 @@
-//! The file of a shared token.
+//! Reads a token file.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Why a token file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
+    /// The file can't be read.
     #[error("can't read the token file {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is empty or has only whitespace.
     #[error("the token file {} is empty", path.display())]
-    Empty { path: PathBuf },
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
-/// Reads a token; white space around it doesn't count.
+/// Reads a token from a file and trims surrounding whitespace.
 pub fn read_token(path: &Path) -> Result<String, TokenError> {
     let text = fs::read_to_string(path).map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
     match text.trim() {

@@ -1,5 +1,5 @@
-//! Whom a browser may talk to us for. A page of a stranger must not reach the broker on a victim's own machine: neither
-//! directly, which its `Origin` betrays, nor by a name that was rebound to our address, which the `Host` betrays.
+//! Checks of the `Host` and `Origin` headers. A foreign web page in a browser on this machine must not reach the
+//! broker: neither by a cross-origin request (checked by `Origin`) nor by DNS rebinding (checked by `Host`).
 
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::uri::Authority;
@@ -7,28 +7,28 @@ use hyper::{Request, Uri};
 use std::net::{IpAddr, SocketAddr};
 use toolbus_protocol::ErrorCode;
 
-/// Which names and origins are ours.
+/// The accepted host names and origins of one connection.
 pub struct WebRules<'a> {
-    /// Where the listener is bound.
+    /// Address of the listener.
     pub bound: SocketAddr,
-    /// Over TLS: then the client has checked the name that it calls us by.
+    /// The connection uses TLS, so the client has verified the host name against the certificate.
     pub is_encrypted: bool,
     pub allowed_hosts: &'a [String],
     pub allowed_origins: &'a [String],
 }
 
 impl WebRules<'_> {
-    /// Every name that the request calls us by has to be ours; it has to call us something. Over TLS a name that was
-    /// rebound to our address has failed before, because our certificate is not for it.
+    /// Requires at least one `Host` header, and that all of them and the authority of the request URI are accepted.
+    /// Over TLS any name is accepted: with DNS rebinding, certificate verification would have failed.
     pub fn check_host<B>(&self, request: &Request<B>) -> Result<(), ErrorCode> {
-        let mut named = request.headers().get_all(HOST).iter().peekable();
-        let known = named.peek().is_some()
-            && named.all(|host| authority(host).is_some_and(|host| self.knows(&host)))
-            && request.uri().authority().is_none_or(|host| self.knows(host));
-        if known { Ok(()) } else { Err(ErrorCode::HostRefused) }
+        let mut hosts = request.headers().get_all(HOST).iter().peekable();
+        let accepted = hosts.peek().is_some()
+            && hosts.all(|host| authority(host).is_some_and(|host| self.accepts_host(&host)))
+            && request.uri().authority().is_none_or(|host| self.accepts_host(host));
+        if accepted { Ok(()) } else { Err(ErrorCode::HostRefused) }
     }
 
-    fn knows(&self, authority: &Authority) -> bool {
+    fn accepts_host(&self, authority: &Authority) -> bool {
         if authority.as_str().contains('@') {
             return false;
         }
@@ -38,19 +38,19 @@ impl WebRules<'_> {
         let allowed = |allowed: &String| {
             allowed.eq_ignore_ascii_case(authority.host()) || allowed.eq_ignore_ascii_case(authority.as_str())
         };
-        // Rebinding needs a name. Who calls a broker that is open to the network by an address has not been tricked.
+        // DNS rebinding needs a name, so an IP address is safe if the broker listens on the network.
         let by_address = |ip: IpAddr| ip == self.bound.ip() || !self.bound.ip().is_loopback();
         self.allowed_hosts.iter().any(allowed) || ip_of(authority).is_some_and(by_address)
     }
 
-    /// Every origin has to be one that the operator named: a second one must not hide behind the first.
+    /// Requires that every `Origin` header is in `allowed_origins`; a second header is checked as well.
     pub fn check_origin(&self, headers: &HeaderMap) -> Result<(), ErrorCode> {
         self.check_origins(headers, |_| false)
     }
 
-    /// The same for apps, which also take pages from our own port: `http://localhost:PORT` is the origin of pages that
-    /// were served by whoever listens on that port of the browser's machine. When the request went to a loopback host as
-    /// well, that is us, and nobody else can serve a page that has this origin. Pages from other ports are strangers.
+    /// Like [`check_origin`](Self::check_origin), but for apps also accepts pages that the broker itself served. The
+    /// origin `http://localhost:PORT` belongs to the process that listens on that port of the browser's machine; if the
+    /// request went to a loopback host as well, that process is this broker. Other ports are foreign origins.
     pub fn check_app_origin(&self, headers: &HeaderMap) -> Result<(), ErrorCode> {
         let local = headers.get_all(HOST).iter().all(|host| authority(host).is_some_and(|host| is_loopback(&host)));
         self.check_origins(headers, |origin| local && self.is_own_page(origin))
@@ -62,25 +62,25 @@ impl WebRules<'_> {
         match headers.get_all(ORIGIN).iter().find(|origin| !named(origin) && !own(origin)) {
             None => Ok(()),
             Some(origin) => {
-                tracing::warn!(?origin, code = ErrorCode::OriginRefused.code(), "a web page was refused");
+                tracing::warn!(?origin, code = ErrorCode::OriginRefused.code(), "refused a web page");
                 Err(ErrorCode::OriginRefused)
             }
         }
     }
 
     fn is_own_page(&self, origin: &HeaderValue) -> bool {
-        let (scheme, usual_port) = if self.is_encrypted { ("https://", 443) } else { ("http://", 80) };
+        let (scheme, default_port) = if self.is_encrypted { ("https://", 443) } else { ("http://", 80) };
         let Some(authority) = origin.to_str().ok().and_then(|origin| origin.strip_prefix(scheme)) else {
             return false;
         };
         let Ok(authority) = authority.parse::<Authority>() else { return false };
-        let port = authority.port_u16().unwrap_or(usual_port);
+        let port = authority.port_u16().unwrap_or(default_port);
         !authority.as_str().contains('@') && port == self.bound.port() && is_loopback(&authority)
     }
 }
 
 fn authority(value: &HeaderValue) -> Option<Authority> {
-    // By way of a URI: an authority alone may be followed by anything.
+    // Parsed as a URI, because `Authority` alone would accept trailing characters.
     let uri: Uri = value.to_str().ok()?.parse().ok()?;
     let authority = uri.authority()?;
     (uri.scheme().is_none() && authority.as_str().as_bytes() == value.as_bytes()).then(|| authority.clone())
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_on_loopback_answers_to_loopback_names_only() {
+    fn a_broker_on_loopback_accepts_only_loopback_hosts() {
         for host in
             ["localhost", "LocalHost:1", "localhost:7420", "127.0.0.1", "127.0.0.1:9", "127.8.8.8", "[::1]:7420"]
         {
@@ -146,11 +146,11 @@ mod tests {
         ] {
             assert!(!check("127.0.0.1:7420", Some(host), &[]), "{host}");
         }
-        assert!(!check("127.0.0.1:7420", None, &[]), "no host at all");
+        assert!(!check("127.0.0.1:7420", None, &[]), "no Host header");
     }
 
     #[test]
-    fn a_broker_on_the_network_answers_to_addresses_and_to_the_names_it_was_given() {
+    fn a_broker_on_the_network_accepts_addresses_and_allowed_hosts() {
         for bound in ["0.0.0.0:7420", "192.168.1.7:7420", "[::]:7420"] {
             for host in ["192.168.1.7:7420", "10.0.0.1", "[fd00::1]:7420", "localhost:7420"] {
                 assert!(check(bound, Some(host), &[]), "{bound} {host}");
@@ -159,7 +159,7 @@ mod tests {
             for allowed in ["bus.example", "BUS.example:7420"] {
                 assert!(check(bound, Some("bus.example:7420"), &[allowed]), "{allowed}");
             }
-            assert!(!check(bound, Some("bus.example:1"), &["bus.example:7420"]), "that port was not meant");
+            assert!(!check(bound, Some("bus.example:1"), &["bus.example:7420"]), "another port is allowed");
             assert!(!check(bound, Some("sub.bus.example"), &["bus.example"]));
         }
     }

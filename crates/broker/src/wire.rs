@@ -1,4 +1,4 @@
-//! Between frames and the engine's words.
+//! Converts client frames to engine commands, and the engine's output to broker frames.
 
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
@@ -12,8 +12,7 @@ use toolbus_protocol::{
     MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
 };
 
-/// A client's frame as a command. `None` for what is ignored after the handshake; the handshake itself is not a
-/// command.
+/// Converts a client frame to a command. Returns `None` for frames that are not for the engine or of unknown kind.
 pub fn command(frame: ClientFrame) -> Option<Command> {
     Some(match frame {
         ClientFrame::Deliver(deliver) => Command::Deliver(Delivery {
@@ -48,7 +47,7 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
     })
 }
 
-/// What the rules about who may send what to whom need of a message's kind.
+/// Maps a message kind to the purpose that the send rules are based on.
 fn purpose(kind: &str) -> Purpose {
     match kind {
         "mcp_request" => Purpose::Request,
@@ -59,17 +58,17 @@ fn purpose(kind: &str) -> Purpose {
     }
 }
 
-/// The id of a message with a deadline is kept until then. It is a slice of all that came in one go, and must not keep
-/// that as well.
+/// Copies the id of a message with a deadline: the engine keeps it until then, and as a slice it would keep the whole
+/// receive buffer alive.
 fn message_id(deliver: &Deliver) -> ByteString {
     match deliver.deadline_ms {
-        Some(_) => copy(&deliver.envelope.id),
+        Some(_) => deep_copy(&deliver.envelope.id),
         None => deliver.envelope.id.clone(),
     }
 }
 
-/// How many bytes of what the peer sent a command holds.
-pub fn weight(command: &Command) -> usize {
+/// Payload bytes of a command.
+pub fn payload_bytes(command: &Command) -> usize {
     match command {
         Command::Deliver(delivery) => delivery.sealed.len(),
         Command::Event { body, .. } => body.len(),
@@ -77,29 +76,29 @@ pub fn weight(command: &Command) -> usize {
     }
 }
 
-/// Gives a command bytes of its own instead of slices of what it came with.
-pub fn detach(command: &mut Command) {
+/// Copies a command's bytes, which are slices of the receive buffer.
+pub fn unshare(command: &mut Command) {
     match command {
         Command::Deliver(delivery) => {
-            delivery.to = copy(&delivery.to);
-            delivery.id = copy(&delivery.id);
-            delivery.correlation_id = delivery.correlation_id.as_ref().map(copy);
+            delivery.to = deep_copy(&delivery.to);
+            delivery.id = deep_copy(&delivery.id);
+            delivery.correlation_id = delivery.correlation_id.as_ref().map(deep_copy);
             delivery.sealed = Bytes::copy_from_slice(&delivery.sealed);
         }
         Command::Event { to, correlation_id, body } => {
-            *to = copy(to);
-            *correlation_id = copy(correlation_id);
+            *to = deep_copy(to);
+            *correlation_id = deep_copy(correlation_id);
             *body = Bytes::copy_from_slice(body);
         }
         _ => {}
     }
 }
 
-pub fn copy(text: &ByteString) -> ByteString {
+pub fn deep_copy(text: &ByteString) -> ByteString {
     ByteString::from(&**text)
 }
 
-/// What the engine sends, as a frame. Receipts are the connection's business: how they look depends on the peer.
+/// Converts the engine's output to a broker frame. Numbered receipts are encoded by `egress` instead.
 pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
     match outgoing {
         Outgoing::Message { message, attempt, deadline_ms } => push(message, *attempt, *deadline_ms),
@@ -127,7 +126,8 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
     }
 }
 
-/// Appends what the engine sends in the compact framing. Messages, which are most of it, go without a detour.
+/// Appends the engine's output in compact framing. Messages, the most frequent kind, are encoded without building a
+/// frame.
 pub fn write_compact(outgoing: &Outgoing, out: &mut BytesMut) {
     match outgoing {
         Outgoing::Message { message, attempt, deadline_ms } => {

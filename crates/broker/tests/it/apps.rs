@@ -1,4 +1,4 @@
-//! Applications on the broker's port: pages, streams, keep-alive, seats, slow bodies and the end.
+//! HTTP applications on the broker's port: responses, streams, keep-alive, connection permits, slow bodies, shutdown.
 
 use crate::support::{Bus, Setup, get, request, within};
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_broker::{AppFuture, HttpApp, PeerAddress, ServerOptions, read_body};
 
-/// Answers with the method, the peer and the body.
+/// Responds with the method, the peer's address and the body.
 pub struct Echo;
 
 impl HttpApp for Echo {
     fn call(&self, request: Request<Incoming>) -> AppFuture {
         Box::pin(async move {
             let method = request.method().clone();
-            let peer = request.extensions().get::<PeerAddress>().expect("the peer is told").0.ip();
+            let peer = request.extensions().get::<PeerAddress>().expect("the peer address is set").0.ip();
             let text = match read_body(request.into_body(), 1000, Duration::from_millis(200)).await {
                 Ok(body) => format!("{method} from {peer}: {}", String::from_utf8_lossy(&body)),
                 Err(error) => format!("no body: {error}"),
@@ -29,7 +29,7 @@ impl HttpApp for Echo {
     }
 }
 
-/// A stream that says one word and then nothing.
+/// A stream that sends one chunk and then stays open.
 struct Endless;
 
 impl HttpApp for Endless {
@@ -64,7 +64,7 @@ async fn read_until(socket: &mut TcpStream, end: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_app_answers_every_method_on_its_path_and_on_no_other() {
+async fn an_app_handles_all_methods_on_its_path_only() {
     let bus = bus_with(Echo, ServerOptions::default()).await;
     for method in ["GET", "POST", "DELETE", "OPTIONS", "PUT"] {
         let line = format!("{method} /mcp?x=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -76,25 +76,25 @@ async fn an_app_answers_every_method_on_its_path_and_on_no_other() {
 }
 
 #[tokio::test]
-async fn requests_follow_each_other_on_one_connection_after_a_rest() {
+async fn a_keep_alive_connection_outlives_the_hello_timeout() {
     let server = ServerOptions { hello_timeout: Duration::from_millis(100), ..ServerOptions::default() };
     let bus = bus_with(Echo, server).await;
     let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
     for word in ["one", "two", "three"] {
-        socket.write_all(post(word).as_bytes()).await.expect("a request goes out");
+        socket.write_all(post(word).as_bytes()).await.expect("the request is sent");
         let answer = read_until(&mut socket, &format!("127.0.0.1: {word}")).await;
         assert!(!answer.to_lowercase().contains("connection: close"), "{answer}");
-        // Longer than a peer may take for its first request.
+        // Longer than the hello timeout, which applies to the first request only.
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_or_does_not_go_on_is_not_waited_for() {
+async fn a_body_that_is_too_large_or_stalls_is_refused() {
     let bus = bus_with(Echo, ServerOptions::default()).await;
     let silent = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 10\r\n\r\nhal";
     let answer = request(bus.address, silent).await;
-    assert!(answer.body.starts_with("no body: the body did not go on"), "{}", answer.body);
+    assert!(answer.body.starts_with("no body: timeout"), "{}", answer.body);
     let announced = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1001\r\n\r\n";
     assert_eq!(request(bus.address, announced).await.body, "no body: the body is larger than 1000 bytes");
     let chunked = format!(
@@ -105,25 +105,25 @@ async fn a_body_that_is_too_long_or_does_not_go_on_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_in_order_when_the_broker_stops() {
+async fn a_stream_ends_cleanly_when_the_broker_stops() {
     let bus = bus_with(Endless, ServerOptions::default()).await;
     let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    socket.write_all(post("").as_bytes()).await.expect("a request goes out");
+    socket.write_all(post("").as_bytes()).await.expect("the request is sent");
     read_until(&mut socket, "first\n\r\n").await;
     bus.stop().await;
     let mut rest = String::new();
-    within("the end of the stream", socket.read_to_string(&mut rest)).await.expect("it ends in order");
+    within("the end of the stream", socket.read_to_string(&mut rest)).await.expect("the stream ends cleanly");
     assert_eq!(rest, "0\r\n\r\n", "the last chunk");
 }
 
 #[tokio::test]
-async fn streams_take_seats_and_leave_room_for_unknown_peers() {
+async fn streams_hold_connection_permits_but_none_of_unknown_peers() {
     let server = ServerOptions { max_connections: 2, max_unknown_peers: 1, ..ServerOptions::default() };
     let bus = bus_with(Endless, server).await;
     let mut streams = Vec::new();
     for _ in 0..2 {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-        socket.write_all(post("").as_bytes()).await.expect("a request goes out");
+        socket.write_all(post("").as_bytes()).await.expect("the request is sent");
         read_until(&mut socket, "first\n\r\n").await;
         streams.push(socket);
     }
@@ -131,7 +131,7 @@ async fn streams_take_seats_and_leave_room_for_unknown_peers() {
     assert_eq!(third.status, 503);
     assert!(third.body.starts_with("TB0210"), "{}", third.body);
     streams.pop();
-    within("the seat of a stream that is gone", async {
+    within("the permit of the dropped stream", async {
         loop {
             let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
             socket.write_all(post("").as_bytes()).await.ok();

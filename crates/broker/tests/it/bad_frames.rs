@@ -1,8 +1,8 @@
-//! Frames that a peer should not send after its handshake. A version 1 peer is told and may go on, for a while; from a
-//! version 2 peer, whose receipts go by number, the broker parts. Nobody else notices.
+//! Invalid frames after the handshake. A version 1 peer gets an error and may continue, up to a limit; the connection
+//! of a version 2 peer, whose receipts are numbered, is closed. Other peers are not affected.
 
+use crate::healthy_pair::HealthyPair;
 use crate::support::{Bus, Logs, Peer, Setup, TOKEN, deliver, hello, hello_v2, masked_frame};
-use crate::witness::Witness;
 use serde_json::{Value, json};
 use toolbus_broker::ServerOptions;
 
@@ -12,7 +12,7 @@ struct Case {
     what: &'static str,
     frame: Frame,
     code: &'static str,
-    /// The message that the error names.
+    /// Id of the message that the error refers to.
     about: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ fn text(what: &'static str, frame: impl ToString, code: &'static str) -> Case {
     Case { what, frame: Frame::Text(frame.to_string()), code, about: None }
 }
 
-/// A `deliver` of the message `m` that is wrong somewhere.
+/// An invalid `deliver` of the message `m`.
 fn bad_deliver(what: &'static str, code: &'static str, change: impl FnOnce(&mut Value)) -> Case {
     let mut frame = deliver("honest-recipient", "m", json!(1));
     change(&mut frame);
@@ -44,7 +44,7 @@ fn cases() -> Vec<Case> {
         Case { about: Some("m"), ..text("a body nested too deeply", nested(101), "TB0106") },
         Case { about: Some("m"), ..text("a body nested absurdly", nested(400_000), "TB0106") },
         Case { about: Some("m"), ..text("a frame over the limit", over_the_limit(), "TB0105") },
-        text("a second hello", hello("somebody else"), "TB0108"),
+        text("a second hello", hello("other"), "TB0108"),
         text("a second hello with a wrong token", hello("x").to_string().replace(TOKEN, "wrong"), "TB0108"),
         Case { what: "a binary message", frame: Frame::Binary(vec![1, 0]), code: "TB0109", about: None },
         Case { what: "an empty binary message", frame: Frame::Binary(vec![]), code: "TB0109", about: None },
@@ -76,7 +76,7 @@ fn unreadable() -> Vec<Case> {
         text("tags below zero", json!({"kind": "ack_tags", "tags": [-1]}), "TB0101"),
         text("tags past 64 bits", r#"{"kind":"ack_tags","tags":[18446744073709551616]}"#, "TB0101"),
         bad_deliver("no recipient", "TB0101", |frame| frame["to"] = Value::Null),
-        bad_deliver("a time that is none", "TB0101", |frame| frame["message"]["created_at"] = "yesterday".into()),
+        bad_deliver("a time that is not a time", "TB0101", |frame| frame["message"]["created_at"] = "yesterday".into()),
         bad_deliver("a deadline below zero", "TB0101", |frame| frame["deadline_ms"] = json!(-1)),
         bad_deliver("a sender that is a text", "TB0101", |frame| frame["message"]["from"] = "boss".into()),
         text("100 KB instead of a message", json!({"kind": "deliver", "message": "x".repeat(100_000)}), "TB0101"),
@@ -87,28 +87,28 @@ fn bad_names() -> Vec<Case> {
     let ten_kilobytes = "n".repeat(10_000);
     vec![
         bad_deliver("a recipient with a slash", "TB0107", |frame| frame["to"] = "a/b".into()),
-        bad_deliver("a recipient that climbs", "TB0107", |frame| frame["to"] = "../../etc/passwd".into()),
+        bad_deliver("a recipient with a parent path", "TB0107", |frame| frame["to"] = "../../etc/passwd".into()),
         bad_deliver("a recipient of two dots", "TB0107", |frame| frame["to"] = "..".into()),
         bad_deliver("a recipient of one dot", "TB0107", |frame| frame["to"] = ".".into()),
         bad_deliver("a recipient with a backslash", "TB0107", |frame| frame["to"] = "a\\b".into()),
         bad_deliver("a recipient with a NUL", "TB0107", |frame| frame["to"] = "honest-recipient\0".into()),
         bad_deliver("a recipient with a line feed", "TB0107", |frame| frame["to"] = "a\nWARN b".into()),
-        bad_deliver("a recipient that reads backwards", "TB0107", |frame| frame["to"] = "a\u{202e}b".into()),
-        bad_deliver("no recipient to speak of", "TB0107", |frame| frame["to"] = "".into()),
+        bad_deliver("a recipient with a bidi override", "TB0107", |frame| frame["to"] = "a\u{202e}b".into()),
+        bad_deliver("an empty recipient", "TB0107", |frame| frame["to"] = "".into()),
         bad_deliver("10 KB of recipient", "TB0107", |frame| frame["to"] = ten_kilobytes.clone().into()),
         bad_deliver("a kind with a slash", "TB0107", |frame| frame["message"]["kind"] = "a/b".into()),
         bad_deliver("10 KB of kind", "TB0107", |frame| frame["message"]["kind"] = ten_kilobytes.clone().into()),
-        bad_deliver("a correlation that climbs", "TB0107", |frame| frame["message"]["correlation_id"] = "..".into()),
+        bad_deliver("a correlation id of two dots", "TB0107", |frame| frame["message"]["correlation_id"] = "..".into()),
         text("10 KB of id", deliver("honest-recipient", &ten_kilobytes, json!(1)), "TB0107"),
         Case { about: Some("a/b"), ..text("an id with a slash", deliver("x", "a/b", json!(1)), "TB0107") },
         Case { about: Some(".."), ..text("an id of two dots", deliver("x", "..", json!(1)), "TB0107") },
-        text("an ack that climbs", json!({"kind": "ack", "id": "../m"}), "TB0107"),
+        text("an ack with a parent path", json!({"kind": "ack", "id": "../m"}), "TB0107"),
         text("an ack of 10 KB", json!({"kind": "ack", "id": ten_kilobytes}), "TB0107"),
-        text("a cancel that climbs", json!({"kind": "cancel", "to": "..", "correlation_id": "m"}), "TB0107"),
+        text("a cancel of two dots", json!({"kind": "cancel", "to": "..", "correlation_id": "m"}), "TB0107"),
         text("a role with a NUL", json!({"kind": "list_connected", "role": "a\0"}), "TB0107"),
         text("a request with a slash", json!({"kind": "status", "request_id": "a/b"}), "TB0107"),
         text(
-            "an event that climbs",
+            "an event with a parent path",
             json!({"kind": "live_event", "to": "../x", "correlation_id": "m", "body": 1}),
             "TB0107",
         ),
@@ -136,9 +136,9 @@ fn check_log(logs: &Logs, what: &str, code: &str) {
 }
 
 #[tokio::test]
-async fn a_version_1_peer_is_told_about_a_bad_frame_and_may_go_on() {
+async fn a_version_1_peer_gets_an_error_for_a_bad_frame_and_continues() {
     let bus = small_frames().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     for Case { what, frame, code, about } in cases() {
         println!("{what}");
@@ -148,16 +148,16 @@ async fn a_version_1_peer_is_told_about_a_bad_frame_and_may_go_on() {
         let error = peer.expect_error(code).await;
         assert_eq!(error["id"].as_str(), about, "{what}: {error}");
         assert!(error.to_string().len() < 1000, "{what}: an error of {} bytes", error.to_string().len());
-        peer.deliver("somebody", &format!("after {what}"), json!(1)).await;
+        peer.deliver("other", &format!("after {what}"), json!(1)).await;
         check_log(&logs, what, code);
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }
 
 #[tokio::test]
-async fn a_version_2_peer_is_told_about_a_bad_frame_and_parted_from() {
+async fn a_version_2_peer_gets_an_error_for_a_bad_frame_and_is_closed() {
     let bus = small_frames().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     for Case { what, frame, code, .. } in cases() {
         println!("{what}");
@@ -167,14 +167,14 @@ async fn a_version_2_peer_is_told_about_a_bad_frame_and_parted_from() {
         peer.expect_error(code).await;
         peer.expect_close(code).await;
         check_log(&logs, what, code);
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }
 
 #[tokio::test]
-async fn what_breaks_the_websocket_itself_ends_the_connection_of_any_peer() {
+async fn a_websocket_protocol_error_closes_the_connection() {
     let bus = small_frames().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     let mut far_over = vec![0x81, 0xff];
     far_over.extend_from_slice(&(2 * MAX_FRAME as u64 + 1).to_be_bytes());
@@ -187,28 +187,28 @@ async fn what_breaks_the_websocket_itself_ends_the_connection_of_any_peer() {
         ("a frame far over the limit", far_over, "TB0105"),
     ];
     for (what, bytes, code) in cases {
-        for greeting in [hello("rude"), hello_v2("rude")] {
+        for hello_frame in [hello("rude"), hello_v2("rude")] {
             println!("{what}");
-            let mut peer = Peer::join(bus.address, greeting).await;
+            let mut peer = Peer::join(bus.address, hello_frame).await;
             logs.clear();
             peer.send_raw(&bytes).await;
             peer.expect_error(code).await;
             peer.expect_close(code).await;
             check_log(&logs, what, code);
-            witness.is_served().await;
+            healthy.exchange_message().await;
         }
     }
 }
 
 #[tokio::test]
-async fn patience_with_a_version_1_peer_ends_at_the_32nd_bad_frame() {
+async fn the_32nd_bad_frame_closes_a_version_1_connection() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     let mut peer = bus.peer("clumsy").await;
     for _ in 0..31 {
         peer.send_text("?").await;
         peer.expect_error("TB0101").await;
-        peer.settle().await;
+        peer.roundtrip().await;
     }
     peer.send_text("?").await;
     peer.expect_error("TB0101").await;
@@ -220,12 +220,12 @@ async fn patience_with_a_version_1_peer_ends_at_the_32nd_bad_frame() {
 async fn frames_of_an_unknown_kind_are_ignored_after_the_handshake() {
     let bus = Bus::start().await;
     let logs = Logs::start();
-    for greeting in [hello("ahead"), hello_v2("ahead")] {
-        let mut peer = Peer::join(bus.address, greeting).await;
+    for hello_frame in [hello("ahead"), hello_v2("ahead")] {
+        let mut peer = Peer::join(bus.address, hello_frame).await;
         peer.send(json!({"kind": "teleport", "to": ["our", "fields"], "id": {"with": "other types"}})).await;
         peer.send(json!({"kind": "x".repeat(10_000)})).await;
         peer.send_text(format!(r#"{{"kind":"deep","x":{}1{}}}"#, "[".repeat(400_000), "]".repeat(400_000))).await;
-        peer.settle().await;
+        peer.roundtrip().await;
         peer.send(json!({"kind": "list_connected", "role": "tester"})).await;
         assert_eq!(peer.frame().await, json!({"kind": "connected", "ids": []}));
     }
@@ -233,12 +233,12 @@ async fn frames_of_an_unknown_kind_are_ignored_after_the_handshake() {
 }
 
 #[tokio::test]
-async fn good_frames_before_a_bad_one_still_count() {
+async fn frames_before_a_bad_one_are_processed() {
     let bus = small_frames().await;
-    for greeting in [hello("hasty"), hello_v2("hasty")] {
+    for hello_frame in [hello("hasty"), hello_v2("hasty")] {
         let mut recipient = bus.subscriber("recipient").await;
-        let mut peer = Peer::join(bus.address, greeting.clone()).await;
-        let id = format!("before-{}", greeting["version"]);
+        let mut peer = Peer::join(bus.address, hello_frame.clone()).await;
+        let id = format!("before-{}", hello_frame["version"]);
         let mut bytes = masked_frame(0x81, deliver("recipient", &id, json!(1)).to_string().as_bytes());
         bytes.extend(masked_frame(0x83, b"not a WebSocket opcode"));
         peer.send_raw(&bytes).await;
@@ -248,16 +248,16 @@ async fn good_frames_before_a_bad_one_still_count() {
 }
 
 #[tokio::test]
-async fn a_compact_message_that_breaks_off_ends_the_connection() {
+async fn a_malformed_compact_message_closes_the_connection() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     let cases: [(&str, &[u8], &str); 6] = [
         ("a length without an end", &[0x02, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1], "TB0101"),
         ("a length past the end", &[0x02, 0x7f, 0], "TB0101"),
         ("more tags than bytes", &[0x03, 0x05, 0xff, 0xff, 0xff, 0xff, 0x0f], "TB0101"),
         ("an unknown flag", &[0x02, 0x03, 0x80, 0x01, b'x'], "TB0101"),
-        ("a recipient that climbs", &[0x02, 0x04, 0x00, 0x02, b'.', b'.'], "TB0107"),
+        ("a recipient of two dots", &[0x02, 0x04, 0x00, 0x02, b'.', b'.'], "TB0107"),
         (
             "a hello inside",
             b"\x7b\x3b{\"kind\":\"hello\",\"agent\":{\"session_id\":\"x\"},\"token\":\"wrong\"}",
@@ -272,6 +272,6 @@ async fn a_compact_message_that_breaks_off_ends_the_connection() {
         peer.expect_error(code).await;
         peer.expect_close(code).await;
         check_log(&logs, what, code);
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }

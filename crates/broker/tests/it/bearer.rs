@@ -1,4 +1,4 @@
-//! The token in the header of the upgrade request instead of `hello`.
+//! Authentication by the `Authorization` header of the upgrade request instead of `hello`.
 
 use crate::support::{Bus, Peer, TOKEN, hello, within};
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ fn hello_with(token: &str) -> Value {
     value
 }
 
-/// What a peer is answered that puts this into the header and that into `hello`.
-async fn answer(bus: &Bus, header: &str, hello: Value) -> Value {
+/// The broker's response to an upgrade with that header and that `hello`.
+async fn response(bus: &Bus, header: &str, hello: Value) -> Value {
     let socket = within("a TCP connection", TcpStream::connect(bus.address)).await.expect("the broker accepts");
     let mut peer = Peer::upgrade_with(socket, bus.address, header).await;
     peer.send(hello).await;
@@ -19,17 +19,17 @@ async fn answer(bus: &Bus, header: &str, hello: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_token_in_the_authorization_header_is_as_good_as_one_in_hello() {
+async fn a_token_in_the_authorization_header_is_accepted() {
     let bus = Bus::start().await;
     let header = format!("Authorization: Bearer {TOKEN}\r\n");
-    assert_eq!(answer(&bus, &header, hello_with("")).await["kind"], "welcome");
-    assert_eq!(answer(&bus, &header, hello_with(TOKEN)).await["kind"], "welcome");
+    assert_eq!(response(&bus, &header, hello_with("")).await["kind"], "welcome");
+    assert_eq!(response(&bus, &header, hello_with(TOKEN)).await["kind"], "welcome");
     let other_scheme = "Authorization: Basic dXNlcjpwdw==\r\n";
-    assert_eq!(answer(&bus, other_scheme, hello_with(TOKEN)).await["kind"], "welcome");
+    assert_eq!(response(&bus, other_scheme, hello_with(TOKEN)).await["kind"], "welcome");
 }
 
 #[tokio::test]
-async fn two_tokens_that_differ_or_one_that_is_wrong_let_nobody_in() {
+async fn different_or_wrong_tokens_are_refused() {
     let bus = Bus::start().await;
     let right = format!("Authorization: Bearer {TOKEN}\r\n");
     for (header, token) in [
@@ -39,7 +39,7 @@ async fn two_tokens_that_differ_or_one_that_is_wrong_let_nobody_in() {
         ("Authorization: Bearer\r\n", ""),
         (&right.repeat(2), ""),
     ] {
-        let refused = answer(&bus, header, hello_with(token)).await;
+        let refused = response(&bus, header, hello_with(token)).await;
         assert_eq!((&refused["kind"], &refused["code"]), (&json!("error"), &json!("TB0103")), "{header}");
     }
 }

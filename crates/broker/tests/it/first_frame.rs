@@ -1,8 +1,8 @@
-//! The first frame of a connection: anything but a good `hello` ends it, with a code, one line in the log, and no trace
-//! of the token anywhere.
+//! The first frame of a connection: anything but a valid `hello` closes it, with an error code and one log line, and
+//! the token appears nowhere.
 
+use crate::healthy_pair::HealthyPair;
 use crate::support::{Bus, Logs, Peer, Seen, Setup, TOKEN, hello, hello_v2, masked_frame};
-use crate::witness::Witness;
 use serde_json::{Value, json};
 use std::time::Duration;
 use toolbus_broker::ServerOptions;
@@ -29,10 +29,10 @@ fn named(name: &str) -> Value {
     hello_with(|frame| frame["agent"]["session_id"] = name.into())
 }
 
-/// The token with one byte changed, at that place.
-fn token_wrong_at(place: usize) -> Value {
+/// A `hello` whose token has one changed byte.
+fn token_wrong_at(index: usize) -> Value {
     let mut token = TOKEN.as_bytes().to_vec();
-    token[place] ^= 1;
+    token[index] ^= 1;
     hello_with(|frame| frame["token"] = String::from_utf8(token).expect("ASCII stays ASCII").into())
 }
 
@@ -60,7 +60,7 @@ fn cases() -> Vec<Case> {
         text("the token in capitals", hello_with(|frame| frame["token"] = TOKEN.to_uppercase().into()), "TB0103"),
         text("an empty token", hello_with(|frame| frame["token"] = "".into()), "TB0103"),
         text("a name with a slash", named("a/b"), "TB0107"),
-        text("a name that climbs", named("../../etc/passwd"), "TB0107"),
+        text("a name with a parent path", named("../../etc/passwd"), "TB0107"),
         text("two dots", named(".."), "TB0107"),
         text("a NUL", named("a\0b"), "TB0107"),
         text("no name", named(""), "TB0107"),
@@ -79,7 +79,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The head of a frame of a gigabyte. The broker needs no more to know.
+/// The header of a frame of 1 GiB; enough for the broker to refuse it.
 fn long_frame_that_only_begins() -> Vec<u8> {
     let mut frame = vec![0x81, 0xff];
     frame.extend_from_slice(&(1u64 << 30).to_be_bytes());
@@ -96,9 +96,9 @@ fn endless_fragments() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn every_bad_first_frame_is_told_why_and_shown_the_door() {
+async fn an_invalid_first_frame_gets_an_error_and_a_close() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     for Case(what, input, code) in cases() {
         logs.clear();
@@ -116,12 +116,12 @@ async fn every_bad_first_frame_is_told_why_and_shown_the_door() {
         assert_eq!(warnings.len(), 1, "{what}: {warnings:#?}");
         assert!(warnings[0].contains(code), "{what}: {warnings:?}");
         assert!(!logs.text().contains(TOKEN), "{what}: the token is in the log");
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }
 
 #[tokio::test]
-async fn secrets_in_the_wrong_place_do_not_reach_the_log() {
+async fn secrets_in_the_wrong_field_are_not_logged() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     let number = 4_815_162_342_u64;
@@ -141,7 +141,7 @@ async fn secrets_in_the_wrong_place_do_not_reach_the_log() {
 }
 
 #[tokio::test]
-async fn a_log_line_about_a_stranger_is_short_whatever_the_stranger_sent() {
+async fn a_log_line_about_an_unauthenticated_peer_is_short() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     let mut peer = Peer::connect(bus.address).await;
@@ -155,28 +155,28 @@ async fn a_log_line_about_a_stranger_is_short_whatever_the_stranger_sent() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_shown_the_door_in_time() {
+async fn a_peer_without_hello_is_closed_after_the_timeout() {
     let hello_timeout = Duration::from_millis(300);
     let server = ServerOptions { hello_timeout, ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     let started = std::time::Instant::now();
 
     let mut silent = Peer::connect(bus.address).await;
-    let mut halting = Peer::connect(bus.address).await;
-    halting.send_raw(&masked_frame(0x81, hello("halting").to_string().as_bytes())[..20]).await;
-    for peer in [&mut silent, &mut halting] {
+    let mut stalled = Peer::connect(bus.address).await;
+    stalled.send_raw(&masked_frame(0x81, hello("stalled").to_string().as_bytes())[..20]).await;
+    for peer in [&mut silent, &mut stalled] {
         peer.expect_error("TB0104").await;
         peer.expect_close("TB0104").await;
     }
-    assert!(started.elapsed() >= hello_timeout, "cut after {:?}", started.elapsed());
+    assert!(started.elapsed() >= hello_timeout, "closed after {:?}", started.elapsed());
     assert_eq!(logs.warnings().len(), 2, "{:?}", logs.warnings());
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
 #[tokio::test]
-async fn pings_do_not_buy_a_stranger_more_time() {
+async fn pings_do_not_extend_the_hello_timeout() {
     let server = ServerOptions { hello_timeout: Duration::from_millis(300), ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
     let mut peer = Peer::connect(bus.address).await;
@@ -186,29 +186,29 @@ async fn pings_do_not_buy_a_stranger_more_time() {
             tokio::time::sleep(Duration::from_millis(20)).await;
             match tokio::time::timeout(Duration::from_millis(1), peer.see()).await {
                 Ok(Seen::Frame(frame)) => return frame,
-                Ok(other) => panic!("cut without a word: {other:?}"),
+                Ok(other) => panic!("closed without an error: {other:?}"),
                 Err(_) => {}
             }
         }
     };
-    let error = crate::support::within("the end of patience", ended).await;
+    let error = crate::support::within("the timeout", ended).await;
     assert!(["TB0104", "TB0102"].contains(&error["code"].as_str().unwrap_or_default()), "{error}");
 }
 
 #[tokio::test]
-async fn a_stranger_may_leave_without_a_word() {
+async fn closing_before_hello_is_not_a_warning() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     let mut polite = Peer::connect(bus.address).await;
     polite.send_close().await;
-    assert!(matches!(polite.see().await, Seen::Close { .. }), "a close is answered by a close");
+    assert!(matches!(polite.see().await, Seen::Close { .. }), "the close is answered");
     drop(Peer::connect(bus.address).await);
-    bus.peer("the next one").await.settle().await;
+    bus.peer("the next one").await.roundtrip().await;
     assert_eq!(logs.warnings(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn welcome_comes_first_and_tells_version_and_limits() {
+async fn welcome_comes_first_with_version_and_limits() {
     let bus = Bus::start().await;
     for (frame, framing) in [(hello("old"), "json"), (hello_v2("new"), "json")] {
         let mut peer = Peer::connect(bus.address).await;

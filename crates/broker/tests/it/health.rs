@@ -1,14 +1,14 @@
-//! Plain HTTP on the bus's port: health pages, wrong paths, wrong methods, and requests that never end.
+//! Plain HTTP on the bus's port: health endpoints, wrong paths, wrong methods, and requests that never complete.
 
-use crate::support::{Answer, Bus, Peer, Setup, get, request, upgrade_request, within};
-use crate::witness::Witness;
+use crate::healthy_pair::HealthyPair;
+use crate::support::{Bus, HttpResponse, Peer, Setup, get, request, upgrade_request, within};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_broker::ServerOptions;
 
 #[tokio::test]
-async fn health_pages_answer_and_other_paths_do_not_exist() {
+async fn health_endpoints_respond_and_other_paths_are_404() {
     let bus = Bus::start().await;
     let health = get(bus.address, "/healthz").await;
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
@@ -20,7 +20,7 @@ async fn health_pages_answer_and_other_paths_do_not_exist() {
 }
 
 #[tokio::test]
-async fn other_methods_are_refused_and_told_which_one_works() {
+async fn other_methods_get_405_with_the_allowed_one() {
     let bus = Bus::start().await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
         for path in ["/", "/bus", "/healthz", "/readyz"] {
@@ -36,10 +36,10 @@ async fn the_bus_is_at_its_path_and_at_the_root_for_old_clients() {
     let bus = Bus::start().await;
     for path in ["/", "/bus", "/bus?x=1", "/?token=ignored"] {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-        socket.write_all(upgrade_request(bus.address, path, "").as_bytes()).await.expect("a request goes out");
+        socket.write_all(upgrade_request(bus.address, path, "").as_bytes()).await.expect("the request is sent");
         let mut head = vec![0; 4096];
-        let count = within("an answer", socket.read(&mut head)).await.expect("an answer comes");
-        let answer = Answer::parse(&head[..count]);
+        let count = within("a response", socket.read(&mut head)).await.expect("a response");
+        let answer = HttpResponse::parse(&head[..count]);
         assert_eq!(answer.status, 101, "{path}");
         assert_eq!(answer.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{path}");
         assert_eq!(answer.header("upgrade"), Some("websocket"), "{path}");
@@ -47,7 +47,7 @@ async fn the_bus_is_at_its_path_and_at_the_root_for_old_clients() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_for_a_websocket_is_told_to_upgrade() {
+async fn a_request_without_upgrade_headers_gets_426() {
     let bus = Bus::start().await;
     let good = upgrade_request(bus.address, "/bus", "");
     for missing in ["Connection: Upgrade\r\n", "Upgrade: websocket\r\n", "Sec-WebSocket-Version: 13\r\n"] {
@@ -62,7 +62,7 @@ async fn a_request_that_is_not_for_a_websocket_is_told_to_upgrade() {
 }
 
 #[tokio::test]
-async fn a_hello_right_behind_the_upgrade_is_not_lost() {
+async fn a_hello_sent_with_the_upgrade_request_is_not_lost() {
     let bus = Bus::start().await;
     let hello = crate::support::hello("impatient").to_string();
     let mut early = crate::support::masked_frame(0x81, hello.as_bytes());
@@ -77,57 +77,57 @@ async fn a_hello_right_behind_the_upgrade_is_not_lost() {
 #[tokio::test]
 async fn a_head_of_more_than_64_kib_is_refused() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let long_header = upgrade_request(bus.address, "/bus", &format!("X-Long: {}\r\n", "x".repeat(70 << 10)));
     let long_path = upgrade_request(bus.address, &format!("/{}", "x".repeat(70 << 10)), "");
     let many_headers = upgrade_request(bus.address, "/bus", &"X: y\r\n".repeat(12_000));
     for bytes in [long_header, long_path, many_headers] {
         let answer = request(bus.address, bytes).await;
         assert!([0, 400, 414, 431].contains(&answer.status), "{}", answer.head);
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }
 
 #[tokio::test]
 async fn bytes_that_are_not_http_end_the_connection() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     for bytes in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], b"\0\0\0\0", b"hello\r\n\r\n", b"GET\r\n\r\n"] {
         let answer = request(bus.address, bytes).await;
         assert!([0, 400].contains(&answer.status), "{}", answer.head);
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
 }
 
-/// Reads until the broker gives up on a connection, and says how long that took.
-async fn until_cut(mut socket: TcpStream) -> Duration {
+/// Reads until the broker closes the connection, and returns how long that took.
+async fn until_closed(mut socket: TcpStream) -> Duration {
     let started = Instant::now();
     let mut answer = Vec::new();
-    within("the broker to give up", socket.read_to_end(&mut answer)).await.ok();
+    within("the broker to close", socket.read_to_end(&mut answer)).await.ok();
     started.elapsed()
 }
 
 #[tokio::test]
-async fn requests_that_never_end_are_cut_after_the_time_for_hello() {
+async fn incomplete_requests_are_closed_after_the_hello_timeout() {
     let hello_timeout = Duration::from_millis(400);
     let server = ServerOptions { hello_timeout, ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     for beginning in ["", "GET /bus HTT", "GET /bus HTTP/1.1\r\nHost: localhost\r\nX-Slow: "] {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-        socket.write_all(beginning.as_bytes()).await.expect("a beginning goes out");
-        let took = until_cut(socket).await;
-        assert!(took >= hello_timeout / 2 && took < Duration::from_secs(5), "{beginning:?} was cut after {took:?}");
+        socket.write_all(beginning.as_bytes()).await.expect("the beginning is sent");
+        let took = until_closed(socket).await;
+        assert!(took >= hello_timeout / 2 && took < Duration::from_secs(5), "{beginning:?} was closed after {took:?}");
     }
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
 #[tokio::test]
-async fn a_trickle_of_header_bytes_buys_no_time() {
+async fn a_trickle_of_header_bytes_does_not_extend_the_timeout() {
     let server = ServerOptions { hello_timeout: Duration::from_millis(400), ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
     let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    socket.write_all(b"GET /bus HTTP/1.1\r\nX-Slow: ").await.expect("a beginning goes out");
+    socket.write_all(b"GET /bus HTTP/1.1\r\nX-Slow: ").await.expect("the beginning is sent");
     let (mut reading, mut writing) = socket.split();
     let trickle = async {
         while writing.write_all(b"x").await.is_ok() {
@@ -135,18 +135,18 @@ async fn a_trickle_of_header_bytes_buys_no_time() {
         }
     };
     let mut answer = Vec::new();
-    let cut = async { reading.read_to_end(&mut answer).await.ok() };
-    within("the broker to give up", async {
+    let closed = async { reading.read_to_end(&mut answer).await.ok() };
+    within("the broker to close", async {
         tokio::select! {
             () = trickle => {}
-            _ = cut => {}
+            _ = closed => {}
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_keeps_no_connection() {
+async fn a_missing_body_does_not_keep_the_connection_open() {
     let server = ServerOptions { hello_timeout: Duration::from_millis(400), ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
     for head in [
@@ -155,14 +155,14 @@ async fn a_body_that_never_comes_keeps_no_connection() {
         "POST /bus HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
     ] {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-        socket.write_all(head.as_bytes()).await.expect("a request goes out");
-        assert!(until_cut(socket).await < Duration::from_secs(5), "{head}");
+        socket.write_all(head.as_bytes()).await.expect("the request is sent");
+        assert!(until_closed(socket).await < Duration::from_secs(5), "{head}");
     }
 }
 
-/// An upgrade happens once the request is over; one that announces a body and never sends it must not hold a seat.
+/// An upgrade happens at the end of the request; a request whose body never arrives must not hold a connection permit.
 #[tokio::test]
-async fn an_upgrade_that_never_comes_about_is_given_up() {
+async fn an_upgrade_that_never_completes_releases_its_permit() {
     let hello_timeout = Duration::from_millis(400);
     let server = ServerOptions { hello_timeout, max_connections: 1, ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
@@ -170,10 +170,10 @@ async fn an_upgrade_that_never_comes_about_is_given_up() {
         ["Content-Length: 10\r\n", "Transfer-Encoding: chunked\r\n", "Content-Length: 1\r\nExpect: 100-continue\r\n"]
     {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-        socket.write_all(upgrade_request(bus.address, "/bus", more).as_bytes()).await.expect("a request goes out");
-        let took = until_cut(socket).await;
-        assert!(took < Duration::from_secs(5), "{more:?} was borne for {took:?}");
-        within("the seat", async {
+        socket.write_all(upgrade_request(bus.address, "/bus", more).as_bytes()).await.expect("the request is sent");
+        let took = until_closed(socket).await;
+        assert!(took < Duration::from_secs(5), "{more:?} was closed after {took:?}");
+        within("the released permit", async {
             while request(bus.address, upgrade_request(bus.address, "/bus", "")).await.status == 503 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

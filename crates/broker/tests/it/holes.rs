@@ -1,8 +1,8 @@
-//! The holes of the original that a broker can have, by their numbers in the list that this project keeps. Each of these
-//! tests fails when its guard is taken out; the files beside this one look at the same things more closely.
+//! Regression tests for the known holes of the original that concern a broker, by their numbers. Each test fails if its
+//! guard is removed; the other test files cover the same behaviour in detail.
 
 use crate::support::{
-    Bus, Credentials, Framing, HOST, Logs, OPERATOR, Peer, Seen, Setup, TOKEN, WORKER, deliver, greeting, hello,
+    Bus, Credentials, Framing, HOST, Logs, OPERATOR, Peer, Seen, Setup, TOKEN, WORKER, deliver, hello, hello_as,
     request, upgrade_request, within,
 };
 use serde_json::{Value, json};
@@ -16,14 +16,14 @@ use toolbus_engine::EngineOptions;
 async fn bus_with_credentials() -> (Bus, Credentials) {
     let credentials = Credentials::default()
         .add("worker", "reader", WORKER)
-        .add("thief", "reader", WORKER)
+        .add("attacker", "reader", WORKER)
         .add("host", "host", HOST)
         .add("operator", "operator", OPERATOR);
     (Bus::with_credentials(Setup::default(), &credentials).await, credentials)
 }
 
 async fn join(bus: &Bus, name: &str) -> Peer {
-    Peer::join(bus.address, greeting(name, "~", None, Framing::Json)).await
+    Peer::join(bus.address, hello_as(name, "~", None, Framing::Json)).await
 }
 
 async fn subscriber(bus: &Bus, name: &str) -> Peer {
@@ -40,7 +40,7 @@ fn of_kind(kind: &str, to: &str, id: &str, correlation: &str) -> Value {
 }
 
 #[tokio::test]
-async fn hole_01_the_role_and_the_sender_are_the_credentials_and_no_role_is_allowed_nothing() {
+async fn hole_01_sender_and_role_come_from_the_credential() {
     let (bus, _) = bus_with_credentials().await;
     let mut host = subscriber(&bus, "host").await;
     let mut worker = join(&bus, "worker").await;
@@ -51,9 +51,9 @@ async fn hole_01_the_role_and_the_sender_are_the_credentials_and_no_role_is_allo
     worker.next_of("delivered").await;
     assert_eq!(seen["message"]["from"], json!({"session_id": "worker", "role": "reader"}), "{seen}");
     for (claimed, role, code) in [("operator", None, "TB0114"), ("worker", Some("operator"), "TB0115")] {
-        let mut liar = Peer::connect(bus.address).await;
-        liar.send(greeting("worker", claimed, role, Framing::Json)).await;
-        liar.expect_error(code).await;
+        let mut impostor = Peer::connect(bus.address).await;
+        impostor.send(hello_as("worker", claimed, role, Framing::Json)).await;
+        impostor.expect_error(code).await;
     }
     worker.send(deliver("operator", "m", json!(1))).await;
     worker.expect_error("TB0216").await;
@@ -68,7 +68,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn hole_02_no_name_or_id_becomes_a_path() {
+async fn hole_02_names_and_ids_are_never_used_as_paths() {
     let outside = tempfile::TempDir::new().expect("a folder");
     fs::write(outside.path().join("victim"), "still here").expect("writable");
     let inside = tempfile::TempDir::new_in(outside.path()).expect("a folder");
@@ -92,20 +92,20 @@ async fn hole_02_no_name_or_id_becomes_a_path() {
 }
 
 #[tokio::test]
-async fn hole_03_nobody_else_takes_a_mailbox_over_or_answers_what_is_in_it() {
+async fn hole_03_a_mailbox_is_taken_over_only_with_its_credential() {
     let (bus, _) = bus_with_credentials().await;
     let mut host = subscriber(&bus, "host").await;
     let mut worker = subscriber(&bus, "worker").await;
     worker.send(of_kind("mcp_request", "host", "q", "c")).await;
     host.expect_message("q").await;
-    // Not by its name, and not by a forged reply.
-    let mut thief = Peer::connect(bus.address).await;
-    thief.send(greeting("thief", "host", None, Framing::Json)).await;
-    thief.expect_error("TB0114").await;
-    let mut thief = subscriber(&bus, "thief").await;
-    thief.send(of_kind("mcp_reply", "worker", "forged", "q")).await;
-    thief.expect_error("TB0215").await;
-    // The same credential may, openly.
+    // Another agent can neither claim the name nor forge a reply.
+    let mut attacker = Peer::connect(bus.address).await;
+    attacker.send(hello_as("attacker", "host", None, Framing::Json)).await;
+    attacker.expect_error("TB0114").await;
+    let mut attacker = subscriber(&bus, "attacker").await;
+    attacker.send(of_kind("mcp_reply", "worker", "forged", "q")).await;
+    attacker.expect_error("TB0215").await;
+    // The same credential displaces the first subscriber.
     let mut second = subscriber(&bus, "host").await;
     host.expect_error("TB0206").await;
     host.expect_close("TB0206").await;
@@ -115,9 +115,9 @@ async fn hole_03_nobody_else_takes_a_mailbox_over_or_answers_what_is_in_it() {
     assert_eq!((&reply["message"]["id"], &reply["message"]["from"]["session_id"]), (&json!("r"), &json!("host")));
 }
 
-/// The same with few descriptors is among the tests of the program.
+/// The test with few file descriptors is in the `toolbus` crate.
 #[tokio::test]
-async fn hole_07_silent_sockets_hold_no_place_for_long() {
+async fn hole_07_silent_sockets_do_not_block_new_connections() {
     let server =
         ServerOptions { max_unknown_peers: 4, hello_timeout: Duration::from_millis(300), ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
@@ -125,10 +125,10 @@ async fn hole_07_silent_sockets_hold_no_place_for_long() {
     for _ in 0..64 {
         silent.push(TcpStream::connect(bus.address).await.expect("the kernel accepts"));
     }
-    within("room for a newcomer", async {
+    within("a free permit", async {
         loop {
             if let Some(mut peer) = Peer::try_connect(bus.address).await {
-                peer.send(hello("newcomer")).await;
+                peer.send(hello("new")).await;
                 if matches!(peer.see().await, Seen::Frame(frame) if frame["kind"] == "welcome") {
                     return;
                 }
@@ -141,11 +141,11 @@ async fn hole_07_silent_sockets_hold_no_place_for_long() {
 }
 
 #[tokio::test]
-async fn hole_08_strangers_send_little_and_web_pages_nothing() {
+async fn hole_08_large_hellos_and_foreign_origins_are_refused() {
     let bus = Bus::start().await;
-    let mut stranger = Peer::connect(bus.address).await;
-    stranger.send_text(format!("{}{}", hello("big"), " ".repeat(64 << 10))).await;
-    stranger.expect_error("TB0105").await;
+    let mut unauthenticated = Peer::connect(bus.address).await;
+    unauthenticated.send_text(format!("{}{}", hello("big"), " ".repeat(64 << 10))).await;
+    unauthenticated.expect_error("TB0105").await;
     let page = upgrade_request(bus.address, "/bus", "Origin: https://evil.example\r\n");
     let answer = request(bus.address, page).await;
     assert_eq!(answer.status, 403, "{}", answer.body);
@@ -153,7 +153,7 @@ async fn hole_08_strangers_send_little_and_web_pages_nothing() {
 }
 
 #[tokio::test]
-async fn hole_09_whoever_acknowledges_nothing_is_sent_one_window_and_no_more() {
+async fn hole_09_unacknowledged_messages_are_bounded_by_the_window() {
     let engine = EngineOptions { window_messages: 8, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
     let bus = Bus::with(Setup { core, ..Setup::default() }).await;
@@ -178,13 +178,13 @@ async fn hole_09_whoever_acknowledges_nothing_is_sent_one_window_and_no_more() {
 }
 
 #[tokio::test]
-async fn hole_10_a_link_that_went_dark_is_given_up() {
+async fn hole_10_a_silent_connection_is_dropped() {
     let heartbeat = Duration::from_millis(200);
     let server = ServerOptions { heartbeat, ..ServerOptions::default() };
     let bus = Bus::with(Setup { server, ..Setup::default() }).await;
-    let dark = bus.subscriber("dark").await.into_tcp();
+    let silent = bus.subscriber("silent").await.into_tcp();
     let mut observer = bus.peer("observer").await;
-    within("the end of the dark link", async {
+    within("the end of the silent connection", async {
         loop {
             observer.send(json!({"kind": "list_connected", "role": "tester"})).await;
             if observer.next_of("connected").await["ids"] == json!([]) {
@@ -194,39 +194,41 @@ async fn hole_10_a_link_that_went_dark_is_given_up() {
         }
     })
     .await;
-    drop(dark);
+    drop(silent);
 }
 
-/// What a crash of the machine takes is among the tests of the store, on a disk that can forget.
+/// Power loss is tested in the `store` crate, on a simulated disk.
 #[tokio::test]
-async fn hole_11_a_damaged_record_costs_itself_and_nothing_that_was_receipted_beside_it() {
+async fn hole_11_a_damaged_record_loses_only_itself() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     for number in 0..200 {
-        sender.deliver("heir", &format!("m-{number}"), json!("x".repeat(100))).await;
+        sender.deliver("recipient", &format!("m-{number}"), json!("x".repeat(100))).await;
     }
     let folder = bus.stop().await;
-    let log = files_below(folder.path()).into_iter().max_by_key(|file| fs::metadata(file).map_or(0, |it| it.len()));
+    let log = files_below(folder.path())
+        .into_iter()
+        .max_by_key(|file| fs::metadata(file).map_or(0, |metadata| metadata.len()));
     let log = log.expect("there is a log");
     let mut bytes = fs::read(&log).expect("readable");
     let record = bytes.windows(5).position(|five| five == b"m-100").expect("the record of m-100");
     bytes[record + 60] ^= 1;
     fs::write(&log, bytes).expect("writable");
     let bus = Bus::reopen(folder, Setup::default()).await;
-    let mut heir = bus.subscriber("heir").await;
+    let mut recipient = bus.subscriber("recipient").await;
     for number in (0..200).filter(|number| *number != 100) {
-        heir.expect_message(&format!("m-{number}")).await;
+        recipient.expect_message(&format!("m-{number}")).await;
     }
 }
 
 #[tokio::test]
-async fn hole_12_an_id_is_a_whole_word_and_stands_for_one_message() {
+async fn hole_12_an_id_is_compared_as_a_whole_and_names_one_message() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     for id in ["7", "job-7"] {
         sender.deliver("host", id, json!(id)).await;
     }
-    // Same id, same time, other content.
+    // Same id and time, other content.
     sender.send(deliver("host", "7", json!("other"))).await;
     sender.expect_error("TB0203").await;
     let mut host = bus.subscriber("host").await;
@@ -236,7 +238,7 @@ async fn hole_12_an_id_is_a_whole_word_and_stands_for_one_message() {
     drop(host);
     let mut host = bus.subscriber("host").await;
     assert_eq!(host.expect_message("job-7").await["attempt"], 2);
-    // A mailbox that empties in the moment in which something arrives.
+    // The mailbox becomes empty while the next message arrives.
     host.ack_confirmed("job-7").await;
     for number in 0..100 {
         let id = number.to_string() + "!";
@@ -247,17 +249,17 @@ async fn hole_12_an_id_is_a_whole_word_and_stands_for_one_message() {
 }
 
 #[tokio::test]
-async fn hole_13_a_credential_is_taken_back_at_once_and_no_secret_is_logged() {
+async fn hole_13_revocation_closes_connections_and_no_secret_is_logged() {
     let logs = Logs::start();
     let (bus, credentials) = bus_with_credentials().await;
-    let mut thief = subscriber(&bus, "thief").await;
+    let mut attacker = subscriber(&bus, "attacker").await;
     let mut worker = join(&bus, "worker").await;
     let started = Instant::now();
-    credentials.revoke("thief");
-    thief.expect_error("TB0113").await;
-    thief.expect_close("TB0113").await;
+    credentials.revoke("attacker");
+    attacker.expect_error("TB0113").await;
+    attacker.expect_close("TB0113").await;
     assert!(started.elapsed() < Duration::from_secs(1));
-    worker.settle().await;
+    worker.roundtrip().await;
     let mut wrong = Peer::connect(bus.address).await;
     wrong.send(json!({"kind": "hello", "agent": {"session_id": "worker"}, "token": TOKEN})).await;
     wrong.expect_error("TB0103").await;

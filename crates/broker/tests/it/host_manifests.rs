@@ -1,4 +1,4 @@
-//! The directory of hosts over the wire and across restarts: what is kept, what is set aside, and who sees what.
+//! The host directory over the wire and across restarts: persistence, damaged files, and visibility by role.
 
 use crate::support::{Bus, Logs, Peer, Setup, hello, hello_v2, within};
 use serde_json::{Value, json};
@@ -17,13 +17,13 @@ async fn hosts(peer: &mut Peer) -> Vec<Value> {
 }
 
 fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder.join("hosts")).expect("there are hosts");
+    let entries = fs::read_dir(folder.join("hosts")).expect("the hosts folder exists");
     let paths = entries.map(|entry| entry.expect("readable").path());
     paths.filter(|path| path.extension().is_some_and(|extension| extension == suffix)).collect()
 }
 
 #[tokio::test]
-async fn a_host_that_is_away_is_still_listed_after_a_restart() {
+async fn an_offline_host_is_listed_after_a_restart() {
     let bus = Bus::start().await;
     let mut host = bus.peer_v2("host").await;
     let announced = announce(&mut host, json!([{"manifest": {"tools": [1]}}, {"role": "tester", "manifest": 2}])).await;
@@ -50,7 +50,7 @@ async fn a_host_that_is_away_is_still_listed_after_a_restart() {
 }
 
 #[tokio::test]
-async fn the_role_that_counts_is_the_one_that_was_authenticated() {
+async fn manifests_are_chosen_by_the_authenticated_role() {
     let bus = Bus::start().await;
     let mut host = bus.peer_v2("host").await;
     announce(&mut host, json!([{"role": "boss", "manifest": 1}])).await;
@@ -62,17 +62,17 @@ async fn the_role_that_counts_is_the_one_that_was_authenticated() {
 }
 
 #[tokio::test]
-async fn peers_of_the_first_version_know_nothing_of_hosts() {
+async fn host_frames_of_version_1_peers_are_ignored() {
     let bus = Bus::start().await;
     let mut old = Peer::join(bus.address, hello("old")).await;
     old.send(json!({"kind": "announce", "request_id": "a", "manifests": [{"manifest": 1}]})).await;
     old.send(json!({"kind": "hosts", "request_id": "h", "watch": true})).await;
-    old.settle().await;
+    old.roundtrip().await;
     assert!(hosts(&mut bus.peer_v2("asking").await).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_set_aside_and_costs_one_host_only() {
+async fn a_damaged_file_loses_one_host_only() {
     let bus = Bus::start().await;
     for name in ["one", "two", "three"] {
         announce(&mut bus.peer_v2(name).await, json!([{"manifest": name}])).await;
@@ -84,7 +84,7 @@ async fn a_damaged_file_is_set_aside_and_costs_one_host_only() {
     let last = bytes.len() - 5;
     bytes[last] ^= 1;
     fs::write(&paths[0], bytes).expect("writable");
-    // One host's manifests under another's name are not that other's.
+    // A valid file under the name of another host is damaged as well.
     fs::copy(&paths[1], paths[1].with_file_name("00000000000000000000000000000000.manifests")).expect("writable");
     let logs = Logs::start();
     let bus = Bus::reopen(folder, Setup::default()).await;
@@ -94,7 +94,7 @@ async fn a_damaged_file_is_set_aside_and_costs_one_host_only() {
 }
 
 #[tokio::test]
-async fn a_host_that_was_away_for_a_month_is_forgotten() {
+async fn a_host_offline_for_a_month_is_removed() {
     let bus = Bus::start().await;
     for name in ["old", "young"] {
         announce(&mut bus.peer_v2(name).await, json!([{"manifest": name}])).await;
@@ -114,7 +114,7 @@ async fn a_host_that_was_away_for_a_month_is_forgotten() {
 }
 
 #[tokio::test]
-async fn there_is_an_end_to_hosts() {
+async fn the_number_of_hosts_is_limited() {
     let bus = Bus::start().await;
     for number in 0..1024 {
         let mut host = Peer::join(bus.address, hello_v2(&format!("host-{number}"))).await;
@@ -124,11 +124,11 @@ async fn there_is_an_end_to_hosts() {
     let refused = announce(&mut bus.peer_v2("one-too-many").await, json!([{"manifest": 1}])).await;
     assert_eq!(refused["code"], "TB0213");
     let again = announce(&mut bus.peer_v2("host-7").await, json!([{"manifest": 2}])).await;
-    assert_eq!(again.get("code"), None, "one that is known may change its manifests");
+    assert_eq!(again.get("code"), None, "a known host may change its manifests");
 }
 
 #[tokio::test]
-async fn changes_in_a_flood_are_told_a_few_times_and_the_last_one_always() {
+async fn change_notifications_are_coalesced_and_the_last_change_is_notified() {
     let bus = Bus::start().await;
     let mut watching = bus.peer_v2("watching").await;
     watching.send(json!({"kind": "hosts", "request_id": "h", "watch": true})).await;
@@ -137,16 +137,16 @@ async fn changes_in_a_flood_are_told_a_few_times_and_the_last_one_always() {
     for number in 0..100 {
         announce(&mut host, json!([{"manifest": number}])).await;
     }
-    let mut told = 0;
+    let mut notifications = 0;
     within("the last change", async {
         loop {
             watching.next_of("hosts_changed").await;
-            told += 1;
+            notifications += 1;
             if hosts(&mut watching).await[0]["manifest"] == 99 {
                 break;
             }
         }
     })
     .await;
-    assert!(told < 60, "{told} times");
+    assert!(notifications < 60, "{notifications} notifications");
 }

@@ -1,9 +1,10 @@
-//! Floods of sockets: strangers are few at a time and not for long, seats are counted, and those who are in stay served.
+//! Floods of connections: limits and timeouts of unauthenticated peers, the connection limit, and established
+//! connections that are not affected.
 
+use crate::healthy_pair::HealthyPair;
 use crate::support::{
-    Bus, Logs, MIB, Peer, Seen, Setup, alone, hello, masked_frame, request, resident_bytes, upgrade_request,
+    Bus, Logs, MIB, Peer, Seen, Setup, exclusive, hello, masked_frame, request, resident_bytes, upgrade_request,
 };
-use crate::witness::Witness;
 use serde_json::json;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,68 +15,68 @@ async fn bus_with(server: ServerOptions) -> Bus {
     Bus::with(Setup { server, ..Setup::default() }).await
 }
 
-/// Whether a newcomer gets in: it may be dropped at any point while strangers take all the room.
-async fn gets_in(bus: &Bus) -> bool {
+/// Whether a new peer can connect. It may be dropped at any point while unauthenticated peers use up their limit.
+async fn can_connect(bus: &Bus) -> bool {
     let attempt = async {
         let mut socket = TcpStream::connect(bus.address).await.ok()?;
         socket.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.ok()?;
-        socket.write_all(&masked_frame(0x81, hello("newcomer").to_string().as_bytes())).await.ok()?;
-        let mut answer = vec![0; 4096];
+        socket.write_all(&masked_frame(0x81, hello("new").to_string().as_bytes())).await.ok()?;
+        let mut buffer = vec![0; 4096];
         let mut seen = Vec::new();
         while !String::from_utf8_lossy(&seen).contains("welcome") {
-            let count = socket.read(&mut answer).await.ok().filter(|count| *count > 0)?;
-            seen.extend_from_slice(&answer[..count]);
+            let count = socket.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
+            seen.extend_from_slice(&buffer[..count]);
         }
         Some(())
     };
-    crate::support::within("an answer or an end", attempt).await.is_some()
+    crate::support::within("a response or a close", attempt).await.is_some()
 }
 
 #[tokio::test]
-async fn silent_sockets_take_neither_the_accept_loop_nor_the_place_of_those_who_are_in() {
+async fn silent_sockets_block_neither_new_nor_established_connections() {
     let server =
         ServerOptions { max_unknown_peers: 16, hello_timeout: Duration::from_millis(500), ..ServerOptions::default() };
     let bus = bus_with(server).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut silent = Vec::new();
     for n in 0..400 {
         silent.push(TcpStream::connect(bus.address).await.expect("the kernel accepts"));
         if n % 100 == 0 {
-            witness.is_served().await;
+            healthy.exchange_message().await;
         }
     }
-    witness.is_served().await;
-    // All of them are still held by us; the broker lets go of them by itself.
-    crate::support::within("room for a newcomer", async {
-        while !gets_in(&bus).await {
+    healthy.exchange_message().await;
+    // The test keeps all of them open; the broker closes them after the timeout.
+    crate::support::within("a free permit", async {
+        while !can_connect(&bus).await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
-    witness.is_served().await;
+    healthy.exchange_message().await;
     drop(silent);
 }
 
 #[tokio::test]
-async fn strangers_past_the_limit_are_dropped_at_once_and_make_room_when_they_leave() {
+async fn unauthenticated_peers_over_the_limit_are_dropped_at_once() {
     let server =
         ServerOptions { max_unknown_peers: 16, hello_timeout: Duration::from_secs(60), ..ServerOptions::default() };
     let bus = bus_with(server).await;
-    let mut strangers = Vec::new();
+    let mut unauthenticated = Vec::new();
     for _ in 0..50 {
-        strangers.push(TcpStream::connect(bus.address).await.expect("the kernel accepts"));
+        unauthenticated.push(TcpStream::connect(bus.address).await.expect("the kernel accepts"));
     }
-    for dropped in &mut strangers[16..] {
+    for dropped in &mut unauthenticated[16..] {
         let mut rest = Vec::new();
-        crate::support::within("the end", dropped.read_to_end(&mut rest)).await.ok();
+        crate::support::within("the end of the connection", dropped.read_to_end(&mut rest)).await.ok();
     }
-    for kept in &strangers[..16] {
+    for kept in &unauthenticated[..16] {
         assert!(kept.try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     }
-    assert!(!gets_in(&bus).await);
-    strangers.truncate(15);
-    crate::support::within("room for a newcomer", async {
-        while !gets_in(&bus).await {
+    assert!(!can_connect(&bus).await);
+    unauthenticated.truncate(15);
+    crate::support::within("a free permit", async {
+        while !can_connect(&bus).await {
             tokio::task::yield_now().await;
         }
     })
@@ -83,7 +84,7 @@ async fn strangers_past_the_limit_are_dropped_at_once_and_make_room_when_they_le
 }
 
 #[tokio::test]
-async fn every_silent_socket_is_let_go_of() {
+async fn every_silent_socket_is_closed_after_the_timeout() {
     let server =
         ServerOptions { max_unknown_peers: 64, hello_timeout: Duration::from_millis(300), ..ServerOptions::default() };
     let bus = bus_with(server).await;
@@ -91,21 +92,21 @@ async fn every_silent_socket_is_let_go_of() {
     for n in 0..60 {
         let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
         if n % 2 == 0 {
-            socket.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.expect("a request goes out");
+            socket.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.expect("the request is sent");
         }
         silent.push(socket);
     }
     for mut socket in silent {
         let mut rest = Vec::new();
-        crate::support::within("the end", socket.read_to_end(&mut rest)).await.ok();
+        crate::support::within("the end of the connection", socket.read_to_end(&mut rest)).await.ok();
     }
-    assert!(gets_in(&bus).await);
+    assert!(can_connect(&bus).await);
 }
 
 #[tokio::test]
-async fn a_connection_too_many_is_refused_with_a_code_and_the_others_stay() {
+async fn a_connection_over_the_limit_is_refused_and_the_others_stay() {
     let bus = bus_with(ServerOptions { max_connections: 3, ..ServerOptions::default() }).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     let third = bus.peer("third").await;
     let answer = request(bus.address, upgrade_request(bus.address, "/bus", "")).await;
@@ -113,13 +114,13 @@ async fn a_connection_too_many_is_refused_with_a_code_and_the_others_stay() {
     assert!(answer.body.starts_with("TB0210 ") && answer.body.contains("hint: "), "{}", answer.body);
     let warnings = logs.warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("TB0210"), "{warnings:?}");
-    // A health check needs no seat.
+    // A health check needs no connection permit.
     assert_eq!(crate::support::get(bus.address, "/healthz").await.status, 200);
-    witness.is_served().await;
+    healthy.exchange_message().await;
 
     drop(third);
-    crate::support::within("the free seat", async {
-        while !gets_in(&bus).await {
+    crate::support::within("the released permit", async {
+        while !can_connect(&bus).await {
             tokio::task::yield_now().await;
         }
     })
@@ -127,23 +128,23 @@ async fn a_connection_too_many_is_refused_with_a_code_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn strangers_that_send_much_before_hello_are_cut_and_cost_little() {
-    let _alone = alone().await;
+async fn large_frames_before_hello_are_refused_and_memory_is_bounded() {
+    let _exclusive = exclusive().await;
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let before = resident_bytes();
-    let mut strangers = Vec::new();
+    let mut unauthenticated = Vec::new();
     for _ in 0..200 {
         let mut peer = Peer::connect(bus.address).await;
-        // A frame of just under the limit that lacks its last byte, held open.
+        // A frame of the maximum size without its last byte, kept open.
         let frame = masked_frame(0x81, &vec![b' '; 64 << 10]);
         peer.send_raw(&frame[..frame.len() - 1]).await;
-        strangers.push(peer);
+        unauthenticated.push(peer);
     }
-    witness.is_served().await;
+    healthy.exchange_message().await;
     let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 80 * MIB, "200 strangers cost {} MiB", grown / MIB);
-    for mut peer in strangers.into_iter().take(20) {
+    assert!(grown < 80 * MIB, "200 unauthenticated peers cost {} MiB", grown / MIB);
+    for mut peer in unauthenticated.into_iter().take(20) {
         peer.send_raw(b" ").await;
         peer.expect_error("TB0101").await;
     }
@@ -152,32 +153,32 @@ async fn strangers_that_send_much_before_hello_are_cut_and_cost_little() {
         peer.send_raw(&masked_frame(0x81, &vec![b' '; (64 << 10) + 1])).await;
         peer.expect_error("TB0105").await;
     }
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
-/// Each ping is owed a pong, and a stranger that takes none of them makes the broker keep them.
+/// Each ping queues a pong, and a peer that does not read makes the broker keep them in memory.
 #[tokio::test]
-async fn a_stranger_cannot_make_the_broker_hoard_pongs() {
-    let _alone = alone().await;
+async fn queued_pongs_of_an_unauthenticated_peer_are_bounded() {
+    let _exclusive = exclusive().await;
     let bus = Bus::start().await;
     let before = resident_bytes();
     let mut peer = Peer::connect(bus.address).await;
     let pings = masked_frame(0x89, &[b'?'; 125]).repeat(4096);
     let flood = async {
-        // 128 MiB at most: far more than the sockets' buffers hold.
+        // 128 MiB at most, far more than the socket buffers hold.
         for _ in 0..240 {
             peer.send_raw(&pings).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(3), flood).await.ok();
     let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 40 * MIB, "one stranger cost {} MiB", grown / MIB);
+    assert!(grown < 40 * MIB, "one unauthenticated peer cost {} MiB", grown / MIB);
 }
 
 #[tokio::test]
-async fn a_thousand_wrong_tokens_in_a_row_change_nothing() {
+async fn a_thousand_wrong_tokens_do_not_affect_other_peers() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     for n in 0..1000 {
         let mut peer = Peer::connect(bus.address).await;
         let mut frame = hello("guesser");
@@ -186,6 +187,6 @@ async fn a_thousand_wrong_tokens_in_a_row_change_nothing() {
         peer.expect_error("TB0103").await;
         assert!(matches!(peer.see().await, Seen::Close { .. }));
     }
-    witness.is_served().await;
-    bus.peer("newcomer").await.deliver("somebody", "m", json!(1)).await;
+    healthy.exchange_message().await;
+    bus.peer("new").await.deliver("other", "m", json!(1)).await;
 }

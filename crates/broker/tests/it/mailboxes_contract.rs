@@ -1,13 +1,13 @@
-//! What every implementation of [`Mailboxes`] has to do, whoever keeps them. The suite knows nothing but the trait: it is
-//! written over a [`Factory`], and a further implementation is one more line at the end of this file.
+//! Contract tests for implementations of [`Mailboxes`]. The suite uses only the trait and a [`Factory`]; another
+//! implementation needs one more line at the end of this file.
 //!
-//! - `arriving`: delivers, receipts, repeated ids.
-//! - `pushing`: order, windows, subscribers that come and go.
+//! - `delivering`: delivers, receipts, deduplication.
+//! - `pushing`: order, windows, redelivery, displaced subscribers.
 //! - `settling`: acknowledgements, replies, deadlines, dead letters, restarts.
-//! - `signals`: cancels, live events, presence, status, looks.
+//! - `signals`: cancels, live events, presence, status, queue inspection.
 
-mod arriving;
 mod client;
+mod delivering;
 mod pushing;
 mod settling;
 mod signals;
@@ -18,15 +18,16 @@ use tempfile::TempDir;
 use toolbus_broker::{BrokerCore, CoreOptions};
 use toolbus_engine::{EngineOptions, Mailboxes};
 
-/// Makes the mailboxes under test.
+/// Creates the mailboxes under test.
 pub trait Factory {
     type Mailboxes: Mailboxes;
 
-    /// Opens mailboxes that are empty the first time. After the ones before were dropped, they hold what those held.
+    /// Opens the mailboxes: empty the first time, and with the durable content of the earlier ones after those are
+    /// dropped.
     fn open(&self, limits: Limits) -> Arc<Self::Mailboxes>;
 }
 
-/// Limits that a contract depends on.
+/// Limits that the contracts depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub window_messages: usize,
@@ -41,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// The mailboxes in a folder of this machine.
+/// [`BrokerCore`] in a temporary folder.
 struct InFolder(TempDir);
 
 impl InFolder {
@@ -61,8 +62,8 @@ impl Factory for InFolder {
     }
 }
 
-/// Runs every contract on fresh mailboxes of one implementation.
-macro_rules! holds_for {
+/// Runs every contract test on new mailboxes of one implementation.
+macro_rules! contract_tests {
     ($implementation:ident, $factory:expr, { $($part:ident::{$($contract:ident),+ $(,)?};)+ }) => {
         mod $implementation {
             use super::*;
@@ -78,54 +79,54 @@ macro_rules! holds_for {
 
 macro_rules! mailboxes_contract {
     ($implementation:ident, $factory:expr) => {
-        holds_for!($implementation, $factory, {
-            arriving::{
+        contract_tests!($implementation, $factory, {
+            delivering::{
                 a_message_is_pushed_to_its_recipient_and_receipted_to_its_sender,
-                every_deliver_has_its_number_whether_accepted_or_refused,
-                submitting_leaves_the_list_empty,
-                a_repeated_id_is_stored_once_and_receipted_each_time,
-                a_repeated_id_with_other_content_or_from_another_sender_is_refused,
-                an_id_is_remembered_after_it_was_settled,
+                every_deliver_is_numbered_whether_accepted_or_refused,
+                submit_drains_the_list,
+                a_duplicate_is_stored_once_and_receipted_each_time,
+                a_duplicate_with_other_content_or_sender_is_refused,
+                a_duplicate_of_a_settled_message_is_recognised,
                 the_same_id_in_two_mailboxes_is_two_messages,
                 a_full_mailbox_refuses_and_has_room_again_after_an_ack,
-                a_connection_that_left_is_told_nothing_and_says_nothing,
+                a_detached_connection_neither_receives_nor_sends,
             };
             pushing::{
-                messages_arrive_in_the_order_of_their_delivers,
-                what_waited_comes_before_what_arrives,
-                the_window_bounds_messages_that_are_not_acknowledged,
-                the_window_bounds_bytes_and_lets_a_large_message_go_alone,
-                what_was_not_acknowledged_comes_again_first_and_counts_its_attempts,
+                messages_are_pushed_in_deliver_order,
+                queued_messages_are_pushed_before_new_ones,
+                the_window_bounds_unacknowledged_messages,
+                the_window_bounds_bytes_and_a_larger_message_is_pushed_alone,
+                unacknowledged_messages_are_redelivered_first_with_attempts,
                 a_second_subscriber_displaces_the_first,
-                subscribing_twice_displaces_nobody,
-                whoever_is_not_subscribed_is_pushed_nothing,
+                subscribing_twice_displaces_no_connection,
+                only_subscribers_are_pushed_to,
             };
             settling::{
-                what_is_acknowledged_never_comes_again,
-                tags_acknowledge_only_what_was_pushed_to_their_owner,
-                acknowledging_twice_is_fine_and_acknowledging_nothing_is_not,
-                an_acknowledgement_is_for_one_whole_id,
+                an_acknowledged_message_is_not_redelivered,
+                tags_acknowledge_only_messages_pushed_to_that_connection,
+                acknowledging_is_idempotent_and_unknown_ids_are_refused,
+                an_acknowledgement_matches_the_whole_id,
                 a_message_of_another_mailbox_cannot_be_acknowledged,
                 a_reply_settles_its_request,
-                a_refused_reply_settles_nothing,
-                a_message_past_its_deadline_is_gone_and_its_sender_told,
-                a_message_pushed_too_often_goes_to_the_dead_letters,
-                an_unreadable_message_goes_to_the_dead_letters,
-                what_has_a_receipt_outlives_the_mailboxes,
-                a_confirmed_acknowledgement_outlives_the_mailboxes,
+                a_refused_reply_does_not_settle_its_request,
+                an_expired_message_is_removed_and_its_sender_notified,
+                a_message_pushed_too_often_is_dead_lettered,
+                an_unreadable_message_is_dead_lettered,
+                receipted_messages_survive_a_restart,
+                confirmed_acknowledgements_survive_a_restart,
             };
             signals::{
-                a_cancel_reaches_the_subscriber_and_nobody_else,
-                a_cancel_takes_back_what_its_sender_has_in_the_queue,
-                a_cancel_before_the_receipt_is_answered_instead_of_it,
-                what_was_cancelled_in_flight_is_pushed_to_nobody_else,
+                a_cancel_reaches_only_the_subscriber,
+                a_cancel_withdraws_a_queued_message_of_its_sender,
+                a_cancel_before_the_receipt_replaces_it,
+                a_message_cancelled_in_flight_is_not_redelivered,
                 a_live_event_carries_its_senders_name_and_is_not_stored,
-                an_event_does_not_arrive_after_a_message_that_was_sent_later,
+                an_event_is_not_overtaken_by_a_later_message,
                 presence_lists_the_subscribers_of_a_role,
-                the_status_counts_what_waits_and_what_is_on_its_way,
-                a_look_shows_who_is_there_and_where_messages_stand,
-                a_look_shows_what_outlived_the_mailboxes,
-                mailboxes_with_nothing_to_do_are_not_congested,
+                the_status_counts_queued_and_in_flight_messages,
+                inspect_shows_connected_peers_and_queue_positions,
+                inspect_shows_messages_after_a_restart,
+                idle_mailboxes_are_not_congested,
             };
         });
     };

@@ -1,28 +1,28 @@
-//! The broker attacked from outside: over the wire, over HTTP, and through the trait that its mailboxes implement.
+//! Integration tests of the broker: over the wire protocol, over HTTP, and through the `Mailboxes` trait.
 //!
-//! Every test has a bus of its own on a free port, with short timeouts where time matters, and every wait is bounded.
+//! Every test starts its own broker on a free port, with short timeouts where time matters, and every wait is bounded.
 
 mod apps;
 mod attach;
 mod bad_frames;
 mod bearer;
+mod cancels_and_dead_letters;
+mod closing;
 mod congestion;
 mod first_frame;
 mod health;
-mod hoarding;
+mod healthy_pair;
+mod heartbeat;
 mod holes;
+mod host_and_origin_headers;
 mod host_manifests;
-mod hosts_and_origins;
-mod leaving;
 mod limits;
 mod mailboxes_contract;
+mod memory_bounds;
 mod origins;
 mod ownership;
 mod rights_matrix;
-mod silence;
 mod slow_reader;
 mod standing;
 mod storage;
 mod support;
-mod taking_back;
-mod witness;

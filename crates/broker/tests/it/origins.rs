@@ -1,7 +1,7 @@
-//! Web pages: only origins that the operator named may open a bus connection, compared byte by byte.
+//! Web pages: only allowed origins may open a bus connection, compared byte by byte.
 
+use crate::healthy_pair::HealthyPair;
 use crate::support::{Bus, Logs, Setup, get, request, upgrade_request};
-use crate::witness::Witness;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_broker::ServerOptions;
@@ -18,11 +18,11 @@ fn origin(value: &str) -> String {
     format!("Origin: {value}\r\n")
 }
 
-async fn check_let_in(bus: &Bus, path: &str, headers: &str) {
+async fn check_accepted(bus: &Bus, path: &str, headers: &str) {
     let mut socket = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    socket.write_all(upgrade_request(bus.address, path, headers).as_bytes()).await.expect("a request goes out");
+    socket.write_all(upgrade_request(bus.address, path, headers).as_bytes()).await.expect("the request is sent");
     let mut head = vec![0; 12];
-    crate::support::within("an answer", socket.read_exact(&mut head)).await.expect("an answer comes");
+    crate::support::within("a response", socket.read_exact(&mut head)).await.expect("a response");
     assert_eq!(head, b"HTTP/1.1 101", "{path} {headers}");
 }
 
@@ -33,32 +33,32 @@ async fn check_refused(bus: &Bus, path: &str, headers: &str) {
 }
 
 #[tokio::test]
-async fn programs_send_no_origin_and_are_let_in() {
+async fn requests_without_an_origin_are_accepted() {
     for origins in [&[][..], &ALLOWED[..]] {
         let bus = bus_for(origins).await;
-        check_let_in(&bus, "/bus", "").await;
-        check_let_in(&bus, "/", "").await;
+        check_accepted(&bus, "/bus", "").await;
+        check_accepted(&bus, "/", "").await;
     }
 }
 
 #[tokio::test]
-async fn by_default_no_web_page_is_let_in() {
+async fn by_default_every_origin_is_refused() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let own = format!("http://{}", bus.address);
     for value in [&own, "http://localhost", "https://console.example", "null", "", "file://", "chrome-extension://x"] {
         check_refused(&bus, "/bus", &origin(value)).await;
         check_refused(&bus, "/", &origin(value)).await;
     }
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
 #[tokio::test]
-async fn only_the_very_origins_that_are_allowed_are_let_in() {
+async fn only_exact_matches_of_allowed_origins_are_accepted() {
     let bus = bus_for(&ALLOWED).await;
     for value in ALLOWED {
-        check_let_in(&bus, "/bus", &origin(value)).await;
-        check_let_in(&bus, "/", &format!("oRiGiN:{value}\r\n")).await;
+        check_accepted(&bus, "/bus", &origin(value)).await;
+        check_accepted(&bus, "/", &format!("oRiGiN:{value}\r\n")).await;
     }
     for value in [
         "",
@@ -91,16 +91,16 @@ async fn only_the_very_origins_that_are_allowed_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_second_origin_does_not_hide_behind_an_allowed_one() {
+async fn a_second_origin_header_is_checked_as_well() {
     let bus = bus_for(&ALLOWED).await;
     let both = |first: &str, second: &str| format!("{}{}", origin(first), origin(second));
     check_refused(&bus, "/bus", &both("https://console.example", "https://evil.example")).await;
     check_refused(&bus, "/bus", &both("https://evil.example", "https://console.example")).await;
-    check_let_in(&bus, "/bus", &both("https://console.example", "https://console.example")).await;
+    check_accepted(&bus, "/bus", &both("https://console.example", "https://console.example")).await;
 }
 
 #[tokio::test]
-async fn a_refused_page_leaves_one_line_in_the_log_and_learns_nothing() {
+async fn a_refused_origin_is_logged_once() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     check_refused(&bus, "/bus", &origin("https://evil.example")).await;

@@ -1,7 +1,8 @@
-//! Who a message is from, whose mailbox it is in, and who may take it out: decided by the broker, whatever a peer writes.
+//! Senders are stamped by the broker, and only the owner of a mailbox may acknowledge its messages, whatever a peer
+//! claims.
 
+use crate::healthy_pair::HealthyPair;
 use crate::support::{Bus, Logs, Peer, deliver, hello, hello_compact, hello_v2};
-use crate::witness::Witness;
 use serde_json::{Value, json};
 
 fn forged(to: &str, id: &str) -> Value {
@@ -12,7 +13,7 @@ fn forged(to: &str, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_sender_is_who_said_hello_and_not_who_the_message_claims() {
+async fn the_sender_is_stamped_whatever_the_message_claims() {
     let bus = Bus::start().await;
     for (n, recipient) in [hello("victim"), hello_v2("victim"), hello_compact("victim")].into_iter().enumerate() {
         let mut victim = Peer::join(bus.address, recipient).await;
@@ -23,7 +24,7 @@ async fn the_sender_is_who_said_hello_and_not_who_the_message_claims() {
             forger.send(forged("victim", &id)).await;
             let frame = victim.expect_message(&id).await;
             assert_eq!(frame["message"]["from"], json!({"session_id": "forger", "role": "tester"}));
-            assert_eq!(frame["message"]["body"], json!({"from": {"session_id": "boss"}}), "the body is not touched");
+            assert_eq!(frame["message"]["body"], json!({"from": {"session_id": "boss"}}), "the body is unchanged");
             victim.ack_confirmed(&id).await;
         }
     }
@@ -41,7 +42,7 @@ async fn the_sender_of_a_live_event_is_stamped_too() {
 }
 
 #[tokio::test]
-async fn a_second_subscriber_takes_over_openly() {
+async fn a_second_subscriber_displaces_the_first() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     let mut first = bus.subscriber("host").await;
@@ -55,10 +56,10 @@ async fn a_second_subscriber_takes_over_openly() {
     sender.deliver("host", "two", json!(2)).await;
     second.expect_message("two").await;
 
-    // The first gets nothing more, and can still deliver.
+    // The first one gets no more messages but can still deliver.
     first.deliver("elsewhere", "three", json!(3)).await;
-    first.settle().await;
-    // It can take the mailbox back, as openly.
+    first.roundtrip().await;
+    // It can subscribe again and displace the second.
     first.send(json!({"kind": "subscribe"})).await;
     second.expect_error("TB0206").await;
     assert_eq!(first.expect_message("one").await["attempt"], 3);
@@ -81,20 +82,20 @@ async fn presence_lists_subscribers_only_and_each_once() {
 #[tokio::test]
 async fn a_message_in_another_mailbox_cannot_be_acknowledged() {
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     bus.peer("sender").await.deliver("owner", "m", json!(1)).await;
-    for greeting in [hello("thief"), hello_v2("thief"), hello_compact("thief")] {
-        let mut thief = Peer::join(bus.address, greeting).await;
-        thief.subscribe().await;
-        thief.ack("m").await;
-        let error = thief.expect_error("TB0205").await;
+    for hello_frame in [hello("attacker"), hello_v2("attacker"), hello_compact("attacker")] {
+        let mut attacker = Peer::join(bus.address, hello_frame).await;
+        attacker.subscribe().await;
+        attacker.ack("m").await;
+        let error = attacker.expect_error("TB0205").await;
         assert_eq!(error["id"], Value::Null);
-        let result = thief.ack_confirmed("m").await;
+        let result = attacker.ack_confirmed("m").await;
         assert_eq!((&result["accepted"], &result["id"]), (&json!(false), &json!("m")), "{result}");
-        // It goes on: an acknowledgement too many is no offence.
-        thief.settle().await;
+        // The connection stays open.
+        attacker.roundtrip().await;
     }
-    witness.is_served().await;
+    healthy.exchange_message().await;
     let frame = bus.subscriber("owner").await.expect_message("m").await;
     assert_eq!(frame.get("attempt"), None, "{frame}");
 }
@@ -106,20 +107,20 @@ async fn a_tag_of_another_mailbox_settles_nothing() {
     let mut owner = bus.subscriber("owner").await;
     let tag = owner.expect_message("m").await["tag"].clone();
 
-    let mut thief = bus.peer_v2("thief").await;
-    thief.subscribe().await;
-    thief.send(json!({"kind": "ack_tags", "tags": [tag, 0, 1, u64::MAX]})).await;
-    let mut reply = deliver("somebody", "r", json!(1));
+    let mut attacker = bus.peer_v2("attacker").await;
+    attacker.subscribe().await;
+    attacker.send(json!({"kind": "ack_tags", "tags": [tag, 0, 1, u64::MAX]})).await;
+    let mut reply = deliver("other", "r", json!(1));
     reply["ack"] = tag;
-    thief.send(reply).await;
-    thief.next_of("receipts").await;
+    attacker.send(reply).await;
+    attacker.next_of("receipts").await;
 
     drop(owner);
     assert_eq!(bus.subscriber("owner").await.expect_message("m").await["attempt"], 2);
 }
 
 #[tokio::test]
-async fn ids_are_whole_words() {
+async fn ids_are_compared_as_a_whole() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     for id in ["7", "job-7", "job-77"] {
@@ -139,7 +140,7 @@ async fn ids_are_whole_words() {
 }
 
 #[tokio::test]
-async fn an_id_cannot_be_used_for_someone_elses_message() {
+async fn an_id_cannot_be_reused_by_another_sender_or_with_other_content() {
     let bus = Bus::start().await;
     bus.peer("sender").await.deliver("host", "m", json!(1)).await;
     let mut copycat = bus.peer("copycat").await;
@@ -153,11 +154,11 @@ async fn an_id_cannot_be_used_for_someone_elses_message() {
     let mut host = bus.subscriber("host").await;
     let frame = host.expect_message("m").await;
     assert_eq!((&frame["message"]["body"], &frame["message"]["from"]["session_id"]), (&json!(1), &json!("sender")));
-    host.settle().await;
+    host.roundtrip().await;
 }
 
 #[tokio::test]
-async fn acknowledging_what_is_not_there_leaves_one_line_in_the_log() {
+async fn acknowledging_an_unknown_message_is_logged_once() {
     let bus = Bus::start().await;
     let logs = Logs::start();
     let mut peer = bus.peer("clumsy").await;

@@ -1,9 +1,9 @@
-//! Every kind of peer, every frame, every field that can be forged, every kind of connection, both framings. What should
-//! happen is said by an oracle that knows nothing of the engine; what happens is read off the wire, at both ends.
+//! Rights of every kind of peer, for every frame, forgeable field and framing. An oracle that does not use the engine
+//! gives the expected outcome; the actual one is observed on the wire at both ends.
 
-mod looks;
+mod inspection;
 
-use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setup, WORKER, greeting, within};
+use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setup, WORKER, hello_as, within};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use toolbus_engine::EngineOptions;
 use toolbus_identity::principal_of;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, InboxMessage};
 
-/// All agents with their roles. `free` has the shared secret of the original.
+/// All agents with their roles and rights. `free` uses a shared token.
 const AGENTS: [(&str, &str, Rights); 6] = [
     ("w1", "worker", WORKER),
     ("w2", "worker", WORKER),
@@ -23,29 +23,29 @@ const AGENTS: [(&str, &str, Rights); 6] = [
 ];
 const KINDS: [&str; 8] =
     ["mcp_request", "mcp_reply", "reply", "mcp_event", "task", "ask", "approval_reply", "MCP_reply"];
-const RECIPIENTS: [&str; 8] = ["w1", "w2", "h1", "h2", "op", "w1#sub", "h1#sub", "nobody"];
+const RECIPIENTS: [&str; 8] = ["w1", "w2", "h1", "h2", "op", "w1#sub", "h1#sub", "absent"];
 const CORRELATIONS: [&str; 6] = ["", "q1", "q2", "a1", "done", "unknown"];
-/// What is open when an attack begins: id, sender, mailbox. `done` was acknowledged.
+/// Messages that are pending when an attack begins: id, sender, mailbox. `done` is acknowledged already.
 const OPEN: [(&str, &str, &str); 4] =
     [("q1", "w1", "h1"), ("q2", "w2#sub", "h2"), ("a1", "op", "w1"), ("done", "w1", "h1")];
 
 struct Rules;
 
-/// Of all workers only `w1` may write, and only to `w2`.
+/// Only `w1` may send unsolicited messages, and only to `w2`.
 impl SendRules for Rules {
     fn may_message(&self, from_role: Option<&str>, from_name: &str, to: &str) -> bool {
         from_role == Some("worker") && principal_of(from_name) == "w1" && to == "w2"
     }
 }
 
-/// Who attacks, from which of its mailboxes.
+/// The attacking agent and the mailbox that it connects as.
 #[derive(Clone, Copy)]
 struct Attacker {
     name: &'static str,
     mailbox: &'static str,
 }
 
-/// The code of the refusal that a message must get, if any. Written from the protocol's rules, not from the engine.
+/// The expected refusal code of a message, if any. Derived from the protocol's rules, not from the engine.
 fn oracle(attacker: Attacker, kind: &str, to: &str, correlation: &str) -> Option<&'static str> {
     if attacker.name == "free" {
         return None;
@@ -53,14 +53,14 @@ fn oracle(attacker: Attacker, kind: &str, to: &str, correlation: &str) -> Option
     let to_host = matches!(to, "h1" | "h2");
     let operator = attacker.name == "op";
     let host = attacker.name == "h1" || attacker.name == "h2";
-    let written_rule = attacker.name == "w1" && to == "w2";
+    let send_rule = attacker.name == "w1" && to == "w2";
     let holds = |id: &str| OPEN.contains(&(id, to, attacker.mailbox));
     let allowed = match kind {
         "mcp_request" => to_host,
         "mcp_reply" => holds(correlation) && correlation != "done",
         "reply" => holds(correlation),
-        "mcp_event" => host || operator || written_rule,
-        _ => operator || written_rule,
+        "mcp_event" => host || operator || send_rule,
+        _ => operator || send_rule,
     };
     match (allowed, kind) {
         (true, _) => None,
@@ -69,13 +69,13 @@ fn oracle(attacker: Attacker, kind: &str, to: &str, correlation: &str) -> Option
     }
 }
 
-struct Town {
+struct Fixture {
     bus: Bus,
-    /// Everybody's first connection, which is subscribed.
-    homes: BTreeMap<&'static str, Peer>,
+    /// One subscribed connection per agent.
+    subscribers: BTreeMap<&'static str, Peer>,
 }
 
-async fn town() -> Town {
+async fn fixture() -> Fixture {
     let credentials =
         AGENTS.into_iter().fold(Credentials::default(), |all, (name, role, rights)| all.add(name, role, rights));
     let wide = EngineOptions {
@@ -87,28 +87,28 @@ async fn town() -> Town {
     let setup = Setup { core: CoreOptions { engine: wide, ..CoreOptions::default() }, ..Setup::default() };
     let bus = Bus::with_credentials(setup, &credentials).await;
     bus.server().set_send_rules(Arc::new(Rules));
-    let mut homes = BTreeMap::new();
+    let mut subscribers = BTreeMap::new();
     for (name, _, _) in AGENTS {
-        let mut home = join(&bus, name, name, Framing::Json).await;
-        home.subscribe().await;
-        homes.insert(name, home);
+        let mut subscriber = join(&bus, name, name, Framing::Json).await;
+        subscriber.subscribe().await;
+        subscribers.insert(name, subscriber);
     }
     let mut sub = join(&bus, "w2", "~#sub", Framing::Json).await;
     for (id, from, to) in OPEN {
         let kind = if id == "a1" { "ask" } else { "mcp_request" };
         let mut frame = message(id, kind, to, "", None);
         frame["deadline_ms"] = 600_000.into();
-        let sender = if from == "w2#sub" { &mut sub } else { homes.get_mut(from).expect("an agent") };
+        let sender = if from == "w2#sub" { &mut sub } else { subscribers.get_mut(from).expect("an agent") };
         sender.send(frame).await;
         sender.next_of("delivered").await;
-        homes.get_mut(to).expect("an agent").expect_message(id).await;
+        subscribers.get_mut(to).expect("an agent").expect_message(id).await;
     }
-    homes.get_mut("h1").expect("a host").ack_confirmed("done").await;
-    Town { bus, homes }
+    subscribers.get_mut("h1").expect("a host").ack_confirmed("done").await;
+    Fixture { bus, subscribers }
 }
 
 async fn join(bus: &Bus, agent: &str, claimed: &str, framing: Framing) -> Peer {
-    Peer::join(bus.address, greeting(agent, claimed, None, framing)).await
+    Peer::join(bus.address, hello_as(agent, claimed, None, framing)).await
 }
 
 fn message(id: &str, kind: &str, to: &str, correlation: &str, from: Option<&Value>) -> Value {
@@ -136,9 +136,9 @@ struct Case {
     refusal: Option<&'static str>,
 }
 
-/// Sends every message that there is, and returns what should become of each, in order.
+/// Sends every combination of kind, recipient, correlation id and forged sender; returns the cases in order.
 async fn send_all(attacker: Attacker, peer: &mut Peer, framing: Framing) -> Vec<Case> {
-    let lies = [
+    let forged_senders = [
         None,
         Some(json!({"session_id": "h1", "role": "host"})),
         Some(json!({"session_id": "op", "role": "operator"})),
@@ -147,19 +147,19 @@ async fn send_all(attacker: Attacker, peer: &mut Peer, framing: Framing) -> Vec<
     for kind in KINDS {
         for to in RECIPIENTS {
             for correlation in CORRELATIONS {
-                for lie in &lies {
+                for forged in &forged_senders {
                     let id = format!("case-{}", cases.len());
-                    match (framing, lie) {
+                    match (framing, forged) {
                         (Framing::Compact, None) => {
                             peer.send_compact(&[compact_message(&id, kind, to, correlation)]).await
                         }
-                        // The compact framing has no place for a sender, but text is still read.
-                        _ => peer.send(message(&id, kind, to, correlation, lie.as_ref())).await,
+                        // Compact framing has no sender field, but JSON text is accepted as well.
+                        _ => peer.send(message(&id, kind, to, correlation, forged.as_ref())).await,
                     }
                     cases.push(Case { id, to, refusal: oracle(attacker, kind, to, correlation) });
                 }
             }
-            // An id that is taken: no way around the rules, and none to another's message.
+            // An id that is already in use must not bypass the rules or reveal the other message.
             if to == "h1" {
                 peer.send(message("q1", kind, to, "q1", None)).await;
                 let refusal = oracle(attacker, kind, to, "q1").or(Some("TB0203"));
@@ -170,19 +170,19 @@ async fn send_all(attacker: Attacker, peer: &mut Peer, framing: Framing) -> Vec<
     cases
 }
 
-/// The code of each refusal in the order of the cases, from receipts and errors.
+/// The refusal code of each case in order, from receipts and errors.
 async fn outcomes(peer: &mut Peer, cases: &[Case]) -> Vec<Option<String>> {
     let numbers: BTreeMap<&str, usize> = cases.iter().enumerate().map(|(n, case)| (&*case.id, n)).collect();
-    let mut taken: std::collections::VecDeque<usize> =
+    let mut reused_ids: std::collections::VecDeque<usize> =
         cases.iter().enumerate().filter(|(_, case)| case.id == "q1").map(|(n, _)| n).collect();
     let mut found: BTreeMap<usize, Option<String>> = BTreeMap::new();
-    within("an answer to every message", async {
+    within("a response to every message", async {
         while found.len() < cases.len() {
             let frame = peer.frame().await;
             match frame["kind"].as_str().unwrap_or_default() {
                 "error" => {
                     let id = frame["id"].as_str().unwrap_or_else(|| panic!("{frame}"));
-                    let number = if id == "q1" { taken.pop_front().expect("so many") } else { numbers[id] };
+                    let number = if id == "q1" { reused_ids.pop_front().expect("a reused id") } else { numbers[id] };
                     found.insert(number, frame["code"].as_str().map(str::to_owned));
                 }
                 "delivered" => {
@@ -202,9 +202,9 @@ async fn outcomes(peer: &mut Peer, cases: &[Case]) -> Vec<Option<String>> {
     found.into_values().collect()
 }
 
-/// Messages, cancels and events in somebody's hands, without those that were there before.
-async fn received(home: &mut Peer, kind: &str) -> Vec<Value> {
-    let frames = home.drain().await;
+/// Frames of that kind that a subscriber has received since the last call.
+async fn received(subscriber: &mut Peer, kind: &str) -> Vec<Value> {
+    let frames = subscriber.drain().await;
     frames.into_iter().filter(|frame| frame["kind"] == kind).collect()
 }
 
@@ -215,42 +215,42 @@ async fn attack_with_messages(
     framing: Framing,
 ) -> usize {
     let attacker = Attacker { name, mailbox };
-    let mut town = town().await;
-    let mut peer = join(&town.bus, name, claimed, framing).await;
+    let mut fixture = fixture().await;
+    let mut peer = join(&fixture.bus, name, claimed, framing).await;
     let cases = send_all(attacker, &mut peer, framing).await;
     let outcomes = outcomes(&mut peer, &cases).await;
-    let mut taken_in: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut accepted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (case, outcome) in cases.iter().zip(&outcomes) {
         assert_eq!(outcome.as_deref(), case.refusal, "{} to {} from {mailbox}, {framing:?}", case.id, case.to);
         if outcome.is_none() {
-            taken_in.entry(case.to).or_default().insert(&case.id);
+            accepted.entry(case.to).or_default().insert(&case.id);
         }
     }
-    for (to, home) in &mut town.homes {
+    for (to, subscriber) in &mut fixture.subscribers {
         let mut arrived = BTreeSet::new();
-        for frame in received(home, "message").await {
+        for frame in received(subscriber, "message").await {
             let from = &frame["message"]["from"];
-            assert_eq!(from["session_id"], mailbox, "the sender is who it is: {frame}");
+            assert_eq!(from["session_id"], mailbox, "the sender is stamped: {frame}");
             let role = AGENTS.iter().find(|agent| agent.0 == name).expect("an agent").1;
             let stamped = if name == "free" { Value::Null } else { role.into() };
             assert_eq!(from["role"], stamped, "{frame}");
             arrived.insert(frame["message"]["id"].as_str().expect("an id").to_owned());
         }
-        let expected = taken_in.remove(to).unwrap_or_default();
+        let expected = accepted.remove(to).unwrap_or_default();
         assert_eq!(arrived.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected, "at {to}");
     }
     cases.len()
 }
 
-/// Cancels and live events, which are not answered: what counts is who hears of them.
+/// Cancels and live events. They have no response, so only their recipients are checked.
 async fn attack_with_signals(
     name: &'static str,
     claimed: &'static str,
     mailbox: &'static str,
     framing: Framing,
 ) -> usize {
-    let mut town = town().await;
-    let mut peer = join(&town.bus, name, claimed, framing).await;
+    let mut fixture = fixture().await;
+    let mut peer = join(&fixture.bus, name, claimed, framing).await;
     let mut cases = 0;
     for to in RECIPIENTS {
         for correlation in CORRELATIONS.into_iter().filter(|correlation| !correlation.is_empty()) {
@@ -258,38 +258,35 @@ async fn attack_with_signals(
             peer.send(json!({"kind": "cancel", "to": to, "correlation_id": correlation, "from": "w1"})).await;
             peer.send(json!({"kind": "live_event", "to": to, "correlation_id": correlation, "from": "h1", "body": 1}))
                 .await;
-            let answers = peer.drain().await;
+            let responses = peer.drain().await;
             let free = name == "free";
             let is_open = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && correlation != "done");
-            // Whichever mailbox of the agent sent it.
+            // From any mailbox of the agent.
             let is_own = |from: &str| principal_of(from) == principal_of(mailbox);
             let own = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && is_own(open.1));
             let may_cancel = free || (is_open && (own || name == "op"));
-            let may_tell = oracle(Attacker { name, mailbox }, "mcp_event", to, correlation).is_none();
-            let codes: Vec<&str> = answers.iter().filter_map(|frame| frame["code"].as_str()).collect();
-            assert_eq!(codes, if may_tell { vec![] } else { vec!["TB0216"] }, "{name} to {to}: {answers:?}");
-            for (home, peer) in &mut town.homes {
+            let may_send = oracle(Attacker { name, mailbox }, "mcp_event", to, correlation).is_none();
+            let codes: Vec<&str> = responses.iter().filter_map(|frame| frame["code"].as_str()).collect();
+            assert_eq!(codes, if may_send { vec![] } else { vec!["TB0216"] }, "{name} to {to}: {responses:?}");
+            for (subscriber, peer) in &mut fixture.subscribers {
                 let frames = peer.drain().await;
                 let count = |kind: &str| frames.iter().filter(|frame| frame["kind"] == kind).count();
-                assert_eq!(
-                    count("cancel"),
-                    usize::from(may_cancel && *home == to),
-                    "{mailbox} cancels {correlation} at {to}"
-                );
-                let heard = usize::from(may_tell && *home == to && *home != "nobody");
-                assert_eq!(count("live_event"), heard, "{mailbox} tells {to}: {frames:?}");
-                let honest = |frame: &&Value| frame["kind"] == "live_event" && frame["from"] != mailbox;
-                assert!(!frames.iter().any(|frame| honest(&frame)), "{frames:?}");
+                let cancels = usize::from(may_cancel && *subscriber == to);
+                assert_eq!(count("cancel"), cancels, "{mailbox} cancels {correlation} at {to}");
+                let events = usize::from(may_send && *subscriber == to && *subscriber != "absent");
+                assert_eq!(count("live_event"), events, "{mailbox} sends to {to}: {frames:?}");
+                let forged = |frame: &&Value| frame["kind"] == "live_event" && frame["from"] != mailbox;
+                assert!(!frames.iter().any(|frame| forged(&frame)), "{frames:?}");
             }
         }
     }
     cases
 }
 
-/// What is asked of the broker itself, and what is said about messages of others.
-async fn attack_with_questions(name: &'static str, claimed: &'static str, mailbox: &str, framing: Framing) -> usize {
-    let town = town().await;
-    let mut peer = join(&town.bus, name, claimed, framing).await;
+/// Requests to the broker, and acknowledgements of other agents' messages.
+async fn attack_with_requests(name: &'static str, claimed: &'static str, mailbox: &str, framing: Framing) -> usize {
+    let fixture = fixture().await;
+    let mut peer = join(&fixture.bus, name, claimed, framing).await;
     let all = ["w1", "w2", "h1", "h2", "op", "free"];
     let may_see = |other: &str| {
         matches!(name, "h1" | "h2" | "op" | "free") || matches!(other, "h1" | "h2") || (name == "w1" && other == "w2")
@@ -297,11 +294,11 @@ async fn attack_with_questions(name: &'static str, claimed: &'static str, mailbo
     let mut cases = 0;
     for (_, role, _) in AGENTS.into_iter().filter(|agent| agent.0 != "free") {
         peer.send(json!({"kind": "list_connected", "role": role, "from": "op"})).await;
-        let answer = peer.next_of("connected").await;
+        let response = peer.next_of("connected").await;
         let of_role = |other: &&str| AGENTS.iter().any(|agent| agent.0 == *other && agent.1 == role);
         let mut expected: Vec<&str> = all.into_iter().filter(of_role).filter(|other| may_see(other)).collect();
         expected.sort_unstable();
-        assert_eq!(answer["ids"], json!(expected), "{name} asks for {role}");
+        assert_eq!(response["ids"], json!(expected), "{name} lists {role}");
         cases += 1;
     }
     peer.send(json!({"kind": "status", "request_id": "s", "agent": {"session_id": "op", "role": "operator"}})).await;
@@ -309,9 +306,9 @@ async fn attack_with_questions(name: &'static str, claimed: &'static str, mailbo
         "op" | "free" => assert_eq!(peer.next_of("status").await["request_id"], "s"),
         _ => assert_eq!(peer.expect_error("TB0218").await["id"], "s"),
     }
-    cases += looks::look_around(&mut peer, name, mailbox).await;
+    cases += inspection::check_inspect(&mut peer, name, mailbox).await;
     for id in ["q1", "q2", "a1"] {
-        let (_, _, holder) = OPEN.into_iter().find(|open| open.0 == id).expect("it is open");
+        let (_, _, holder) = OPEN.into_iter().find(|open| open.0 == id).expect("a pending message");
         if holder != mailbox {
             peer.ack(id).await;
             peer.expect_error("TB0205").await;
@@ -334,8 +331,8 @@ async fn attack_with_questions(name: &'static str, claimed: &'static str, mailbo
     cases + 1
 }
 
-/// Whom a `hello` may call itself.
-async fn attack_with_greetings(bus: &Bus, framing: Framing) -> usize {
+/// Names and roles that a `hello` may claim.
+async fn attack_with_hellos(bus: &Bus, framing: Framing) -> usize {
     let mut cases = 0;
     let suffixes = ["", "#sub", "#a#b"];
     let names = ["w1", "w2", "h1", "h2", "op", "free", "~", "~~", "W1", "w1 ", "w", "#w1", "w1~"];
@@ -345,18 +342,18 @@ async fn attack_with_greetings(bus: &Bus, framing: Framing) -> usize {
                 for role in [None, Some("worker"), Some("host"), Some("operator"), Some("Worker")] {
                     let claimed = format!("{name}{suffix}");
                     let mut peer = Peer::connect(bus.address).await;
-                    peer.send(greeting(agent, &claimed, role, framing)).await;
+                    peer.send(hello_as(agent, &claimed, role, framing)).await;
                     let first = peer.frame().await;
-                    let may = rights.unrestricted || name == agent || name == "~";
-                    let code = match (may, role.is_none_or(|role| role == own_role || rights.unrestricted)) {
+                    let may_claim = rights.unrestricted || name == agent || name == "~";
+                    let code = match (may_claim, role.is_none_or(|role| role == own_role || rights.unrestricted)) {
                         (false, _) => Some("TB0114"),
                         (true, false) => Some("TB0115"),
                         (true, true) => None,
                     };
                     assert_eq!(first["code"].as_str(), code, "{agent} as {claimed} in {role:?}: {first}");
                     if code.is_none() {
-                        let known_as = if rights.unrestricted { claimed } else { format!("{agent}{suffix}") };
-                        assert_eq!(first["agent"]["session_id"], known_as, "{first}");
+                        let expected = if rights.unrestricted { claimed } else { format!("{agent}{suffix}") };
+                        assert_eq!(first["agent"]["session_id"], expected, "{first}");
                     } else {
                         assert!(matches!(peer.see().await, Seen::Close { .. }));
                     }
@@ -368,7 +365,7 @@ async fn attack_with_greetings(bus: &Bus, framing: Framing) -> usize {
     cases
 }
 
-/// Each kind of peer, on its own mailbox and on a mailbox of its own beside it.
+/// Each kind of peer, on its main mailbox and on one with a suffix: agent, claimed name, mailbox.
 fn attackers() -> Vec<(&'static str, &'static str, &'static str)> {
     vec![
         ("w1", "w1", "w1"),
@@ -380,42 +377,42 @@ fn attackers() -> Vec<(&'static str, &'static str, &'static str)> {
         ("h2", "~", "h2"),
         ("op", "op", "op"),
         ("op", "op#dead", "op#dead"),
-        ("free", "somebody", "somebody"),
+        ("free", "guest", "guest"),
         ("free", "h1", "h1"),
     ]
 }
 
 #[tokio::test]
-async fn no_peer_sends_what_it_may_not_in_any_framing_with_any_forged_field() {
+async fn messages_are_accepted_exactly_as_the_rules_allow() {
     let mut cases = 0;
     for framing in [Framing::Json, Framing::Compact] {
         for (name, claimed, mailbox) in attackers() {
             cases += attack_with_messages(name, claimed, mailbox, framing).await;
         }
     }
-    println!("{cases} messages, each as it should be");
+    println!("{cases} messages checked");
     assert!(cases > 20_000, "{cases}");
 }
 
 #[tokio::test]
-async fn no_peer_cancels_or_tells_what_it_may_not() {
+async fn cancels_and_events_are_forwarded_exactly_as_the_rules_allow() {
     let mut cases = 0;
     for framing in [Framing::Json, Framing::Compact] {
         for (name, claimed, mailbox) in attackers() {
             cases += attack_with_signals(name, claimed, mailbox, framing).await;
         }
     }
-    println!("{cases} signals, each as it should be");
+    println!("{cases} signals checked");
 }
 
 #[tokio::test]
-async fn no_peer_asks_or_acknowledges_or_becomes_what_it_may_not() {
+async fn requests_acks_and_hellos_are_accepted_exactly_as_the_rules_allow() {
     let mut cases = 0;
     for framing in [Framing::Json, Framing::Compact] {
         for (name, claimed, mailbox) in attackers() {
-            cases += attack_with_questions(name, claimed, mailbox, framing).await;
+            cases += attack_with_requests(name, claimed, mailbox, framing).await;
         }
-        cases += attack_with_greetings(&town().await.bus, framing).await;
+        cases += attack_with_hellos(&fixture().await.bus, framing).await;
     }
-    println!("{cases} questions and greetings, each as it should be");
+    println!("{cases} requests and hellos checked");
 }

@@ -1,7 +1,7 @@
-//! How long a connection may stay and who it is: credentials that end, mailboxes that are taken over, names that come with
-//! the credential, and what else follows from it.
+//! Consequences of a credential: expiry and revocation, displaced subscribers, identity and window in `welcome`, send
+//! rules, and host status.
 
-use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setup, WORKER, deliver, greeting, within};
+use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setup, WORKER, deliver, hello_as, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,7 +16,7 @@ fn credentials() -> Credentials {
 }
 
 async fn join(bus: &Bus, name: &str, claimed: &str, framing: Framing) -> Peer {
-    Peer::join(bus.address, greeting(name, claimed, None, framing)).await
+    Peer::join(bus.address, hello_as(name, claimed, None, framing)).await
 }
 
 async fn subscriber(bus: &Bus, name: &str) -> Peer {
@@ -35,7 +35,7 @@ fn of_kind(kind: &str, to: &str, id: &str, correlation: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn a_revoked_peer_is_told_and_gone_within_a_second_and_cant_come_back() {
+async fn a_revoked_peer_is_closed_within_a_second_and_refused_afterwards() {
     for framing in FRAMINGS {
         let credentials = credentials();
         let bus = Bus::with_credentials(Setup::default(), &credentials).await;
@@ -49,41 +49,41 @@ async fn a_revoked_peer_is_told_and_gone_within_a_second_and_cant_come_back() {
             peer.expect_close("TB0113").await;
         }
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
-        other.settle().await;
+        other.roundtrip().await;
         let mut again = Peer::connect(bus.address).await;
-        again.send(greeting("w", "~", None, framing)).await;
+        again.send(hello_as("w", "~", None, framing)).await;
         again.expect_error("TB0103").await;
     }
 }
 
-/// Its seat is free again, so its socket is closed, though it took none of the bytes that it was sent.
+/// The released connection permit proves that the socket is closed, although the peer did not read.
 #[tokio::test]
-async fn a_revoked_peer_that_does_not_read_is_gone_within_a_second_too() {
+async fn a_revoked_peer_that_does_not_read_is_closed_within_a_second() {
     let credentials = credentials();
     let server = ServerOptions { max_connections: 2, ..ServerOptions::default() };
     let bus = Bus::with_credentials(Setup { server, ..Setup::default() }, &credentials).await;
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(16 << 10).expect("a small buffer");
     let socket = socket.connect(bus.address).await.expect("the broker accepts");
-    let mut deaf = Peer::upgrade(socket, bus.address, b"").await;
-    deaf.send(greeting("w", "~", None, Framing::Json)).await;
-    assert_eq!(deaf.frame().await["kind"], "welcome");
-    deaf.subscribe().await;
+    let mut non_reader = Peer::upgrade(socket, bus.address, b"").await;
+    non_reader.send(hello_as("w", "~", None, Framing::Json)).await;
+    assert_eq!(non_reader.frame().await["kind"], "welcome");
+    non_reader.subscribe().await;
     let mut operator = join(&bus, "op", "~", Framing::Json).await;
-    // More than the buffers between two sockets hold.
+    // More than the socket buffers hold.
     for number in 0..16 {
         operator.deliver("w", &number.to_string(), json!("x".repeat(1 << 20))).await;
     }
-    let deaf = deaf.into_tcp();
+    let non_reader = non_reader.into_tcp();
     let started = Instant::now();
     credentials.revoke("w");
-    within("a free seat", async {
+    within("the released permit", async {
         loop {
             let mut next = match tokio::time::timeout(Duration::from_secs(1), Peer::try_connect(bus.address)).await {
                 Ok(Some(next)) => next,
                 _ => continue,
             };
-            next.send(greeting("h", "~", None, Framing::Json)).await;
+            next.send(hello_as("h", "~", None, Framing::Json)).await;
             if let Seen::Frame(_) = next.see().await {
                 return;
             }
@@ -91,11 +91,11 @@ async fn a_revoked_peer_that_does_not_read_is_gone_within_a_second_too() {
     })
     .await;
     assert!(started.elapsed() < Duration::from_millis(1100), "{:?}", started.elapsed());
-    drop(deaf);
+    drop(non_reader);
 }
 
 #[tokio::test]
-async fn a_credential_whose_time_is_over_ends_its_connections_and_loses_no_message() {
+async fn an_expired_credential_closes_its_connections_and_loses_no_message() {
     for framing in FRAMINGS {
         let soon = Standing::until(SystemTime::now() + Duration::from_millis(300));
         let credentials = credentials().add_until("brief", "worker", WORKER, soon);
@@ -114,27 +114,27 @@ async fn a_credential_whose_time_is_over_ends_its_connections_and_loses_no_messa
 }
 
 #[tokio::test]
-async fn a_displaced_connection_is_told_and_closed_and_the_new_one_has_its_messages() {
+async fn a_displaced_connection_is_closed_and_the_new_one_gets_its_messages() {
     for framing in FRAMINGS {
         let bus = Bus::with_credentials(Setup::default(), &credentials()).await;
         let mut first = join(&bus, "w", "~", framing).await;
         first.subscribe().await;
         join(&bus, "op", "~", Framing::Json).await.deliver("w", "m", json!(1)).await;
         first.expect_message("m").await;
-        // A mailbox of its own beside it displaces nobody.
-        let mut beside = join(&bus, "w", "~#beside", framing).await;
-        beside.subscribe().await;
-        first.settle().await;
+        // Another mailbox of the same agent does not displace it.
+        let mut other = join(&bus, "w", "~#other", framing).await;
+        other.subscribe().await;
+        first.roundtrip().await;
         let mut second = subscriber(&bus, "w").await;
         first.expect_error("TB0206").await;
         first.expect_close("TB0206").await;
         assert_eq!(second.expect_message("m").await["attempt"], 2);
-        beside.settle().await;
+        other.roundtrip().await;
     }
 }
 
 #[tokio::test]
-async fn welcome_says_who_the_peer_is_and_how_much_it_may_hold() {
+async fn welcome_has_the_identity_and_the_window_of_the_peer() {
     let bus = Bus::with_credentials(Setup::default(), &credentials()).await;
     for (name, claimed, mailbox, role, window) in [
         ("w", "~#mcp", "w#mcp", "worker", json!([1024, 2 << 20])),
@@ -142,19 +142,19 @@ async fn welcome_says_who_the_peer_is_and_how_much_it_may_hold() {
         ("op", "~", "op", "operator", json!([1024, 2 << 20])),
     ] {
         let mut peer = Peer::connect(bus.address).await;
-        peer.send(greeting(name, claimed, None, Framing::Compact)).await;
+        peer.send(hello_as(name, claimed, None, Framing::Compact)).await;
         let welcome = peer.frame().await;
         assert_eq!(welcome["agent"], json!({"session_id": mailbox, "role": role}));
         let limits = &welcome["limits"];
         assert_eq!(json!([limits["window_messages"], limits["window_bytes"]]), window, "{name}");
     }
     let mut long = Peer::connect(bus.address).await;
-    long.send(greeting("op", &format!("~#{}", "n".repeat(254)), None, Framing::Json)).await;
+    long.send(hello_as("op", &format!("~#{}", "n".repeat(254)), None, Framing::Json)).await;
     long.expect_error("TB0107").await;
 }
 
 #[tokio::test]
-async fn a_host_without_credentials_of_its_own_holds_more_once_it_announced_itself() {
+async fn a_host_with_a_shared_token_has_a_larger_window_after_announcing() {
     let bus = Bus::start().await;
     let mut host = bus.compact_peer("host").await;
     host.subscribe().await;
@@ -162,7 +162,7 @@ async fn a_host_without_credentials_of_its_own_holds_more_once_it_announced_itse
     for number in 0..1100 {
         sender.send(deliver("host", &format!("m-{number}"), json!(number))).await;
     }
-    sender.settle().await;
+    sender.roundtrip().await;
     let pushed = |frames: Vec<Value>| frames.iter().filter(|frame| frame["kind"] == "message").count();
     assert_eq!(pushed(host.drain().await), 1024);
     host.send(json!({"kind": "announce", "request_id": "a", "manifests": [{"manifest": 1}]})).await;
@@ -171,33 +171,33 @@ async fn a_host_without_credentials_of_its_own_holds_more_once_it_announced_itse
     }
 }
 
-struct Everybody;
+struct AllWorkers;
 
-impl SendRules for Everybody {
+impl SendRules for AllWorkers {
     fn may_message(&self, from_role: Option<&str>, _from_name: &str, _to: &str) -> bool {
         from_role == Some("worker")
     }
 }
 
 #[tokio::test]
-async fn rules_change_while_the_broker_runs() {
+async fn send_rules_can_change_at_runtime() {
     let bus = Bus::with_credentials(Setup::default(), &credentials()).await;
     let mut worker = join(&bus, "w", "~", Framing::Json).await;
     worker.send(deliver("h", "1", json!(1))).await;
     assert_eq!(worker.expect_error("TB0216").await["id"], "1");
-    bus.server().set_send_rules(Arc::new(Everybody));
+    bus.server().set_send_rules(Arc::new(AllWorkers));
     worker.deliver("h", "2", json!(1)).await;
     bus.server().set_send_rules(Arc::new(DenyAll));
     worker.send(deliver("h", "3", json!(1))).await;
     worker.expect_error("TB0216").await;
-    // What was taken in before is still recognised.
+    // A duplicate of an accepted message is still recognised.
     worker.deliver("h", "2", json!(1)).await;
 }
 
-/// Knows agents only by what they present, as with tokens of an identity provider.
-struct Issued;
+/// Knows agents only by their tokens, like an external identity provider.
+struct ExternalTokens;
 
-impl Authenticator for Issued {
+impl Authenticator for ExternalTokens {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let rights = if credential.token == "host" { HOST } else { WORKER };
         let agent = AgentRef::new(credential.claimed.session_id.clone());
@@ -206,9 +206,9 @@ impl Authenticator for Issued {
 }
 
 #[tokio::test]
-async fn whoever_announced_itself_as_a_host_is_one_and_stays_one_while_it_is_away() {
+async fn an_announced_host_gets_requests_also_while_offline() {
     let folder = tempfile::TempDir::new().expect("a folder");
-    let bus = Bus::open(folder, Setup::default(), Box::new(Issued)).await;
+    let bus = Bus::open(folder, Setup::default(), Box::new(ExternalTokens)).await;
     let hello =
         |token: &str, name: &str| json!({"kind": "hello", "version": 2, "agent": {"session_id": name}, "token": token});
     let mut worker = Peer::join(bus.address, hello("worker", "w")).await;

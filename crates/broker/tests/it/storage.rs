@@ -1,5 +1,5 @@
-//! What is safe stays safe: stopping in the middle of work, two brokers on one folder, a disk that is nearly full, and a
-//! body that its recipient can't be shown.
+//! Durability: shutdown under load, restarts, two brokers on one folder, a nearly full disk, and bodies that are not
+//! JSON.
 
 use crate::support::{Bus, Peer, Seen, Setup, TOKEN, deliver, get, hello_compact, hello_v2, upgrade_request, within};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ fn nearly_full() -> Setup {
 }
 
 async fn until_not_ready(bus: &Bus) -> String {
-    within("the disk to be found full", async {
+    within("/readyz to report the full disk", async {
         loop {
             let answer = get(bus.address, "/readyz").await;
             if answer.status == 503 {
@@ -28,21 +28,21 @@ async fn until_not_ready(bus: &Bus) -> String {
 }
 
 #[tokio::test]
-async fn stopping_in_the_middle_of_a_flood_loses_nothing_that_has_a_receipt() {
+async fn shutdown_under_load_loses_no_receipted_message() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     let mut sent = 0;
     let mut seen = Outcome::default();
     for _ in 0..500 {
-        sender.send(deliver("heir", &format!("m-{sent}"), json!(sent))).await;
+        sender.send(deliver("recipient", &format!("m-{sent}"), json!(sent))).await;
         sent += 1;
     }
     seen.note(sender.next_of("delivered").await);
     bus.begin_stop();
     let started = Instant::now();
-    // It goes on sending until it is told that the broker is closing.
+    // Sends until the broker closes the connection.
     let closing = loop {
-        sender.send(deliver("heir", &format!("m-{sent}"), json!(sent))).await;
+        sender.send(deliver("recipient", &format!("m-{sent}"), json!(sent))).await;
         sent += 1;
         match sender.see().await {
             Seen::Frame(frame) => seen.note(frame),
@@ -54,19 +54,19 @@ async fn stopping_in_the_middle_of_a_flood_loses_nothing_that_has_a_receipt() {
     assert!(started.elapsed() < Duration::from_secs(5), "stopping took {:?}", started.elapsed());
 
     let bus = Bus::reopen(folder, Setup::default()).await;
-    let mut heir = bus.subscriber("heir").await;
+    let mut recipient = bus.subscriber("recipient").await;
     let mut found = BTreeSet::new();
-    heir.send(json!({"kind": "status", "request_id": "how many"})).await;
-    let status = heir.next_of("status").await;
+    recipient.send(json!({"kind": "status", "request_id": "count"})).await;
+    let status = recipient.next_of("status").await;
     let pending = status["mailboxes"][0]["messages"].as_u64().expect("a count");
     for _ in 0..pending {
-        let id = heir.next_of("message").await["message"]["id"].as_str().expect("an id").to_owned();
-        heir.ack(&id).await;
+        let id = recipient.next_of("message").await["message"]["id"].as_str().expect("an id").to_owned();
+        recipient.ack(&id).await;
         found.insert(id);
     }
     assert!(found.is_superset(&seen.receipts), "lost: {:?}", seen.receipts.difference(&found).collect::<Vec<_>>());
-    assert!(found.is_disjoint(&seen.refused), "refused and yet there");
-    // What was taken in was receipted before the end, so that nobody sends it once more for nothing.
+    assert!(found.is_disjoint(&seen.refused), "a refused message was stored");
+    // Every accepted message was receipted before the close, so that no sender repeats it needlessly.
     assert_eq!(found, seen.receipts);
 }
 
@@ -88,59 +88,59 @@ impl Outcome {
 }
 
 #[tokio::test]
-async fn stopping_waits_for_nobody_who_stands_in_the_door() {
+async fn shutdown_does_not_wait_for_incomplete_connections() {
     let bus = Bus::start().await;
     let _silent = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    let mut halting = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    halting.write_all(b"GET /bus HTTP/1.1\r\nHost: localhost").await.expect("half a request goes out");
+    let mut stalled = TcpStream::connect(bus.address).await.expect("the broker accepts");
+    stalled.write_all(b"GET /bus HTTP/1.1\r\nHost: localhost").await.expect("half a request is sent");
     let mut upgraded = TcpStream::connect(bus.address).await.expect("the broker accepts");
-    upgraded.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.expect("a request goes out");
-    let _greeted = bus.subscriber("never reads").await;
-    bus.peer("sender").await.deliver("somebody", "m", json!(1)).await;
+    upgraded.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.expect("the request is sent");
+    let _never_reads = bus.subscriber("never reads").await;
+    bus.peer("sender").await.deliver("other", "m", json!(1)).await;
 
     let started = Instant::now();
     let folder = bus.stop().await;
     assert!(started.elapsed() < Duration::from_secs(5), "stopping took {:?}", started.elapsed());
-    // Nobody keeps the folder either.
+    // The folder's lock is released, too.
     let bus = Bus::reopen(folder, Setup::default()).await;
-    bus.subscriber("somebody").await.expect_message("m").await;
+    bus.subscriber("other").await.expect_message("m").await;
 }
 
 #[tokio::test]
-async fn everything_is_there_again_after_a_restart_and_in_order() {
+async fn messages_and_ids_survive_a_restart_in_order() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     for n in 0..300 {
-        sender.send(deliver("heir", &format!("m-{n}"), json!({"n": n, "text": "x".repeat(n * 10)}))).await;
+        sender.send(deliver("recipient", &format!("m-{n}"), json!({"n": n, "text": "x".repeat(n * 10)}))).await;
     }
     for _ in 0..300 {
         sender.next_of("delivered").await;
     }
-    let mut early = bus.subscriber("heir").await;
+    let mut early = bus.subscriber("recipient").await;
     for n in 0..100 {
         early.expect_message(&format!("m-{n}")).await;
         assert_eq!(early.ack_confirmed(&format!("m-{n}")).await["accepted"], true);
     }
     let bus = Bus::reopen(bus.stop().await, Setup::default()).await;
-    let mut heir = bus.subscriber("heir").await;
+    let mut recipient = bus.subscriber("recipient").await;
     for n in 100..300 {
-        let frame = heir.expect_message(&format!("m-{n}")).await;
+        let frame = recipient.expect_message(&format!("m-{n}")).await;
         assert_eq!(frame["message"]["body"]["n"], n);
         assert_eq!(frame["message"]["from"]["session_id"], "sender");
     }
     // Ids that were settled before the restart are still known.
     let mut sender = bus.peer("sender").await;
-    sender.deliver("heir", "m-7", json!({"n": 7, "text": "x".repeat(70)})).await;
-    sender.send(deliver("heir", "m-7", json!("other"))).await;
+    sender.deliver("recipient", "m-7", json!({"n": 7, "text": "x".repeat(70)})).await;
+    sender.send(deliver("recipient", "m-7", json!("other"))).await;
     assert_eq!(sender.expect_error("TB0203").await["id"], "m-7");
-    heir.settle().await;
+    recipient.roundtrip().await;
 }
 
 #[tokio::test]
-async fn the_identity_of_the_store_outlives_the_broker() {
+async fn the_store_identity_survives_a_restart() {
     let identity = async |bus: &Bus| {
         let mut peer = Peer::connect(bus.address).await;
-        peer.send(hello_v2("somebody")).await;
+        peer.send(hello_v2("peer")).await;
         peer.frame().await;
         peer.frame().await["id"].clone()
     };
@@ -151,18 +151,18 @@ async fn the_identity_of_the_store_outlives_the_broker() {
 }
 
 #[tokio::test]
-async fn a_second_broker_on_the_same_folder_is_told_so() {
+async fn a_second_broker_on_the_same_folder_is_refused() {
     let bus = Bus::start().await;
     let Err(error) = BrokerCore::new(bus.folder()) else { panic!("two brokers on one folder") };
     assert!(matches!(error, BrokerError::Folder(_)));
-    let told = error.to_string();
-    assert!(told.contains(&bus.folder().display().to_string()), "{told}");
-    assert!(told.contains("use") && !told.contains(TOKEN), "{told}");
+    let text = error.to_string();
+    assert!(text.contains(&bus.folder().display().to_string()), "{text}");
+    assert!(text.contains("use") && !text.contains(TOKEN), "{text}");
     bus.peer("sender").await.deliver("somebody", "m", json!(1)).await;
 }
 
 #[tokio::test]
-async fn a_disk_that_is_nearly_full_takes_nothing_new_but_gives_what_it_has() {
+async fn a_nearly_full_disk_refuses_new_messages_and_serves_stored_ones() {
     let bus = Bus::start().await;
     let mut sender = bus.peer("sender").await;
     for id in ["one", "two"] {
@@ -175,7 +175,7 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new_but_gives_what_it_has() {
     let mut sender = bus.peer("sender").await;
     sender.send(deliver("host", "three", json!(3))).await;
     assert_eq!(sender.expect_error("TB0207").await["id"], "three");
-    // A repetition is nothing new.
+    // A duplicate is not a new message.
     sender.deliver("host", "two", json!("two")).await;
 
     let mut host = bus.subscriber("host").await;
@@ -190,7 +190,7 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new_but_gives_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_nearly_full_disk_is_known_before_the_first_message() {
+async fn a_nearly_full_disk_is_detected_before_the_first_message() {
     for _ in 0..10 {
         let bus = Bus::with(nearly_full()).await;
         let mut sender = bus.peer("sender").await;
@@ -207,28 +207,28 @@ fn unreadable(to: &str, id: &str) -> ClientFrame {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_json_goes_to_the_dead_letters_of_a_json_recipient() {
+async fn a_body_that_is_not_json_is_dead_lettered_for_a_json_recipient() {
     let bus = Bus::start().await;
     let mut recipient = bus.subscriber("host").await;
     let mut sender = bus.compact_peer("sender").await;
     sender.subscribe().await;
     sender.send_compact(&[unreadable("host", "m")]).await;
-    // The sender's receipt says that it is safe, though elsewhere.
+    // The receipt is correct: the message is durable, though in another mailbox.
     assert_eq!(sender.next_of("receipts").await["ranges"], json!([[1, 1]]));
     let error = recipient.expect_error("TB0212").await;
     assert!(error["reason"].as_str().unwrap_or_default().contains("'m'"), "{error}");
-    // The recipient goes on.
-    bus.peer("somebody").await.deliver("host", "next", json!(1)).await;
+    // The recipient's connection stays open.
+    bus.peer("other").await.deliver("host", "next", json!(1)).await;
     recipient.expect_message("next").await;
 
-    let mut undertaker = Peer::join(bus.address, hello_compact("host#dead")).await;
-    undertaker.subscribe().await;
-    undertaker.expect_message("m").await;
-    assert_eq!(undertaker.ack_confirmed("m").await["accepted"], true);
+    let mut dead_letters = Peer::join(bus.address, hello_compact("host#dead")).await;
+    dead_letters.subscribe().await;
+    dead_letters.expect_message("m").await;
+    assert_eq!(dead_letters.ack_confirmed("m").await["accepted"], true);
 }
 
 #[tokio::test]
-async fn a_compact_recipient_gets_a_body_that_is_not_json_as_it_is() {
+async fn a_body_that_is_not_json_reaches_a_compact_recipient_unchanged() {
     let bus = Bus::start().await;
     let mut recipient = bus.compact_peer("host").await;
     recipient.subscribe().await;
@@ -253,7 +253,7 @@ async fn a_flipped_bit_in_the_identity_is_refused_and_costs_no_message() {
 }
 
 #[tokio::test]
-async fn a_folder_of_another_format_is_called_that_and_not_a_folder_in_use() {
+async fn a_folder_of_another_format_has_an_error_of_its_own() {
     let folder = tempfile::TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("identity"), "toolbus log 1\nid\n7\n").expect("a file");
     let Err(error) = BrokerCore::new(folder.path()) else { panic!("it reads what it does not know") };

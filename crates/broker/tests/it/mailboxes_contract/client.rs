@@ -1,4 +1,4 @@
-//! One connection to mailboxes, seen from the trait: commands go in, everything else comes out of its outbox.
+//! A test connection to the mailboxes: submits commands through the trait and reads its outbox.
 
 use bytestring::ByteString;
 use std::collections::VecDeque;
@@ -10,33 +10,33 @@ use toolbus_engine::{
 };
 use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Client<M: Mailboxes> {
     mailboxes: Arc<M>,
     pub conn: ConnId,
-    arrived: Arc<Arrived>,
+    inbox: Arc<Inbox>,
 }
 
 #[derive(Default)]
-struct Arrived {
+struct Inbox {
     frames: Mutex<VecDeque<Outgoing>>,
     more: Condvar,
 }
 
-impl Outbox for Arrived {
+impl Outbox for Inbox {
     fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
-        self.frames.lock().expect("no panic while it is held").extend(outgoing.drain(..));
+        self.frames.lock().expect("no panic while holding the lock").extend(outgoing.drain(..));
         self.more.notify_all();
     }
 }
 
-/// A message for a mailbox, whose content is that number.
+/// A message to a mailbox with that content.
 pub fn delivery(to: &str, id: &str, content: u64) -> Delivery {
     sized(to, id, content, 0)
 }
 
-/// The same with that many bytes more.
+/// Like [`delivery`], with a body that is larger by `bytes`.
 pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
     let body = Body::of(&(content, "x".repeat(bytes))).expect("a body");
     let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
@@ -56,11 +56,11 @@ pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
 
 impl<M: Mailboxes> Client<M> {
     pub fn attach(mailboxes: &Arc<M>, name: &str) -> Self {
-        let arrived = Arc::new(Arrived::default());
+        let inbox = Arc::new(Inbox::default());
         let (role, rights) = (Some("tester".into()), Rights::UNRESTRICTED);
         let peer = Peer { name: name.into(), role, numbered_receipts: true, rights };
-        let conn = mailboxes.attach(peer, arrived.clone());
-        Self { mailboxes: Arc::clone(mailboxes), conn, arrived }
+        let conn = mailboxes.attach(peer, inbox.clone());
+        Self { mailboxes: Arc::clone(mailboxes), conn, inbox }
     }
 
     pub fn subscribed(mailboxes: &Arc<M>, name: &str) -> Self {
@@ -72,35 +72,35 @@ impl<M: Mailboxes> Client<M> {
     pub fn submit(&self, command: Command) {
         let mut commands = vec![command];
         self.mailboxes.submit(self.conn, &mut commands);
-        assert!(commands.is_empty(), "the list is left empty");
+        assert!(commands.is_empty(), "submit drains the list");
     }
 
     pub fn detach(self) {
         self.mailboxes.detach(self.conn);
     }
 
-    /// The next that arrives.
+    /// The next frame.
     pub fn next(&self) -> Outgoing {
-        let frames = self.arrived.frames.lock().expect("no panic while it is held");
+        let frames = self.inbox.frames.lock().expect("no panic while holding the lock");
         let (mut frames, _) =
-            self.arrived.more.wait_timeout_while(frames, PATIENCE, |frames| frames.is_empty()).expect("no panic");
-        frames.pop_front().expect("something arrives in time")
+            self.inbox.more.wait_timeout_while(frames, TIMEOUT, |frames| frames.is_empty()).expect("no panic");
+        frames.pop_front().expect("a frame arrives in time")
     }
 
-    /// The first that arrives of some sort; what comes before it stays where it is.
+    /// The first frame that `take` accepts; frames before it stay queued.
     fn find<T>(&self, what: &str, take: impl Fn(&Outgoing) -> Option<T>) -> T {
-        let frames = self.arrived.frames.lock().expect("no panic while it is held");
+        let frames = self.inbox.frames.lock().expect("no panic while holding the lock");
         let missing = |frames: &mut VecDeque<Outgoing>| !frames.iter().any(|frame| take(frame).is_some());
-        let (mut frames, _) = self.arrived.more.wait_timeout_while(frames, PATIENCE, missing).expect("no panic");
+        let (mut frames, _) = self.inbox.more.wait_timeout_while(frames, TIMEOUT, missing).expect("no panic");
         let found = frames.iter().position(|frame| take(frame).is_some());
-        let frame = found.and_then(|place| frames.remove(place));
-        frame.and_then(|frame| take(&frame)).unwrap_or_else(|| panic!("{what} does not come: {frames:?}"))
+        let frame = found.and_then(|index| frames.remove(index));
+        frame.and_then(|frame| take(&frame)).unwrap_or_else(|| panic!("{what} did not arrive: {frames:?}"))
     }
 
-    /// Nothing has arrived that was not looked at, once everything submitted so far is dealt with.
+    /// Asserts that no unread frame is left once all submitted commands are processed.
     pub fn expect_nothing(&self) {
         self.status();
-        let frames = self.arrived.frames.lock().expect("no panic while it is held");
+        let frames = self.inbox.frames.lock().expect("no panic while holding the lock");
         assert!(frames.is_empty(), "{frames:?}");
     }
 
@@ -112,15 +112,15 @@ impl<M: Mailboxes> Client<M> {
         })
     }
 
-    /// The next that arrives, which has to be of some sort.
     pub fn inspect(&self, inspect: Inspect) -> InspectView {
         self.submit(Command::Inspect { request_id: "inspect".into(), inspect: Box::new(inspect) });
-        self.find("what was inspected", |outgoing| match outgoing {
+        self.find("an inspect response", |outgoing| match outgoing {
             Outgoing::Inspected { view, .. } => Some((**view).clone()),
             _ => None,
         })
     }
 
+    /// The next frame, which `take` has to accept.
     pub fn expect<T>(&self, what: &str, take: impl FnOnce(&Outgoing) -> Option<T>) -> T {
         let outgoing = self.next();
         take(&outgoing).unwrap_or_else(|| panic!("expected {what}, got {outgoing:?}"))
@@ -131,13 +131,13 @@ impl<M: Mailboxes> Client<M> {
     }
 
     /// Delivers and waits for the receipt.
-    pub fn deliver_safely(&self, delivery: Delivery) -> u64 {
+    pub fn deliver_receipted(&self, delivery: Delivery) -> u64 {
         let id = delivery.id.clone();
         self.deliver(delivery);
         self.expect_receipt(&id)
     }
 
-    /// The number of the receipt, which comes next and is for that id.
+    /// Asserts that the next frame is the receipt of that id, and returns its number.
     pub fn expect_receipt(&self, expected: &str) -> u64 {
         self.expect(&format!("the receipt of {expected}"), |outgoing| match outgoing {
             Outgoing::Receipt { number, id } if **id == *expected => Some(*number),
@@ -145,7 +145,7 @@ impl<M: Mailboxes> Client<M> {
         })
     }
 
-    /// The next is a message with that id, pushed for that time.
+    /// Asserts that the next frame is that attempt of that message.
     pub fn expect_message(&self, id: &str, attempt: u32) -> Arc<Message> {
         self.expect(&format!("message {id}, attempt {attempt}"), |outgoing| match outgoing {
             Outgoing::Message { message, attempt: made, .. } if *message.id == *id && *made == attempt => {
@@ -166,8 +166,8 @@ impl<M: Mailboxes> Client<M> {
         self.submit(Command::Ack { id: id.into() });
     }
 
-    /// Acknowledges and waits until that is safe.
-    pub fn ack_safely(&self, id: &str) -> Option<Refusal> {
+    /// Acknowledges and waits until the acknowledgement is durable.
+    pub fn ack_confirmed(&self, id: &str) -> Option<Refusal> {
         self.submit(Command::AckWithReceipt { id: id.into(), request_id: "ack".into() });
         self.find("the result of an ack", |outgoing| match outgoing {
             Outgoing::AckResult { refusal, .. } => Some(refusal.clone()),

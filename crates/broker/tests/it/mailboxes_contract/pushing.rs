@@ -1,4 +1,4 @@
-//! Messages go to their subscriber: in order, within its window, and again if it did not acknowledge them.
+//! Pushing messages to a subscriber: in order, within its window, and again if they are not acknowledged.
 
 use super::client::{delivery, sized};
 use super::{Client, Factory, Limits};
@@ -8,7 +8,7 @@ fn id(n: u64) -> String {
     format!("m-{n}")
 }
 
-pub fn messages_arrive_in_the_order_of_their_delivers(factory: &impl Factory) {
+pub fn messages_are_pushed_in_deliver_order(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let recipient = Client::subscribed(&mailboxes, "recipient");
     let sender = Client::attach(&mailboxes, "sender");
@@ -24,11 +24,11 @@ pub fn messages_arrive_in_the_order_of_their_delivers(factory: &impl Factory) {
     recipient.expect_nothing();
 }
 
-pub fn what_waited_comes_before_what_arrives(factory: &impl Factory) {
+pub fn queued_messages_are_pushed_before_new_ones(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
     for n in 0..100 {
-        sender.deliver_safely(delivery("recipient", &id(n), n));
+        sender.deliver_receipted(delivery("recipient", &id(n), n));
     }
     let recipient = Client::subscribed(&mailboxes, "recipient");
     for n in 100..200 {
@@ -40,19 +40,19 @@ pub fn what_waited_comes_before_what_arrives(factory: &impl Factory) {
     recipient.expect_nothing();
 }
 
-pub fn the_window_bounds_messages_that_are_not_acknowledged(factory: &impl Factory) {
+pub fn the_window_bounds_unacknowledged_messages(factory: &impl Factory) {
     let mailboxes = factory.open(Limits { window_messages: 4, ..Limits::default() });
     let sender = Client::attach(&mailboxes, "sender");
     let recipient = Client::subscribed(&mailboxes, "recipient");
     for n in 0..20 {
-        sender.deliver_safely(delivery("recipient", &id(n), n));
+        sender.deliver_receipted(delivery("recipient", &id(n), n));
     }
     for n in 0..4 {
         recipient.expect_message(&id(n), 1);
     }
     recipient.expect_nothing();
     assert_eq!(recipient.status().mailboxes[0].in_flight, 4);
-    // Out of order, and all of them in the end.
+    // Acknowledged out of order.
     for n in [3, 1, 0, 2] {
         recipient.ack(&id(n));
     }
@@ -64,17 +64,17 @@ pub fn the_window_bounds_messages_that_are_not_acknowledged(factory: &impl Facto
     recipient.expect_nothing();
 }
 
-pub fn the_window_bounds_bytes_and_lets_a_large_message_go_alone(factory: &impl Factory) {
+pub fn the_window_bounds_bytes_and_a_larger_message_is_pushed_alone(factory: &impl Factory) {
     let mailboxes = factory.open(Limits { window_bytes: 10_000, ..Limits::default() });
     let sender = Client::attach(&mailboxes, "sender");
     let recipient = Client::subscribed(&mailboxes, "recipient");
     for (n, bytes) in [(0, 4_000), (1, 4_000), (2, 4_000), (3, 50_000), (4, 10)] {
-        sender.deliver_safely(sized("recipient", &id(n), n, bytes));
+        sender.deliver_receipted(sized("recipient", &id(n), n, bytes));
     }
     recipient.expect_message(&id(0), 1);
     recipient.expect_message(&id(1), 1);
     recipient.expect_nothing();
-    // One gone makes room for one of the same size, but not for the large one.
+    // One acknowledgement makes room for a message of the same size, but not for the large one.
     recipient.ack(&id(0));
     recipient.expect_message(&id(2), 1);
     recipient.expect_nothing();
@@ -87,18 +87,18 @@ pub fn the_window_bounds_bytes_and_lets_a_large_message_go_alone(factory: &impl 
     recipient.expect_message(&id(4), 1);
 }
 
-pub fn what_was_not_acknowledged_comes_again_first_and_counts_its_attempts(factory: &impl Factory) {
+pub fn unacknowledged_messages_are_redelivered_first_with_attempts(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
     let mut recipient = Client::subscribed(&mailboxes, "recipient");
     for n in 0..3 {
-        sender.deliver_safely(delivery("recipient", &id(n), n));
+        sender.deliver_receipted(delivery("recipient", &id(n), n));
         recipient.expect_message(&id(n), 1);
     }
-    assert_eq!(recipient.ack_safely(&id(1)), None);
+    assert_eq!(recipient.ack_confirmed(&id(1)), None);
     for attempt in 2..5 {
         recipient.detach();
-        sender.deliver_safely(delivery("recipient", &format!("new-{attempt}"), 1));
+        sender.deliver_receipted(delivery("recipient", &format!("new-{attempt}"), 1));
         recipient = Client::subscribed(&mailboxes, "recipient");
         recipient.expect_message(&id(0), attempt);
         recipient.expect_message(&id(2), attempt);
@@ -113,25 +113,25 @@ pub fn a_second_subscriber_displaces_the_first(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
     let first = Client::subscribed(&mailboxes, "recipient");
-    sender.deliver_safely(delivery("recipient", "one", 1));
+    sender.deliver_receipted(delivery("recipient", "one", 1));
     first.expect_message("one", 1);
     let second = Client::subscribed(&mailboxes, "recipient");
     assert!(matches!(first.expect_refusal(None), Refusal::Displaced { .. }));
     second.expect_message("one", 2);
-    sender.deliver_safely(delivery("recipient", "two", 2));
+    sender.deliver_receipted(delivery("recipient", "two", 2));
     second.expect_message("two", 1);
     first.expect_nothing();
-    // It is still someone: it can deliver, and acknowledge what it had got.
-    first.deliver_safely(delivery("elsewhere", "three", 3));
-    assert_eq!(first.ack_safely("one"), None);
-    // Its leaving takes nothing from the second.
+    // A displaced connection can still deliver, and acknowledge messages that were pushed to it.
+    first.deliver_receipted(delivery("elsewhere", "three", 3));
+    assert_eq!(first.ack_confirmed("one"), None);
+    // Its end does not affect the second.
     first.detach();
-    sender.deliver_safely(delivery("recipient", "four", 4));
+    sender.deliver_receipted(delivery("recipient", "four", 4));
     second.expect_message("four", 1);
     second.expect_nothing();
 }
 
-pub fn subscribing_twice_displaces_nobody(factory: &impl Factory) {
+pub fn subscribing_twice_displaces_no_connection(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let recipient = Client::subscribed(&mailboxes, "recipient");
     recipient.submit(Command::Subscribe);
@@ -140,12 +140,12 @@ pub fn subscribing_twice_displaces_nobody(factory: &impl Factory) {
     recipient.expect_message("m", 1);
 }
 
-pub fn whoever_is_not_subscribed_is_pushed_nothing(factory: &impl Factory) {
+pub fn only_subscribers_are_pushed_to(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let bystander = Client::attach(&mailboxes, "recipient");
     let other = Client::subscribed(&mailboxes, "recipient-2");
     let sender = Client::attach(&mailboxes, "sender");
-    sender.deliver_safely(delivery("recipient", "m", 1));
+    sender.deliver_receipted(delivery("recipient", "m", 1));
     bystander.expect_nothing();
     other.expect_nothing();
     bystander.submit(Command::Subscribe);

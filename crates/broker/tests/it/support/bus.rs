@@ -1,4 +1,4 @@
-//! A broker in this process, on a free port of the loopback, in a folder that goes away.
+//! A broker in this process, on a free loopback port, in a temporary folder.
 
 use super::{Credentials, Peer, TOKEN, hello, hello_compact, hello_v2, within};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use toolbus_broker::{Authenticator, BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 
-/// How a bus is configured.
+/// Options of a test broker.
 #[derive(Default)]
 pub struct Setup {
     pub server: ServerOptions,
@@ -32,7 +32,7 @@ impl Bus {
         Self::reopen(TempDir::new().expect("a folder"), setup).await
     }
 
-    /// A bus on what an earlier one left behind.
+    /// A bus on the data folder of an earlier one.
     pub async fn reopen(folder: TempDir, setup: Setup) -> Self {
         Self::open(folder, setup, Box::new(SharedToken::new(TOKEN))).await
     }
@@ -59,12 +59,12 @@ impl Bus {
         &self.server
     }
 
-    /// Asks the bus to stop, without waiting for it.
+    /// Starts the shutdown without waiting for its end.
     pub fn begin_stop(&self) {
         self.server.stop();
     }
 
-    /// Stops the bus in order and leaves its folder for the next.
+    /// Shuts the bus down and returns its data folder.
     pub async fn stop(self) -> TempDir {
         self.server.stop();
         let outcome = within("the bus to stop", self.serving).await.expect("serving does not panic");
@@ -72,7 +72,7 @@ impl Bus {
         self.folder
     }
 
-    /// A peer of version 1, which is what a `hello` without a version says.
+    /// A version 1 peer: its `hello` has no version.
     pub async fn peer(&self, name: &str) -> Peer {
         Peer::join(self.address, hello(name)).await
     }

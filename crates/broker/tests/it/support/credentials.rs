@@ -1,4 +1,4 @@
-//! Agents with credentials of their own: the token of an agent is its name behind a word, so that tests can read it.
+//! An authenticator for agents with their own credentials. The token of an agent is derived from its name.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -41,12 +41,12 @@ impl Credentials {
     }
 
     pub fn revoke(&self, name: &str) {
-        let gone = self.lock().remove(name).expect("there is such an agent");
+        let gone = self.lock().remove(name).expect("a known agent");
         gone.standing.end(EndReason::Revoked);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Agent>> {
-        self.agents.lock().expect("no panic while it is held")
+        self.agents.lock().expect("no panic while holding the lock")
     }
 }
 
@@ -54,8 +54,8 @@ pub fn token(name: &str) -> String {
     format!("secret of {name}")
 }
 
-/// The `hello` of an agent that calls itself so.
-pub fn greeting(token_of: &str, claimed: &str, role: Option<&str>, framing: Framing) -> Value {
+/// A `hello` with the token of one agent and the claimed name and role.
+pub fn hello_as(token_of: &str, claimed: &str, role: Option<&str>, framing: Framing) -> Value {
     let mut agent = json!({"session_id": claimed});
     if let Some(role) = role {
         agent["role"] = role.into();

@@ -1,18 +1,18 @@
-//! HTTP by hand: what is sent is exactly what the test wrote.
+//! Hand-written HTTP: the test controls every byte of a request.
 
 use super::within;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// An answer, read until the broker closed.
-pub struct Answer {
+/// A response, read until the broker closed the connection.
+pub struct HttpResponse {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -20,7 +20,7 @@ impl Answer {
         Self { status, head: head.to_owned(), body: body.to_owned() }
     }
 
-    /// The value of a header; names are compared without case.
+    /// The value of a header; names are case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -30,23 +30,23 @@ impl Answer {
 }
 
 /// Sends bytes and reads until the broker closes the connection.
-pub async fn request(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
-    within("an answer over HTTP", async {
+pub async fn request(address: SocketAddr, bytes: impl AsRef<[u8]>) -> HttpResponse {
+    within("an HTTP response", async {
         let mut socket = TcpStream::connect(address).await.expect("the broker accepts");
-        // The broker may answer and close before it has read everything.
+        // The broker may respond and close before it has read the whole request.
         socket.write_all(bytes.as_ref()).await.ok();
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).await.ok();
-        Answer::parse(&answer)
+        let mut response = Vec::new();
+        socket.read_to_end(&mut response).await.ok();
+        HttpResponse::parse(&response)
     })
     .await
 }
 
-pub async fn get(address: SocketAddr, path: &str) -> Answer {
+pub async fn get(address: SocketAddr, path: &str) -> HttpResponse {
     request(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
 }
 
-/// A proper request for a WebSocket, with more header lines if wanted.
+/// A valid WebSocket upgrade request, with additional header lines in `more`.
 pub fn upgrade_request(address: SocketAddr, path: &str, more: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

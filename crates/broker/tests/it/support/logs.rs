@@ -1,4 +1,5 @@
-//! The broker's log of one test. Everything but the storage threads runs on the test's own thread, and so does this.
+//! Captures the broker's log during one test. The subscriber is thread-local: all but the storage threads run on the
+//! test's thread.
 
 use super::within;
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ struct Sink {
 }
 
 impl Logs {
-    /// Collects every line from now on, of every level.
+    /// Captures log lines of all levels from now on.
     pub fn start() -> Self {
         let sink = Sink::default();
         let subscriber = tracing_subscriber::fmt()
@@ -32,25 +33,25 @@ impl Logs {
     }
 
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.sink.bytes.lock().expect("no panic while writing")).into_owned()
+        String::from_utf8_lossy(&self.sink.bytes.lock().expect("no panic while holding the lock")).into_owned()
     }
 
-    /// What an operator sees by default and should look at.
+    /// Lines of level WARN or ERROR.
     pub fn warnings(&self) -> Vec<String> {
-        let alarming = |line: &&str| line.trim_start().starts_with("WARN") || line.trim_start().starts_with("ERROR");
-        self.text().lines().filter(alarming).map(str::to_owned).collect()
+        let is_warning = |line: &&str| line.trim_start().starts_with("WARN") || line.trim_start().starts_with("ERROR");
+        self.text().lines().filter(is_warning).map(str::to_owned).collect()
     }
 
     pub fn clear(&self) {
-        self.sink.bytes.lock().expect("no panic while writing").clear();
+        self.sink.bytes.lock().expect("no panic while holding the lock").clear();
     }
 
-    /// Waits for a line with these words.
-    pub async fn line_with(&self, words: &str) -> String {
-        within(&format!("a log line with {words}"), async {
+    /// Waits for a line that contains `text`.
+    pub async fn line_with(&self, text: &str) -> String {
+        within(&format!("a log line with {text}"), async {
             loop {
                 let written = self.sink.written.notified();
-                if let Some(line) = self.text().lines().find(|line| line.contains(words)) {
+                if let Some(line) = self.text().lines().find(|line| line.contains(text)) {
                     return line.to_owned();
                 }
                 written.await;
@@ -62,7 +63,7 @@ impl Logs {
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.bytes.lock().expect("no panic while writing").extend_from_slice(bytes);
+        self.bytes.lock().expect("no panic while holding the lock").extend_from_slice(bytes);
         self.written.notify_waiters();
         Ok(bytes.len())
     }

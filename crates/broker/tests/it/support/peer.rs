@@ -1,7 +1,7 @@
-//! One end of a WebSocket that follows the protocol as far as a test wants it to. Frames are seen as JSON values in
-//! either framing, so that what is asserted is what is on the wire.
+//! A WebSocket client that can violate the protocol. Frames are JSON values in either framing, so that tests assert on
+//! the wire format.
 
-use super::{Answer, TOKEN, upgrade_request, within};
+use super::{HttpResponse, TOKEN, upgrade_request, within};
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -14,11 +14,11 @@ use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame, compact, json as wire
 
 pub struct Peer {
     socket: WebSocketStream<TcpStream>,
-    /// Frames of a binary message that were not looked at yet.
+    /// Received frames that are not read yet.
     unpacked: VecDeque<Value>,
 }
 
-/// What a peer gets to see of the broker.
+/// What a peer receives from the broker.
 #[derive(Debug, PartialEq)]
 pub enum Seen {
     Frame(Value),
@@ -27,7 +27,7 @@ pub enum Seen {
         reason: String,
     },
     /// The connection ended.
-    Gone,
+    Ended,
 }
 
 pub fn hello(name: &str) -> Value {
@@ -51,7 +51,7 @@ pub fn deliver(to: &str, id: &str, body: Value) -> Value {
     json!({"kind": "deliver", "to": to, "message": message})
 }
 
-/// A WebSocket frame as a client sends it, under a mask of zeros. The first byte is the caller's.
+/// A WebSocket client frame with a mask of zeros and the given first byte.
 pub fn masked_frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     match payload.len() {
@@ -71,45 +71,45 @@ pub fn masked_frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Peer {
-    /// A WebSocket that has not said hello.
+    /// Opens a WebSocket without sending `hello`.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = within("a TCP connection", TcpStream::connect(address)).await.expect("the broker accepts");
         socket.set_nodelay(true).expect("a socket");
         Self::upgrade(socket, address, b"").await
     }
 
-    /// The same where the broker may have no room; `None` then.
+    /// Like [`connect`](Self::connect), but returns `None` if the broker refuses the connection.
     pub async fn try_connect(address: SocketAddr) -> Option<Self> {
         let mut socket = TcpStream::connect(address).await.ok()?;
         socket.set_nodelay(true).ok()?;
         socket.write_all(upgrade_request(address, "/bus", "").as_bytes()).await.ok()?;
-        let head = within("the answer to an upgrade", read_head(&mut socket)).await;
+        let head = within("the upgrade response", read_head(&mut socket)).await;
         let socket = ClientBuilder::new().limits(Limits::default()).take_over(socket);
-        (Answer::parse(&head).status == 101).then_some(Self { socket, unpacked: VecDeque::new() })
+        (HttpResponse::parse(&head).status == 101).then_some(Self { socket, unpacked: VecDeque::new() })
     }
 
-    /// Turns a TCP connection into a WebSocket. `early` goes out in the same write as the request.
+    /// Upgrades a TCP connection to a WebSocket. `early` is sent in the same write as the request.
     pub async fn upgrade(socket: TcpStream, address: SocketAddr, early: &[u8]) -> Self {
         let mut request = upgrade_request(address, "/bus", "").into_bytes();
         request.extend_from_slice(early);
         Self::upgrade_by(socket, request).await
     }
 
-    /// The same with more header lines.
+    /// Like [`upgrade`](Self::upgrade), with additional header lines.
     pub async fn upgrade_with(socket: TcpStream, address: SocketAddr, header: &str) -> Self {
         Self::upgrade_by(socket, upgrade_request(address, "/bus", header).into_bytes()).await
     }
 
     async fn upgrade_by(mut socket: TcpStream, request: Vec<u8>) -> Self {
-        socket.write_all(&request).await.expect("the request goes out");
-        let head = within("the answer to an upgrade", read_head(&mut socket)).await;
-        assert_eq!(Answer::parse(&head).status, 101, "{}", String::from_utf8_lossy(&head));
+        socket.write_all(&request).await.expect("the request is sent");
+        let head = within("the upgrade response", read_head(&mut socket)).await;
+        assert_eq!(HttpResponse::parse(&head).status, 101, "{}", String::from_utf8_lossy(&head));
         let limits = Limits::default().max_payload_len(Some(256 << 20));
         let socket = ClientBuilder::new().limits(limits).take_over(socket);
         Self { socket, unpacked: VecDeque::new() }
     }
 
-    /// A peer that was let in.
+    /// Connects and completes the handshake.
     pub async fn join(address: SocketAddr, hello: Value) -> Self {
         let mut peer = Self::connect(address).await;
         peer.send(hello).await;
@@ -141,28 +141,28 @@ impl Peer {
         self.send_message(Message::close(None, "")).await;
     }
 
-    /// The broker may have closed already, which a test finds out by reading.
+    /// Ignores errors: the broker may have closed already, which the test notices by reading.
     async fn send_message(&mut self, message: Message) {
         within("room to send", self.socket.send(message)).await.ok();
     }
 
-    /// Bytes past the WebSocket layer.
+    /// Sends bytes below the WebSocket layer.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         within("room to send", self.socket.get_mut().write_all(bytes)).await.ok();
     }
 
-    /// The TCP connection itself, for peers that no longer care about WebSockets.
+    /// The TCP connection, for peers that stop speaking WebSocket.
     pub fn into_tcp(self) -> TcpStream {
         self.socket.into_inner()
     }
 
     pub async fn see(&mut self) -> Seen {
-        within("something from the broker", async {
+        within("a frame from the broker", async {
             loop {
                 if let Some(frame) = self.unpacked.pop_front() {
                     return Seen::Frame(frame);
                 }
-                let Some(Ok(message)) = self.socket.next().await else { return Seen::Gone };
+                let Some(Ok(message)) = self.socket.next().await else { return Seen::Ended };
                 if let Some((status, reason)) = message.as_close() {
                     return Seen::Close { status: status.into(), reason: reason.to_owned() };
                 }
@@ -191,7 +191,7 @@ impl Peer {
         }
     }
 
-    /// The next frame of that kind; others before it stay for later.
+    /// The next frame of that kind; frames before it stay queued.
     pub async fn next_of(&mut self, kind: &str) -> Value {
         let mut passed = VecDeque::new();
         let found = loop {
@@ -206,7 +206,7 @@ impl Peer {
         found
     }
 
-    /// The next frame is an error with that code.
+    /// Asserts that the next frame is an error with that code.
     pub async fn expect_error(&mut self, code: &str) -> Value {
         let frame = self.frame().await;
         assert_eq!((&frame["kind"], &frame["code"]), (&json!("error"), &json!(code)), "{frame}");
@@ -215,16 +215,16 @@ impl Peer {
         frame
     }
 
-    /// The broker says goodbye with that code, and then the connection ends.
+    /// Asserts that a close frame with that code follows, and then the end of the connection.
     pub async fn expect_close(&mut self, code: &str) {
         let seen = self.see().await;
         assert_eq!(seen, Seen::Close { status: 1008, reason: code.to_owned() });
-        assert_eq!(self.see().await, Seen::Gone);
+        assert_eq!(self.see().await, Seen::Ended);
     }
 
-    /// Everything that the broker has sent and is going to send for what it was sent so far.
+    /// All frames that the broker sends in response to the frames so far.
     pub async fn drain(&mut self) -> Vec<Value> {
-        self.send(json!({"kind": "list_connected", "role": "nobody has this role"})).await;
+        self.send(json!({"kind": "list_connected", "role": "unused-role"})).await;
         let mut frames = Vec::new();
         loop {
             match self.frame().await {
@@ -236,12 +236,13 @@ impl Peer {
 
     pub async fn subscribe(&mut self) {
         self.send(json!({"kind": "subscribe"})).await;
-        self.settle().await;
+        self.roundtrip().await;
     }
 
-    /// Waits until the broker has dealt with everything sent so far; a version 1 peer's frames are handled in order.
-    pub async fn settle(&mut self) {
-        self.send(json!({"kind": "list_connected", "role": "nobody has this role"})).await;
+    /// Waits until the broker has processed all frames sent so far: the frames of a version 1 peer are processed in
+    /// order.
+    pub async fn roundtrip(&mut self) {
+        self.send(json!({"kind": "list_connected", "role": "unused-role"})).await;
         self.next_of("connected").await;
     }
 
@@ -252,7 +253,7 @@ impl Peer {
         assert_eq!(receipt["id"], id);
     }
 
-    /// The next message has that id.
+    /// Asserts that the next message has that id.
     pub async fn expect_message(&mut self, id: &str) -> Value {
         let frame = self.next_of("message").await;
         assert_eq!(frame["message"]["id"], id, "{frame}");
@@ -263,14 +264,14 @@ impl Peer {
         self.send(json!({"kind": "ack", "id": id})).await;
     }
 
-    /// Acknowledges and waits until that is on disk.
+    /// Acknowledges and waits until the acknowledgement is durable.
     pub async fn ack_confirmed(&mut self, id: &str) -> Value {
-        self.send(json!({"kind": "ack_with_receipt", "id": id, "request_id": "the ack"})).await;
+        self.send(json!({"kind": "ack_with_receipt", "id": id, "request_id": "ack"})).await;
         self.next_of("ack_result").await
     }
 }
 
-/// Reads to the end of a head and not a byte further.
+/// Reads exactly to the end of the response head.
 async fn read_head(socket: &mut TcpStream) -> Vec<u8> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -285,7 +286,7 @@ async fn read_head(socket: &mut TcpStream) -> Vec<u8> {
 fn as_json(frame: &BrokerFrame) -> Value {
     match wire::write_broker(frame) {
         Ok(text) => serde_json::from_str(&text).expect("a frame is JSON"),
-        // A body that no JSON can hold.
+        // The body is not JSON.
         Err(_) => match frame {
             BrokerFrame::Message(push) => json!({"kind": "message", "message": {"id": &*push.envelope.id}}),
             other => json!({"kind": other.kind()}),

@@ -1,4 +1,4 @@
-//! A message arrives: it is taken in once, receipted when it is safe, and refused when it can't be taken.
+//! Delivering messages: accepted once, receipted when durable, and refused at the limits.
 
 use super::client::{delivery, sized};
 use super::{Client, Factory, Limits};
@@ -19,18 +19,18 @@ pub fn a_message_is_pushed_to_its_recipient_and_receipted_to_its_sender(factory:
     sender.expect_nothing();
 }
 
-pub fn every_deliver_has_its_number_whether_accepted_or_refused(factory: &impl Factory) {
+pub fn every_deliver_is_numbered_whether_accepted_or_refused(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
-    assert_eq!(sender.deliver_safely(delivery("a", "one", 1)), 1);
+    assert_eq!(sender.deliver_receipted(delivery("a", "one", 1)), 1);
     sender.deliver(delivery("a", "one", 999));
     sender.expect_refusal(Some("one"));
-    assert_eq!(sender.deliver_safely(delivery("a", "three", 3)), 3);
-    // Numbers belong to a connection.
-    assert_eq!(Client::attach(&mailboxes, "sender").deliver_safely(delivery("a", "four", 4)), 1);
+    assert_eq!(sender.deliver_receipted(delivery("a", "three", 3)), 3);
+    // Numbers start anew on each connection.
+    assert_eq!(Client::attach(&mailboxes, "sender").deliver_receipted(delivery("a", "four", 4)), 1);
 }
 
-pub fn submitting_leaves_the_list_empty(factory: &impl Factory) {
+pub fn submit_drains_the_list(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let client = Client::attach(&mailboxes, "client");
     let mut commands: Vec<Command> =
@@ -42,7 +42,7 @@ pub fn submitting_leaves_the_list_empty(factory: &impl Factory) {
     }
 }
 
-pub fn a_repeated_id_is_stored_once_and_receipted_each_time(factory: &impl Factory) {
+pub fn a_duplicate_is_stored_once_and_receipted_each_time(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
     for _ in 0..3 {
@@ -51,18 +51,18 @@ pub fn a_repeated_id_is_stored_once_and_receipted_each_time(factory: &impl Facto
     for number in 1..=3 {
         assert_eq!(sender.expect_receipt("m"), number);
     }
-    // On another connection of the same sender, too.
-    Client::attach(&mailboxes, "sender").deliver_safely(delivery("recipient", "m", 1));
+    // The same holds on another connection of the same sender.
+    Client::attach(&mailboxes, "sender").deliver_receipted(delivery("recipient", "m", 1));
     let recipient = Client::subscribed(&mailboxes, "recipient");
     recipient.expect_message("m", 1);
     assert_eq!(recipient.status().mailboxes[0].messages, 1);
     recipient.expect_nothing();
 }
 
-pub fn a_repeated_id_with_other_content_or_from_another_sender_is_refused(factory: &impl Factory) {
+pub fn a_duplicate_with_other_content_or_sender_is_refused(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
-    sender.deliver_safely(delivery("recipient", "m", 1));
+    sender.deliver_receipted(delivery("recipient", "m", 1));
     sender.deliver(delivery("recipient", "m", 2));
     assert!(matches!(sender.expect_refusal(Some("m")), Refusal::IdConflict { .. }));
     let copycat = Client::attach(&mailboxes, "copycat");
@@ -73,15 +73,15 @@ pub fn a_repeated_id_with_other_content_or_from_another_sender_is_refused(factor
     recipient.expect_nothing();
 }
 
-pub fn an_id_is_remembered_after_it_was_settled(factory: &impl Factory) {
+pub fn a_duplicate_of_a_settled_message_is_recognised(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let recipient = Client::subscribed(&mailboxes, "recipient");
     let sender = Client::attach(&mailboxes, "sender");
     sender.deliver(delivery("recipient", "m", 1));
     recipient.expect_message("m", 1);
-    assert_eq!(recipient.ack_safely("m"), None);
+    assert_eq!(recipient.ack_confirmed("m"), None);
     sender.expect_receipt("m");
-    assert_eq!(sender.deliver_safely(delivery("recipient", "m", 1)), 2);
+    assert_eq!(sender.deliver_receipted(delivery("recipient", "m", 1)), 2);
     sender.deliver(delivery("recipient", "m", 2));
     assert!(matches!(sender.expect_refusal(Some("m")), Refusal::IdConflict { .. }));
     recipient.expect_nothing();
@@ -90,12 +90,12 @@ pub fn an_id_is_remembered_after_it_was_settled(factory: &impl Factory) {
 pub fn the_same_id_in_two_mailboxes_is_two_messages(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let sender = Client::attach(&mailboxes, "sender");
-    sender.deliver_safely(delivery("a", "m", 1));
-    sender.deliver_safely(delivery("b", "m", 2));
+    sender.deliver_receipted(delivery("a", "m", 1));
+    sender.deliver_receipted(delivery("b", "m", 2));
     let (a, b) = (Client::subscribed(&mailboxes, "a"), Client::subscribed(&mailboxes, "b"));
     a.expect_message("m", 1);
     b.expect_message("m", 1);
-    assert_eq!(a.ack_safely("m"), None);
+    assert_eq!(a.ack_confirmed("m"), None);
     drop(b);
     Client::subscribed(&mailboxes, "b").expect_message("m", 2);
 }
@@ -103,20 +103,20 @@ pub fn the_same_id_in_two_mailboxes_is_two_messages(factory: &impl Factory) {
 pub fn a_full_mailbox_refuses_and_has_room_again_after_an_ack(factory: &impl Factory) {
     let mailboxes = factory.open(Limits { mailbox_messages: 2, ..Limits::default() });
     let sender = Client::attach(&mailboxes, "sender");
-    sender.deliver_safely(delivery("full", "one", 1));
-    sender.deliver_safely(delivery("full", "two", 2));
+    sender.deliver_receipted(delivery("full", "one", 1));
+    sender.deliver_receipted(delivery("full", "two", 2));
     sender.deliver(delivery("full", "three", 3));
     assert!(matches!(sender.expect_refusal(Some("three")), Refusal::MailboxFull { messages: 2, .. }));
-    sender.deliver_safely(delivery("other", "three", 3));
+    sender.deliver_receipted(delivery("other", "three", 3));
     let recipient = Client::subscribed(&mailboxes, "full");
     recipient.expect_message("one", 1);
     recipient.expect_message("two", 1);
-    assert_eq!(recipient.ack_safely("one"), None);
+    assert_eq!(recipient.ack_confirmed("one"), None);
     sender.deliver(sized("full", "three", 3, 1000));
     recipient.expect_message("three", 1);
 }
 
-pub fn a_connection_that_left_is_told_nothing_and_says_nothing(factory: &impl Factory) {
+pub fn a_detached_connection_neither_receives_nor_sends(factory: &impl Factory) {
     let mailboxes = factory.open(Limits::default());
     let gone = Client::subscribed(&mailboxes, "gone");
     mailboxes.detach(gone.conn);
@@ -124,7 +124,7 @@ pub fn a_connection_that_left_is_told_nothing_and_says_nothing(factory: &impl Fa
     gone.deliver(delivery("recipient", "m", 1));
     gone.submit(Command::Subscribe);
     let sender = Client::attach(&mailboxes, "sender");
-    sender.deliver_safely(delivery("gone", "n", 1));
+    sender.deliver_receipted(delivery("gone", "n", 1));
     let recipient = Client::subscribed(&mailboxes, "recipient");
     recipient.expect_nothing();
     Client::subscribed(&mailboxes, "gone").expect_message("n", 1);

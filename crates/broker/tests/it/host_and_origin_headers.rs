@@ -1,12 +1,12 @@
-//! The whole table of hosts and origins on every path: what a tricked browser sends must not get through, what programs
-//! and our own pages send must.
+//! All combinations of `Host` and `Origin` headers on every path: requests of a foreign web page are refused, requests
+//! of programs and of the broker's own pages are accepted.
 
 use crate::apps::Echo;
 use crate::support::{Bus, Setup, request, upgrade_request};
 use std::sync::Arc;
 use toolbus_broker::ServerOptions;
 
-/// A host header, given the broker's port, and whether it is ours.
+/// A `Host` header (PORT is the broker's port), and whether it is accepted.
 const HOSTS: [(&str, bool); 12] = [
     ("localhost:PORT", true),
     ("localhost", true),
@@ -22,7 +22,7 @@ const HOSTS: [(&str, bool); 12] = [
     ("", false),
 ];
 
-/// An origin header, whether the bus takes it, and whether an app does when it was called by a loopback name.
+/// An `Origin` header, whether the bus accepts it, and whether an app accepts it if the host is a loopback name.
 const ORIGINS: [(&str, bool, bool); 12] = [
     ("", true, true),
     ("https://console.example", true, true),
@@ -49,8 +49,8 @@ async fn bus() -> Bus {
     bus
 }
 
-fn expected(host_is_ours: bool, origin_is_fine: bool, success: u16) -> (u16, &'static str) {
-    match (host_is_ours, origin_is_fine) {
+fn expected(host_accepted: bool, origin_accepted: bool, success: u16) -> (u16, &'static str) {
+    match (host_accepted, origin_accepted) {
         (false, _) => (403, "TB0111"),
         (true, false) => (403, "TB0110"),
         (true, true) => (success, ""),
@@ -58,26 +58,27 @@ fn expected(host_is_ours: bool, origin_is_fine: bool, success: u16) -> (u16, &'s
 }
 
 #[tokio::test]
-async fn every_host_with_every_origin_on_every_path() {
+async fn every_host_and_origin_is_checked_on_every_path() {
     let bus = bus().await;
     let port = bus.address.port().to_string();
-    for (host, ours) in HOSTS {
-        for (origin, bus_takes, app_takes) in ORIGINS {
+    for (host, host_accepted) in HOSTS {
+        for (origin, bus_accepts, app_accepts) in ORIGINS {
             let line = match origin {
                 "" => String::new(),
                 origin => format!("Origin: {}\r\n", origin.replace("PORT", &port)),
             };
             let host_line = format!("Host: {}\r\n", host.replace("PORT", &port));
-            let app_takes = app_takes && (bus_takes || !host.starts_with("bus."));
+            let app_accepts = app_accepts && (bus_accepts || !host.starts_with("bus."));
             let post =
                 format!("POST /mcp HTTP/1.1\r\nConnection: close\r\nContent-Length: 2\r\n{host_line}{line}\r\nhi");
-            // Without its key an upgrade that is let through ends with 426 instead of a connection.
+            // Without the version header an accepted upgrade ends with 426 instead of a connection.
             let upgrade = upgrade_request(bus.address, "/bus", &line)
                 .replace(&format!("Host: {}\r\n", bus.address), &host_line)
                 .replace("Sec-WebSocket-Version: 13\r\n", "");
-            for (bytes, (status, code)) in
-                [(post, expected(ours, app_takes, 200)), (upgrade, expected(ours, bus_takes, 426))]
-            {
+            for (bytes, (status, code)) in [
+                (post, expected(host_accepted, app_accepts, 200)),
+                (upgrade, expected(host_accepted, bus_accepts, 426)),
+            ] {
                 let answer = request(bus.address, &bytes).await;
                 assert_eq!(answer.status, status, "{bytes}\n{}", answer.body);
                 assert!(answer.body.contains(code), "{bytes}\n{}", answer.body);
@@ -87,7 +88,7 @@ async fn every_host_with_every_origin_on_every_path() {
 }
 
 #[tokio::test]
-async fn health_is_told_to_anyone_and_everything_else_to_those_who_know_us() {
+async fn only_healthz_ignores_the_host_header() {
     let bus = bus().await;
     for (path, status) in [("/healthz", 200), ("/readyz", 403), ("/", 403), ("/nothing", 403), ("/mcp", 403)] {
         for host in ["Host: evil.example\r\n", "", "Host: localhost\r\nHost: evil.example\r\n"] {
@@ -97,6 +98,6 @@ async fn health_is_told_to_anyone_and_everything_else_to_those_who_know_us() {
     }
     let absolute = "GET http://evil.example/readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_eq!(request(bus.address, absolute).await.status, 403);
-    let ours = "GET http://localhost/readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    assert_eq!(request(bus.address, ours).await.status, 200);
+    let accepted = "GET http://localhost/readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(request(bus.address, accepted).await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! How a connection ends when nobody did wrong: what was sent before still counts, and a close is answered by a close.
+//! Regular ends of a connection: frames sent before the close are processed, and a close is answered with a close.
 
 use crate::support::{Bus, Peer, Seen, deliver, hello, hello_compact, hello_v2, masked_frame};
 use serde_json::{Value, json};
@@ -10,23 +10,22 @@ fn text_frame(frame: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_sent_right_before_a_close_counts() {
+async fn a_message_sent_right_before_a_close_is_delivered() {
     let bus = Bus::start().await;
-    for greeting in [hello("leaver"), hello_v2("leaver"), hello_compact("leaver")] {
-        let id = format!("last words {}", greeting);
-        let id = format!("last-{}", id.len());
-        let mut peer = Peer::join(bus.address, greeting).await;
-        let mut bytes = text_frame(&deliver("heir", &id, json!(1)));
+    for hello_frame in [hello("leaver"), hello_v2("leaver"), hello_compact("leaver")] {
+        let id = format!("last-{}", hello_frame.to_string().len());
+        let mut peer = Peer::join(bus.address, hello_frame).await;
+        let mut bytes = text_frame(&deliver("recipient", &id, json!(1)));
         bytes.extend(CLOSE);
         peer.send_raw(&bytes).await;
-        let mut heir = bus.subscriber("heir").await;
-        heir.expect_message(&id).await;
-        heir.ack_confirmed(&id).await;
+        let mut recipient = bus.subscriber("recipient").await;
+        recipient.expect_message(&id).await;
+        recipient.ack_confirmed(&id).await;
     }
 }
 
 #[tokio::test]
-async fn an_ack_right_before_a_close_counts() {
+async fn an_ack_sent_right_before_a_close_is_processed() {
     let bus = Bus::start().await;
     bus.peer("sender").await.deliver("leaver", "m", json!(1)).await;
     let mut leaver = bus.subscriber("leaver").await;
@@ -34,7 +33,7 @@ async fn an_ack_right_before_a_close_counts() {
     let mut bytes = text_frame(&json!({"kind": "ack", "id": "m"}));
     bytes.extend(CLOSE);
     leaver.send_raw(&bytes).await;
-    while !matches!(leaver.see().await, Seen::Gone) {}
+    while !matches!(leaver.see().await, Seen::Ended) {}
 
     let mut next = bus.subscriber("leaver").await;
     bus.peer("sender").await.deliver("leaver", "n", json!(2)).await;
@@ -42,36 +41,36 @@ async fn an_ack_right_before_a_close_counts() {
 }
 
 #[tokio::test]
-async fn what_is_sent_right_before_the_socket_is_shut_counts() {
+async fn a_message_sent_right_before_a_tcp_shutdown_is_delivered() {
     use tokio::io::AsyncWriteExt;
     let bus = Bus::start().await;
     let mut peer = bus.peer("leaver").await;
-    peer.send(deliver("heir", "m", json!(1))).await;
-    peer.into_tcp().shutdown().await.expect("the socket can be shut");
-    bus.subscriber("heir").await.expect_message("m").await;
+    peer.send(deliver("recipient", "m", json!(1))).await;
+    peer.into_tcp().shutdown().await.expect("the socket can be shut down");
+    bus.subscriber("recipient").await.expect_message("m").await;
 }
 
 #[tokio::test]
-async fn a_close_is_answered_by_a_close() {
+async fn a_close_is_answered_with_a_close() {
     let bus = Bus::start().await;
-    for greeting in [hello("polite"), hello_compact("polite")] {
-        let mut peer = Peer::join(bus.address, greeting).await;
+    for hello_frame in [hello("polite"), hello_compact("polite")] {
+        let mut peer = Peer::join(bus.address, hello_frame).await;
         peer.send_close().await;
         assert!(matches!(peer.see().await, Seen::Close { .. }));
-        assert_eq!(peer.see().await, Seen::Gone);
+        assert_eq!(peer.see().await, Seen::Ended);
     }
 }
 
 #[tokio::test]
-async fn whoever_leaves_is_no_longer_listed_and_its_mailbox_is_free() {
+async fn a_closed_connection_is_no_longer_listed() {
     let bus = Bus::start().await;
     let mut observer = bus.peer("observer").await;
     let mut leaver = bus.subscriber("leaver").await;
     observer.send(json!({"kind": "list_connected", "role": "tester"})).await;
     assert_eq!(observer.frame().await["ids"], json!(["leaver"]));
     leaver.send_close().await;
-    while !matches!(leaver.see().await, Seen::Gone) {}
-    crate::support::within("the leaver to be gone", async {
+    while !matches!(leaver.see().await, Seen::Ended) {}
+    crate::support::within("the connection to end", async {
         loop {
             observer.send(json!({"kind": "list_connected", "role": "tester"})).await;
             if observer.frame().await["ids"] == json!([]) {

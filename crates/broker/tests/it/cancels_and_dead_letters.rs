@@ -1,4 +1,4 @@
-//! Cancels and dead letters as they look on the wire, also to peers of version 1.
+//! Cancels and dead letters on the wire, in all versions and framings.
 
 use crate::support::{Bus, Peer, deliver};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn cancel(to: &str, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_queued_message_is_taken_back_in_every_version() {
+async fn a_queued_message_is_withdrawn_in_every_version() {
     let bus = Bus::start().await;
     let (one, two) = ("delivered", "receipts");
     for (mut sender, receipt, id) in
@@ -19,8 +19,8 @@ async fn a_queued_message_is_taken_back_in_every_version() {
         sender.send(deliver("host", id, json!(1))).await;
         sender.next_of(receipt).await;
         sender.send(cancel("host", id)).await;
-        let told = sender.expect_error("TB0214").await;
-        assert_eq!(told["id"], id, "{told}");
+        let error = sender.expect_error("TB0214").await;
+        assert_eq!(error["id"], id, "{error}");
         let next = format!("after {id}");
         sender.send(deliver("host", &next, json!(1))).await;
         let mut host = bus.subscriber("host").await;
@@ -29,7 +29,7 @@ async fn a_queued_message_is_taken_back_in_every_version() {
     }
 }
 
-/// Puts something into a mailbox that is not JSON, which only the compact framing can carry.
+/// Delivers a body that is not JSON, which only compact framing can carry.
 async fn deliver_unreadable(sender: &mut Peer, to: &str, id: &str) {
     let body = Body::from_trusted(bytes::Bytes::from_static(b"\xff"));
     let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
@@ -40,14 +40,14 @@ async fn deliver_unreadable(sender: &mut Peer, to: &str, id: &str) {
 }
 
 #[tokio::test]
-async fn a_dead_letter_that_a_json_reader_can_not_be_shown_stays_for_a_compact_one() {
+async fn a_dead_letter_that_is_not_json_stays_for_a_compact_reader() {
     let bus = Bus::start().await;
     let mut sender = bus.compact_peer("sender").await;
     deliver_unreadable(&mut sender, "bob", "m").await;
     bus.subscriber("bob").await.expect_error("TB0212").await;
     let mut reader = bus.subscriber("bob#dead").await;
-    let told = reader.expect_error("TB0212").await;
-    assert!(told["reason"].as_str().is_some_and(|reason| reason.contains("stays in 'bob#dead'")), "{told}");
+    let error = reader.expect_error("TB0212").await;
+    assert!(error["reason"].as_str().is_some_and(|reason| reason.contains("stays in 'bob#dead'")), "{error}");
     reader.deliver("bob#dead", "n", json!(2)).await;
     reader.expect_message("n").await;
     let mut other = bus.compact_peer("bob#dead").await;
@@ -56,6 +56,6 @@ async fn a_dead_letter_that_a_json_reader_can_not_be_shown_stays_for_a_compact_o
 }
 
 #[test]
-fn the_dead_letters_of_the_longest_name_have_a_name() {
+fn the_dead_letter_mailbox_of_the_longest_name_is_valid() {
     assert_eq!(toolbus_engine::MAX_MAILBOX_NAME_BYTES, MAX_NAME_BYTES);
 }

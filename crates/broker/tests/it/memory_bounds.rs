@@ -1,8 +1,8 @@
-//! Peers that were let in and try to make the broker keep more than their share: questions by the thousand in one
-//! message, signals for someone who does not read, crumbs in large wrappings.
+//! Memory bounds against authenticated peers: thousands of requests in one message, signals for a peer that does not
+//! read, small messages within large receive buffers.
 
-use crate::support::{Bus, MIB, Peer, Setup, alone, deliver, resident_bytes};
-use crate::witness::Witness;
+use crate::healthy_pair::HealthyPair;
+use crate::support::{Bus, MIB, Peer, Setup, deliver, exclusive, resident_bytes};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::json;
 use toolbus_broker::CoreOptions;
@@ -24,7 +24,7 @@ fn check_grown(before: usize, limit: usize, what: &str) {
     assert!(grown < limit, "{what} cost {} MiB", grown / MIB);
 }
 
-/// A subscriber of version 2 that never reads again, and whose socket is full.
+/// A version 2 subscriber that stops reading and whose socket buffers are full.
 async fn stuck_subscriber(bus: &Bus, sender: &mut Peer) -> Peer {
     let mut stuck = bus.compact_peer("stuck").await;
     stuck.subscribe().await;
@@ -34,7 +34,7 @@ async fn stuck_subscriber(bus: &Bus, sender: &mut Peer) -> Peer {
     stuck
 }
 
-/// So wide that a socket's buffers don't hold what may be pushed.
+/// A window larger than the buffers of a socket.
 fn wide_window() -> Setup {
     let engine = EngineOptions { window_bytes: 16 << 20, ..EngineOptions::default() };
     Setup { core: CoreOptions { engine, ..CoreOptions::default() }, ..Setup::default() }
@@ -45,40 +45,40 @@ async fn wide_bus() -> Bus {
 }
 
 #[tokio::test]
-async fn a_message_full_of_questions_is_answered_as_fast_as_the_answers_are_taken() {
-    let _alone = alone().await;
+async fn packed_requests_are_answered_only_as_fast_as_the_peer_reads() {
+    let _exclusive = exclusive().await;
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     for n in 0..200 {
         sender.deliver(&format!("mailbox-with-a-rather-long-name-{n}"), "m", json!(1)).await;
     }
     let before = resident_bytes();
     let mut curious = bus.compact_peer("curious").await;
-    let questions = packed(MIB, || ClientFrame::Status { request_id: "q".into() });
-    curious.send_binary(questions).await;
+    let requests = packed(MIB, || ClientFrame::Status { request_id: "q".into() });
+    curious.send_binary(requests).await;
     for _ in 0..20 {
-        witness.is_served().await;
+        healthy.exchange_message().await;
     }
-    check_grown(before, 64 * MIB, "a mebibyte of questions");
-    // Someone who reads gets every answer.
-    let mut patient = bus.compact_peer("patient").await;
+    check_grown(before, 64 * MIB, "1 MiB of requests");
+    // A peer that reads gets every response.
+    let mut reader = bus.compact_peer("reader").await;
     let mut asked = 0;
-    let questions = packed(10_000, || {
+    let requests = packed(10_000, || {
         asked += 1;
         ClientFrame::Status { request_id: format!("q{asked}").into() }
     });
-    patient.send_binary(questions).await;
+    reader.send_binary(requests).await;
     for n in 1..=asked {
-        assert_eq!(patient.next_of("status").await["request_id"], format!("q{n}"));
+        assert_eq!(reader.next_of("status").await["request_id"], format!("q{n}"));
     }
 }
 
 #[tokio::test]
-async fn live_events_for_someone_who_does_not_read_are_dropped_by_their_bytes() {
-    let _alone = alone().await;
+async fn live_events_for_a_peer_that_does_not_read_are_dropped() {
+    let _exclusive = exclusive().await;
     let bus = wide_bus().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     let _stuck = stuck_subscriber(&bus, &mut sender).await;
     let before = resident_bytes();
@@ -86,16 +86,16 @@ async fn live_events_for_someone_who_does_not_read_are_dropped_by_their_bytes() 
     for _ in 0..200 {
         sender.send(event.clone()).await;
     }
-    sender.settle().await;
+    sender.roundtrip().await;
     check_grown(before, 32 * MIB, "100 MiB of live events");
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
 #[tokio::test]
-async fn cancels_for_someone_who_does_not_read_do_not_pile_up() {
-    let _alone = alone().await;
+async fn cancels_for_a_peer_that_does_not_read_are_dropped() {
+    let _exclusive = exclusive().await;
     let bus = wide_bus().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     let _stuck = stuck_subscriber(&bus, &mut sender).await;
     let before = resident_bytes();
@@ -104,42 +104,42 @@ async fn cancels_for_someone_who_does_not_read_do_not_pile_up() {
     for _ in 0..100 {
         canceller.send_binary(cancels.clone()).await;
     }
-    canceller.settle().await;
+    canceller.roundtrip().await;
     check_grown(before, 32 * MIB, "400,000 cancels");
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }
 
-/// What a crumb is wrapped in: a mebibyte of it.
+/// 1 MiB of padding in the same WebSocket message as a small one.
 #[derive(Clone, Copy)]
-enum Loaf {
-    /// A frame of an opcode that nobody knows, skipped by its length.
-    Junk,
-    /// A message to someone who is not there. It is on disk soon, and then only the crumb is in memory.
+enum Padding {
+    /// A frame with an unknown opcode, skipped by its length.
+    UnknownFrame,
+    /// A message without a subscriber. Once it is durable, only the small message stays in memory.
     Message,
 }
 
-/// A message of a few bytes and a live event, and around them much more.
-fn crumbs(to: &str, n: usize, deadline_ms: Option<u64>, loaf: Loaf) -> Bytes {
+/// A small message and a live event, with padding in the same WebSocket message.
+fn padded(to: &str, n: usize, deadline_ms: Option<u64>, padding: Padding) -> Bytes {
     let message = |to: &str, id: String, body: Body| {
         let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
         message.id = id.into();
         ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack: None })
     };
     let event = Event { peer: to.into(), correlation_id: "c".into(), body: Body::null() };
-    let mut frames = vec![message(to, format!("crumb-{n}"), Body::null()), ClientFrame::Event(event)];
-    if matches!(loaf, Loaf::Message) {
-        frames.push(message("nobody", format!("loaf-{n}"), Body::of(&"x".repeat(MIB)).expect("a body")));
+    let mut frames = vec![message(to, format!("small-{n}"), Body::null()), ClientFrame::Event(event)];
+    if matches!(padding, Padding::Message) {
+        frames.push(message("absent", format!("padding-{n}"), Body::of(&"x".repeat(MIB)).expect("a body")));
     }
     let mut bytes = BytesMut::new();
     frames.iter().for_each(|frame| compact::write_client(frame, &AgentRef::new("unused"), &mut bytes));
-    if matches!(loaf, Loaf::Junk) {
+    if matches!(padding, Padding::UnknownFrame) {
         bytes.put_slice(&[0x3f, 0x80, 0x80, 0x40]);
         bytes.put_bytes(b'x', MIB);
     }
     bytes.freeze()
 }
 
-/// Waits for that many numbered receipts.
+/// Waits for `open` numbered receipts.
 async fn until_receipted(peer: &mut Peer, mut open: u64) {
     while open > 0 {
         let receipts = peer.next_of("receipts").await;
@@ -151,101 +151,102 @@ async fn until_receipted(peer: &mut Peer, mut open: u64) {
 }
 
 #[tokio::test]
-async fn a_crumb_that_waits_for_its_reader_does_not_keep_the_loaf() {
-    let _alone = alone().await;
-    for loaf in [Loaf::Junk, Loaf::Message] {
+async fn a_message_queued_for_a_slow_reader_does_not_keep_its_receive_buffer() {
+    let _exclusive = exclusive().await;
+    for padding in [Padding::UnknownFrame, Padding::Message] {
         let bus = wide_bus().await;
-        let mut witness = Witness::join(&bus).await;
+        let mut healthy = HealthyPair::join(&bus).await;
         let mut sender = bus.peer("sender").await;
         let _stuck = stuck_subscriber(&bus, &mut sender).await;
         let before = resident_bytes();
-        send_crumbs(&bus, "stuck", None, loaf).await;
-        check_grown(before, 72 * MIB, "150 crumbs in a mebibyte each");
-        witness.is_served().await;
+        send_padded(&bus, "stuck", None, padding).await;
+        check_grown(before, 72 * MIB, "150 small messages with 1 MiB of padding each");
+        healthy.exchange_message().await;
     }
 }
 
 #[tokio::test]
-async fn a_crumb_that_waits_for_its_deadline_does_not_keep_the_loaf() {
-    let _alone = alone().await;
-    for loaf in [Loaf::Junk, Loaf::Message] {
+async fn a_message_with_a_deadline_does_not_keep_its_receive_buffer() {
+    let _exclusive = exclusive().await;
+    for padding in [Padding::UnknownFrame, Padding::Message] {
         let bus = Bus::start().await;
         let before = resident_bytes();
-        send_crumbs(&bus, "nobody", Some(3_600_000), loaf).await;
-        check_grown(before, 72 * MIB, "150 crumbs in a mebibyte each");
+        send_padded(&bus, "absent", Some(3_600_000), padding).await;
+        check_grown(before, 72 * MIB, "150 small messages with 1 MiB of padding each");
     }
 }
 
-/// A disk that is slow keeps messages in memory. They count for what they are, so that must be what they cost.
+/// Messages that are not durable yet stay in memory. Congestion counts their own size, so they must not keep more.
 #[tokio::test]
-async fn a_crumb_that_waits_for_the_disk_does_not_keep_the_loaf() {
-    let _alone = alone().await;
+async fn a_message_that_is_not_durable_does_not_keep_its_receive_buffer() {
+    let _exclusive = exclusive().await;
     let engine = EngineOptions { linger: 5_000, ..EngineOptions::default() };
     let bus = Bus::with(Setup { core: CoreOptions { engine, ..CoreOptions::default() }, ..Setup::default() }).await;
     let _recipient = bus.subscriber("recipient").await;
-    let mut miser = bus.compact_peer("miser").await;
+    let mut sender = bus.compact_peer("sender").await;
     let before = resident_bytes();
     for n in 0..150 {
-        miser.send_binary(crumbs("recipient", n, None, Loaf::Junk)).await;
+        sender.send_binary(padded("recipient", n, None, Padding::UnknownFrame)).await;
     }
-    miser.settle().await;
-    check_grown(before, 72 * MIB, "150 crumbs in a mebibyte each");
+    sender.roundtrip().await;
+    check_grown(before, 72 * MIB, "150 small messages with 1 MiB of padding each");
 }
 
-/// Sends 150 of them and waits until they are on disk.
-async fn send_crumbs(bus: &Bus, to: &str, deadline_ms: Option<u64>, loaf: Loaf) {
-    let mut miser = bus.compact_peer("miser").await;
-    let delivers = if matches!(loaf, Loaf::Message) { 2 } else { 1 };
+/// Sends 150 padded messages and waits until they are durable.
+async fn send_padded(bus: &Bus, to: &str, deadline_ms: Option<u64>, padding: Padding) {
+    let mut sender = bus.compact_peer("padding-sender").await;
+    let delivers = if matches!(padding, Padding::Message) { 2 } else { 1 };
     for n in 0..150 {
-        miser.send_binary(crumbs(to, n, deadline_ms, loaf)).await;
-        // A few at a time, so that what waits for the disk is not what is measured.
+        sender.send_binary(padded(to, n, deadline_ms, padding)).await;
+        // Few at a time, so that messages that are not durable yet do not distort the measurement.
         if n % 10 == 9 {
-            until_receipted(&mut miser, 10 * delivers).await;
+            until_receipted(&mut sender, 10 * delivers).await;
         }
     }
 }
 
 #[tokio::test]
-async fn someone_who_sends_and_never_reads_is_not_read_from_until_it_does() {
+async fn a_peer_that_never_reads_is_not_read_from() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let _alone = alone().await;
+    let _exclusive = exclusive().await;
     let bus = Bus::start().await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let logs = crate::support::Logs::start();
     let before = resident_bytes();
-    let mut deaf = bus.peer("deaf").await.into_tcp();
-    // Every one of these is answered by an error.
+    let mut socket = bus.peer("never-reads").await.into_tcp();
+    // Each of these is answered with an error.
     let ack = crate::support::masked_frame(0x81, json!({"kind": "ack", "id": "n".repeat(200)}).to_string().as_bytes());
     let flood = ack.repeat(MIB / ack.len());
     let mut sent = 0;
-    // It comes to a halt: the broker takes no more before its answers are taken.
-    while let Ok(written) = tokio::time::timeout(std::time::Duration::from_millis(500), deaf.write_all(&flood)).await {
-        written.expect("the connection stands");
+    // Sending stalls: the broker reads no more until the peer has read its responses.
+    while let Ok(written) = tokio::time::timeout(std::time::Duration::from_millis(500), socket.write_all(&flood)).await
+    {
+        written.expect("the connection is open");
         sent += 1;
-        assert!(sent < 60, "it could send {sent} MiB");
+        assert!(sent < 60, "the broker read {sent} MiB");
     }
     check_grown(before, 32 * MIB, "a peer that never reads");
-    witness.is_served().await;
-    let mut answers = vec![0; MIB];
-    crate::support::within("the answers", deaf.read_exact(&mut answers)).await.expect("the connection stands");
-    assert!(String::from_utf8_lossy(&answers).contains("TB0205"));
+    healthy.exchange_message().await;
+    let mut responses = vec![0; MIB];
+    crate::support::within("the responses", socket.read_exact(&mut responses)).await.expect("the connection is open");
+    assert!(String::from_utf8_lossy(&responses).contains("TB0205"));
     assert_eq!(logs.warnings(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_mailbox_that_is_full_refuses_and_the_others_go_on() {
+async fn limits_of_mailboxes_and_messages_are_enforced() {
     let engine = EngineOptions { mailbox_messages: 10, mailboxes: 5, total_messages: 25, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
     let bus = Bus::with(Setup { core, ..Setup::default() }).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     for n in 0..10 {
         sender.deliver("full", &format!("m-{n}"), json!(n)).await;
     }
     sender.send(deliver("full", "one-too-many", json!(1))).await;
     assert_eq!(sender.expect_error("TB0201").await["id"], "one-too-many");
-    witness.is_served().await;
-    // What is there already is not one too many.
+    healthy.exchange_message().await;
+    // A duplicate is accepted: it adds nothing.
     sender.deliver("full", "m-3", json!(3)).await;
 
     for mailbox in ["b", "c", "d"] {
@@ -263,34 +264,34 @@ async fn a_mailbox_that_is_full_refuses_and_the_others_go_on() {
     assert_eq!(sender.expect_error("TB0202").await["id"], "m-4");
 }
 
-/// Notices that nobody asked for, such as of deadlines that passed, pile up for someone who does not read. There is an
-/// end to that even before its time is up.
+/// Unsolicited notices, such as of expired messages, accumulate for a peer that does not read. Their limit closes the
+/// connection even before the slow-reader timeout.
 #[tokio::test]
-async fn notices_for_someone_who_does_not_read_end_its_connection() {
-    let _alone = alone().await;
+async fn too_many_notices_close_the_connection_of_a_peer_that_does_not_read() {
+    let _exclusive = exclusive().await;
     let mut setup = wide_window();
     setup.server.heartbeat = std::time::Duration::from_secs(600);
     let bus = Bus::with(setup).await;
-    let mut witness = Witness::join(&bus).await;
+    let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     let logs = crate::support::Logs::start();
     let _stuck = stuck_subscriber(&bus, &mut sender).await;
     let mut other = bus.compact_peer("stuck").await;
     for batch in 0..100 {
         let mut n = 0;
-        let doomed = packed(64 << 10, || {
+        let expiring = packed(64 << 10, || {
             n += 1;
             let mut message = InboxMessage::new(AgentRef::new("stuck"), "task", Body::null());
-            message.id = format!("doomed-{batch}-{n}").into();
+            message.id = format!("expiring-{batch}-{n}").into();
             let envelope = message.seal();
-            ClientFrame::Deliver(Deliver { to: "nobody".into(), envelope, deadline_ms: Some(1), ack: None })
+            ClientFrame::Deliver(Deliver { to: "absent".into(), envelope, deadline_ms: Some(1), ack: None })
         });
-        other.send_binary(doomed).await;
-        other.settle().await;
+        other.send_binary(expiring).await;
+        other.roundtrip().await;
         if logs.text().contains("TB0211") {
             break;
         }
     }
     logs.line_with("TB0211").await;
-    witness.is_served().await;
+    healthy.exchange_message().await;
 }

@@ -1,21 +1,21 @@
-//! An honest pair of clients that must not notice what happens around them.
+//! A pair of well-behaved clients that must not be affected by the misbehaviour of others.
 
 use crate::support::{Bus, Peer};
 use serde_json::json;
 
-pub struct Witness {
+pub struct HealthyPair {
     sender: Peer,
     recipient: Peer,
     sent: u32,
 }
 
-impl Witness {
+impl HealthyPair {
     pub async fn join(bus: &Bus) -> Self {
         Self { sender: bus.peer("honest-sender").await, recipient: bus.subscriber("honest-recipient").await, sent: 0 }
     }
 
-    /// A message still goes from one to the other, with its receipt, its sender's name and its acknowledgement.
-    pub async fn is_served(&mut self) {
+    /// Asserts that a message is delivered from one to the other, with its receipt and its stamped sender.
+    pub async fn exchange_message(&mut self) {
         self.sent += 1;
         let id = format!("honest-{}", self.sent);
         self.sender.deliver("honest-recipient", &id, json!({"n": self.sent})).await;
