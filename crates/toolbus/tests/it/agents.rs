@@ -89,10 +89,10 @@ async fn mistakes_are_told_with_a_way_out() {
         }
     };
     check(&["agent", "add", "planner", "--role", "local"], &["already", "hint: `toolbus agent rotate planner`"]).await;
-    check(&["agent", "rotate", "plannner"], &["no agent", "hint: there is planner"]).await;
+    check(&["agent", "rotate", "plannner"], &["no agent", "hint: known agents: planner"]).await;
     check(&["agent", "revoke", "nobody"], &["no agent"]).await;
-    check(&["agent", "add", "a#b", "--role", "r"], &["not usable", "suffix"]).await;
-    check(&["agent", "add", "~", "--role", "r"], &["not usable"]).await;
+    check(&["agent", "add", "a#b", "--role", "r"], &["invalid agent name", "suffix"]).await;
+    check(&["agent", "add", "~", "--role", "r"], &["invalid agent name"]).await;
     std::fs::write(folder.join("precious"), "two words").expect("written");
     check(&["agent", "add", "w", "--role", "local", "--token-file", "precious"], &["other than a token"]).await;
     std::fs::write(folder.join("data/agents.json"), "{\n  \"version\": 1,\n  oops").expect("written");
