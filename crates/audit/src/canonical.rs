@@ -1,11 +1,11 @@
-//! The canonical form of JSON: members sorted by name, no white space, strings written in one way. Numbers stay as they
-//! are written: `1` and `1.0` may mean different things to whoever reads them, so they are different here.
+//! Canonical JSON: object members sorted by name, no white space, one escaping of strings. Numbers keep their spelling:
+//! `1` and `1.0` may mean different things to a reader, so they stay different.
 
 use ring::digest::{SHA256, digest};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// Deeper documents are taken as they are written.
+/// Deeper documents are left unchanged.
 const MAX_DEPTH: usize = 128;
 
 /// SHA-256 as 64 hexadecimal digits.
@@ -13,16 +13,16 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-/// The hash of a call's arguments, which stands for them in the audit log. No arguments count as an empty object.
+/// The hash that represents the arguments of a call in the audit log. Missing arguments hash like an empty object.
 pub fn argument_hash(arguments: Option<&RawValue>) -> String {
     sha256_hex(arguments.map_or(Cow::Borrowed("{}"), canonical).as_bytes())
 }
 
-/// The canonical text of a document.
+/// Returns the canonical text of a document.
 pub fn canonical(document: &RawValue) -> Cow<'_, str> {
-    let mut walk = Walk { text: document.get(), at: 0 };
+    let mut cursor = Cursor { text: document.get(), at: 0 };
     let mut out = String::with_capacity(document.get().len());
-    match walk.value(&mut out, 0) {
+    match cursor.value(&mut out, 0) {
         Some(()) => Cow::Owned(out),
         None => Cow::Borrowed(document.get()),
     }
@@ -33,13 +33,13 @@ fn hex(bytes: &[u8]) -> String {
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
-/// A walk over text that is known to be JSON.
-struct Walk<'a> {
+/// A cursor over text that is known to be valid JSON.
+struct Cursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Cursor<'a> {
     fn value(&mut self, out: &mut String, depth: usize) -> Option<()> {
         if depth > MAX_DEPTH {
             return None;
@@ -49,7 +49,7 @@ impl<'a> Walk<'a> {
             b'[' => self.array(out, depth),
             b'"' => {
                 let token = self.string()?;
-                out.push_str(&rewritten(token));
+                out.push_str(&normalised(token));
                 Some(())
             }
             _ => {
@@ -67,7 +67,7 @@ impl<'a> Walk<'a> {
         self.at += 1;
         let mut members: Vec<(Cow<'a, str>, String)> = Vec::new();
         while self.peek()? != b'}' {
-            let name = rewritten(self.string()?);
+            let name = normalised(self.string()?);
             self.skip(b':')?;
             let mut value = String::new();
             self.value(&mut value, depth + 1)?;
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.at += 1;
-        // Stable: of two members of one name, the order stays what it was.
+        // The sort is stable: members with the same name keep their order.
         members.sort_by(|a, b| a.0.cmp(&b.0));
         out.push('{');
         for (index, (name, value)) in members.iter().enumerate() {
@@ -110,7 +110,7 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// The string that stands here, with its quotes.
+    /// The string token at the cursor, with its quotes.
     fn string(&mut self) -> Option<&'a str> {
         self.peek()?;
         let bytes = self.text.as_bytes();
@@ -137,8 +137,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A string token with its escapes written in one way. Half of a surrogate pair has no other way to be written.
-fn rewritten(token: &str) -> Cow<'_, str> {
+/// A string token with normalised escapes. A lone surrogate has no other spelling and is left unchanged.
+fn normalised(token: &str) -> Cow<'_, str> {
     if !token.contains('\\') {
         return Cow::Borrowed(token);
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn order_white_space_and_escapes_do_not_matter() {
+    fn member_order_white_space_and_escapes_are_normalised() {
         check(" { \"b\" : [ 1 , 2.0 , true , null ] ,\n \"a\" : { } }", r#"{"a":{},"b":[1,2.0,true,null]}"#);
         check(r#"{"\u0061b":"\u00e9\/\n"}"#, "{\"ab\":\"é/\\n\"}");
         check(r#"["", "\\", "\""]"#, r#"["","\\","\""]"#);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn content_matters() {
+    fn content_is_preserved() {
         check(r#"{"a":1,"a":2}"#, r#"{"a":1,"a":2}"#);
         check(r#"{"a":2,"a":1}"#, r#"{"a":2,"a":1}"#);
         check(r#""\ud800""#, r#""\ud800""#);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_taken_as_it_is() {
+    fn a_document_that_is_too_deep_is_left_unchanged() {
         let deep = format!("{}{}", "[ ".repeat(5000), "]".repeat(5000));
         check(&deep, &deep);
     }

@@ -1,31 +1,52 @@
-//! Why the audit log can't be used.
+//! Errors of the audit log.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Why the audit log can't be opened, read or written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AuditError {
+    /// An I/O operation failed.
     #[error("can't {what} {}: {source}", file.display())]
-    Io { what: &'static str, file: PathBuf, source: Arc<io::Error> },
+    Io {
+        /// The operation.
+        what: &'static str,
+        /// The file or folder.
+        file: PathBuf,
+        /// The error of the system.
+        source: Arc<io::Error>,
+    },
+    /// Another process holds the lock.
     #[error("another process writes to the audit log in {}", folder.display())]
-    Locked { folder: PathBuf },
-    #[error("the audit log is not what was written, so it is not continued: {place}: {what}")]
-    Damaged { place: String, what: String },
-    /// An earlier write failed, and nothing can be written behind it.
+    Locked {
+        /// The folder of the log.
+        folder: PathBuf,
+    },
+    /// The log was changed or is corrupt.
+    #[error("the audit log was modified or is corrupt, so it is not continued: {place}: {what}")]
+    Damaged {
+        /// File and line.
+        place: String,
+        /// What is wrong there.
+        what: String,
+    },
+    /// An earlier write failed, so no more records are accepted.
     #[error("the audit log has failed: {0}")]
     Failed(String),
+    /// The log is closed.
     #[error("the audit log is closed")]
     Closed,
 }
 
 impl AuditError {
+    /// How to fix it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Io { .. } | Self::Failed(_) => "look at the disk: space, rights, and whether it is sound",
+            Self::Io { .. } | Self::Failed(_) => "check the disk: free space, permissions and hardware errors",
             Self::Locked { .. } => "run one process per folder",
             Self::Damaged { .. } => {
-                "`toolbus audit verify` says more; keep the folder as evidence under another name, and start again"
+                "`toolbus audit verify` shows details; rename the folder to keep it as evidence, and start again"
             }
             Self::Closed => "the process is stopping",
         }

@@ -1,7 +1,7 @@
-//! The folder of a log: numbered files, the head that says how far they go, and the lock.
+//! The folder of a log: numbered files, the head file that records the end of the chain, and the lock.
 
 use crate::error::AuditError;
-use crate::line::{Link, NO_HASH};
+use crate::line::{ChainPosition, NO_HASH};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -18,7 +18,7 @@ fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("audit-")?.strip_suffix(".jsonl")?.parse().ok()
 }
 
-/// The numbers of the files that are there, in order.
+/// The numbers of the existing files, in order.
 pub fn numbers(folder: &Path) -> Result<Vec<u64>, AuditError> {
     let entries = fs::read_dir(folder).map_err(AuditError::io("list", folder))?;
     let mut numbers: Vec<u64> = entries.flatten().filter_map(|entry| number_of(entry.file_name().to_str()?)).collect();
@@ -30,14 +30,14 @@ pub fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(file_name(number))
 }
 
-/// How far the log goes, as of the last flush.
+/// The end of the log, as of the last flush.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    pub link: Link,
+    pub position: ChainPosition,
     pub file: u64,
 }
 
-/// None if there is none; an error in words if it can't be read.
+/// Returns `None` if there is no head file, and a description of the error if it is invalid.
 pub fn read_head(folder: &Path) -> Result<Option<Head>, String> {
     let text = match fs::read_to_string(folder.join(HEAD_FILE)) {
         Ok(text) => text,
@@ -50,16 +50,16 @@ pub fn read_head(folder: &Path) -> Result<Option<Head>, String> {
         hash: String,
         file: String,
     }
-    let stored: Stored = serde_json::from_str(&text).map_err(|_| "it is not what toolbus wrote".to_owned())?;
+    let stored: Stored = serde_json::from_str(&text).map_err(|_| "it is malformed".to_owned())?;
     let file = number_of(&stored.file).ok_or("it names no file of the log")?;
     if stored.hash.len() != NO_HASH.len() {
-        return Err("its hash is none".to_owned());
+        return Err("its hash is malformed".to_owned());
     }
-    Ok(Some(Head { link: Link { seq: stored.seq, hash: stored.hash }, file }))
+    Ok(Some(Head { position: ChainPosition { seq: stored.seq, hash: stored.hash }, file }))
 }
 
-/// Written in place and always of the same length: smaller than a sector, so it is never half of one and half of
-/// another, and no rename is needed for every flush.
+/// The head file. Overwritten in place with content of constant length: it is smaller than a sector, so writes are not
+/// torn, and no rename is needed for every flush.
 pub struct HeadFile {
     file: File,
     path: PathBuf,
@@ -73,7 +73,7 @@ impl HeadFile {
     }
 
     pub fn write(&self, head: &Head) -> Result<(), AuditError> {
-        let Link { seq, hash } = &head.link;
+        let ChainPosition { seq, hash } = &head.position;
         let text = format!("{{\"seq\":{seq:>20},\"hash\":\"{hash}\",\"file\":\"{}\"}}\n", file_name(head.file));
         self.file.write_all_at(text.as_bytes(), 0).map_err(AuditError::io("write", &self.path))?;
 
@@ -85,10 +85,10 @@ impl HeadFile {
     }
 }
 
-/// Makes the folder, for its owner only, and takes its lock.
+/// Creates the folder, accessible by its owner only, and takes its lock.
 pub fn lock(folder: &Path) -> Result<File, AuditError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(AuditError::io("make the folder", folder))?;
+    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    created.map_err(AuditError::io("create the folder", folder))?;
     let path = folder.join(LOCK_FILE);
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = file.map_err(AuditError::io("open", &path))?;

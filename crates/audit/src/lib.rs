@@ -1,17 +1,17 @@
-//! The audit log: one JSON line for each decision and each call, chained by hash, so that a line that was changed, taken
-//! out or moved shows, and so does an end that was cut off.
+//! The audit log: one JSON line for each decision and each call, chained by hash, so that changed, removed or reordered
+//! lines and a truncated end are detected.
 //!
-//! - [`AuditLog`] writes; [`Record`] is what can be written.
+//! - [`AuditLog`] writes; [`Record`] is an entry.
 //! - [`verify`] checks a folder, [`Tail`] reads its end.
-//! - [`canonical`] is the one form of JSON text under which two documents of the same content have the same hash.
+//! - [`canonical`] normalises JSON, so that documents with the same content have the same hash.
 
 pub mod canonical;
 mod error;
 mod files;
 mod line;
 mod log;
-mod opening;
 mod record;
+mod recovery;
 mod refusals;
 mod tail;
 mod verify;

@@ -1,28 +1,28 @@
-//! One line of the log. Its hash covers every byte before it, and the hash of the line before is among them.
+//! One line of the log. Its hash covers all bytes before it, which include the hash of the previous line.
 
 use crate::canonical::sha256_hex;
 use crate::record::Record;
 use serde::Deserialize;
 
-/// Before the first line.
+/// The previous hash of the first line.
 pub const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 const HASH_KEY: &str = ",\"hash\":\"";
 const LINE_END: &str = "\"}";
 
-/// Where the chain stands.
+/// A position in the chain: the number and the hash of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
+pub struct ChainPosition {
     pub seq: u64,
     pub hash: String,
 }
 
-impl Link {
+impl ChainPosition {
     pub fn start() -> Self {
         Self { seq: 0, hash: NO_HASH.to_owned() }
     }
 
-    /// Appends the record's line to the text, and moves on.
+    /// Appends the line of a record to `text` and advances to it.
     pub fn append(&mut self, record: &Record, time: &str, text: &mut String) {
         let fields = serde_json::to_string(record).expect("records have string keys and finite numbers");
         let fields =
@@ -39,7 +39,7 @@ impl Link {
     }
 }
 
-/// What the log itself needs of a line.
+/// The fields of a line that the log itself uses.
 #[derive(Debug, Deserialize)]
 pub struct Line {
     pub seq: u64,
@@ -62,34 +62,34 @@ pub struct Line {
 }
 
 impl Line {
-    /// Reads a line without its line end, and checks its own hash.
+    /// Parses a line without its line end, and checks its hash.
     pub fn read(text: &str) -> Result<Self, String> {
-        let not_ours = || "it is not a line that toolbus wrote".to_owned();
-        let head = text.strip_suffix(LINE_END).ok_or_else(not_ours)?;
-        let at = head.len().checked_sub(NO_HASH.len()).ok_or_else(not_ours)?;
-        let (head, hash) = head.split_at_checked(at).ok_or_else(not_ours)?;
-        let covered = head.strip_suffix(HASH_KEY).ok_or_else(not_ours)?;
+        let malformed = || "it is malformed".to_owned();
+        let head = text.strip_suffix(LINE_END).ok_or_else(malformed)?;
+        let at = head.len().checked_sub(NO_HASH.len()).ok_or_else(malformed)?;
+        let (head, hash) = head.split_at_checked(at).ok_or_else(malformed)?;
+        let covered = head.strip_suffix(HASH_KEY).ok_or_else(malformed)?;
         if sha256_hex(covered.as_bytes()) != hash {
-            return Err("it was changed: its hash is not that of its text".to_owned());
+            return Err("it was modified: its hash does not match its content".to_owned());
         }
-        let mut line: Self = serde_json::from_str(&format!("{covered}}}")).map_err(|_| not_ours())?;
+        let mut line: Self = serde_json::from_str(&format!("{covered}}}")).map_err(|_| malformed())?;
         line.hash = hash.to_owned();
         Ok(line)
     }
 
-    /// Whether the line follows upon that one.
-    pub fn follows(&self, before: &Link) -> Result<(), String> {
+    /// Checks that the line is the successor of `before`.
+    pub fn follows(&self, before: &ChainPosition) -> Result<(), String> {
         if self.seq != before.seq + 1 {
-            return Err(format!("line {} of the log follows upon line {}", self.seq, before.seq));
+            return Err(format!("sequence number {} follows {}", self.seq, before.seq));
         }
         if self.prev != before.hash {
-            return Err(format!("it does not follow upon the line {} that is there", before.seq));
+            return Err(format!("its previous hash is not that of line {}", before.seq));
         }
         Ok(())
     }
 
-    pub fn link(&self) -> Link {
-        Link { seq: self.seq, hash: self.hash.clone() }
+    pub fn position(&self) -> ChainPosition {
+        ChainPosition { seq: self.seq, hash: self.hash.clone() }
     }
 }
 
@@ -98,20 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_and_any_changed_byte_shows() {
-        let mut link = Link::start();
+    fn a_line_round_trips_and_any_modified_byte_is_detected() {
+        let mut position = ChainPosition::start();
         let mut text = String::new();
         let record = Record::ConnectionsRefused { code: "TB0103".into(), count: 7 };
-        link.append(&record, "2026-01-01T00:00:00Z", &mut text);
+        position.append(&record, "2026-01-01T00:00:00Z", &mut text);
         let line = text.trim_end();
-        let read = Line::read(line).expect("a good line");
+        let read = Line::read(line).expect("a valid line");
         assert_eq!((read.seq, read.event.as_str(), read.count), (1, "connections_refused", 7));
-        assert_eq!(read.link(), link);
+        assert_eq!(read.position(), position);
         for at in 0..line.len() {
             let mut bytes = line.as_bytes().to_vec();
             bytes[at] ^= 1;
             if let Ok(changed) = String::from_utf8(bytes) {
-                assert!(Line::read(&changed).is_err(), "byte {at} was changed unseen");
+                assert!(Line::read(&changed).is_err(), "the change of byte {at} was not detected");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The handle on a log that is being written.
+//! The handle to a log that is being written.
 
 use crate::error::AuditError;
 use crate::record::{Caller, Record};
@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use tokio::sync::{Semaphore, oneshot};
 
+/// Limits of an audit log.
 #[derive(Debug, Clone)]
 pub struct AuditOptions {
-    /// A file that has become larger than this is followed by another.
+    /// Size at which a new file is started.
     pub max_file_bytes: u64,
-    /// Of older files, the first ones are removed; the log says which.
+    /// Maximum number of files. The oldest are removed, and the removal is recorded in the log.
     pub max_files: usize,
-    /// Records that may wait to be written; who comes then, waits.
+    /// Maximum number of queued records; further writers wait (backpressure).
     pub max_queued: usize,
 }
 
@@ -26,63 +27,64 @@ impl Default for AuditOptions {
     }
 }
 
-/// A cheap handle; the last one to go closes the log, and waits until it is on disk.
+/// A cheap handle. Dropping the last one closes the log and blocks until it is synced.
 #[derive(Debug, Clone)]
 pub struct AuditLog(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
     queue: Option<mpsc::SyncSender<Entry>>,
-    /// One for each place in the queue: a thread's channel can't be waited for by a task.
-    places: Arc<Semaphore>,
+    /// One permit per queue slot, because tasks can't await a `std::sync::mpsc` channel.
+    permits: Arc<Semaphore>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl AuditLog {
-    /// Opens the log in that folder or begins one, and starts the thread that writes.
+    /// Opens or creates the log in that folder, and starts the writer thread.
     pub fn open(folder: &Path, options: AuditOptions) -> Result<Self, AuditError> {
-        let places = Arc::new(Semaphore::new(options.max_queued));
+        let permits = Arc::new(Semaphore::new(options.max_queued));
         let (queue, entries) = mpsc::sync_channel(options.max_queued);
         let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
         let writer = Writer::open(folder, options, Arc::clone(&shared))?;
         let spawned = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&entries));
-        let thread = spawned.map_err(AuditError::io("start the thread that writes", folder))?;
-        Ok(Self(Arc::new(Handle { queue: Some(queue), places, shared, thread: Mutex::new(Some(thread)) })))
+        let thread = spawned.map_err(AuditError::io("start the writer thread for", folder))?;
+        Ok(Self(Arc::new(Handle { queue: Some(queue), permits, shared, thread: Mutex::new(Some(thread)) })))
     }
 
-    /// Returns when the line has been handed to the system; within a second it is on disk.
+    /// Writes a record. Returns when the line is written to the file; it is synced within about a second.
     pub async fn write(&self, record: Record) -> Result<(), AuditError> {
         let (done, written) = oneshot::channel();
         self.enqueue(record, Some(done)).await?;
         written.await.map_err(|_| AuditError::Closed)?
     }
 
-    /// Returns when the record is in the queue. For what has happened already and can't be refused any more.
+    /// Returns when the record is queued. For events that have already happened and can't be refused any more.
     pub async fn post(&self, record: Record) -> Result<(), AuditError> {
         self.enqueue(record, None).await
     }
 
-    /// For code that can't wait: where the queue is full, the log says how many are missing.
+    /// Never waits: if the queue is full, the record is dropped and counted, and the count is written to the log.
     pub fn note(&self, record: Record) {
-        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.0.permits).try_acquire_owned() else {
             self.0.shared.missed.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        self.0.send(Entry { record: record.bounded(), done: None, _place: place }).ok();
+        self.0.send(Entry { record: record.bounded(), done: None, _permit: permit }).ok();
     }
 
-    /// Counts a refused connection; the counts are written once a second.
+    /// Counts a refused connection; counts are written once a second.
     pub fn connection_refused(&self, code: &'static str) {
         self.0.shared.refusals.connection(code);
     }
 
-    /// Counts a message that its sender may not send; written once a second for each sender.
+    /// Counts a refused message; counts are written once a second for each sender.
     pub fn send_refused(&self, caller: &Caller, to: &str, code: &'static str) {
         self.0.shared.refusals.send(caller, to, code);
     }
 
-    /// False if that agent was refused so often within the second that this time is only counted, and not to be written.
+    /// Rate-limits lines about refused requests: returns `false` if the agent has had too many within the second. The
+    /// refusal is then counted and must not be written.
     pub fn is_refusal_worth_a_line(&self, caller: &Caller, code: &str) -> bool {
         self.0.shared.refusals.request(caller, code)
     }
@@ -92,14 +94,14 @@ impl AuditLog {
         record: Record,
         done: Option<oneshot::Sender<Result<(), AuditError>>>,
     ) -> Result<(), AuditError> {
-        let place = Arc::clone(&self.0.places).acquire_owned().await.map_err(|_| AuditError::Closed)?;
-        self.0.send(Entry { record: record.bounded(), done, _place: place })
+        let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| AuditError::Closed)?;
+        self.0.send(Entry { record: record.bounded(), done, _permit: permit })
     }
 }
 
 impl Handle {
     fn send(&self, entry: Entry) -> Result<(), AuditError> {
-        // Whoever has a place has room in the queue.
+        // A permit guarantees room in the queue.
         let queue = self.queue.as_ref().ok_or(AuditError::Closed)?;
         queue.try_send(entry).map_err(|_| AuditError::Closed)
     }

@@ -1,122 +1,165 @@
-//! What is written down. Arguments and results never are: a hash and a size stand for them.
+//! The records of the log. They never contain arguments or results, only a hash and a size of them.
 
 use crate::canonical::sha256_hex;
 use serde::Serialize;
 
-/// What others may choose, such as names and methods, is cut to this, so that nobody can push older lines out of the log
-/// with a few long ones. A hash tells what was cut apart.
+/// Texts chosen by peers, such as names and methods, are truncated to this length, so that a few long ones can't rotate
+/// older lines out of the log. A hash distinguishes truncated texts.
 const MAX_TEXT: usize = 256;
 
-/// Who asks: the mailbox and role that the broker stamped.
+/// The caller: the mailbox and role that the broker stamped.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Caller {
+    /// The mailbox.
     pub who: String,
+    /// The role.
     pub role: Option<String>,
 }
 
-/// What is asked for.
+/// The target of a request.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Subject {
+    /// The MCP server.
     pub server: String,
-    /// `tool`, `resource`, `prompt`, or the method of what has no name.
+    /// `tool`, `resource`, `prompt`, `task`, or the method of a request without a name.
     pub kind: String,
+    /// The name of the tool or prompt, the URI of the resource, or the id of the task.
     pub name: Option<String>,
-    /// See [`crate::argument_hash`].
+    /// Hash of the arguments, see [`crate::argument_hash`].
     pub args: Option<String>,
-    /// The id of the request on the bus: ties the lines of one call together.
+    /// The id of the request on the bus, which correlates the lines of one call.
     pub request: String,
-    /// Of the request's `traceparent`, where it has one.
+    /// The trace id of the message's or the request's `traceparent`, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
 
-/// How a call went.
+/// The outcome of a call.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CallEnd {
-    /// `ok`, `tool_error`, `cancelled`, or the code of the error; `repeated` where the same answer was sent once more, `joined`
-    /// where it was an earlier call's.
+    /// `ok`, `tool_error`, `cancelled`, or the error code; `repeated` if a known answer was sent again, `joined` if it
+    /// was the answer of an earlier call.
     pub outcome: String,
-    /// How often the request was delivered so far.
+    /// Number of deliveries of the request so far.
     pub attempt: u32,
+    /// Time that the call waited before it started.
     pub queued_ms: u64,
+    /// Time that the call ran.
     pub ran_ms: u64,
+    /// Size of the request's params.
     pub request_bytes: u64,
+    /// Size of the result.
     pub result_bytes: u64,
 }
 
+/// An entry of the log.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record {
-    /// What the rules say to a request.
+    /// The policy decision on a request.
     Decision {
+        /// The caller.
         #[serde(flatten)]
         caller: Caller,
+        /// The target of the request.
         #[serde(flatten)]
         subject: Subject,
-        /// `allow`, `ask`, `deny`, or `refuse` where it is not the rules that refuse.
+        /// `allow`, `ask`, `deny`, or `refuse` if it was refused for another reason than the rules.
         effect: String,
-        /// The rule's own words and where they stand, or why without a rule.
+        /// The text and position of the rule, or the reason if no rule applied.
         rule: Option<String>,
-        /// Of the refusal.
+        /// Error code of the refusal.
         #[serde(skip_serializing_if = "Option::is_none")]
         code: Option<String>,
     },
-    /// A call that was let through has ended.
+    /// An allowed call has ended.
     Call {
+        /// The caller.
         #[serde(flatten)]
         caller: Caller,
+        /// The target of the call.
         #[serde(flatten)]
         subject: Subject,
+        /// The outcome.
         #[serde(flatten)]
         end: CallEnd,
     },
+    /// A connection was accepted or closed.
     Connection {
+        /// The agent of the connection.
         #[serde(flatten)]
         caller: Caller,
         /// `accepted` or `closed`.
         state: &'static str,
+        /// The reason, if the broker closed the connection.
         code: Option<String>,
     },
-    /// More refused requests of one agent within a second than are worth a line each.
+    /// Refused requests of one agent within a second, beyond those that get a line each.
     RequestsRefused {
+        /// The agent.
         #[serde(flatten)]
         caller: Caller,
+        /// Error code.
         code: String,
+        /// Number of refusals.
         count: u64,
     },
-    /// Refused connections of one second, by code.
-    ConnectionsRefused { code: String, count: u64 },
-    /// Something happened to a credential: `revoked`, `expired`.
-    Credential { agent: String, what: String },
-    /// Messages of one agent that were refused within a second; `to` is of the first.
+    /// Refused connections within a second, by code.
+    ConnectionsRefused {
+        /// Error code.
+        code: String,
+        /// Number of refusals.
+        count: u64,
+    },
+    /// The state of a credential changed.
+    Credential {
+        /// Its agent.
+        agent: String,
+        /// `revoked` or `expired`.
+        what: String,
+    },
+    /// Refused messages of one sender within a second.
     SendRefused {
+        /// The sender.
         #[serde(flatten)]
         caller: Caller,
+        /// Recipient of the first one.
         to: String,
+        /// Error code.
         code: String,
+        /// Number of refusals.
         count: u64,
     },
+    /// The state of an approval changed.
     Approval {
+        /// Id of the approval.
         id: String,
-        /// `parked`, `approved`, `denied`, `expired`, `cancelled`.
+        /// `parked`, `approved`, `denied`, `expired`, `cancelled`, or `refused` if a decision was not allowed.
         state: &'static str,
+        /// The agent that decided or tried to.
         by: Option<Caller>,
+        /// The caller that needs the approval.
         #[serde(flatten)]
         caller: Caller,
+        /// The target of the request.
         #[serde(flatten)]
         subject: Subject,
     },
+    /// The state of a tool's pinned definition changed.
     Pin {
+        /// The MCP server.
         server: String,
+        /// The tool.
         tool: String,
         /// `first_seen`, `held_back`, `approved`.
         state: &'static str,
+        /// Hash of the definition.
         definition: String,
     },
-    /// Other rules are in force from here on.
+    /// New policy rules apply from here on.
     PolicyReload {},
 
-    // The log about itself; only it writes these.
+    // Records about the log itself, written only by this crate.
     #[doc(hidden)]
     Opened { version: &'static str },
     #[doc(hidden)]
@@ -130,20 +173,20 @@ pub enum Record {
 }
 
 impl Record {
-    /// With no text longer than it may be.
+    /// Truncates texts that peers can choose.
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Decision { subject, rule, .. } => {
-                subject.cut();
-                rule.iter_mut().for_each(cut);
+                subject.truncate();
+                rule.iter_mut().for_each(truncate);
             }
             Self::Call { subject, end, .. } => {
-                subject.cut();
-                cut(&mut end.outcome);
+                subject.truncate();
+                truncate(&mut end.outcome);
             }
-            Self::Approval { subject, .. } => subject.cut(),
-            Self::Pin { tool, .. } => cut(tool),
-            Self::SendRefused { to, .. } => cut(to),
+            Self::Approval { subject, .. } => subject.truncate(),
+            Self::Pin { tool, .. } => truncate(tool),
+            Self::SendRefused { to, .. } => truncate(to),
             _ => {}
         }
         self
@@ -151,13 +194,13 @@ impl Record {
 }
 
 impl Subject {
-    fn cut(&mut self) {
-        cut(&mut self.kind);
-        self.name.iter_mut().for_each(cut);
+    fn truncate(&mut self) {
+        truncate(&mut self.kind);
+        self.name.iter_mut().for_each(truncate);
     }
 }
 
-fn cut(text: &mut String) {
+fn truncate(text: &mut String) {
     if text.len() > MAX_TEXT {
         let (bytes, hash) = (text.len(), sha256_hex(text.as_bytes()));
         text.truncate(text.floor_char_boundary(MAX_TEXT));

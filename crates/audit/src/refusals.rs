@@ -1,13 +1,13 @@
-//! Refused connections, messages and requests, counted: a flood of them is a few lines a second, not one each.
+//! Counters of refused connections, messages and requests: a flood becomes a few lines per second instead of one each.
 
 use crate::record::{Caller, Record};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Agents whose refused messages are counted apart within a second; the rest are counted together.
+/// Maximum number of agents counted separately within a second; further ones are counted together.
 const MAX_SENDERS: usize = 256;
-/// Refused requests of one agent that are lines of their own within a second.
-const MOST_LINES: u64 = 10;
+/// Refused requests of one agent per second that get a line each.
+const MAX_LINES_PER_AGENT: u64 = 10;
 
 const OTHERS: &str = "others";
 
@@ -18,7 +18,7 @@ pub struct Refusals(Mutex<Counted>);
 struct Counted {
     connections: BTreeMap<&'static str, u64>,
     sends: BTreeMap<(String, &'static str), Sends>,
-    /// By agent: how many were written, and how many only counted by code.
+    /// By agent: the number of lines, and the refusals that were only counted.
     requests: BTreeMap<String, Requests>,
 }
 
@@ -32,43 +32,43 @@ struct Requests {
 #[derive(Debug)]
 struct Sends {
     caller: Caller,
-    /// Of the first one.
+    /// Recipient of the first refused message.
     to: String,
     count: u64,
 }
 
 impl Refusals {
-    /// The code is one of ours, so there are not many.
+    /// Codes are static, so their number is bounded.
     pub fn connection(&self, code: &'static str) {
         *self.lock().connections.entry(code).or_default() += 1;
     }
 
     pub fn send(&self, caller: &Caller, to: &str, code: &'static str) {
         let mut counted = self.lock();
-        let is_one_more =
+        let is_overflow =
             counted.sends.len() >= MAX_SENDERS && !counted.sends.contains_key(&(caller.who.clone(), code));
-        let caller = if is_one_more { Caller { who: OTHERS.to_owned(), role: None } } else { caller.clone() };
+        let caller = if is_overflow { Caller { who: OTHERS.to_owned(), role: None } } else { caller.clone() };
         let new = || Sends { caller: caller.clone(), to: to.to_owned(), count: 0 };
         counted.sends.entry((caller.who.clone(), code)).or_insert_with(new).count += 1;
     }
 
-    /// False if it was only counted. All mailboxes of an agent are one here.
+    /// Returns `false` if the refusal was only counted. All mailboxes of an agent are counted together.
     pub fn request(&self, caller: &Caller, code: &str) -> bool {
         let mut counted = self.lock();
         let agent = caller.who.split('#').next().unwrap_or_default();
-        let is_one_more = counted.requests.len() >= MAX_SENDERS && !counted.requests.contains_key(agent);
-        let agent = if is_one_more { OTHERS } else { agent };
+        let is_overflow = counted.requests.len() >= MAX_SENDERS && !counted.requests.contains_key(agent);
+        let agent = if is_overflow { OTHERS } else { agent };
         let requests = counted.requests.entry(agent.to_owned()).or_default();
-        if requests.lines < MOST_LINES {
+        if requests.lines < MAX_LINES_PER_AGENT {
             requests.lines += 1;
             return true;
         }
-        requests.role = caller.role.clone().filter(|_| !is_one_more);
+        requests.role = caller.role.clone().filter(|_| !is_overflow);
         *requests.counts.entry(code.to_owned()).or_default() += 1;
         false
     }
 
-    /// What came together since the last time.
+    /// Takes the counts since the last call, as records.
     pub fn take(&self) -> impl Iterator<Item = Record> {
         let Counted { connections, sends, requests } = std::mem::take(&mut *self.lock());
         let connections =

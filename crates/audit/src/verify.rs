@@ -1,43 +1,49 @@
-//! Whether a log is still what was written.
+//! Verifies the integrity of a log.
 
 use crate::error::AuditError;
 use crate::files::{self, HEAD_FILE, Head};
-use crate::line::{Line, Link};
+use crate::line::{ChainPosition, Line};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A log may be written while it is checked: a line that is just being written is looked at again.
-const SECOND_LOOKS: usize = 5;
-const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
+/// The log may be written during the check, so an incomplete last line is read again.
+const RETRIES: usize = 5;
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
+    /// Number of lines checked.
     pub lines: u64,
+    /// Number of files.
     pub files: usize,
-    /// The hash of the last line: noted elsewhere, it shows later that nothing up to here was changed.
+    /// Hash of the last line. Stored elsewhere, it proves later that no line up to here was changed.
     pub last_hash: String,
-    /// Repaired after a crash without the loss of a line.
+    /// Repairs after a crash that lost no line.
     pub repairs: u64,
-    /// Records that the log says are missing, because they came faster than they could be written.
+    /// Records that were dropped because the queue was full, according to the log.
     pub missed: u64,
-    /// The first thing that is wrong.
+    /// The first problem.
     pub problem: Option<Problem>,
-    /// What else is: scars that the log itself tells of, up to [`MOST_SCARS`], and at last what ended the check.
+    /// Further problems: up to [`MOST_SCARS`] scars, which are losses recorded in the log itself, and finally the
+    /// problem that ended the check.
     pub others: Vec<Problem>,
-    /// All of the scars.
+    /// Total number of scars.
     pub scars: u64,
 }
 
-/// Of more, only the number is told.
+/// Maximum number of scars that are reported in detail.
 pub const MOST_SCARS: u64 = 100;
 
-/// Something that is wrong.
+/// A problem in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A file of the folder, and where there is one, the number of its line.
+    /// The file.
     pub file: String,
+    /// The line in the file, if the problem is in one.
     pub line: Option<u64>,
+    /// What is wrong.
     pub what: String,
 }
 
@@ -50,14 +56,14 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Checks every line, the head, and, if one is given, that a line with the noted hash is still there.
+/// Checks every line and the head and, if `expect` is given, that a line with this hash still exists.
 pub fn verify(folder: &Path, expect: Option<&str>) -> Result<Report, AuditError> {
-    for _ in 0..SECOND_LOOKS {
+    for _ in 0..RETRIES {
         let check = Check::run(folder, expect)?;
-        if !check.may_be_in_the_making {
+        if !check.may_be_incomplete {
             return Ok(check.report);
         }
-        std::thread::sleep(SECOND_LOOK_AFTER);
+        std::thread::sleep(RETRY_DELAY);
     }
     Ok(Check::run(folder, expect)?.report)
 }
@@ -82,24 +88,24 @@ struct Check<'a> {
     head: Option<Head>,
     expect: Option<&'a str>,
     report: Report,
-    link: Link,
+    position: ChainPosition,
     head_seen: bool,
     expected_seen: bool,
-    /// What stands before the first line that is there, if that is not the first of all.
-    needed: Option<(String, Link)>,
-    may_be_in_the_making: bool,
+    /// The removed predecessor of the first existing line, until a record of its removal is found.
+    needed: Option<(String, ChainPosition)>,
+    may_be_incomplete: bool,
 }
 
 impl<'a> Check<'a> {
     fn run(folder: &Path, expect: Option<&'a str>) -> Result<Self, AuditError> {
-        // The head first: what is written meanwhile lies behind it.
+        // Read before the files: lines written meanwhile are behind it.
         let head = files::read_head(folder);
         let numbers = files::numbers(folder)?;
-        let link = Link::start();
+        let position = ChainPosition::start();
         let report = Report {
             lines: 0,
             files: numbers.len(),
-            last_hash: link.hash.clone(),
+            last_hash: position.hash.clone(),
             repairs: 0,
             missed: 0,
             problem: None,
@@ -110,11 +116,11 @@ impl<'a> Check<'a> {
             head: head.clone().ok().flatten(),
             expect,
             report,
-            link,
+            position,
             head_seen: false,
             expected_seen: expect.is_none(),
             needed: None,
-            may_be_in_the_making: false,
+            may_be_incomplete: false,
         };
         let mut before = None;
         for (index, number) in numbers.iter().copied().enumerate() {
@@ -125,8 +131,8 @@ impl<'a> Check<'a> {
             }
             before = Some(number);
         }
-        check.report.last_hash = check.link.hash.clone();
-        if let Err(problem) = check.ends(head, numbers.last().copied()) {
+        check.report.last_hash = check.position.hash.clone();
+        if let Err(problem) = check.check_end(head, numbers.last().copied()) {
             check.report.add(problem);
         }
         Ok(check)
@@ -149,11 +155,11 @@ impl<'a> Check<'a> {
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let problem = |what: String| Problem { file: name.clone(), line: Some(index as u64 + 1), what };
             let Some(line) = line.strip_suffix(b"\n") else {
-                self.may_be_in_the_making = is_last;
-                let what = "it is cut short; if that was a crash, the log is repaired when it is opened again";
+                self.may_be_incomplete = is_last;
+                let what = "it is incomplete; if a crash caused it, the log is repaired when it is opened again";
                 return Ok(Err(problem(what.to_owned())));
             };
-            let read = std::str::from_utf8(line).map_err(|_| "it is not text".to_owned()).and_then(Line::read);
+            let read = std::str::from_utf8(line).map_err(|_| "it is not valid UTF-8".to_owned()).and_then(Line::read);
             match read.and_then(|line| self.line(line, number)) {
                 Ok(None) => {}
                 Ok(Some(scar)) => self.report.add_scar(problem(scar)),
@@ -163,31 +169,31 @@ impl<'a> Check<'a> {
         Ok(Ok(()))
     }
 
-    /// With the scar that the line tells of. The lines behind it are as good as any.
+    /// Checks a line and returns the scar that it records, if any. The chain continues normally behind a scar.
     fn line(&mut self, line: Line, number: u64) -> Result<Option<String>, String> {
         if self.report.lines == 0 && line.seq > 1 {
-            self.link = Link { seq: line.seq - 1, hash: line.prev.clone() };
-            self.needed = Some((files::file_name(number.saturating_sub(1)), self.link.clone()));
+            self.position = ChainPosition { seq: line.seq - 1, hash: line.prev.clone() };
+            self.needed = Some((files::file_name(number.saturating_sub(1)), self.position.clone()));
         }
-        line.follows(&self.link)?;
-        self.link = line.link();
+        line.follows(&self.position)?;
+        self.position = line.position();
         self.report.lines += 1;
         let mut scar = None;
         match line.event.as_str() {
             "removed" => self.removed(&line),
             "recovered" if line.head_missing => scar = Some("the head was missing when the log was opened".to_owned()),
             "recovered" if line.lost > 0 => {
-                scar = Some(format!("{} lines before it were gone when the log was opened", line.lost));
+                scar = Some(format!("{} lines before it were missing when the log was opened", line.lost));
             }
             "recovered" => self.report.repairs += 1,
             "missed" => self.report.missed += line.count,
             _ => {}
         }
         if let Some(head) = &self.head
-            && head.link.seq == line.seq
+            && head.position.seq == line.seq
         {
-            if head.link.hash != line.hash || head.file != number {
-                return Err(format!("{HEAD_FILE} names another line {}", line.seq));
+            if head.position.hash != line.hash || head.file != number {
+                return Err(format!("{HEAD_FILE} names a different line {}", line.seq));
             }
             self.head_seen = true;
         }
@@ -195,36 +201,41 @@ impl<'a> Check<'a> {
         Ok(scar)
     }
 
-    /// Files that the log itself has removed need not be there.
+    /// A file whose removal the log records may be missing.
     fn removed(&mut self, line: &Line) {
-        let told = (line.file.clone().unwrap_or_default(), line.last_seq, line.last_hash.clone().unwrap_or_default());
-        if self.needed.as_ref().is_some_and(|(file, link)| told == (file.clone(), link.seq, link.hash.clone())) {
+        let removed =
+            (line.file.clone().unwrap_or_default(), line.last_seq, line.last_hash.clone().unwrap_or_default());
+        if self
+            .needed
+            .as_ref()
+            .is_some_and(|(file, position)| removed == (file.clone(), position.seq, position.hash.clone()))
+        {
             self.needed = None;
         }
     }
 
-    fn ends(&mut self, head: Result<Option<Head>, String>, last: Option<u64>) -> Result<(), Problem> {
-        let of_head = |what: String| Problem { file: HEAD_FILE.to_owned(), line: None, what };
+    fn check_end(&mut self, head: Result<Option<Head>, String>, last: Option<u64>) -> Result<(), Problem> {
+        let head_problem = |what: String| Problem { file: HEAD_FILE.to_owned(), line: None, what };
         if let Some((file, _)) = &self.needed {
-            let what = "it is gone, and the log does not say that it was removed".to_owned();
+            let what = "it is missing, and the log does not record its removal".to_owned();
             return Err(Problem { file: file.clone(), line: None, what });
         }
-        match head.map_err(of_head)? {
+        match head.map_err(head_problem)? {
             None if last.is_none() => {}
-            None => return Err(of_head("it is missing, so nobody can tell whether the end is there".to_owned())),
-            Some(head) if head.link.seq > self.link.seq => {
-                let gone = head.link.seq - self.link.seq;
+            None => return Err(head_problem("it is missing, so a truncated end can't be detected".to_owned())),
+            Some(head) if head.position.seq > self.position.seq => {
+                let missing = head.position.seq - self.position.seq;
                 let file = files::file_name(last.unwrap_or(head.file));
-                let what = format!("{gone} lines are missing at the end: the head names line {}", head.link.seq);
+                let what = format!("{missing} lines are missing at the end: the head names line {}", head.position.seq);
                 return Err(Problem { file, line: None, what });
             }
             Some(head) if !self.head_seen => {
-                return Err(of_head(format!("the log has no line {} any more", head.link.seq)));
+                return Err(head_problem(format!("the log has no line {}", head.position.seq)));
             }
             Some(_) => {}
         }
         if !self.expected_seen {
-            let what = "no line has the hash that you noted: the log was written anew, or the line was removed since";
+            let what = "no line has the expected hash: the log was rewritten, or the line was removed since";
             return Err(Problem { file: files::file_name(last.unwrap_or(1)), line: None, what: what.to_owned() });
         }
         Ok(())

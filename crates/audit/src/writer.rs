@@ -1,11 +1,11 @@
-//! The one thread that writes a log: takes what waits, chains it, writes it in one go, and syncs at least every second.
+//! The writer thread of a log: takes the queued records, chains them, writes them as one batch, and syncs every second.
 
 use crate::error::AuditError;
 use crate::files::{self, Head, HeadFile};
-use crate::line::Link;
+use crate::line::ChainPosition;
 use crate::log::AuditOptions;
-use crate::opening;
 use crate::record::Record;
+use crate::recovery;
 use crate::refusals::Refusals;
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Records that are written in one go.
+/// Maximum number of records written as one batch.
 const MAX_BATCH: usize = 256;
 
 pub struct Entry {
     pub record: Record,
     pub done: Option<oneshot::Sender<Result<(), AuditError>>>,
-    pub _place: OwnedSemaphorePermit,
+    pub _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -37,23 +37,23 @@ pub struct Writer {
     options: AuditOptions,
     shared: Arc<Shared>,
     head: HeadFile,
-    /// Held for as long as the log is written.
+    /// Holds the lock as long as the log is open.
     _lock: File,
     file: File,
     number: u64,
     bytes: u64,
-    link: Link,
+    position: ChainPosition,
     unsynced: bool,
     synced_at: Instant,
     ticked_at: Instant,
-    /// Once a write has failed, what is on disk is unknown, and nothing is written behind it.
+    /// Set once a write has failed: the state on disk is then unknown, and no more is written.
     failed: Option<String>,
 }
 
 impl Writer {
     pub fn open(folder: &Path, options: AuditOptions, shared: Arc<Shared>) -> Result<Self, AuditError> {
         let lock = files::lock(folder)?;
-        let end = opening::find_end(folder)?;
+        let end = recovery::recover_end(folder)?;
         let number = end.file.unwrap_or(1);
         let file = match end.file {
             Some(number) => files::append(folder, number)?,
@@ -68,7 +68,7 @@ impl Writer {
             file,
             number,
             bytes: end.bytes,
-            link: end.link,
+            position: end.position,
             unsynced: false,
             synced_at: Instant::now(),
             ticked_at: Instant::now(),
@@ -92,9 +92,9 @@ impl Writer {
             self.tick();
         }
         self.ticked_at -= SYNC_INTERVAL.min(self.ticked_at.elapsed());
-        self.write_aside();
+        self.write_counters();
         if let Err(error) = self.sync() {
-            tracing::error!(%error, "the audit log could not be closed");
+            tracing::error!(%error, "can't sync the audit log on close");
         }
     }
 
@@ -108,19 +108,19 @@ impl Writer {
         }
     }
 
-    /// What is due once a second.
+    /// Periodic work, once a second.
     fn tick(&mut self) {
         if self.ticked_at.elapsed() >= SYNC_INTERVAL {
             self.ticked_at = Instant::now();
-            self.write_aside();
+            self.write_counters();
         }
         if self.unsynced && self.synced_at.elapsed() >= SYNC_INTERVAL {
             self.sync().ok();
         }
     }
 
-    /// What nobody waits for.
-    fn write_aside(&mut self) {
+    /// Writes the counters of refused and dropped records.
+    fn write_counters(&mut self) {
         let missed = self.shared.missed.swap(0, Ordering::Relaxed);
         let missed = (missed > 0).then_some(Record::Missed { count: missed });
         let records: Vec<Record> = self.shared.refusals.take().chain(missed).collect();
@@ -132,7 +132,7 @@ impl Writer {
             return Err(AuditError::Failed(reason.clone()));
         }
         let outcome = self.try_append(records);
-        self.noting_failure(outcome)
+        self.record_failure(outcome)
     }
 
     fn try_append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
@@ -143,12 +143,12 @@ impl Writer {
         let time = format!("{time:.3}");
         let mut text = String::new();
         for record in records {
-            self.link.append(record, &time, &mut text);
+            self.position.append(record, &time, &mut text);
         }
-        self.put(&text)
+        self.write_text(&text)
     }
 
-    fn put(&mut self, text: &str) -> Result<(), AuditError> {
+    fn write_text(&mut self, text: &str) -> Result<(), AuditError> {
         if text.is_empty() {
             return Ok(());
         }
@@ -156,10 +156,10 @@ impl Writer {
         self.file.write_all(text.as_bytes()).map_err(AuditError::io("write", path))?;
         self.bytes += text.len() as u64;
         self.unsynced = true;
-        self.head.write(&Head { link: self.link.clone(), file: self.number })
+        self.head.write(&Head { position: self.position.clone(), file: self.number })
     }
 
-    /// Goes on in a new file, and removes the oldest ones.
+    /// Starts a new file, and removes the oldest ones.
     fn rotate(&mut self) -> Result<(), AuditError> {
         self.try_sync()?;
         let from = files::file_name(self.number);
@@ -168,16 +168,16 @@ impl Writer {
         self.bytes = 0;
         let time = format!("{:.3}", jiff::Timestamp::now());
         let mut text = String::new();
-        self.link.append(&Record::Continued { from }, &time, &mut text);
+        self.position.append(&Record::Continued { from }, &time, &mut text);
         let numbers = files::numbers(&self.folder)?;
         let surplus = &numbers[..numbers.len().saturating_sub(self.options.max_files.max(1))];
         for number in surplus {
-            let last = last_link(&self.folder, *number)?;
+            let last = last_position(&self.folder, *number)?;
             let file = files::file_name(*number);
-            self.link.append(&Record::Removed { file, last_seq: last.seq, last_hash: last.hash }, &time, &mut text);
+            self.position.append(&Record::Removed { file, last_seq: last.seq, last_hash: last.hash }, &time, &mut text);
         }
-        self.put(&text)?;
-        // Only when the log says so is it done.
+        self.write_text(&text)?;
+        // Files are deleted only after the record of their removal is durable.
         self.try_sync()?;
         for number in surplus {
             let path = files::path_of(&self.folder, *number);
@@ -188,7 +188,7 @@ impl Writer {
 
     fn sync(&mut self) -> Result<(), AuditError> {
         let outcome = self.try_sync();
-        self.noting_failure(outcome)
+        self.record_failure(outcome)
     }
 
     fn try_sync(&mut self) -> Result<(), AuditError> {
@@ -199,11 +199,11 @@ impl Writer {
         Ok(())
     }
 
-    fn noting_failure(&mut self, outcome: Result<(), AuditError>) -> Result<(), AuditError> {
+    fn record_failure(&mut self, outcome: Result<(), AuditError>) -> Result<(), AuditError> {
         if let Err(error) = &outcome
             && self.failed.is_none()
         {
-            tracing::error!(%error, "the audit log has failed; nothing that has to be written there is done any more");
+            tracing::error!(%error, "the audit log has failed; requests that must be audited are refused from now on");
             self.failed = Some(error.to_string());
             self.unsynced = false;
         }
@@ -211,12 +211,12 @@ impl Writer {
     }
 }
 
-/// The last line of a file that is complete.
-fn last_link(folder: &Path, number: u64) -> Result<Link, AuditError> {
+/// The position of the last line of a completed file.
+fn last_position(folder: &Path, number: u64) -> Result<ChainPosition, AuditError> {
     let path = files::path_of(folder, number);
     let text = fs::read_to_string(&path).map_err(AuditError::io("read", &path))?;
     let last = text.lines().last().unwrap_or_default();
     let line = crate::line::Line::read(last);
     let place = files::file_name(number);
-    Ok(line.map_err(|what| AuditError::Damaged { place, what })?.link())
+    Ok(line.map_err(|what| AuditError::Damaged { place, what })?.position())
 }

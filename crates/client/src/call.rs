@@ -1,4 +1,4 @@
-//! A request with everything that comes back for it: events as they arrive, then the reply.
+//! A request in flight: its events as they arrive, then the reply.
 
 use crate::client::{BrokerClient, SendOptions};
 use crate::error::{BrokerError, BrokerResult};
@@ -15,21 +15,22 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
-/// What comes back for a call, in the order in which it came. It is looked at and taken apart at once, so its size does
-/// not matter.
+/// An event or the reply of a call, in order of arrival. Callers match on it immediately and do not store it, so the
+/// size of the variants does not matter.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum CallItem {
+    /// A live or stored event.
     Event(Body),
-    /// The last item.
+    /// The reply or the error that ends the call; always the last item.
     Reply(BrokerResult<InboxMessage>),
 }
 
-/// A call under way. Dropping it before its reply forgets it here and cancels it there.
+/// A call in flight. Dropping it before the reply cancels it at the recipient.
 pub struct Call {
     open: OpenRequest,
     outcome: oneshot::Receiver<CallEnd>,
-    /// Set when the reply is here.
+    /// Set when the reply has arrived.
     end: Option<CallEnd>,
     deadline: Instant,
     timeout: Duration,
@@ -37,8 +38,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Sends the request. Events are kept for [`Call::next`] only if they are wanted; otherwise they go where events go
-    /// that belong to no call.
+    /// Sends the request. With `wants_events`, its events are queued for [`Call::next`]; without, they are handled like
+    /// events that belong to no call.
     pub(crate) async fn start(
         client: &BrokerClient,
         to: &str,
@@ -56,7 +57,7 @@ impl Call {
                 return Err(end);
             }
             if session.requests.contains_key(&id) {
-                let reason = "a request with this id is under way".to_owned();
+                let reason = "a request with this id is already in flight".to_owned();
                 let id = Some(message.id.clone());
                 return Err(BrokerError::Rejected { code: Some(ErrorCode::IdConflict), reason, id });
             }
@@ -65,19 +66,19 @@ impl Call {
         let open = OpenRequest { shared: Arc::clone(&client.shared), to: to_name, id, sent: false, settled: false };
         let mut call = Self { open, outcome, end: None, deadline, timeout, wants_events };
         let send = SendOptions { deadline: Some(timeout) };
-        // The receipt is of no interest: the reply implies it, and a refusal reaches the request as well.
+        // No receipt is awaited: the reply implies it, and a rejection is delivered to the pending request too.
         let sending = client.start_delivery(to, message, send, None, None);
         tokio::time::timeout_at(deadline, sending).await.unwrap_or(Err(BrokerError::Timeout(timeout)))?;
         call.open.sent = true;
         Ok(call)
     }
 
-    /// The call's id, which its events and its reply carry.
+    /// The call's id; events and the reply carry it as their correlation id.
     pub fn id(&self) -> MsgId {
         MsgId::from(self.open.id.clone())
     }
 
-    /// Live events that were dropped because they were not taken in time.
+    /// Number of live events dropped because the caller read them too slowly.
     pub fn dropped_events(&self) -> u64 {
         match &self.end {
             Some(end) => end.events.dropped,
@@ -85,14 +86,14 @@ impl Call {
         }
     }
 
-    /// Takes the request back if it is still queued: then the call ends with [`ErrorCode::Cancelled`]. Otherwise asks the
-    /// other end to abandon the work, and the call still waits for its reply.
+    /// Withdraws the request if it is still queued; the call then ends with [`ErrorCode::Cancelled`]. Otherwise asks
+    /// the recipient to abandon the work, and the call still waits for its reply.
     pub fn cancel(&self) {
         let (to, id) = (self.open.to.clone(), self.open.id.clone());
         self.open.shared.change(|session| session.cancel(to, id));
     }
 
-    /// Leaves the request to itself: nobody waits for its reply any more, and it is not called off.
+    /// Stops waiting for the reply without cancelling the request.
     pub fn detach(mut self) {
         self.open.settled = true;
         let id = self.open.id.clone();
@@ -102,16 +103,16 @@ impl Call {
         });
     }
 
-    /// The next event, and in the end the reply, once. Giving up the wait loses nothing.
+    /// Returns the next event, then the reply once, then `None`. Cancellation-safe.
     pub async fn next(&mut self) -> Option<CallItem> {
         let waiting = tokio::time::timeout_at(self.deadline, poll_fn(|cx| self.poll_next(cx)));
         match waiting.await {
             Ok(item) => item,
-            Err(_) => Some(CallItem::Reply(Err(self.time_is_up()))),
+            Err(_) => Some(CallItem::Reply(Err(self.time_out()))),
         }
     }
 
-    /// Waits for the reply alone.
+    /// Waits for the reply and discards events.
     pub async fn reply(mut self) -> BrokerResult<InboxMessage> {
         loop {
             match self.next().await {
@@ -129,39 +130,39 @@ impl Call {
                     self.open.settled = true;
                     self.end = Some(end);
                 }
-                Poll::Ready(Err(_)) => self.end = Some(ended(Err(BrokerError::Closed))),
+                Poll::Ready(Err(_)) => self.end = Some(end_with(Err(BrokerError::Closed))),
                 Poll::Pending if !self.wants_events => return Poll::Pending,
-                // Events must not keep a call alive past its time.
+                // A steady stream of events must not keep a call alive past its deadline.
                 Poll::Pending if Instant::now() >= self.deadline => {
-                    return Poll::Ready(Some(CallItem::Reply(Err(self.time_is_up()))));
+                    return Poll::Ready(Some(CallItem::Reply(Err(self.time_out()))));
                 }
                 Poll::Pending => return self.open.poll_event(cx).map(|body| Some(CallItem::Event(body))),
             }
         }
-        Poll::Ready(self.next_of_the_rest())
+        Poll::Ready(self.next_after_end())
     }
 
-    /// The reply is here: first come the events that were here before it.
-    fn next_of_the_rest(&mut self) -> Option<CallItem> {
+    /// After the reply has arrived: the events queued before it come first.
+    fn next_after_end(&mut self) -> Option<CallItem> {
         let end = self.end.as_mut()?;
         if let Some(event) = end.events.pop() {
-            return Some(CallItem::Event(self.open.shared.change(|session| hand_out(session, event))));
+            return Some(CallItem::Event(self.open.shared.change(|session| consume_event(session, event))));
         }
         let outcome = match end.outcome.take()? {
-            // The broker's clock may be the first to say that the time is up.
+            // The broker's clock may reach the deadline before ours.
             Err(error) if error.code() == Some(ErrorCode::Expired) => {
                 self.open.settled = false;
-                Err(self.time_is_up())
+                Err(self.time_out())
             }
             outcome => outcome,
         };
         Some(CallItem::Reply(outcome))
     }
 
-    fn time_is_up(&mut self) -> BrokerError {
+    fn time_out(&mut self) -> BrokerError {
         self.open.abandon();
         let left = self.end.take();
-        self.end = Some(ended_for_good());
+        self.end = Some(end_taken());
         self.open.acknowledge_rest(left.map(|end| end.events));
         BrokerError::Timeout(self.timeout)
     }
@@ -173,7 +174,8 @@ impl Drop for Call {
     }
 }
 
-/// A request that the session knows of. One that nobody waits for any more is forgotten here and cancelled there.
+/// A request registered in the session. Dropping it before it is settled removes it there and cancels it at the
+/// recipient.
 struct OpenRequest {
     shared: Arc<Shared>,
     to: ByteString,
@@ -187,9 +189,9 @@ impl OpenRequest {
         self.shared.change(|session| {
             let Some(events) = session.call_events(&self.id) else { return Poll::Pending };
             match events.pop() {
-                Some(event) => Poll::Ready(hand_out(session, event)),
+                Some(event) => Poll::Ready(consume_event(session, event)),
                 None => {
-                    events.wake_later(cx.waker());
+                    events.set_waker(cx.waker());
                     Poll::Pending
                 }
             }
@@ -223,16 +225,16 @@ impl Drop for OpenRequest {
     }
 }
 
-/// A stored event is done with as soon as its reader has it.
-fn hand_out(session: &mut Session, event: CallEvent) -> Body {
+/// Acknowledges a stored event as soon as the caller has it.
+fn consume_event(session: &mut Session, event: CallEvent) -> Body {
     event.stored.into_iter().for_each(|settles| session.ack_settles(settles));
     event.body
 }
 
-fn ended(outcome: BrokerResult<InboxMessage>) -> CallEnd {
+fn end_with(outcome: BrokerResult<InboxMessage>) -> CallEnd {
     CallEnd { outcome: Some(outcome), events: CallEvents::default() }
 }
 
-fn ended_for_good() -> CallEnd {
+fn end_taken() -> CallEnd {
     CallEnd { outcome: None, events: CallEvents::default() }
 }

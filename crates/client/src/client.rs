@@ -1,7 +1,7 @@
 //! One agent's connection to the bus.
 
+use crate::connection::{self, Destination};
 use crate::error::{BrokerError, BrokerResult};
-use crate::link::{self, Destination};
 use crate::mux::MultiplexedClient;
 use crate::options::ClientOptions;
 use crate::outstanding::OutstandingDelivery;
@@ -17,15 +17,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, MsgId, check_name};
 
-/// How a message is to be sent.
+/// Options for sending one message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SendOptions {
-    /// How long the message is worth delivering.
+    /// Time until the message expires.
     pub deadline: Option<Duration>,
 }
 
-/// Delivers to other agents' mailboxes and receives from its own. Survives lost connections: what has no receipt is
-/// sent again under the same id, and the subscription is renewed.
+/// Delivers to other agents' mailboxes and receives from its own. Reconnects after a lost connection: messages without
+/// a receipt are sent again under the same id, and the subscription is renewed.
 pub struct BrokerClient {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ClientOptions,
@@ -34,11 +34,13 @@ pub struct BrokerClient {
 }
 
 impl BrokerClient {
+    /// Connects to the broker at `endpoint` with default options.
     pub async fn connect(endpoint: &str, agent: AgentRef, token: &str) -> BrokerResult<Self> {
         Self::connect_with(endpoint, agent, token, ClientOptions::default()).await
     }
 
-    /// Fails if the first connection can't be made; later losses are mended in the background.
+    /// Connects to the broker at `endpoint`. Fails if the first connection can't be made; later losses are handled by
+    /// reconnecting in the background.
     pub async fn connect_with(
         endpoint: &str,
         agent: AgentRef,
@@ -48,60 +50,61 @@ impl BrokerClient {
         Self::connect_to(Destination::new(endpoint, agent.clone(), token)?, agent, options).await
     }
 
-    /// Connects over a pipe to a broker in the same process. When the connection ends, so does the client.
+    /// Connects over a pipe to a broker in the same process. Never reconnects: the client closes with the connection.
     pub async fn connect_over(stream: DuplexStream, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
         let pipe = std::sync::Mutex::new(Some(stream));
         let once = move || {
             let pipe = pipe.lock().ok().and_then(|mut pipe| pipe.take());
-            pipe.ok_or_else(|| BrokerError::Transport("the pipe was used up".into()))
+            pipe.ok_or_else(|| BrokerError::Transport("the pipe has already been used".into()))
         };
         Self::connect_local(once, agent, ClientOptions { reconnect: false, ..options }).await
     }
 
-    /// Connects to a broker in the same process, over a new pipe whenever the connection was lost.
+    /// Connects to a broker in the same process; `pipes` makes a new pipe for each connection.
     pub async fn connect_local(
         pipes: impl Fn() -> BrokerResult<DuplexStream> + Send + Sync + 'static,
         agent: AgentRef,
         options: ClientOptions,
     ) -> BrokerResult<Self> {
-        Self::connect_to(Destination::within_process(agent.clone(), Arc::new(pipes)), agent, options).await
+        Self::connect_to(Destination::in_process(agent.clone(), Arc::new(pipes)), agent, options).await
     }
 
     async fn connect_to(destination: Destination, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
-        let link = link::connect(&destination, &options).await?;
-        let agent = link.agent.clone().unwrap_or(agent);
+        let connection = connection::connect(&destination, &options).await?;
+        let agent = connection.agent.clone().unwrap_or(agent);
         let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
-        shared.lock().connected(link.terms);
-        let task = tokio::spawn(supervisor::run(link, destination, options.clone(), Arc::clone(&shared)));
+        shared.lock().connected(connection.terms);
+        let task = tokio::spawn(supervisor::run(connection, destination, options.clone(), Arc::clone(&shared)));
         Ok(Self { shared, options, me: agent, task: Some(task) })
     }
 
-    /// Who this client is, as the broker says: the name and the role come with the credential.
+    /// This client's identity as stamped by the broker: name and role come with the credential.
     pub fn me(&self) -> AgentRef {
         self.me.clone()
     }
 
-    /// Whether a connection stands right now.
+    /// Whether the client is connected now.
     pub fn reader_alive(&self) -> bool {
         self.shared.lock().is_connected()
     }
 
-    /// Starts receiving: first what was pushed and never acknowledged, then what waits, then what arrives.
+    /// Subscribes to this agent's mailbox: unacknowledged messages are pushed first, then queued ones, then new ones.
     pub async fn subscribe(&self) -> BrokerResult<()> {
         self.shared.change(|session| {
-            session.wants_mailbox = true;
+            session.wants_subscription = true;
             session.displaced = None;
             session.send(ClientFrame::Subscribe);
         });
         self.check_open()
     }
 
-    /// Sends a message and waits for the receipt: it is safe then, whatever happens. Several deliveries can be on
-    /// their way at once; giving up the wait does not take the message back.
+    /// Sends a message and waits for the receipt, which means that it is durable or acknowledged. Deliveries may run
+    /// concurrently; dropping the future does not withdraw the message.
     pub async fn deliver(&self, to: &str, message: InboxMessage) -> BrokerResult<MsgId> {
         self.deliver_with(to, message, SendOptions::default()).await
     }
 
+    /// Like [`BrokerClient::deliver`], with options.
     pub async fn deliver_with(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
         let id = message.id.clone();
         let (sender, receipt) = oneshot::channel();
@@ -110,15 +113,15 @@ impl BrokerClient {
         Ok(id)
     }
 
-    /// Like [`BrokerClient::deliver_with`], without waiting until it is safe: it is sent again after a reconnect if need
-    /// be. Messages leave in the order of these calls.
+    /// Like [`BrokerClient::deliver_with`], without waiting for the receipt; the message is resent after a reconnect if
+    /// the receipt is missing. Messages are sent in the order of these calls.
     pub async fn deliver_nowait(&self, to: &str, message: InboxMessage, send: SendOptions) -> BrokerResult<MsgId> {
         self.start_delivery(to, &message, send, None, None).await?;
         Ok(message.id)
     }
 
-    /// Answers a received message and acknowledges it, as one step: a crash leaves both or neither. The reply expires an
-    /// hour after the deadline of its request.
+    /// Replies to a received message and acknowledges it atomically: a crash keeps both or neither. The reply expires
+    /// an hour after the deadline of its request.
     pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
         let (sender, receipt) = oneshot::channel();
         let id = self.start_reply(request, kind, body, Some(sender)).await?;
@@ -126,7 +129,7 @@ impl BrokerClient {
         Ok(id)
     }
 
-    /// Like [`BrokerClient::reply`], without waiting until it is safe: it is sent again after a reconnect if need be.
+    /// Like [`BrokerClient::reply`], without waiting for the receipt; resent after a reconnect if it is missing.
     pub async fn reply_nowait(
         &self,
         request: &InboxMessage,
@@ -137,21 +140,21 @@ impl BrokerClient {
         Ok(())
     }
 
-    /// Like [`BrokerClient::reply`], with a reply of the caller's making: sent again under its id, on this connection or
-    /// another, it still counts once.
+    /// Like [`BrokerClient::reply`], with a message built by the caller. Its id is the idempotency key: sent again, on
+    /// this connection or another, it is deduplicated.
     pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
         let (sender, receipt) = oneshot::channel();
         self.send_reply(request, reply, Some(sender)).await?;
         self.await_receipt(receipt).await
     }
 
-    /// Like [`BrokerClient::reply_message`], without waiting until it is safe: it is sent again after a reconnect if need
-    /// be.
+    /// Like [`BrokerClient::reply_message`], without waiting for the receipt; resent after a reconnect if the receipt
+    /// is missing.
     pub async fn reply_message_nowait(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
         self.send_reply(request, reply, None).await
     }
 
-    /// Whether the broker takes such a message, as far as that is known before it is sent.
+    /// Checks a message against the limits that the broker announced in the handshake, without sending it.
     pub fn check_message(&self, message: &InboxMessage) -> BrokerResult<()> {
         self.shared.lock().terms.check(message)
     }
@@ -168,7 +171,7 @@ impl BrokerClient {
         Ok(reply.id)
     }
 
-    /// A reply to a request with a deadline has one too.
+    /// A reply to a request with a deadline gets a deadline too.
     async fn send_reply(
         &self,
         request: &InboxMessage,
@@ -222,48 +225,49 @@ impl BrokerClient {
         }
     }
 
-    /// The next message of the mailbox; `None` when the client is closed or another subscriber took over, which
-    /// [`BrokerClient::end_reason`] tells apart.
+    /// Returns the next message of the mailbox, or `None` when the client is closed or displaced by another subscriber;
+    /// [`BrokerClient::end_reason`] tells which.
     pub async fn next_message(&self) -> Option<InboxMessage> {
         self.next(|session| session.inbox.pop_front(), |session| session.displaced.is_some()).await
     }
 
-    /// When a message that was received and not acknowledged yet stops being worth the work, if its sender said so.
+    /// The deadline of a message that was received and not acknowledged yet, if its sender set one.
     pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
         self.shared.lock().deadline_of(id)
     }
 
-    /// How often a message that was received and not acknowledged yet was delivered so far.
+    /// The number of deliveries so far of a message that was received and not acknowledged yet.
     pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
         self.shared.lock().attempt_of(id)
     }
 
-    /// Waits for a connection other than the one with that number, and returns its number; the first is 1. `None` when
-    /// the client is closed.
+    /// Waits until the number of the current connection differs from `seen`, and returns it; the first is 1. `None`
+    /// when the client is closed.
     pub async fn next_connection(&self, seen: u64) -> Option<u64> {
         self.next(|session| (session.is_connected() && session.epoch != seen).then_some(session.epoch), |_| false).await
     }
 
-    /// Whether the client is closed for good: by its owner, or because it gave up on the broker.
+    /// Whether the client is closed permanently: by its owner, or because it stopped reconnecting.
     pub fn is_closed(&self) -> bool {
         self.shared.lock().closed.is_some()
     }
 
-    /// Why nothing comes any more, once that is so.
+    /// Why the client receives no more messages: it is closed or displaced. `None` while it is active.
     pub fn end_reason(&self) -> Option<BrokerError> {
         self.shared.lock().end_reason()
     }
 
-    /// Waits until the client is closed for good, and says why.
+    /// Waits until the client is closed permanently, and returns the reason.
     pub async fn closed(&self) -> BrokerError {
         self.next(|session| session.closed.clone(), |_| false).await.unwrap_or(BrokerError::Closed)
     }
 
-    /// The next request to abandon work.
+    /// Returns the correlation id of the next cancellation, or `None` when the client is closed.
     pub async fn next_cancel(&self) -> Option<MsgId> {
         self.next(|session| session.cancels.pop_front(), |_| false).await
     }
 
+    /// Returns the next live event that belongs to no [`crate::Call`], or `None` when the client is closed.
     pub async fn next_event(&self) -> Option<LiveEvent> {
         self.next(|session| session.events.pop_front(), |_| false).await
     }
@@ -280,7 +284,7 @@ impl BrokerClient {
             let ended = session.closed.is_some() || over(&session);
             drop(session);
             if was_full && item.is_some() {
-                self.shared.ring();
+                self.shared.wake_task();
             }
             match item {
                 Some(item) => Some(Some(item)),
@@ -288,26 +292,27 @@ impl BrokerClient {
             }
         };
         loop {
-            // Mostly there is something; only who finds nothing has to sign up to be woken, and look once more.
+            // Fast path without `Notify`. After registering the waiter, check again: an update in between would be
+            // missed.
             if let Some(found) = inspect() {
                 return found;
             }
-            let mut arrived = std::pin::pin!(self.shared.arrivals.notified());
-            arrived.as_mut().enable();
+            let mut updated = std::pin::pin!(self.shared.updates.notified());
+            updated.as_mut().enable();
             if let Some(found) = inspect() {
                 return found;
             }
-            arrived.await;
+            updated.await;
         }
     }
 
-    /// Processed, forget it. Not waited for: a crash right now may bring the message once more.
+    /// Acknowledges a message without waiting until that is durable: a crash may cause another delivery.
     pub async fn ack(&self, id: MsgId) -> BrokerResult<()> {
         self.shared.change(|session| session.ack(&id));
         self.check_open()
     }
 
-    /// Acknowledges and waits until that is durable: the message never comes again.
+    /// Acknowledges a message and waits until that is durable: it is never delivered again.
     pub async fn ack_confirmed(&self, id: MsgId) -> BrokerResult<()> {
         let request_id = MsgId::new().into_inner();
         let (sender, outcome) = oneshot::channel();
@@ -321,15 +326,15 @@ impl BrokerClient {
         self.await_answer(outcome).await?
     }
 
-    /// Takes back the message of that id that this agent sent to `to`, if it is still queued. Otherwise asks `to` to
-    /// abandon the work that belongs to that id. Best effort, not stored.
+    /// Withdraws the message that this agent sent to `to` under that id, if it is still queued. Otherwise asks `to` to
+    /// abandon the work that belongs to the id. Best effort, not stored.
     pub async fn cancel(&self, to: &str, correlation_id: &MsgId) -> BrokerResult<()> {
         let (to, id) = (ByteString::from(to), correlation_id.clone().into_inner());
         self.shared.change(|session| session.cancel(to, id));
         self.check_open()
     }
 
-    /// A live event for whoever waits for that call: ordered, but dropped when nobody is there or too slow.
+    /// Sends a live event of a call to its caller: ordered, but dropped if the caller is disconnected or too slow.
     pub async fn publish_event(&self, to: &str, correlation_id: &MsgId, body: Body) -> BrokerResult<()> {
         let correlation_id = correlation_id.clone().into_inner();
         let event = ClientFrame::Event(Event { peer: ByteString::from(to), correlation_id, body });
@@ -341,11 +346,11 @@ impl BrokerClient {
         self.check_open()
     }
 
-    /// Who of this role is connected now.
+    /// The names of the connected agents that have this role.
     pub async fn list_connected(&self, role: &str) -> BrokerResult<Vec<String>> {
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
-            // Answers come in the order of the questions: one that isn't asked must not wait among them.
+            // Answers carry no id and are matched in order, so a query that is not sent must not be queued.
             if session.is_connected() {
                 session.presence.push_back(sender);
                 session.send(ClientFrame::ListConnected { role: ByteString::from(role) });
@@ -360,7 +365,7 @@ impl BrokerClient {
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => {
-                let no_connection = || BrokerError::Transport("there is no connection to bring the answer".into());
+                let no_connection = || BrokerError::Transport("disconnected before the answer arrived".into());
                 Err(self.shared.lock().closed.clone().unwrap_or_else(no_connection))
             }
             Err(_) => Err(BrokerError::Timeout(limit)),
@@ -371,16 +376,16 @@ impl BrokerClient {
         self.shared.lock().closed.clone().map_or(Ok(()), Err)
     }
 
-    /// Turns the connection into one for many requests at a time.
+    /// Turns this client into one that correlates many concurrent requests with their replies.
     pub fn into_multiplexed(self) -> MultiplexedClient {
         MultiplexedClient::new(self)
     }
 
-    /// Sends what waits and closes the connection. What has no receipt by then is given up.
+    /// Sends the queued frames and closes the connection. Deliveries without a receipt fail.
     pub async fn close(mut self) {
         self.shared.change(|session| session.close(BrokerError::Closed));
         if let Some(task) = self.task.take() {
-            // Bounded: a broker that doesn't take our goodbye is left without one.
+            // Bounded: a broker that doesn't read must not block the close.
             tokio::time::timeout(Duration::from_secs(2), task).await.ok();
         }
     }

@@ -1,7 +1,7 @@
-//! From an address to a WebSocket. What the token's scope forbids ends here, before `hello` could carry the token.
+//! Opening a WebSocket to an address. The token's scope is enforced here, before `hello` could carry the token.
 
+use crate::connection::{Socket, Transport};
 use crate::error::{BrokerError, BrokerResult};
-use crate::link::{Socket, Transport};
 use crate::options::{ClientOptions, TokenScope};
 use crate::tls;
 use http::{HeaderName, HeaderValue, Uri};
@@ -11,57 +11,57 @@ use tokio_websockets::upgrade::{Error as UpgradeError, Response};
 use tokio_websockets::{ClientBuilder, Error as WsError, Limits};
 use toolbus_protocol::{BrokerKey, CHALLENGE_HEADER, ErrorCode, MsgId, PROOF_HEADER};
 
-/// One attempt to reach a broker.
-pub struct Dialling<'a> {
+/// One attempt to connect to a broker over the network.
+pub struct Dialer<'a> {
     pub uri: &'a Uri,
     pub is_secure: bool,
     pub options: &'a ClientOptions,
 }
 
-impl Dialling<'_> {
+impl Dialer<'_> {
     pub async fn connect(&self, limits: Limits) -> BrokerResult<Socket> {
-        let socket = self.reach().await?;
-        let dialled = socket.peer_addr().map_err(|error| self.transport("can't reach", &error))?;
+        let socket = self.connect_tcp().await?;
+        let peer = socket.peer_addr().map_err(|error| self.transport("can't reach", &error))?;
         socket.set_nodelay(true).map_err(|error| self.transport("can't set up", &error))?;
         let socket: Box<dyn Transport> = match self.is_secure {
-            true => Box::new(tls::secure(socket, self.uri, self.host(), &self.options.tls).await?),
+            true => Box::new(tls::connect(socket, self.uri, self.host(), &self.options.tls).await?),
             false => Box::new(socket),
         };
         match &self.options.token_scope {
-            TokenScope::Holder(key) => self.upgrade_with_proof(socket, limits, key, dialled).await,
+            TokenScope::Holder(key) => self.upgrade_with_proof(socket, limits, key, peer).await,
             _ => Ok(self.upgrade(socket, ClientBuilder::from_uri(self.uri.clone()).limits(limits)).await?.0),
         }
     }
 
-    /// A connection to an address that the token may go to. All addresses of a name have to be such: which of them answers
-    /// is not ours to choose.
-    async fn reach(&self) -> BrokerResult<TcpStream> {
+    /// Connects to an address that the token may be sent to. All addresses of the name must be allowed, since any of
+    /// them may accept the connection.
+    async fn connect_tcp(&self) -> BrokerResult<TcpStream> {
         let usual_port = if self.is_secure { 443 } else { 80 };
         let name = (self.host(), self.uri.port_u16().unwrap_or(usual_port));
         let unreachable = |error: std::io::Error| self.transport("can't reach", &error);
         let addresses: Vec<SocketAddr> = lookup_host(name).await.map_err(unreachable)?.collect();
-        if let Some(elsewhere) = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
-            self.check_beyond_loopback(*elsewhere)?;
+        if let Some(address) = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
+            self.check_non_loopback(*address)?;
         }
         TcpStream::connect(&*addresses).await.map_err(unreachable)
     }
 
-    fn check_beyond_loopback(&self, address: SocketAddr) -> BrokerResult<()> {
+    fn check_non_loopback(&self, address: SocketAddr) -> BrokerResult<()> {
         let uri = self.uri;
         match &self.options.token_scope {
             TokenScope::Holder(_) => Err(BrokerError::TokenWithheld {
                 code: ErrorCode::BrokerUnproven,
                 reason: format!(
-                    "{uri} is not on loopback, and a token that was found in a data folder stays on its machine"
+                    "{uri} is not on loopback, and a token found in a data folder is sent only on the same machine"
                 ),
             }),
             _ if self.is_secure => Ok(()),
             TokenScope::EncryptedOrLoopback => Err(BrokerError::TokenWithheld {
                 code: ErrorCode::PlainTextToken,
-                reason: format!("{uri} is in plain text, and {} is another machine", address.ip()),
+                reason: format!("{uri} is not encrypted, and {} is another machine", address.ip()),
             }),
             TokenScope::Anywhere => {
-                tracing::warn!("{uri} is in plain text: the token and all messages can be read on the way");
+                tracing::warn!("{uri} is not encrypted: the token and all messages can be read on the network");
                 Ok(())
             }
         }
@@ -72,7 +72,7 @@ impl Dialling<'_> {
         socket: Box<dyn Transport>,
         limits: Limits,
         key: &BrokerKey,
-        dialled: SocketAddr,
+        peer: SocketAddr,
     ) -> BrokerResult<Socket> {
         let unproven = |reason: &str| BrokerError::TokenWithheld {
             code: ErrorCode::BrokerUnproven,
@@ -86,9 +86,9 @@ impl Dialling<'_> {
         let (socket, response) = self.upgrade(socket, builder).await?;
         let proof = response.headers().get(PROOF_HEADER).and_then(|proof| proof.to_str().ok());
         match proof {
-            None => Err(unproven("does not prove that it belongs to the data folder in which the token was found")),
-            Some(proof) if key.verify(challenge.as_str().as_bytes(), dialled, proof) => Ok(socket),
-            Some(_) => Err(unproven("belongs to another data folder than the one in which the token was found")),
+            None => Err(unproven("does not prove that it belongs to the data folder where the token was found")),
+            Some(proof) if key.verify(challenge.as_str().as_bytes(), peer, proof) => Ok(socket),
+            Some(_) => Err(unproven("belongs to another data folder than the token")),
         }
     }
 
@@ -101,7 +101,7 @@ impl Dialling<'_> {
         builder.connect_on(socket).await.map_err(|error| match error {
             WsError::Io(error) if self.is_secure => tls::explain(uri, &error),
             WsError::Upgrade(UpgradeError::DidNotSwitchProtocols(400)) if !self.is_secure => {
-                BrokerError::Tls(format!("{uri} does not want plain text; it may want TLS, which is wss://"))
+                BrokerError::Tls(format!("{uri} rejected plain text; if it requires TLS, use wss://"))
             }
             error => self.transport("no WebSocket at", &error),
         })
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beyond_loopback_the_scope_and_encryption_decide() {
-        let uri: Uri = "ws://bus.example/bus".parse().expect("an address");
-        let address = "192.0.2.7:80".parse().expect("an address");
+    fn a_token_leaves_loopback_only_if_its_scope_allows_it() {
+        let uri: Uri = "ws://bus.example/bus".parse().expect("a valid URI");
+        let address = "192.0.2.7:80".parse().expect("a valid address");
         let check = |token_scope: TokenScope, is_secure| {
             let options = ClientOptions { token_scope, ..ClientOptions::default() };
-            let dialling = Dialling { uri: &uri, is_secure, options: &options };
-            dialling.check_beyond_loopback(address).map_err(|error| error.code())
+            let dialer = Dialer { uri: &uri, is_secure, options: &options };
+            dialer.check_non_loopback(address).map_err(|error| error.code())
         };
         let holder = || TokenScope::Holder(BrokerKey::new(&[0; 32]));
         assert_eq!(check(TokenScope::Anywhere, false), Ok(()));

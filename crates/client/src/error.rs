@@ -1,40 +1,66 @@
-//! What a caller of the client can run into.
+//! Errors of the client.
 
 use std::time::Duration;
 use toolbus_protocol::{BodyError, ErrorCode, MsgId};
 
+/// Result of a client operation.
 pub type BrokerResult<T> = Result<T, BrokerError>;
 
+/// Why an operation of the client failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
-    /// The broker did not let us in, or no longer: the credential was taken back or its time is over, or another
-    /// connection has the mailbox. Trying again with the same credential is useless.
+    /// The broker refused or ended the connection: the credential is invalid, revoked or expired, or another connection
+    /// displaced this one. Retrying with the same credential does not help.
     #[error("the broker refused the connection: {reason}")]
-    Auth { code: Option<ErrorCode>, reason: String },
-    /// The broker said no to this very message or request.
+    Auth {
+        /// The broker's error code, if it sent one.
+        code: Option<ErrorCode>,
+        /// The broker's explanation.
+        reason: String,
+    },
+    /// The broker rejected one message or request.
     #[error("the broker rejected {}: {reason}", id.as_ref().map_or("the request".to_owned(), |id| format!("message {id}")))]
-    Rejected { code: Option<ErrorCode>, reason: String, id: Option<MsgId> },
+    Rejected {
+        /// The error code, if there is one.
+        code: Option<ErrorCode>,
+        /// Why it was rejected.
+        reason: String,
+        /// The id of the rejected message or request, if it has one.
+        id: Option<MsgId>,
+    },
+    /// There is no connection, or it was lost.
     #[error("no connection to the broker: {0}")]
     Transport(String),
-    /// Either end does not accept the other's certificate, or only one of them speaks TLS.
-    #[error("no secure connection to the broker: {0}")]
+    /// One side rejects the other's certificate, or only one side speaks TLS.
+    #[error("TLS connection to the broker failed: {0}")]
     Tls(String),
-    /// The token was not sent, because of where it would have gone.
+    /// The token was not sent because the destination is outside the token's scope.
     #[error("the token was not sent: {reason}")]
-    TokenWithheld { code: ErrorCode, reason: String },
-    #[error("the broker's answer makes no sense: {0}")]
+    TokenWithheld {
+        /// Whether the destination is unencrypted or did not prove its identity.
+        code: ErrorCode,
+        /// Why the token was not sent.
+        reason: String,
+    },
+    /// The broker sent an invalid frame, or its version does not support the operation.
+    #[error("protocol error: {0}")]
     Protocol(String),
+    /// No answer arrived in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    #[error("the broker's address is not usable: {0}")]
+    /// The broker's address, a recipient's name or a message id is invalid.
+    #[error("invalid address: {0}")]
     Address(String),
-    #[error("the body is not usable: {0}")]
+    /// A message body is not valid JSON, or does not have the expected form.
+    #[error("invalid message body: {0}")]
     Body(String),
+    /// The client is closed.
     #[error("the client is closed")]
     Closed,
 }
 
 impl BrokerError {
+    /// The stable error code, for the variants that have one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Auth { code, .. } | Self::Rejected { code, .. } => *code,
@@ -43,8 +69,7 @@ impl BrokerError {
         }
     }
 
-    /// Whether a new attempt over a new connection is useless. A broker that did not prove itself may still come back to
-    /// its port.
+    /// Whether reconnecting is useless. A failed proof is not final: the right broker may still be started on its port.
     pub fn is_final(&self) -> bool {
         match self {
             Self::TokenWithheld { code, .. } => *code == ErrorCode::PlainTextToken,

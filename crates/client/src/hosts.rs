@@ -1,4 +1,4 @@
-//! Hosts and their manifests, from both sides: announcing one's own, and knowing those of others.
+//! Hosts and their manifests: announcing our own, and fetching and watching those of others.
 
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
@@ -10,16 +10,16 @@ use toolbus_protocol::{
     Announce, Announced, AskHosts, Body, ClientFrame, ErrorCode, HostEntry, Hosts, MsgId, RoleManifest,
 };
 
-/// The versions of the manifests that a caller has, by host.
+/// Versions of the manifests that the caller already has, by host.
 pub type KnownHosts = BTreeMap<String, u64>;
 
-/// Questions for manifests that did not fit into one answer. More than a broker has hosts.
+/// Limit on queries for manifests that did not fit into one answer; larger than a broker's number of hosts.
 const MAX_ROUNDS: usize = 2048;
 
 impl BrokerClient {
-    /// Makes this agent a host: what it offers, for each role and (with no role) for all others. Replaces what was
-    /// announced before; nothing at all ends it. Done when the broker has it on disk. Announced again by itself after
-    /// every reconnect, unless the broker refused it.
+    /// Announces this agent as a host, with one manifest per role and one without a role for all others. Replaces the
+    /// previous announcement; an empty list ends it. Returns when the broker has made it durable. Repeated
+    /// automatically after every reconnect, unless the broker refused it.
     pub async fn announce(&self, manifests: Vec<(Option<String>, Body)>) -> BrokerResult<()> {
         self.check_version()?;
         let limit = self.shared.lock().terms.max_frame_bytes.unwrap_or(u64::MAX);
@@ -29,7 +29,7 @@ impl BrokerClient {
             size += manifest.as_bytes().len() as u64 + 512;
         }
         if size > limit {
-            let reason = format!("manifests of {size} bytes; the broker's limit is {limit}");
+            let reason = format!("the manifests have {size} bytes, the broker's limit is {limit}");
             return Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, id: None });
         }
         let manifest =
@@ -43,7 +43,7 @@ impl BrokerClient {
         self.await_receipt(answer).await
     }
 
-    /// The hosts that this agent's role may see. Manifests whose versions are in `known` are left out.
+    /// Returns the hosts visible to this agent's role. Manifests whose versions are in `known` are omitted.
     pub async fn hosts(&self, known: &KnownHosts) -> BrokerResult<Vec<HostEntry>> {
         self.check_version()?;
         let mut known: Vec<_> = known.iter().map(|(id, version)| (ByteString::from(&**id), *version)).collect();
@@ -62,13 +62,13 @@ impl BrokerClient {
                 |host: &HostEntry| !known.iter().any(|(id, version)| *id == host.id && *version == host.version);
             if !hosts.iter().any(lacking) || manifests.len() == before {
                 for host in &mut hosts {
-                    let got = manifests.remove(&host.id).filter(|(version, _)| *version == host.version);
-                    host.manifest = got.map(|(_, manifest)| manifest);
+                    let received = manifests.remove(&host.id).filter(|(version, _)| *version == host.version);
+                    host.manifest = received.map(|(_, manifest)| manifest);
                 }
                 return Ok(hosts);
             }
         }
-        Err(BrokerError::Protocol("the broker's list of hosts has no end".into()))
+        Err(BrokerError::Protocol(format!("the broker's list of hosts is incomplete after {MAX_ROUNDS} queries")))
     }
 
     async fn ask_hosts(&self, known: Vec<(ByteString, u64)>) -> BrokerResult<Vec<HostEntry>> {
@@ -82,8 +82,8 @@ impl BrokerClient {
         self.await_answer(answer).await
     }
 
-    /// Starts being told of changes: a host announced, came or went. Rings also after a reconnect, when anything may
-    /// have happened.
+    /// Watches for hosts that announce, connect or disconnect. Also reports a change after a reconnect, since updates
+    /// may have been missed.
     pub fn watch_hosts(&self) -> HostsWatch {
         let changes = self.shared.change(|session| {
             let (frame, changes) = session.hosts.watch();
@@ -97,19 +97,19 @@ impl BrokerClient {
 
     fn check_version(&self) -> BrokerResult<()> {
         if self.shared.lock().terms.version < 2 {
-            return Err(BrokerError::Protocol("this broker knows nothing of hosts".into()));
+            return Err(BrokerError::Protocol("this broker does not support hosts".into()));
         }
         Ok(())
     }
 }
 
-/// Tells when the hosts have changed.
+/// Reports changes of the hosts.
 pub struct HostsWatch {
     changes: watch::Receiver<u64>,
 }
 
 impl HostsWatch {
-    /// Waits for a change since the last call, however many there were. `None` when the client is closed.
+    /// Waits for a change since the last call; several changes are reported as one. `None` when the client is closed.
     pub async fn changed(&mut self) -> Option<()> {
         self.changes.changed().await.ok()
     }
@@ -120,21 +120,23 @@ struct Announcement {
     manifests: Vec<RoleManifest>,
 }
 
-/// What a session knows of hosts.
-pub struct HostsView {
-    /// What this agent announced last, to be announced again; and who waits for the answer.
+/// The host-related state of a session.
+pub struct HostsState {
+    /// This agent's last announcement, repeated after a reconnect.
     current: Option<Announcement>,
-    /// What the broker took last: should it refuse what comes after, this is what is announced again.
+    /// The last manifests that the broker accepted: announced again if it refuses newer ones.
     accepted: Option<Vec<RoleManifest>>,
+    /// Callers waiting for the answer to an announcement, by request id.
     announcing: HashMap<ByteString, Vec<oneshot::Sender<BrokerResult<()>>>>,
     asking: HashMap<ByteString, oneshot::Sender<Vec<HostEntry>>>,
     watching: bool,
-    /// Versions that came last: a watch that is renewed does not fetch their manifests again.
+    /// Versions in the latest answer: a renewed watch does not fetch their manifests again.
     seen: BTreeMap<ByteString, u64>,
-    bell: Option<watch::Sender<u64>>,
+    /// Counts changes; `None` once the client is closed.
+    changes: Option<watch::Sender<u64>>,
 }
 
-impl Default for HostsView {
+impl Default for HostsState {
     fn default() -> Self {
         Self {
             current: None,
@@ -143,19 +145,19 @@ impl Default for HostsView {
             asking: HashMap::new(),
             watching: false,
             seen: BTreeMap::new(),
-            bell: Some(watch::Sender::new(0)),
+            changes: Some(watch::Sender::new(0)),
         }
     }
 }
 
-impl HostsView {
-    /// Remembers the manifests and returns the frame for them.
+impl HostsState {
+    /// Stores the manifests and returns the frame that announces them, or `None` if the client is closed.
     fn announce(
         &mut self,
         manifests: Vec<RoleManifest>,
         answer: oneshot::Sender<BrokerResult<()>>,
     ) -> Option<ClientFrame> {
-        self.bell.as_ref()?;
+        self.changes.as_ref()?;
         let request_id = MsgId::new().into_inner();
         self.current = Some(Announcement { request_id: request_id.clone(), manifests: manifests.clone() });
         self.announcing.insert(request_id.clone(), vec![answer]);
@@ -185,7 +187,7 @@ impl HostsView {
         }
     }
 
-    /// Manifests that were refused once would be refused on every connection.
+    /// Drops refused manifests, which would be refused again on every connection, and returns to the accepted ones.
     fn forget_refused(&mut self, refused: Announcement) {
         let accepted = self.accepted.take().filter(|manifests| *manifests != refused.manifests);
         self.accepted = accepted.clone();
@@ -207,8 +209,8 @@ impl HostsView {
 
     fn watch(&mut self) -> (ClientFrame, watch::Receiver<u64>) {
         self.watching = true;
-        let changes = match &self.bell {
-            Some(bell) => bell.subscribe(),
+        let changes = match &self.changes {
+            Some(sender) => sender.subscribe(),
             None => watch::Sender::new(0).subscribe(),
         };
         (self.renew_watch(), changes)
@@ -219,14 +221,14 @@ impl HostsView {
         ClientFrame::Hosts(AskHosts { request_id: MsgId::new().into_inner(), watch: true, known })
     }
 
-    pub fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.send_modify(|count| *count += 1);
+    pub fn notify_change(&self) {
+        if let Some(sender) = &self.changes {
+            sender.send_modify(|count| *count += 1);
         }
     }
 
-    /// A new connection: the broker has to learn again who is a host, and who watches. Who waits for the
-    /// answer to an announcement gets the answer to this one.
+    /// On a new connection: announces and watches again. Callers still waiting for an announcement get the answer to
+    /// this one.
     pub fn connected(&mut self, frames: &mut Vec<ClientFrame>) {
         if let Some(current) = &mut self.current {
             let request_id = MsgId::new().into_inner();
@@ -237,7 +239,7 @@ impl HostsView {
         }
         if self.watching {
             frames.push(self.renew_watch());
-            self.ring();
+            self.notify_change();
         }
     }
 
@@ -246,7 +248,7 @@ impl HostsView {
     }
 
     pub fn close(&mut self, error: &BrokerError) {
-        self.bell = None;
+        self.changes = None;
         self.asking.clear();
         for waiting in self.announcing.drain().flat_map(|(_, waiting)| waiting) {
             waiting.send(Err(error.clone())).ok();
@@ -259,25 +261,25 @@ mod tests {
     use super::*;
 
     fn manifests(text: &str) -> Vec<RoleManifest> {
-        vec![RoleManifest { role: None, manifest: Body::of(&text).expect("a text") }]
+        vec![RoleManifest { role: None, manifest: Body::of(&text).expect("a string") }]
     }
 
-    fn announce(view: &mut HostsView, text: &str) -> ByteString {
-        match view.announce(manifests(text), oneshot::channel().0) {
+    fn announce(state: &mut HostsState, text: &str) -> ByteString {
+        match state.announce(manifests(text), oneshot::channel().0) {
             Some(ClientFrame::Announce(announce)) => announce.request_id,
             other => panic!("{other:?}"),
         }
     }
 
-    fn answer(view: &mut HostsView, request_id: ByteString, refused: bool) {
+    fn answer(state: &mut HostsState, request_id: ByteString, refused: bool) {
         let reason = refused.then(|| "too much".to_owned());
-        view.announced(Announced { request_id, reason, code: None });
+        state.announced(Announced { request_id, reason, code: None });
     }
 
-    /// What is announced on the next connection.
-    fn announced_again(view: &mut HostsView) -> Option<(ByteString, Vec<RoleManifest>)> {
+    /// Connects again, and returns the announcement that is sent.
+    fn announced_again(state: &mut HostsState) -> Option<(ByteString, Vec<RoleManifest>)> {
         let mut frames = Vec::new();
-        view.connected(&mut frames);
+        state.connected(&mut frames);
         match frames.pop() {
             Some(ClientFrame::Announce(Announce { request_id, manifests })) => Some((request_id, manifests)),
             None => None,
@@ -287,33 +289,33 @@ mod tests {
 
     #[test]
     fn refused_manifests_are_not_announced_again() {
-        let mut view = HostsView::default();
-        let first = announce(&mut view, "a");
-        answer(&mut view, first, true);
-        assert_eq!(announced_again(&mut view), None);
+        let mut state = HostsState::default();
+        let first = announce(&mut state, "a");
+        answer(&mut state, first, true);
+        assert_eq!(announced_again(&mut state), None);
     }
 
     #[test]
-    fn after_a_refusal_what_was_taken_before_is_announced_again_until_it_is_refused_too() {
-        let mut view = HostsView::default();
-        let first = announce(&mut view, "a");
-        answer(&mut view, first, false);
-        let second = announce(&mut view, "b");
-        answer(&mut view, second, true);
+    fn after_a_refusal_the_last_accepted_manifests_are_announced_until_refused() {
+        let mut state = HostsState::default();
+        let first = announce(&mut state, "a");
+        answer(&mut state, first, false);
+        let second = announce(&mut state, "b");
+        answer(&mut state, second, true);
         for refused in [false, true] {
-            let (request_id, again) = announced_again(&mut view).expect("the first ones");
+            let (request_id, again) = announced_again(&mut state).expect("an announcement");
             assert_eq!(again, manifests("a"));
-            answer(&mut view, request_id, refused);
+            answer(&mut state, request_id, refused);
         }
-        assert_eq!(announced_again(&mut view), None);
+        assert_eq!(announced_again(&mut state), None);
     }
 
     #[test]
-    fn a_late_refusal_of_older_manifests_leaves_the_newer_ones() {
-        let mut view = HostsView::default();
-        let first = announce(&mut view, "a");
-        announce(&mut view, "b");
-        answer(&mut view, first, true);
-        assert_eq!(announced_again(&mut view).map(|(_, manifests)| manifests), Some(manifests("b")));
+    fn a_late_refusal_of_older_manifests_keeps_the_newer_ones() {
+        let mut state = HostsState::default();
+        let first = announce(&mut state, "a");
+        announce(&mut state, "b");
+        answer(&mut state, first, true);
+        assert_eq!(announced_again(&mut state).map(|(_, manifests)| manifests), Some(manifests("b")));
     }
 }

@@ -1,58 +1,57 @@
-//! What a client can ask the broker about this moment: everything at once, or single peers, messages and mailboxes.
+//! Queries about the broker's current state: its status, and queue inspection of single peers, messages and mailboxes.
 
-use crate::asked::Question;
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
+use crate::queries::QueryGuard;
 use tokio::sync::oneshot;
 use toolbus_protocol::{ClientFrame, Inspect, Inspected, MAX_INSPECTED, MsgId, Status};
 
 impl BrokerClient {
-    /// Who is connected and what waits where.
+    /// Returns the current connections and mailboxes.
     pub async fn status(&self) -> BrokerResult<Status> {
-        self.check_answers("tell its status")?;
+        self.check_supports("status queries")?;
         let request_id = MsgId::new().into_inner();
-        let _question = Question { shared: &self.shared, id: request_id.clone() };
+        let _guard = QueryGuard { shared: &self.shared, id: request_id.clone() };
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
             if session.is_connected() {
-                session.asked.statuses.insert(request_id.clone(), sender);
+                session.queries.statuses.insert(request_id.clone(), sender);
                 session.send(ClientFrame::Status { request_id });
             }
         });
         self.await_answer(answer).await?
     }
 
-    /// Whether peers are connected, how far messages are from their turn, what waits in a mailbox. Of peers and of letters
-    /// at most [`MAX_LOOKED_AT`] at a time. The request's id is filled in here. A broker of version 2 that does not know
-    /// the question yet never answers it: the wait ends with [`crate::ClientOptions::receipt_timeout`].
+    /// Inspects queues: whether peers are connected, how many messages are ahead of given ones, and the messages of a
+    /// mailbox. Takes at most [`MAX_INSPECTED`] peers and as many messages. The request id is filled in here. An older
+    /// broker of version 2 does not answer; the call then ends after [`crate::ClientOptions::receipt_timeout`].
     pub async fn inspect(&self, inspect: Inspect) -> BrokerResult<Inspected> {
-        self.check_answers("let its clients look")?;
+        self.check_supports("queue inspection")?;
         if inspect.peers.len().max(inspect.messages.len()) > MAX_INSPECTED {
-            let reason = format!("more than {MAX_INSPECTED} at a time");
+            let reason = format!("more than {MAX_INSPECTED} peers or messages in one inspection");
             return Err(BrokerError::Rejected { code: None, reason, id: None });
         }
         let request_id = MsgId::new().into_inner();
-        let _question = Question { shared: &self.shared, id: request_id.clone() };
+        let _guard = QueryGuard { shared: &self.shared, id: request_id.clone() };
         let (sender, answer) = oneshot::channel();
         self.shared.change(|session| {
             if session.is_connected() {
-                session.asked.looks.insert(request_id.clone(), sender);
+                session.queries.inspections.insert(request_id.clone(), sender);
                 session.send(ClientFrame::Inspect(Inspect { request_id, ..inspect }));
             }
         });
         self.await_answer(answer).await?
     }
 
-    /// Whether the broker would not take that reply of ours, because it knows of no such request. It has forgotten it in a
-    /// crash, or the request expired.
+    /// Whether the broker refused this reply because it does not know the request: lost in a crash, or expired.
     pub fn reply_was_refused(&self, to: &str, reply_id: &str) -> bool {
-        self.shared.lock().unplaced.has(to, reply_id)
+        self.shared.lock().unmatched_replies.contains(to, reply_id)
     }
 
-    /// A broker that does not know a question would leave it unanswered.
-    fn check_answers(&self, what: &str) -> BrokerResult<()> {
+    /// A broker that does not know a query would never answer it.
+    fn check_supports(&self, what: &str) -> BrokerResult<()> {
         match self.shared.lock().terms.version < 2 {
-            true => Err(BrokerError::Protocol(format!("this broker does not {what}"))),
+            true => Err(BrokerError::Protocol(format!("this broker does not support {what}"))),
             false => Ok(()),
         }
     }

@@ -1,31 +1,32 @@
-//! The client of the bus: delivers, receives, asks, and keeps its promises across reconnects.
+//! The client of the bus: delivers, receives and requests messages, and resumes after reconnects.
 //!
-//! [`BrokerClient`] is one agent's connection; [`MultiplexedClient`] adds many requests in flight on it. Behind both is
-//! a `session`, the part that outlives a connection: what has no receipt yet, what is to be acknowledged, who waits for
-//! which reply. `link` makes connections, `tls` secures them, `turn` moves frames, `supervisor` reconnects.
+//! [`BrokerClient`] is one agent's connection; [`MultiplexedClient`] adds many concurrent requests on it. Both use a
+//! `session`, the state that outlives a connection: deliveries without a receipt, pending acknowledgements and pending
+//! requests. `connection` establishes connections, `tls` secures them, `driver` reads and writes frames, and
+//! `supervisor` reconnects.
 
 mod ask;
-mod asked;
 mod call;
 mod client;
+mod connection;
 mod dial;
+mod driver;
 mod error;
 mod hosts;
 mod inspect;
-mod link;
 mod mux;
 mod options;
 mod outstanding;
 mod pending;
 mod postponed;
+mod queries;
 mod session;
 mod shared;
 mod signals;
 mod supervisor;
 mod terms;
 mod tls;
-mod turn;
-mod unplaced;
+mod unmatched_replies;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};

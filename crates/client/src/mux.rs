@@ -1,4 +1,4 @@
-//! Many requests in flight on one connection, each with its own answer.
+//! Many concurrent requests on one connection, each correlated with its reply.
 
 use crate::call::Call;
 use crate::client::BrokerClient;
@@ -6,6 +6,7 @@ use crate::error::BrokerResult;
 use std::time::Duration;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, InboxKind, InboxMessage};
 
+/// A [`BrokerClient`] that correlates concurrent requests with their replies.
 pub struct MultiplexedClient {
     client: BrokerClient,
     me: AgentRef,
@@ -15,8 +16,8 @@ impl MultiplexedClient {
     pub(crate) fn new(client: BrokerClient) -> Self {
         client.shared.change(|session| {
             session.multiplexed = true;
-            if !session.wants_mailbox {
-                session.wants_mailbox = true;
+            if !session.wants_subscription {
+                session.wants_subscription = true;
                 session.send(ClientFrame::Subscribe);
             }
         });
@@ -24,17 +25,18 @@ impl MultiplexedClient {
         Self { client, me }
     }
 
-    /// Whether a connection stands right now.
+    /// Whether the client is connected now.
     pub fn reader_alive(&self) -> bool {
         self.client.reader_alive()
     }
 
+    /// The underlying client.
     pub fn client(&self) -> &BrokerClient {
         &self.client
     }
 
-    /// Sends a request and waits for the reply that carries its id and comes from `to`; nobody else's counts. When the
-    /// time is up, or the caller loses interest, the work is cancelled.
+    /// Sends a request and waits for the reply that carries its id and comes from `to`; replies of other senders are
+    /// ignored. A timeout or a dropped future cancels the request.
     pub async fn request(
         &self,
         to: &str,
@@ -46,7 +48,7 @@ impl MultiplexedClient {
         self.request_message(to, message, timeout).await
     }
 
-    /// Like [`MultiplexedClient::request`], with a message of the caller's making: its id is the idempotency key.
+    /// Like [`MultiplexedClient::request`], with a message built by the caller; its id is the idempotency key.
     pub async fn request_message(
         &self,
         to: &str,
@@ -56,12 +58,13 @@ impl MultiplexedClient {
         Call::start(&self.client, to, &message, timeout, false).await?.reply().await
     }
 
-    /// Like [`MultiplexedClient::request_message`], for callers that also want to see what happens until the reply:
-    /// live events, and stored messages of kind `mcp_event`, that carry the call's id and come from `to`.
+    /// Like [`MultiplexedClient::request_message`], for callers that also want the events before the reply: live
+    /// events, and stored messages of kind `mcp_event`, that carry the call's id and come from `to`.
     pub async fn start_call(&self, to: &str, message: InboxMessage, timeout: Duration) -> BrokerResult<Call> {
         Call::start(&self.client, to, &message, timeout, true).await
     }
 
+    /// Like [`BrokerClient::close`].
     pub async fn close(self) {
         self.client.close().await;
     }

@@ -1,55 +1,60 @@
-//! Every limit of the client, by name.
+//! Options and limits of the client.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 use toolbus_protocol::{BrokerKey, Framing};
 
+/// Options of a [`crate::BrokerClient`].
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Offered to the broker; an original broker speaks JSON whatever we offer.
+    /// The framing offered to the broker; a version 1 broker always uses JSON.
     pub framing: Framing,
-    /// How long making a connection may take, handshake included.
+    /// Timeout for establishing a connection, handshake included.
     pub connect_timeout: Duration,
-    /// How long `deliver` waits for its receipt.
+    /// Timeout for receipts and for answers to queries.
     pub receipt_timeout: Duration,
-    /// Messages without a receipt; past it `deliver` waits.
+    /// Maximum number of messages without a receipt; beyond it `deliver` waits (backpressure).
     pub max_outstanding: usize,
-    /// Received messages that nobody has taken yet; past it the client stops reading. A broker pushes no more than its
-    /// window at a time, which is less.
+    /// Maximum number of received messages that the application has not taken; beyond it the client stops reading from
+    /// the socket. The broker's window is smaller.
     pub max_inbox: usize,
-    /// The wait before a reconnect, doubling up to the longest.
+    /// Delay before the first reconnect; doubles with each attempt.
     pub backoff: Duration,
+    /// Upper limit of the reconnect delay.
     pub longest_backoff: Duration,
-    /// Whether a lost connection is made again.
+    /// Whether the client reconnects after a lost connection.
     pub reconnect: bool,
-    /// How many attempts in a row may fail before the client closes; without a number it never gives up.
+    /// Consecutive failed attempts after which the client closes; `None` retries forever.
     pub reconnect_attempts: Option<NonZeroU32>,
+    /// Maximum size of a WebSocket message from the broker.
     pub max_frame_bytes: usize,
+    /// Certificates for `wss://` connections.
     pub tls: TlsOptions,
-    /// Where the token may be sent.
+    /// Destinations that the token may be sent to.
     pub token_scope: TokenScope,
 }
 
-/// Where a client may send its token. Checked for every connection, before `hello`.
+/// Destinations that a client may send its token to. Checked for every connection, before `hello`.
 #[derive(Debug, Clone, Default)]
 pub enum TokenScope {
-    /// To the address that was given, whatever it is; a warning is logged for plain text beyond loopback.
+    /// Any address; plain text to a non-loopback address logs a warning.
     #[default]
     Anywhere,
-    /// Over TLS, or in plain text on loopback.
+    /// Any address over TLS, loopback addresses also in plain text.
     EncryptedOrLoopback,
-    /// Only to the broker that proves, on a loopback address, that it holds this key.
+    /// Only a broker on a loopback address that proves possession of this key.
     Holder(BrokerKey),
 }
 
-/// For brokers at `wss://`. Files are read for every connection, so that renewed ones count.
+/// TLS options for `wss://` brokers. Files are read for every connection, so renewed certificates take effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Trusted instead of the system's certificates (PEM).
+    /// CA certificates to trust instead of the system's (PEM).
     pub ca_cert: Option<PathBuf>,
-    /// Ours, for a broker that knows its clients by certificate; both or none (PEM).
+    /// Client certificate chain, for a broker that authenticates clients by certificate (PEM); requires `client_key`.
     pub client_cert: Option<PathBuf>,
+    /// Private key of `client_cert` (PEM).
     pub client_key: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Messages that have no receipt yet, in the order in which they were sent.
+//! Deliveries without a receipt, in the order in which they were sent.
 
 use crate::error::{BrokerError, BrokerResult};
 use bytestring::ByteString;
@@ -8,11 +8,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use toolbus_protocol::{ClientFrame, Deliver, Envelope};
 
-/// A pushed message that a delivery settles: how to name it depends on whether its connection still stands.
+/// A pushed message that a delivery settles. It is acknowledged by tag on the connection that pushed it, else by id.
 #[derive(Debug, Clone)]
 pub struct Settles {
     pub id: ByteString,
-    /// The connection on which it was pushed, and its tag there.
+    /// The epoch of the connection that pushed it, and its tag there.
     pub tag: Option<(u64, u64)>,
 }
 
@@ -41,14 +41,14 @@ impl OutstandingDelivery {
     }
 }
 
-/// Every delivery of a connection has a number, counted from one without gaps, so a queue indexed by them is enough.
+/// Deliveries of a connection are numbered from one without gaps, so a queue indexed by number suffices.
 pub struct OutstandingDeliveries {
     deliveries: VecDeque<Option<OutstandingDelivery>>,
-    /// The number of the first in the queue.
+    /// Number of the first delivery in the queue.
     first: u64,
-    /// The latest delivery of each id.
+    /// Number of the latest delivery with each id.
     by_id: HashMap<ByteString, u64>,
-    /// Deliveries whose id was given to a later one: a caller repeated a message whose receipt it stopped waiting for.
+    /// Numbers of deliveries whose id a later one reused: the caller sent a message again before its receipt arrived.
     repeated: Vec<u64>,
 }
 
@@ -66,13 +66,13 @@ impl OutstandingDeliveries {
         self.deliveries.push_back(Some(delivery));
     }
 
-    /// A new connection: everything is sent again, in order, and counted from one.
+    /// On a new connection: returns frames that send all unexpired deliveries again, in order and numbered from one.
     pub fn resend(&mut self, epoch: u64) -> Vec<ClientFrame> {
         let now = Instant::now();
         let waiting = std::mem::take(self).deliveries.into_iter().flatten();
         for delivery in waiting {
             if delivery.deadline.is_some_and(|at| at <= now) {
-                give_up(delivery, BrokerError::Timeout(std::time::Duration::ZERO));
+                fail_delivery(delivery, BrokerError::Timeout(std::time::Duration::ZERO));
             } else {
                 self.add(delivery);
             }
@@ -80,7 +80,7 @@ impl OutstandingDeliveries {
         self.deliveries.iter().flatten().map(|delivery| delivery.frame(epoch)).collect()
     }
 
-    /// Receipts by number. Returns what still has to be acknowledged in a frame of its own.
+    /// Completes deliveries by number. Requests that still need an acknowledgement of their own are added to `to_ack`.
     pub fn receipts(&mut self, first: u64, last: u64, epoch: u64, to_ack: &mut Vec<Settles>) {
         let end = self.first + self.deliveries.len() as u64;
         for number in first.max(self.first)..=last.min(end) {
@@ -96,14 +96,14 @@ impl OutstandingDeliveries {
         }
     }
 
-    /// Takes the latest delivery of that id out.
+    /// Removes and returns the latest delivery with that id.
     pub fn take(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
         self.by_id.get(id).copied().and_then(|number| self.remove(number))
     }
 
     pub fn fail_all(&mut self, error: &BrokerError) {
         for delivery in std::mem::take(self).deliveries.into_iter().flatten() {
-            give_up(delivery, error.clone());
+            fail_delivery(delivery, error.clone());
         }
     }
 
@@ -122,7 +122,7 @@ impl OutstandingDeliveries {
         Some(delivery)
     }
 
-    /// The id goes back to the delivery that had it before, if that one still waits.
+    /// Reassigns the id to the previous delivery that used it, if that one is still outstanding.
     fn forget_id(&mut self, id: &ByteString, number: u64) {
         if self.repeated.is_empty() {
             self.by_id.remove(id);
@@ -145,13 +145,13 @@ impl OutstandingDeliveries {
     }
 }
 
-pub fn give_up(delivery: OutstandingDelivery, error: BrokerError) {
+pub fn fail_delivery(delivery: OutstandingDelivery, error: BrokerError) {
     if let Some(receipt) = delivery.receipt {
         receipt.send(Err(error)).ok();
     }
 }
 
-/// A request is acknowledged only once its reply is safe: in the same frame, or now.
+/// A request is acknowledged only when its reply has a receipt: in the same frame as the reply, or afterwards.
 fn complete(delivery: OutstandingDelivery, epoch: u64, to_ack: &mut Vec<Settles>) {
     if !delivery.settled_in_frame(epoch) {
         to_ack.extend(delivery.settles);
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
-    /// Adds a delivery of that message and returns its receipt.
+    /// Adds a delivery of the message and returns the receiver of its receipt.
     fn add(deliveries: &mut OutstandingDeliveries, message: &InboxMessage) -> oneshot::Receiver<BrokerResult<()>> {
         let (sender, receipt) = oneshot::channel();
         deliveries.add(OutstandingDelivery {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn each_repetition_of_a_message_takes_one_receipt_by_id() {
+    fn each_repetition_of_a_message_consumes_one_receipt_by_id() {
         let (mut deliveries, message) = (connected(), message());
         let mut receipts = [(); 3].map(|()| add(&mut deliveries, &message));
         let id = message.id.into_inner();
@@ -204,18 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_can_be_refused_after_the_first_one_got_its_receipt() {
+    fn a_repetition_can_fail_after_the_first_delivery_got_its_receipt() {
         let (mut deliveries, message) = (connected(), message());
         let mut first = add(&mut deliveries, &message);
         let mut second = add(&mut deliveries, &message);
         deliveries.receipts(1, 1, 1, &mut Vec::new());
         assert!(matches!(first.try_recv(), Ok(Ok(()))));
-        give_up(deliveries.take(&message.id.into_inner()).expect("the second one"), BrokerError::Closed);
+        fail_delivery(deliveries.take(&message.id.into_inner()).expect("the second delivery"), BrokerError::Closed);
         assert!(matches!(second.try_recv(), Ok(Err(BrokerError::Closed))));
     }
 
     #[test]
-    fn receipts_by_id_leave_no_numbers_behind() {
+    fn receipts_by_id_keep_the_numbering() {
         let mut deliveries = connected();
         for _ in 0..10 {
             let message = message();
@@ -225,6 +225,6 @@ mod tests {
         assert!(deliveries.deliveries.is_empty());
         let mut receipt = add(&mut deliveries, &message());
         deliveries.receipts(11, 11, 1, &mut Vec::new());
-        assert!(matches!(receipt.try_recv(), Ok(Ok(()))), "the next number is the eleventh");
+        assert!(matches!(receipt.try_recv(), Ok(Ok(()))), "the next delivery is number 11");
     }
 }

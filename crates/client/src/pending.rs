@@ -1,4 +1,4 @@
-//! Requests that wait for their reply, and the events of those whose caller wants to see them.
+//! Requests that wait for their reply, and the events of calls that want them.
 
 use crate::error::BrokerResult;
 use crate::outstanding::Settles;
@@ -9,39 +9,39 @@ use std::task::Waker;
 use tokio::sync::oneshot;
 use toolbus_protocol::{Body, InboxMessage};
 
-/// Events of one call that its caller has not taken yet. Past it the oldest live ones are dropped; stored ones are kept,
-/// the broker's window bounds them.
+/// Maximum number of queued events of one call. Beyond it the oldest live events are dropped; stored ones are kept,
+/// since the broker's window bounds them.
 pub const MAX_CALL_EVENTS: usize = 1024;
-/// The same in bytes. One that is larger goes alone.
+/// The same limit in bytes. A larger event is accepted if the queue is empty.
 pub const MAX_CALL_EVENT_BYTES: usize = 4 << 20;
-/// Stored events whose ids a call remembers: an acknowledgement can get lost with its connection, and the event comes
-/// again.
+/// Ids of stored events that a call remembers for deduplication: an acknowledgement can be lost with its connection,
+/// and the event is then delivered again.
 const MAX_SEEN_EVENTS: usize = 1024;
 
 pub struct PendingRequest {
-    /// Only this peer's reply counts.
+    /// Only a reply from this peer is accepted.
     pub to: ByteString,
     pub reply: oneshot::Sender<CallEnd>,
-    /// For callers that want to see events; nothing is allocated before the first one.
+    /// Present if the caller wants events; allocates nothing before the first one.
     pub events: Option<CallEvents>,
 }
 
 impl PendingRequest {
-    /// Hands the outcome to the caller, behind the events that it has not taken.
+    /// Sends the outcome to the caller, together with the events that it has not taken.
     pub fn end(self, outcome: BrokerResult<InboxMessage>) {
         let events = self.events.unwrap_or_default();
         self.reply.send(CallEnd { outcome: Some(outcome), events }).ok();
     }
 }
 
-/// The reply of a call and what came before it.
+/// The outcome of a call and the events that arrived before it.
 pub struct CallEnd {
-    /// Taken once.
+    /// `None` after the caller has taken it.
     pub outcome: Option<BrokerResult<InboxMessage>>,
     pub events: CallEvents,
 }
 
-/// An event in the order of the wire. A stored one is acknowledged when it is handed out.
+/// An event, queued in wire order. A stored one is acknowledged when the caller takes it.
 pub struct CallEvent {
     pub body: Body,
     pub stored: Option<Settles>,
@@ -64,7 +64,7 @@ impl CallEvents {
             self.dropped += 1;
             return;
         }
-        // One that has to wait must not keep all the bytes that it came with.
+        // A queued event must not keep the whole receive buffer alive.
         let body = match self.queue.is_empty() {
             true => body,
             false => Body::from_trusted(Bytes::copy_from_slice(body.as_bytes())),
@@ -73,7 +73,7 @@ impl CallEvents {
         self.add(CallEvent { body, stored: None });
     }
 
-    /// False if it was here before: then it only has to be acknowledged again.
+    /// Returns `false` for a duplicate, which only has to be acknowledged again.
     pub fn push_stored(&mut self, body: Body, settles: Settles) -> bool {
         if self.seen.contains(&settles.id) {
             return false;
@@ -92,12 +92,12 @@ impl CallEvents {
         self.queue.len() >= MAX_CALL_EVENTS || too_large
     }
 
-    /// The oldest live events give way to one that is about to come.
+    /// Drops the oldest live events until `more` bytes fit.
     fn make_room(&mut self, more: usize) {
         while self.is_full(more) && self.live > 0 {
             let Some(oldest) = self.queue.iter().position(|event| event.stored.is_none()) else { return };
-            let gone = self.queue.remove(oldest);
-            self.bytes -= gone.map_or(0, |gone| gone.body.as_bytes().len());
+            let dropped = self.queue.remove(oldest);
+            self.bytes -= dropped.map_or(0, |event| event.body.as_bytes().len());
             self.live -= 1;
             self.dropped += 1;
         }
@@ -122,11 +122,11 @@ impl CallEvents {
         self.queue.is_empty()
     }
 
-    pub fn wake_later(&mut self, waker: &Waker) {
+    pub fn set_waker(&mut self, waker: &Waker) {
         self.waker = Some(waker.clone());
     }
 
-    /// The connection is gone: stored events that nobody has taken come again on the next one.
+    /// On a lost connection: drops untaken stored events, which the broker delivers again on the next one.
     pub fn forget_stored(&mut self) {
         let (seen, bytes) = (&mut self.seen, &mut self.bytes);
         self.queue.retain(|event| match &event.stored {
@@ -139,7 +139,7 @@ impl CallEvents {
         });
     }
 
-    /// What is left to acknowledge when nobody wants the events any more.
+    /// The stored events that still have to be acknowledged when the call is dropped.
     pub fn into_settles(self) -> impl Iterator<Item = Settles> {
         self.queue.into_iter().filter_map(|event| event.stored)
     }
@@ -158,35 +158,35 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_live_events_give_way_and_stored_ones_stay() {
+    fn overflow_drops_the_oldest_live_events_and_keeps_stored_ones() {
         let mut events = CallEvents::default();
         assert!(events.push_stored(body(0), settles("kept")));
         for number in 1..=MAX_CALL_EVENTS + 9 {
             events.push_live(body(number));
         }
         assert_eq!(events.dropped, 10);
-        let first = events.pop().expect("the stored one");
+        let first = events.pop().expect("the stored event");
         assert!(first.stored.is_some() && first.body == body(0));
-        assert_eq!(events.pop().expect("the oldest that is left").body, body(11));
+        assert_eq!(events.pop().expect("the oldest remaining event").body, body(11));
         let left = std::iter::from_fn(|| events.pop()).count();
         assert_eq!(left, MAX_CALL_EVENTS - 2);
     }
 
     #[test]
-    fn large_events_are_bounded_by_their_bytes() {
+    fn queued_events_are_bounded_by_bytes() {
         let mut events = CallEvents::default();
-        let large = Body::of(&"x".repeat(1 << 20)).expect("a text");
+        let large = Body::of(&"x".repeat(1 << 20)).expect("a string");
         (0..100).for_each(|_| events.push_live(large.clone()));
         let left: usize = std::iter::from_fn(|| events.pop()).map(|event| event.body.as_bytes().len()).sum();
         assert!((1 << 20..=MAX_CALL_EVENT_BYTES).contains(&left), "{left} bytes");
         assert_eq!((events.bytes, events.live), (0, 0));
-        let huge = Body::of(&"x".repeat(2 * MAX_CALL_EVENT_BYTES)).expect("a text");
+        let huge = Body::of(&"x".repeat(2 * MAX_CALL_EVENT_BYTES)).expect("a string");
         events.push_live(huge);
-        assert!(events.pop().is_some(), "one alone is not lost");
+        assert!(events.pop().is_some(), "an oversized event in an empty queue is kept");
     }
 
     #[test]
-    fn a_stored_event_that_was_taken_does_not_come_again_and_one_that_was_not_does() {
+    fn after_a_reconnect_only_untaken_stored_events_are_accepted_again() {
         let mut events = CallEvents::default();
         assert!(events.push_stored(body(1), settles("taken")));
         assert!(events.push_stored(body(2), settles("waiting")));
@@ -194,7 +194,7 @@ mod tests {
         events.forget_stored();
         assert!(!events.push_stored(body(1), settles("taken")));
         assert!(events.push_stored(body(2), settles("waiting")));
-        assert_eq!(events.pop().expect("it came again").body, body(2));
+        assert_eq!(events.pop().expect("the untaken event").body, body(2));
         assert!(events.pop().is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Replies that the broker had no room for at the moment. Nobody else has them, so they are sent again, after a pause that
-//! grows, as long as they are worth delivering.
+//! Replies that the broker refused for lack of room. No other copy exists, so they are retried with exponential backoff
+//! until they expire.
 
 use crate::outstanding::OutstandingDelivery;
 use crate::session::Session;
@@ -7,44 +7,44 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_protocol::ErrorCode;
 
-/// What is kept at most; past it a reply is given up.
+/// Limits on the kept replies; beyond them a reply is lost.
 const MAX_REPLIES: usize = 1024;
 const MAX_BYTES: usize = 64 << 20;
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-pub struct Postponed {
+pub struct PostponedReplies {
     replies: Vec<OutstandingDelivery>,
     bytes: usize,
-    /// When all of them are sent again.
+    /// When all kept replies are sent again.
     due: Option<Instant>,
-    pause: Duration,
+    backoff: Duration,
 }
 
-impl Default for Postponed {
+impl Default for PostponedReplies {
     fn default() -> Self {
-        Self { replies: Vec::new(), bytes: 0, due: None, pause: FIRST_PAUSE }
+        Self { replies: Vec::new(), bytes: 0, due: None, backoff: FIRST_BACKOFF }
     }
 }
 
-impl Postponed {
-    /// Keeps a reply that was refused for a reason that passes. Gives back what is not to be sent again.
+impl PostponedReplies {
+    /// Keeps a reply that was refused for a transient reason. Returns the delivery if it is not to be retried.
     pub fn keep(&mut self, mut delivery: OutstandingDelivery, code: Option<ErrorCode>) -> Option<OutstandingDelivery> {
         let is_reply = delivery.settles.is_some() && delivery.receipt.is_none();
         let bytes = delivery.envelope.sealed().len();
         let fits = self.replies.len() < MAX_REPLIES && self.bytes + bytes <= MAX_BYTES;
-        if !is_reply || !code.is_some_and(passes) {
+        if !is_reply || !code.is_some_and(is_transient) {
             return Some(delivery);
         }
         if !fits {
-            tracing::warn!(id = %delivery.envelope.id, "a reply is lost: the broker is full, and too many wait for it");
+            tracing::warn!(id = %delivery.envelope.id, "reply lost: the broker is full, and so is the retry queue");
             return Some(delivery);
         }
-        // Others must not wait until the broker has room for this one.
+        // A postponed reply must not block other deliveries.
         delivery._slot = None;
         self.bytes += bytes;
         self.replies.push(delivery);
-        self.due.get_or_insert_with(|| Instant::now() + self.pause);
+        self.due.get_or_insert_with(|| Instant::now() + self.backoff);
         None
     }
 
@@ -54,9 +54,9 @@ impl Postponed {
 
     fn take(&mut self) -> Vec<OutstandingDelivery> {
         let now = Instant::now();
-        // It was long ago that the broker refused something.
-        let is_old = self.due.is_some_and(|due| now.saturating_duration_since(due) > LONGEST_PAUSE);
-        self.pause = if is_old { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+        // The last refusal was long ago, so the backoff starts over.
+        let is_old = self.due.is_some_and(|due| now.saturating_duration_since(due) > MAX_BACKOFF);
+        self.backoff = if is_old { FIRST_BACKOFF } else { (self.backoff * 2).min(MAX_BACKOFF) };
         (self.bytes, self.due) = (0, None);
         let mut replies = std::mem::take(&mut self.replies);
         replies.retain(|reply| reply.deadline.is_none_or(|at| at > now));
@@ -64,16 +64,16 @@ impl Postponed {
     }
 }
 
-/// Whether the broker may take the same message later.
-fn passes(code: ErrorCode) -> bool {
+/// Whether the broker may accept the same message later.
+fn is_transient(code: ErrorCode) -> bool {
     use ErrorCode::{BrokerFull, DiskFull, MailboxFull, TooManyMailboxes};
     matches!(code, DiskFull | BrokerFull | MailboxFull | TooManyMailboxes)
 }
 
 impl Session {
     pub fn send_postponed(&mut self) {
-        let again = self.postponed.take();
-        again.into_iter().for_each(|reply| self.deliver(reply));
+        let replies = self.postponed.take();
+        replies.into_iter().for_each(|reply| self.deliver(reply));
     }
 }
 
@@ -115,22 +115,22 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_finds_no_room_is_sent_again() {
+    fn a_reply_refused_for_lack_of_room_is_sent_again() {
         let mut session = session();
         let reply = send(&mut session, Some("request"));
         assert_eq!(sent(&mut session), 1);
         for _ in 0..3 {
             refuse(&mut session, &reply, ErrorCode::DiskFull);
-            assert_eq!(sent(&mut session), 0, "not at once");
+            assert_eq!(sent(&mut session), 0, "not immediately");
             assert!(session.postponed.due().is_some());
             session.send_postponed();
             assert_eq!((sent(&mut session), session.postponed.due()), (1, None));
         }
-        assert!(session.postponed.pause > FIRST_PAUSE);
+        assert!(session.postponed.backoff > FIRST_BACKOFF);
     }
 
     #[test]
-    fn what_would_be_refused_again_or_is_no_reply_is_given_up() {
+    fn permanent_refusals_and_messages_other_than_replies_are_not_retried() {
         let mut session = session();
         for (settles, code) in [(Some("request"), ErrorCode::IdConflict), (None, ErrorCode::DiskFull)] {
             let message = send(&mut session, settles);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept_and_no_more() {
+    fn the_number_of_postponed_replies_is_bounded() {
         let mut session = session();
         for _ in 0..MAX_REPLIES + 10 {
             let reply = send(&mut session, Some("request"));

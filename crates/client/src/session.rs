@@ -1,14 +1,14 @@
-//! The part of a client that outlives its connection, without I/O: frames in, frames out, and who waits for what.
+//! The state of a client that outlives its connections, without I/O: frames in, frames out, and the pending operations.
 
-use crate::asked::Asked;
 use crate::error::{BrokerError, BrokerResult};
-use crate::hosts::HostsView;
-use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, give_up};
+use crate::hosts::HostsState;
+use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
 use crate::pending::{CallEvents, PendingRequest};
-use crate::postponed::Postponed;
+use crate::postponed::PostponedReplies;
+use crate::queries::PendingQueries;
 use crate::signals::push_bounded;
 use crate::terms::Terms;
-use crate::unplaced::UnplacedReplies;
+use crate::unmatched_replies::UnmatchedReplies;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -20,24 +20,27 @@ use toolbus_protocol::{
     Refusal,
 };
 
-/// So many acknowledgements go out without waiting for a frame to ride on.
+/// This many acknowledgements are sent without waiting for a frame to piggyback on.
 const ACKS_PER_FRAME: usize = 128;
 
-/// A reply is worth delivering for as long as its request was, and for so long after that: a caller that comes back late
-/// still finds it, and that it was not collected can be seen. One that is gone for good leaves nothing behind.
-const REPLY_KEPT: Duration = Duration::from_secs(3600);
+/// A reply is kept this long past its request's deadline: a caller that reconnects late still gets it, and a host can
+/// see that it was not collected. After that it expires, so a caller that never returns leaves nothing behind.
+const REPLY_RETENTION: Duration = Duration::from_secs(3600);
 
-/// A live event of a call: progress, a log line.
+/// A live event of a call, for example progress or a log line.
 #[derive(Debug, Clone)]
 pub struct LiveEvent {
+    /// The agent that sent it.
     pub from: ByteString,
+    /// The id of the call.
     pub correlation_id: MsgId,
+    /// The content.
     pub body: Body,
 }
 
-/// What is known of a received message beside its content.
+/// Delivery metadata of a received message.
 struct Received {
-    /// The connection it came on, and its tag there.
+    /// The connection that delivered it; `tag` is valid only there.
     epoch: u64,
     tag: Option<u64>,
     deadline: Option<Instant>,
@@ -46,8 +49,9 @@ struct Received {
 
 pub struct Session {
     pub me: AgentRef,
-    /// Counts connections; tags are only good on the one they came on. Zero while there is none.
+    /// Number of the current connection, zero while disconnected. Tags are valid only within their epoch.
     pub epoch: u64,
+    /// Number of connections so far.
     epochs: u64,
     pub terms: Terms,
     frames: Vec<ClientFrame>,
@@ -55,23 +59,23 @@ pub struct Session {
     pub outstanding: OutstandingDeliveries,
     pub requests: HashMap<ByteString, PendingRequest>,
     pub ack_results: HashMap<ByteString, oneshot::Sender<BrokerResult<()>>>,
-    /// `connected` answers carry no id: they come in the order of the questions.
+    /// `connected` answers carry no id and arrive in the order of the queries.
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
-    pub asked: Asked,
-    pub hosts: HostsView,
+    pub queries: PendingQueries,
+    pub hosts: HostsState,
     pub inbox: VecDeque<InboxMessage>,
-    /// Messages handed out and not acknowledged.
+    /// Messages received and not acknowledged.
     received: HashMap<ByteString, Received>,
     pub cancels: VecDeque<MsgId>,
-    /// Cancels that wait for a connection: what they take back waits too, here or at the broker.
+    /// Cancels issued while disconnected. The messages that they withdraw are queued too, here or at the broker.
     unsent_cancels: VecDeque<ClientFrame>,
     pub events: VecDeque<LiveEvent>,
-    pub wants_mailbox: bool,
-    /// Another connection has the mailbox now. When this one ends too, so does the client.
+    pub wants_subscription: bool,
+    /// Set when another connection has taken over the mailbox. The client then closes when its connection ends.
     pub displaced: Option<BrokerError>,
-    pub unplaced: UnplacedReplies,
-    pub postponed: Postponed,
-    /// Replies to requests that nobody waits for any more are settled by themselves.
+    pub unmatched_replies: UnmatchedReplies,
+    pub postponed: PostponedReplies,
+    /// Whether replies without a pending request are acknowledged automatically.
     pub multiplexed: bool,
     pub closed: Option<BrokerError>,
     pub broker_identity: Option<ByteString>,
@@ -90,62 +94,62 @@ impl Session {
             requests: HashMap::new(),
             ack_results: HashMap::new(),
             presence: VecDeque::new(),
-            asked: Asked::default(),
-            hosts: HostsView::default(),
+            queries: PendingQueries::default(),
+            hosts: HostsState::default(),
             inbox: VecDeque::new(),
             received: HashMap::new(),
             cancels: VecDeque::new(),
             unsent_cancels: VecDeque::new(),
             events: VecDeque::new(),
-            wants_mailbox: false,
+            wants_subscription: false,
             displaced: None,
-            unplaced: UnplacedReplies::default(),
-            postponed: Postponed::default(),
+            unmatched_replies: UnmatchedReplies::default(),
+            postponed: PostponedReplies::default(),
             multiplexed: false,
             closed: None,
             broker_identity: None,
         }
     }
 
-    /// A connection stands: subscribe again, and send again what has no receipt, under the same ids.
+    /// On a new connection: subscribes again and resends deliveries without a receipt, under the same ids.
     pub fn connected(&mut self, terms: Terms) {
         self.epochs += 1;
         self.epoch = self.epochs;
         self.terms = terms;
         self.frames.clear();
         self.acks.clear();
-        if self.wants_mailbox && self.displaced.is_none() {
+        if self.wants_subscription && self.displaced.is_none() {
             self.frames.push(ClientFrame::Subscribe);
         }
-        let again = self.outstanding.resend(self.epoch);
-        self.frames.extend(again);
+        let resent = self.outstanding.resend(self.epoch);
+        self.frames.extend(resent);
         self.frames.extend(self.unsent_cancels.drain(..));
         if terms.version >= 2 {
             self.hosts.connected(&mut self.frames);
         }
     }
 
-    /// The connection is gone. What asks about this moment only is over; everything durable waits for the next one.
+    /// On a lost connection: queries about the current moment fail; deliveries and requests wait for the next one.
     pub fn disconnected(&mut self) {
         self.epoch = 0;
         self.frames.clear();
         self.acks.clear();
-        // Nobody has seen these, and they come again.
+        // Not yet taken by the application, so the broker delivers them again.
         for message in self.inbox.drain(..) {
             self.received.remove(message.id.as_str());
         }
         self.requests.values_mut().filter_map(|request| request.events.as_mut()).for_each(CallEvents::forget_stored);
         self.ack_results.clear();
         self.presence.clear();
-        self.asked.clear();
+        self.queries.clear();
         self.hosts.disconnected();
     }
 
-    /// Nobody waits any longer. Frames that are queued still go out, if there is a connection to take them.
+    /// Fails everything that waits. Queued frames are still sent if there is a connection.
     pub fn close(&mut self, error: BrokerError) {
         self.ack_results.clear();
         self.presence.clear();
-        self.asked.clear();
+        self.queries.clear();
         self.hosts.close(&error);
         self.outstanding.fail_all(&error);
         self.end_requests(&error);
@@ -158,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Why nothing comes any more, if so.
+    /// Why no more messages are received, if the client is closed or displaced.
     pub fn end_reason(&self) -> Option<BrokerError> {
         self.closed.clone().or_else(|| self.displaced.clone())
     }
@@ -167,14 +171,14 @@ impl Session {
         self.epoch != 0
     }
 
-    /// Queues a frame for the present connection; without one it is dropped.
+    /// Queues a frame for the current connection; without a connection the frame is dropped.
     pub fn send(&mut self, frame: ClientFrame) {
         if self.is_connected() {
             self.frames.push(frame);
         }
     }
 
-    /// Takes a message back, or asks for the work on it to be abandoned; with the next connection if there is none.
+    /// Sends a cancel, on the next connection if there is none now.
     pub fn cancel(&mut self, to: ByteString, correlation_id: ByteString) {
         let frame = ClientFrame::Cancel { to, correlation_id };
         match self.is_connected() {
@@ -190,7 +194,7 @@ impl Session {
         self.outstanding.add(delivery);
     }
 
-    /// How to name a received message when it is settled together with a reply.
+    /// Stops tracking a received message and returns how to acknowledge it.
     pub fn settle_with_reply(&mut self, id: &MsgId) -> Settles {
         let id = id.clone().into_inner();
         let tag = self.received.remove(&id).and_then(|received| Some((received.epoch, received.tag?)));
@@ -209,7 +213,7 @@ impl Session {
         }
     }
 
-    /// The events of an open call whose caller wants them.
+    /// The event queue of a pending call, if its caller wants events.
     pub fn call_events(&mut self, id: &ByteString) -> Option<&mut CallEvents> {
         self.requests.get_mut(id)?.events.as_mut()
     }
@@ -232,14 +236,14 @@ impl Session {
         Some(self.received.get(id.as_str())?.attempt)
     }
 
-    /// How long a reply to that message is worth delivering; for ever if the message itself is.
+    /// Time until a reply to that message expires; `None` if the message has no deadline.
     pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
         let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
-        Some(left + REPLY_KEPT)
+        Some(left + REPLY_RETENTION)
     }
 
-    /// Whether acknowledgements wait for something to ride on.
-    pub fn has_riders(&self) -> bool {
+    /// Whether acknowledgements wait for a frame to piggyback on.
+    pub fn has_pending_acks(&self) -> bool {
         !self.acks.is_empty()
     }
 
@@ -247,9 +251,9 @@ impl Session {
         !self.frames.is_empty() || self.acks.len() >= ACKS_PER_FRAME
     }
 
-    /// What to send now: the frames, with the acknowledgements in front of them.
-    pub fn take_frames(&mut self, with_riders: bool, out: &mut Vec<ClientFrame>) {
-        if !self.acks.is_empty() && (with_riders || self.has_frames()) {
+    /// Moves the frames to send into `out`, acknowledgements first.
+    pub fn take_frames(&mut self, flush_acks: bool, out: &mut Vec<ClientFrame>) {
+        if !self.acks.is_empty() && (flush_acks || self.has_frames()) {
             out.push(ClientFrame::AckTags { tags: std::mem::take(&mut self.acks) });
         }
         out.append(&mut self.frames);
@@ -271,8 +275,8 @@ impl Session {
                 push_bounded(&mut self.cancels, MsgId::from(correlation_id));
             }
             BrokerFrame::Connected { ids } => {
-                if let Some(asked) = self.presence.pop_front() {
-                    asked.send(ids).ok();
+                if let Some(sender) = self.presence.pop_front() {
+                    sender.send(ids).ok();
                 }
             }
             BrokerFrame::Event(Event { peer, correlation_id, body }) => {
@@ -284,11 +288,11 @@ impl Session {
                     }
                 }
             }
-            BrokerFrame::Status(status) => self.asked.status(status),
-            BrokerFrame::Inspected(inspected) => self.asked.inspected(inspected),
+            BrokerFrame::Status(status) => self.queries.status(status),
+            BrokerFrame::Inspected(inspected) => self.queries.inspected(inspected),
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
-            BrokerFrame::HostsChanged => self.hosts.ring(),
+            BrokerFrame::HostsChanged => self.hosts.notify_change(),
             BrokerFrame::BrokerIdentity { id } => self.broker_identity = Some(id),
             BrokerFrame::Welcome(_) | BrokerFrame::Unknown { .. } => {}
         }
@@ -297,25 +301,25 @@ impl Session {
 
     fn receive_message(&mut self, push: Push) {
         let settles = || Settles { id: push.envelope.id.clone(), tag: push.tag.map(|tag| (self.epoch, tag)) };
-        if let Some(reply) = self.unplaced.reply_to(&push, settles) {
+        if let Some(reply) = self.unmatched_replies.reply_to(&push, settles) {
             return self.deliver(reply);
         }
-        let awaited = push.envelope.correlation_id.as_ref().filter(|correlation| {
+        let pending = push.envelope.correlation_id.as_ref().filter(|correlation| {
             self.requests.get(*correlation).is_some_and(|request| request.to == push.from.session_id)
         });
-        if let Some(correlation) = awaited.cloned() {
+        if let Some(correlation) = pending.cloned() {
             return self.receive_for_request(correlation, push);
         }
         let message = push.envelope.open(push.from.clone());
         let is_reply = matches!(message.kind, InboxKind::Reply | InboxKind::McpReply);
         if let Some(request) = message.correlation_id.as_ref().filter(|_| is_reply) {
-            // Whoever waits for the request's receipt has no other: the reply says that it arrived.
+            // The reply implies the receipt of the request; the broker sends no other.
             let mut to_ack = Vec::new();
             self.outstanding.receipt_by_id(&request.clone().into_inner(), self.epoch, &mut to_ack);
             to_ack.into_iter().for_each(|settles| self.ack_settles(settles));
         }
         if self.multiplexed && is_reply && message.correlation_id.is_some() {
-            // Too late, or from someone who was not asked.
+            // The caller no longer waits, or the sender is not the recipient of the request.
             self.ack_push(&push);
             return;
         }
@@ -331,7 +335,7 @@ impl Session {
         self.inbox.push_back(message);
     }
 
-    /// A message from the peer that was asked: the reply, or an event on the way to it.
+    /// A message from the recipient of a pending request: its reply, or a stored event before it.
     fn receive_for_request(&mut self, correlation: ByteString, push: Push) {
         let message = push.envelope.open(push.from.clone());
         if message.kind == InboxKind::McpEvent {
@@ -347,7 +351,7 @@ impl Session {
             }
             return;
         }
-        // The reply says that the request arrived, so no receipt will follow.
+        // The reply implies the receipt of the request; the broker sends no other.
         let mut to_ack = Vec::new();
         self.outstanding.receipt_by_id(&correlation, self.epoch, &mut to_ack);
         let request = self.requests.remove(&correlation);
@@ -357,7 +361,7 @@ impl Session {
         }
     }
 
-    /// The events of an open call that were asked for, if it is this peer that was called.
+    /// Like [`Session::call_events`], if `peer` is the recipient of the call.
     fn events_from(&mut self, correlation: &ByteString, peer: &ByteString) -> Option<&mut CallEvents> {
         self.requests.get_mut(correlation).filter(|request| request.to == *peer)?.events.as_mut()
     }
@@ -372,24 +376,24 @@ impl Session {
     fn receive_refusal(&mut self, refusal: Refusal) {
         let Refusal { reason, id, code } = refusal;
         let Some(id) = id else {
-            tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker complained");
-            return self.receive_complaint(code, reason);
+            tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker reported an error");
+            return self.receive_connection_error(code, reason);
         };
         let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
         if let Some(request) = self.requests.remove(&id) {
             request.end(Err(error.clone()));
         }
-        self.asked.refused(&id, &error);
+        self.queries.refused(&id, &error);
         if let Some(delivery) = self.outstanding.take(&id) {
             if code == Some(ErrorCode::NotYourRequest) {
-                self.unplaced.keep(&delivery);
+                self.unmatched_replies.keep(&delivery);
             }
-            self.postponed.keep(delivery, code).into_iter().for_each(|delivery| give_up(delivery, error.clone()));
+            self.postponed.keep(delivery, code).into_iter().for_each(|delivery| fail_delivery(delivery, error.clone()));
         }
     }
 
-    /// About the connection as a whole. Replies go to whoever has the mailbox, so nobody need wait for them here.
-    fn receive_complaint(&mut self, code: Option<ErrorCode>, reason: String) {
+    /// An error of the whole connection. A displaced client receives no more replies, so its pending requests fail.
+    fn receive_connection_error(&mut self, code: Option<ErrorCode>, reason: String) {
         let error = BrokerError::Auth { code, reason };
         match code {
             Some(ErrorCode::Displaced) => {
@@ -402,14 +406,14 @@ impl Session {
     }
 
     fn receive_ack_result(&mut self, result: AckResult) {
-        if let Some(asked) = self.ack_results.remove(&result.request_id) {
+        if let Some(sender) = self.ack_results.remove(&result.request_id) {
             let outcome = if result.accepted {
                 Ok(())
             } else {
                 let reason = result.reason.unwrap_or_default();
                 Err(BrokerError::Rejected { code: None, reason, id: Some(MsgId::from(result.id)) })
             };
-            asked.send(outcome).ok();
+            sender.send(outcome).ok();
         }
     }
 }

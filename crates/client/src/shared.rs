@@ -1,4 +1,4 @@
-//! What the handles and the connection's task share: the session behind a lock, and the bells between them.
+//! State shared by the client handles and the connection's task: the session behind a lock, and wake-ups both ways.
 
 use crate::session::Session;
 use futures_util::task::AtomicWaker;
@@ -9,12 +9,13 @@ use tokio::sync::{Notify, Semaphore};
 
 pub struct Shared {
     session: Mutex<Session>,
-    /// Rings the connection's task.
+    /// Wakes the connection's task.
     task: AtomicWaker,
-    /// The task is running and will look at the session before it rests.
+    /// The task is running and will read the session again before it returns `Pending`, so it needs no wake-up.
     task_awake: AtomicBool,
-    /// Rings whoever waits for messages, cancels, events, or the end.
-    pub arrivals: Notify,
+    /// Notifies callers that wait for messages, cancels, events, a connection or the close.
+    pub updates: Notify,
+    /// One permit per delivery without a receipt.
     pub slots: Arc<Semaphore>,
 }
 
@@ -24,7 +25,7 @@ impl Shared {
             session: Mutex::new(session),
             task: AtomicWaker::new(),
             task_awake: AtomicBool::new(false),
-            arrivals: Notify::new(),
+            updates: Notify::new(),
             slots: Arc::new(Semaphore::new(max_outstanding)),
         })
     }
@@ -33,33 +34,37 @@ impl Shared {
         self.session.lock().expect("no code panics while it holds the session")
     }
 
-    /// Changes the session and makes sure that its task sees it.
+    /// Changes the session and wakes the connection's task if it has to act.
     pub fn change<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
-        let (result, ring) = {
+        let (result, wake) = {
             let mut session = self.lock();
-            let had_riders = session.has_riders();
+            let had_pending_acks = session.has_pending_acks();
             let result = change(&mut session);
-            // The first rider starts the clock; the others ride along.
-            (result, session.has_frames() || session.closed.is_some() || (!had_riders && session.has_riders()))
+            // The first pending acknowledgement starts the delay timer; later ones join it.
+            (
+                result,
+                session.has_frames() || session.closed.is_some() || (!had_pending_acks && session.has_pending_acks()),
+            )
         };
-        if ring && !self.task_awake.load(Ordering::Acquire) {
+        if wake && !self.task_awake.load(Ordering::Acquire) {
             self.task.wake();
         }
         result
     }
 
     /// Wakes the connection's task.
-    pub fn ring(&self) {
+    pub fn wake_task(&self) {
         self.task.wake();
     }
 
-    pub fn begin_turn(&self, waker: &Waker) {
+    /// Call at the start of a poll, before the session is read.
+    pub fn begin_poll(&self, waker: &Waker) {
         self.task.register(waker);
         self.task_awake.store(true, Ordering::Release);
     }
 
-    /// Call it before the last look at the session: what changes afterwards rings again.
-    pub fn end_turn(&self) {
+    /// Call before the last read of the session in a poll: later changes wake the task again.
+    pub fn end_poll(&self) {
         self.task_awake.store(false, Ordering::Release);
     }
 }

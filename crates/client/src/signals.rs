@@ -1,4 +1,4 @@
-//! Signals that nobody took: older ones give way to newer ones.
+//! Bounded queues for cancels and live events: when full, the oldest entry is dropped.
 
 use std::collections::VecDeque;
 

@@ -1,45 +1,47 @@
-//! Keeps a connection up: connects, runs it, and after a loss waits a little longer each time before the next try.
+//! Keeps the client connected: runs a connection, and reconnects with exponential backoff after a loss.
 
+use crate::connection::{self, Connection, Destination};
+use crate::driver::ConnectionDriver;
 use crate::error::BrokerError;
-use crate::link::{self, Destination, Link};
 use crate::options::ClientOptions;
 use crate::shared::Shared;
-use crate::turn::Turns;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A connection that held this long counts as good: the next loss starts with the shortest wait again.
-const GOOD_RUN: Duration = Duration::from_secs(1);
+/// A connection that lasted this long counts as stable and resets the backoff.
+const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// `first` is a connection that the session knows of already.
-pub async fn run(first: Link, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
-    let mut link = Some(first);
+/// `first` must already be registered in the session (`Session::connected`).
+pub async fn run(first: Connection, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
+    let mut connection = Some(first);
     let mut backoff = options.backoff;
     let mut failures = 0;
     loop {
-        let next = match link.take() {
-            Some(link) => Ok(link),
-            None => link::connect(&destination, &options).await.inspect(|link| shared.lock().connected(link.terms)),
+        let next = match connection.take() {
+            Some(connection) => Ok(connection),
+            None => connection::connect(&destination, &options)
+                .await
+                .inspect(|connection| shared.lock().connected(connection.terms)),
         };
         match next {
-            Ok(link) => {
+            Ok(connection) => {
                 failures = 0;
-                shared.arrivals.notify_waiters();
+                shared.updates.notify_waiters();
                 let started = Instant::now();
-                if run_connection(link, &options, &shared).await {
+                if run_connection(connection, &options, &shared).await {
                     return;
                 }
-                if started.elapsed() >= GOOD_RUN {
+                if started.elapsed() >= STABLE_AFTER {
                     backoff = options.backoff;
                 }
             }
-            Err(error) if error.is_final() => return end(&shared, error),
+            Err(error) if error.is_final() => return close_with(&shared, error),
             Err(error) => {
-                tracing::debug!(%error, "no connection yet");
+                tracing::debug!(%error, "connection attempt failed");
                 failures += 1;
                 if options.reconnect_attempts.is_some_and(|most| failures >= most.get()) {
-                    return end(&shared, error);
+                    return close_with(&shared, error);
                 }
             }
         }
@@ -49,12 +51,12 @@ pub async fn run(first: Link, destination: Destination, options: ClientOptions, 
         };
         match displaced {
             _ if closed => return,
-            // To come back would be to fight for the mailbox.
-            Some(displaced) => return end(&shared, displaced),
+            // Reconnecting would displace the other subscriber in turn, endlessly.
+            Some(displaced) => return close_with(&shared, displaced),
             None => {}
         }
         if !options.reconnect {
-            return end(&shared, BrokerError::Transport("the connection was lost".into()));
+            return close_with(&shared, BrokerError::Transport("the connection was lost".into()));
         }
         wait(backoff, &shared).await;
         if shared.lock().closed.is_some() {
@@ -64,26 +66,26 @@ pub async fn run(first: Link, destination: Destination, options: ClientOptions, 
     }
 }
 
-/// True if the client was closed by its owner.
-async fn run_connection(link: Link, options: &ClientOptions, shared: &Shared) -> bool {
-    let mut turns = Turns::new(link, shared, options);
-    let reason = (&mut turns).await;
+/// Runs until the connection ends. Returns `true` if the client is closed.
+async fn run_connection(connection: Connection, options: &ClientOptions, shared: &Shared) -> bool {
+    let mut driver = ConnectionDriver::new(connection, shared, options);
+    let reason = (&mut driver).await;
     let closed = shared.lock().closed.is_some();
     if closed {
-        turns.goodbye().await;
+        driver.close().await;
     } else {
         tracing::info!(%reason, "the connection to the broker was lost");
     }
     shared.lock().disconnected();
-    shared.arrivals.notify_waiters();
+    shared.updates.notify_waiters();
     closed
 }
 
-/// Sleeps, but not past the end of the client.
+/// Sleeps for the backoff, or until the client is closed.
 async fn wait(backoff: Duration, shared: &Shared) {
     let closed = std::future::poll_fn(|cx| {
-        shared.begin_turn(cx.waker());
-        shared.end_turn();
+        shared.begin_poll(cx.waker());
+        shared.end_poll();
         match shared.lock().closed {
             Some(_) => std::task::Poll::Ready(()),
             None => std::task::Poll::Pending,
@@ -92,8 +94,8 @@ async fn wait(backoff: Duration, shared: &Shared) {
     tokio::time::timeout(backoff, closed).await.ok();
 }
 
-fn end(shared: &Shared, error: BrokerError) {
-    tracing::error!(%error, "giving up on the broker");
+fn close_with(shared: &Shared, error: BrokerError) {
+    tracing::error!(%error, "the client will not reconnect to the broker");
     shared.lock().close(error);
-    shared.arrivals.notify_waiters();
+    shared.updates.notify_waiters();
 }

@@ -1,4 +1,4 @@
-//! TLS towards a broker: whom to trust, who we are, and in plain words why it did not come about.
+//! TLS to a broker: trusted roots, the client certificate, and readable reasons for failures.
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::options::TlsOptions;
@@ -13,54 +13,54 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-pub async fn secure(
+pub async fn connect(
     socket: TcpStream,
     uri: &Uri,
     host: &str,
     options: &TlsOptions,
 ) -> BrokerResult<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| BrokerError::Address(format!("{uri}: no certificate can be for a host of that name")))?;
+        .map_err(|_| BrokerError::Address(format!("{uri}: the host is not a valid TLS server name")))?;
     let config = Arc::new(config(options)?);
     TlsConnector::from(config).connect(name, socket).await.map_err(|error| explain(uri, &error))
 }
 
-/// Why there is no secure connection.
+/// Turns an I/O error of a TLS connection into a readable error.
 pub fn explain(uri: &Uri, error: &io::Error) -> BrokerError {
     match reason(error) {
         Some(reason) => BrokerError::Tls(format!("{uri}: {reason}")),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            BrokerError::Tls(format!("{uri}: it hung up during the TLS handshake; if it has no TLS, use ws://"))
-        }
+        None if error.kind() == io::ErrorKind::UnexpectedEof => BrokerError::Tls(format!(
+            "{uri}: the connection was closed during the TLS handshake; if the broker has no TLS, use ws://"
+        )),
         None => BrokerError::Transport(format!("can't reach {uri}: {error}")),
     }
 }
 
-/// In words, if TLS is the reason.
+/// A readable reason, if TLS caused the error.
 pub fn reason(error: &io::Error) -> Option<String> {
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
     Some(match tls {
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate comes from an issuer that is not trusted here; name the issuer with --ca-cert".into()
+            "its certificate is signed by an untrusted issuer; pass the CA certificate with --ca-cert".into()
         }
         TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "its certificate is for another name; use the name that it is for".into(),
+        ) => "its certificate is for another name; connect with the name in the certificate".into(),
         TlsError::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "its certificate has expired".into()
         }
         TlsError::InvalidCertificate(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
-            "its certificate is not valid yet; is the clock right?".into()
+            "its certificate is not valid yet; check the clock".into()
         }
-        TlsError::InvalidMessage(_) => "it does not speak TLS there; use ws://".into(),
-        TlsError::AlertReceived(alert) if is_about_us(*alert) => {
-            format!("it does not accept our certificate ({alert:?}); check --client-cert")
+        TlsError::InvalidMessage(_) => "the server does not speak TLS; use ws://".into(),
+        TlsError::AlertReceived(alert) if rejects_client_certificate(*alert) => {
+            format!("it rejected the client certificate ({alert:?}); check --client-cert")
         }
         other => other.to_string(),
     })
 }
 
-fn is_about_us(alert: AlertDescription) -> bool {
+fn rejects_client_certificate(alert: AlertDescription) -> bool {
     use AlertDescription as A;
     matches!(
         alert,
@@ -88,7 +88,7 @@ fn config(options: &TlsOptions) -> BrokerResult<ClientConfig> {
             let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
             builder.with_client_auth_cert(chain, secret).map_err(|error| unreadable(certificate, &error))?
         }
-        _ => return Err(BrokerError::Tls("a client certificate and its key belong together; name both".into())),
+        _ => return Err(BrokerError::Tls("--client-cert and --client-key must be given together".into())),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
@@ -103,17 +103,19 @@ fn roots(ca: Option<&Path>) -> BrokerResult<Arc<RootCertStore>> {
     Ok(Arc::new(roots))
 }
 
-/// Reading them takes a while, so it is done once.
+/// Loaded once per process, because reading them is slow.
 fn system_roots() -> BrokerResult<Arc<RootCertStore>> {
     static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     if let Some(roots) = SYSTEM.get() {
         return Ok(Arc::clone(roots));
     }
     let mut roots = RootCertStore::empty();
-    // Some that can't be used are usual in the stores of systems.
+    // System stores often contain certificates that can't be parsed; they are skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err(BrokerError::Tls("this system has no certificates to trust; name one with --ca-cert".into()));
+        return Err(BrokerError::Tls(
+            "this system has no trusted root certificates; pass a CA certificate with --ca-cert".into(),
+        ));
     }
     Ok(Arc::clone(SYSTEM.get_or_init(|| Arc::new(roots))))
 }
@@ -122,7 +124,7 @@ fn certificates(path: &Path) -> BrokerResult<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let found = read.map_err(|error| unreadable(path, &error))?;
     if found.is_empty() {
-        return Err(unreadable(path, &"there is no certificate in it"));
+        return Err(unreadable(path, &"it contains no certificate"));
     }
     Ok(found)
 }

@@ -1,47 +1,51 @@
-//! The seam between whoever knows credentials and whoever serves connections.
+//! The interface between authentication and the code that serves connections.
 
 use crate::Identity;
 use toolbus_protocol::{AgentRef, ErrorCode};
 
-/// What a peer presents, and whom it says it is.
+/// The credential that a peer presents, and the identity that it claims.
 #[derive(Clone, Copy)]
 pub struct Credential<'a> {
-    /// Of `hello`, or of the `Authorization` header; empty if there is none.
+    /// The token from `hello` or the `Authorization` header; empty if there is none.
     pub token: &'a str,
-    /// The client's certificate (DER), where TLS has verified one.
+    /// The client certificate (DER), if TLS has verified one.
     pub certificate: Option<&'a [u8]>,
-    /// [`crate::OWN_NAME`], alone or before a `#`, stands for the name of the credential.
+    /// The claimed name and role. [`crate::OWN_NAME`], alone or before a `#`, stands for the name of the credential.
     pub claimed: &'a AgentRef,
 }
 
-/// Why nobody is let in. The reason quotes nothing of a secret.
+/// Why a credential is refused. The reason never contains any part of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthRefusal {
+    /// The stable error code.
     pub code: ErrorCode,
+    /// The explanation sent to the peer.
     pub reason: String,
 }
 
 impl AuthRefusal {
+    /// A refusal with this code and explanation.
     pub fn new(code: ErrorCode, reason: impl Into<String>) -> Self {
         Self { code, reason: reason.into() }
     }
 
-    /// The same words for every credential that is not known here, so that nobody learns which part was right.
+    /// The refusal of every unknown credential. Always the same text, so that it does not reveal which part was right.
     pub fn unknown() -> Self {
         Self::new(ErrorCode::BadCredentials, "invalid token")
     }
 }
 
-/// Decides who a peer is. Everything that depends on identity uses what this returns, not what the peer said.
+/// Authenticates peers. All decisions that depend on identity use the returned [`Identity`], never the claimed one.
 pub trait Authenticator: Send + Sync {
+    /// Checks a credential and returns the identity that it proves.
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal>;
 
-    /// Whether the name is an agent's here, revoked ones included: what it may is decided here alone.
+    /// Whether an agent of that name is registered here, revoked ones included. Its rights are then decided here alone.
     fn knows(&self, _name: &str) -> bool {
         false
     }
 
-    /// The role of the agent of that name, where that is known without it being there.
+    /// The role of the agent of that name, if it is known without a connection.
     fn role_of(&self, _name: &str) -> Option<String> {
         None
     }

@@ -1,20 +1,24 @@
-//! What every credential has in common: it is for one name and one role, and what the peer says of itself must agree.
+//! Binds a connection to its credential: a credential is for one name and one role, and the claimed ones must match.
 
 use crate::{AuthRefusal, HOST_AGENT, LOCAL_AGENT, OPERATOR_AGENT, OWN_NAME, mailbox_of};
 use bytestring::ByteString;
 use toolbus_protocol::{AgentRef, ErrorCode, NameError, check_name};
 
+/// Why a name is not valid for an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadAgentName {
+    /// It breaks a rule for all names.
     #[error("{0}")]
     Name(#[from] NameError),
-    #[error("`#` begins the suffix of a mailbox, so no agent's own name has one")]
+    /// It contains a `#`.
+    #[error("`#` starts a mailbox suffix and is not allowed in an agent's name")]
     Suffix,
-    #[error("`~` stands for a credential's own name")]
+    /// It is [`OWN_NAME`].
+    #[error("`~` is reserved: it stands for the credential's own name")]
     Reserved,
 }
 
-/// Whether a credential may be for an agent of that name.
+/// Checks whether a credential may be issued for an agent with that name.
 pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
     check_name(name)?;
     if name.contains('#') {
@@ -26,25 +30,25 @@ pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
     Ok(())
 }
 
-/// Roles that stand for this machine's own agents. Whoever else names agents needs a line in the configuration for them: in
-/// another system the same word may mean anything.
-const ROLES_OF_THIS_MACHINE: [&str; 3] = [LOCAL_AGENT, HOST_AGENT, OPERATOR_AGENT];
+/// Roles of the broker machine's own agents. A credential of an external issuer gets one of them only through an
+/// explicit mapping in the configuration: in another system the same word may have another meaning.
+const LOCAL_ROLES: [&str; 3] = [LOCAL_AGENT, HOST_AGENT, OPERATOR_AGENT];
 
-/// The role that somebody elsewhere gives an agent, without a line that says so here.
-pub(crate) fn foreign_role(role: String) -> Option<String> {
-    (!ROLES_OF_THIS_MACHINE.contains(&role.as_str())).then_some(role)
+/// Returns the role that an external issuer assigned, unless it is one of [`LOCAL_ROLES`].
+pub(crate) fn external_role(role: String) -> Option<String> {
+    (!LOCAL_ROLES.contains(&role.as_str())).then_some(role)
 }
 
 /// The mailbox and role of a connection with a credential for this name and role.
 pub(crate) fn bind(name: &str, role: Option<&ByteString>, claimed: &AgentRef) -> Result<AgentRef, AuthRefusal> {
     let mailbox = mailbox_of(name, &claimed.session_id).ok_or_else(|| {
-        AuthRefusal::new(ErrorCode::NotYourName, format!("the credential is for the agent {name:?}, not for another"))
+        AuthRefusal::new(ErrorCode::NotYourName, format!("the credential is for agent {name:?} only"))
     })?;
-    // The own name may have made a suffix too long that was short enough behind `~`.
+    // Replacing `~` by the real name may have made the mailbox name too long.
     check_name(&mailbox).map_err(|error| AuthRefusal::new(ErrorCode::BadName, error.to_string()))?;
     if claimed.role.is_some() && claimed.role.as_ref() != role {
         let own = role.map_or("no role".to_owned(), |role| format!("the role {role:?}"));
-        return Err(AuthRefusal::new(ErrorCode::NotYourRole, format!("the credential is for {own}, not for another")));
+        return Err(AuthRefusal::new(ErrorCode::NotYourRole, format!("the credential is for {own} only")));
     }
     Ok(AgentRef { session_id: mailbox, role: role.cloned() })
 }
@@ -62,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_credentials_name_and_role_are_taken() {
+    fn only_the_name_and_role_of_the_credential_are_accepted() {
         check(AgentRef::new("w"), Ok("w"));
         check(AgentRef::new("~#x").with_role("reader"), Ok("w#x"));
         check(AgentRef::new("v"), Err(ErrorCode::NotYourName));
@@ -73,17 +77,17 @@ mod tests {
 
     #[test]
     fn a_role_claimed_with_a_credential_that_has_none_is_refused() {
-        let refusal = bind("w", None, &AgentRef::new("w").with_role("reader")).expect_err("no role to claim");
+        let refusal = bind("w", None, &AgentRef::new("w").with_role("reader")).expect_err("a refusal");
         assert_eq!(refusal.code, ErrorCode::NotYourRole);
     }
 
     #[test]
-    fn names_with_a_suffix_or_the_stand_in_are_no_agents_names() {
+    fn agent_names_must_not_contain_a_suffix_or_be_reserved() {
         assert_eq!(check_agent_name("wörker 7"), Ok(()));
         assert_eq!(check_agent_name("a#b"), Err(BadAgentName::Suffix));
         assert_eq!(check_agent_name("~"), Err(BadAgentName::Reserved));
-        for odd in ["", "a\u{202e}b", "a/b", "..", "a\u{0}", "a\u{200b}"] {
-            assert!(matches!(check_agent_name(odd), Err(BadAgentName::Name(_))), "{odd:?}");
+        for invalid in ["", "a\u{202e}b", "a/b", "..", "a\u{0}", "a\u{200b}"] {
+            assert!(matches!(check_agent_name(invalid), Err(BadAgentName::Name(_))), "{invalid:?}");
         }
     }
 }

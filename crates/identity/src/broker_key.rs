@@ -1,4 +1,4 @@
-//! The file with the key by which a data folder's broker proves itself to commands that found a token in the folder.
+//! The key file with which a data folder's broker proves its identity to commands that found a token in the folder.
 
 use crate::RegistryError;
 use crate::files::write_private;
@@ -7,10 +7,10 @@ use std::io;
 use std::path::Path;
 use toolbus_protocol::{BrokerKey, hex};
 
-/// In the data folder, readable by its owner only.
+/// Name of the key file in the data folder, readable by its owner only.
 pub const BROKER_KEY_FILE: &str = "broker.key";
 
-/// The folder's key; made if there is none, or if what is there can't be one.
+/// Returns the folder's key; creates one if the file is missing or invalid.
 pub fn ensure_broker_key(data: &Path) -> Result<BrokerKey, RegistryError> {
     if let Some(key) = read_broker_key(data)? {
         return Ok(key);
@@ -23,7 +23,7 @@ pub fn ensure_broker_key(data: &Path) -> Result<BrokerKey, RegistryError> {
     Ok(BrokerKey::new(&bytes))
 }
 
-/// The folder's key, if a broker has made one.
+/// Returns the folder's key, or `None` if the file is missing or invalid.
 pub fn read_broker_key(data: &Path) -> Result<Option<BrokerKey>, RegistryError> {
     let path = data.join(BROKER_KEY_FILE);
     match fs::read_to_string(&path) {
@@ -40,20 +40,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_key_is_made_once_private_and_made_again_where_it_is_no_key() {
+    fn the_key_is_created_once_with_private_mode_and_replaced_if_invalid() {
         let folder = tempfile::tempdir().expect("a folder");
         let address = "127.0.0.1:1".parse().expect("an address");
         assert!(read_broker_key(folder.path()).expect("readable").is_none());
-        let proof = ensure_broker_key(folder.path()).expect("made").prove(b"c", address);
+        let proof = ensure_broker_key(folder.path()).expect("created").prove(b"c", address);
         assert_eq!(ensure_broker_key(folder.path()).expect("kept").prove(b"c", address), proof);
         let read = read_broker_key(folder.path()).expect("readable").expect("a key");
         assert!(read.verify(b"c", address, &proof));
         let file = folder.path().join(BROKER_KEY_FILE);
         assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
-        for damaged in ["", "00", &"zz".repeat(32), &"é".repeat(32)] {
-            fs::write(&file, damaged).expect("writable");
-            assert!(read_broker_key(folder.path()).expect("readable").is_none(), "{damaged}");
+        for invalid in ["", "00", &"zz".repeat(32), &"é".repeat(32)] {
+            fs::write(&file, invalid).expect("writable");
+            assert!(read_broker_key(folder.path()).expect("readable").is_none(), "{invalid}");
         }
-        assert_ne!(ensure_broker_key(folder.path()).expect("made again").prove(b"c", address), proof);
+        assert_ne!(ensure_broker_key(folder.path()).expect("created again").prove(b"c", address), proof);
     }
 }

@@ -1,7 +1,7 @@
-//! Clients that TLS knows by their certificate. That it is genuine and in force was checked there; here it becomes a name
-//! and a role.
+//! Clients authenticated by a TLS certificate. TLS has already verified the chain and the validity; this module maps
+//! the certificate to a name and a role.
 
-use crate::binding::{bind, check_agent_name, foreign_role};
+use crate::binding::{bind, check_agent_name, external_role};
 use crate::patterns::Pattern;
 use crate::{AuthRefusal, Authenticator, Credential, Identity, Rights, Standing};
 use bytestring::ByteString;
@@ -11,48 +11,55 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// `[auth.certificates]`.
+/// The table `[auth.certificates]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CertificateConfig {
+    /// The certificate field that contains the agent's name.
     pub name: NameField,
-    /// Has to stand before the name in that field, and is left away.
+    /// Required prefix of that field, stripped from the name.
     pub prefix: String,
-    /// Roles by name; the first that fits counts.
+    /// Roles by name pattern; the first match wins.
     pub roles: Vec<(Pattern, String)>,
-    /// Where none fits: whether the certificate's OU is the role.
+    /// Whether the certificate's OU is the role if no pattern matches.
     pub role_from_unit: bool,
-    /// Names that may act as hosts.
+    /// Patterns of names that may act as hosts.
     pub hosts: Vec<Pattern>,
 }
 
-/// What of a certificate is the agent's name.
+/// The certificate field that contains the agent's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NameField {
+    /// The subject's common name.
     #[default]
     CommonName,
+    /// A DNS name among the subject alternative names.
     Dns,
+    /// A URI among the subject alternative names.
     Uri,
+    /// An email address among the subject alternative names.
     Email,
 }
 
+/// Authenticates clients by their TLS certificate.
 pub struct CertificateAuthenticator {
     config: CertificateConfig,
 }
 
 impl CertificateAuthenticator {
+    /// An authenticator with this configuration.
     pub fn new(config: CertificateConfig) -> Self {
         Self { config }
     }
 
     fn name(&self, certificate: &X509Certificate<'_>) -> Result<String, AuthRefusal> {
         let found = fields(certificate, self.config.name);
-        // Of two names nobody knows which one was meant.
+        // With several names it is ambiguous which one is meant.
         let [name] = &found[..] else {
-            return Err(unusable(format!("it has {} names of the kind that counts here, not one", found.len())));
+            return Err(unusable(format!("it has {} names in the configured field, expected one", found.len())));
         };
         let name = name.strip_prefix(self.config.prefix.as_str());
-        let name = name.ok_or_else(|| unusable(format!("its name does not begin with {:?}", self.config.prefix)))?;
-        check_agent_name(name).map_err(|error| unusable(format!("its name can't be an agent's: {error}")))?;
+        let name = name.ok_or_else(|| unusable(format!("its name does not start with {:?}", self.config.prefix)))?;
+        check_agent_name(name).map_err(|error| unusable(format!("its name is not a valid agent name: {error}")))?;
         Ok(name.to_owned())
     }
 
@@ -67,15 +74,15 @@ impl CertificateAuthenticator {
         if !self.config.role_from_unit {
             return Ok(None);
         }
-        check_name(unit).map_err(|error| unusable(format!("its OU can't be a role: {error}")))?;
-        Ok(foreign_role(unit.to_owned()).map(ByteString::from))
+        check_name(unit).map_err(|error| unusable(format!("its OU is not a valid role: {error}")))?;
+        Ok(external_role(unit.to_owned()).map(ByteString::from))
     }
 }
 
 impl Authenticator for CertificateAuthenticator {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let der = credential.certificate.ok_or_else(AuthRefusal::unknown)?;
-        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| unusable("it can't be read".into()))?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| unusable("it can't be parsed".into()))?;
         let name = self.name(&certificate)?;
         let role = self.role(&name, &certificate)?;
         let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();

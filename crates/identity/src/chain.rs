@@ -1,24 +1,28 @@
-//! Several ways to be known: what is presented decides which one is asked, and only that one.
+//! Several authenticators: the kind of credential presented decides which one is used, and only that one.
 
 use crate::certificate::CertificateAuthenticator;
 use crate::jwt::JwtAuthenticator;
 use crate::{AuthRefusal, Authenticator, Credential, Identity, Registry, token};
 use toolbus_protocol::ErrorCode;
 
-/// Tokens of our own go to the registry, tokens with two dots to the identity provider's part; a client without a token
-/// is known by its certificate.
+/// Our own tokens are checked by the registry, tokens with two dots as JWTs, and clients without a token by their
+/// certificate.
 pub struct Chain {
+    /// Checks our own tokens.
     pub registry: Registry,
+    /// Checks JWTs, if configured.
     pub jwt: Option<JwtAuthenticator>,
+    /// Checks client certificates, if configured.
     pub certificates: Option<CertificateAuthenticator>,
 }
 
 impl Chain {
-    /// A name in the registry belongs to the credential that is made there: whoever chooses the names elsewhere must not
-    /// read its mailbox.
-    fn not_ours(&self, identity: Identity) -> Result<Identity, AuthRefusal> {
+    /// Names in the registry are reserved for our own tokens: an external issuer, which chooses names freely, must not
+    /// get access to their mailboxes.
+    fn check_not_registered(&self, identity: Identity) -> Result<Identity, AuthRefusal> {
         if self.registry.knows(identity.principal()) {
-            let reason = format!("the name {:?} belongs to an agent with a token of this broker", identity.principal());
+            let reason =
+                format!("the name {:?} is reserved for an agent with a token of this broker", identity.principal());
             return Err(AuthRefusal::new(ErrorCode::NotYourName, reason));
         }
         Ok(identity)
@@ -27,18 +31,18 @@ impl Chain {
 
 impl Authenticator for Chain {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
-        let shown = credential.token;
-        let elsewhere: Option<&dyn Authenticator> = if token::is_ours(shown) {
+        let presented = credential.token;
+        let external: Option<&dyn Authenticator> = if token::has_own_prefix(presented) {
             return self.registry.authenticate(credential);
-        } else if shown.is_empty() && credential.certificate.is_some() {
-            self.certificates.as_ref().map(|known| known as _)
-        } else if shown.bytes().filter(|byte| *byte == b'.').take(3).count() == 2 {
-            self.jwt.as_ref().map(|known| known as _)
+        } else if presented.is_empty() && credential.certificate.is_some() {
+            self.certificates.as_ref().map(|authenticator| authenticator as _)
+        } else if presented.bytes().filter(|byte| *byte == b'.').take(3).count() == 2 {
+            self.jwt.as_ref().map(|authenticator| authenticator as _)
         } else {
             None
         };
-        let identity = elsewhere.ok_or_else(AuthRefusal::unknown)?.authenticate(credential)?;
-        self.not_ours(identity)
+        let identity = external.ok_or_else(AuthRefusal::unknown)?.authenticate(credential)?;
+        self.check_not_registered(identity)
     }
 
     fn knows(&self, name: &str) -> bool {
@@ -51,7 +55,7 @@ impl Authenticator for Chain {
 
     fn is_host(&self, name: &str) -> bool {
         self.registry.is_host(name)
-            || self.jwt.as_ref().is_some_and(|known| known.is_host(name))
-            || self.certificates.as_ref().is_some_and(|known| known.is_host(name))
+            || self.jwt.as_ref().is_some_and(|authenticator| authenticator.is_host(name))
+            || self.certificates.as_ref().is_some_and(|authenticator| authenticator.is_host(name))
     }
 }

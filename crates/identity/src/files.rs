@@ -1,11 +1,11 @@
-//! Files that others replace while we run: a cheap way to see a change, and a way to write that no reader sees half of.
+//! Files that are replaced while the process runs: cheap change detection, and atomic replacement.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What is compared to notice that a file was replaced or written to.
+/// A fingerprint of file metadata, compared to detect that a file was replaced or modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMark {
     inode: u64,
@@ -16,25 +16,26 @@ pub struct FileMark {
 }
 
 impl FileMark {
-    /// `None` if there is no such file, or it can't be looked at.
+    /// The mark of a file; `None` if it is missing or its metadata can't be read.
     pub fn of(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok()?;
+        let metadata = fs::metadata(path).ok()?;
         Some(Self {
-            inode: found.ino(),
-            mode: found.mode(),
-            bytes: found.len(),
-            modified: (found.mtime(), found.mtime_nsec()),
-            changed: (found.ctime(), found.ctime_nsec()),
+            inode: metadata.ino(),
+            mode: metadata.mode(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 
-    /// Whether anybody but its owner may write to it.
+    /// Whether group or others have write permission.
     pub fn others_may_write(&self) -> bool {
         self.mode & 0o022 != 0
     }
 }
 
-/// Replaces a file, or makes it, readable by its owner only. After a crash there is the old one or the new one.
+/// Atomically creates or replaces a file, readable by its owner only, and fsyncs it: a crash leaves the old or the new
+/// content.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -42,12 +43,12 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".new-{}", std::process::id()));
-    let draft = folder.join(name);
-    // What an earlier process of this number left behind may be readable by more than its owner.
-    fs::remove_file(&draft).or_else(ignore_missing)?;
-    let written = write_new(&draft, bytes).and_then(|()| fs::rename(&draft, path));
+    let temporary = folder.join(name);
+    // A leftover of an earlier process with the same pid may have a less restrictive mode.
+    fs::remove_file(&temporary).or_else(ignore_missing)?;
+    let written = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        fs::remove_file(&draft).ok();
+        fs::remove_file(&temporary).ok();
     }
     written?;
     File::open(folder)?.sync_all()
@@ -69,16 +70,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_replaced_file_is_private_and_has_another_mark() {
+    fn a_replaced_file_is_private_and_has_a_new_mark() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f");
         assert_eq!(FileMark::of(&path), None);
         fs::write(&path, "1").expect("a file");
         let before = FileMark::of(&path);
-        write_private(&path, b"2").expect("it can be replaced");
+        write_private(&path, b"2").expect("replaced");
         assert_ne!(FileMark::of(&path), before);
-        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
+        let mode = fs::metadata(&path).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "no draft is left");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "no temporary file is left");
     }
 }

@@ -1,41 +1,47 @@
-//! What is believed of a peer once its credential was checked.
+//! The authenticated identity of a peer and its rights.
 
 use crate::Standing;
 use bytestring::ByteString;
 use toolbus_protocol::{AgentRef, principal_of};
 
-/// How a peer names itself that leaves its name to its credential: `~`, or `~#suffix` for a mailbox of its own.
+/// A claimed name that stands for the credential's own name: `~`, or `~#suffix` for a mailbox with a suffix.
 pub const OWN_NAME: &str = "~";
 
-/// Who is at the other end, and what that allows.
+/// The authenticated identity of a connection.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The mailbox and role of this connection, as stamped on everything it sends.
     pub agent: AgentRef,
+    /// What the connection may do.
     pub rights: Rights,
+    /// How long the identity is valid.
     pub standing: Standing,
 }
 
-/// What a connection may do beside using its own mailbox.
+/// Permissions of a connection besides the use of its own mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rights {
-    /// One secret for all, as in the original: no rule about who sends what to whom.
+    /// One shared secret, as in the original: senders and recipients are not restricted.
     pub unrestricted: bool,
-    /// May announce manifests, answer requests, and be sent requests.
+    /// May announce manifests, receive requests and reply to them.
     pub host: bool,
-    /// May see all mailboxes and connections, and send to everybody.
+    /// May see all mailboxes and connections, and send to every mailbox.
     pub operator: bool,
 }
 
 impl Rights {
+    /// All rights, for a shared token.
     pub const UNRESTRICTED: Self = Self { unrestricted: true, host: true, operator: true };
+    /// The rights of a host.
     pub const HOST: Self = Self { unrestricted: false, host: true, operator: false };
+    /// No additional rights.
     pub const WORKER: Self = Self { unrestricted: false, host: false, operator: false };
+    /// The rights of an operator.
     pub const OPERATOR: Self = Self { unrestricted: false, host: false, operator: true };
 }
 
 impl Identity {
-    /// For code in the broker's own process, which needs no credential.
+    /// An identity that never ends, for code in the broker's own process, which needs no credential.
     pub fn local(agent: AgentRef, rights: Rights) -> Self {
         Self { agent, rights, standing: Standing::forever() }
     }
@@ -46,7 +52,7 @@ impl Identity {
     }
 }
 
-/// The mailbox that a peer of that name means by what it calls itself; `None` if it is somebody else's.
+/// Resolves the mailbox that an agent called `name` claims; `None` if it belongs to another agent.
 pub fn mailbox_of(name: &str, claimed: &str) -> Option<ByteString> {
     let (claimed_name, suffix) = match claimed.split_once('#') {
         Some((claimed_name, suffix)) => (claimed_name, Some(suffix)),
@@ -66,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_has_its_own_mailbox_and_those_with_a_suffix_and_no_others() {
+    fn an_agent_may_use_its_own_mailbox_and_its_suffixed_ones_only() {
         let check = |claimed: &str, mailbox: Option<&str>| assert_eq!(mailbox_of("w", claimed).as_deref(), mailbox);
         check("w", Some("w"));
         check("~", Some("w"));

@@ -1,11 +1,11 @@
-//! Who a peer is: credentials go in, an [`Identity`] or a refusal comes out. Nothing that a peer says of itself counts
-//! unless its credential says the same.
+//! Authentication: turns a credential into an [`Identity`] or a refusal. The name and role that a peer claims are
+//! accepted only if its credential confirms them.
 //!
-//! - [`Authenticator`] is the seam; `shared_token` is the original's way, one secret for all.
-//! - [`Registry`] knows the broker's own tokens, [`AgentsFolder`] manages them.
-//! - [`JwtAuthenticator`] and [`CertificateAuthenticator`] know those whom others vouch for; [`Chain`] asks whoever is
-//!   responsible for what is presented. [`read_auth`] reads their configuration.
-//! - [`Identity`] is what the broker believes of a connection; [`Standing`] is for how long.
+//! - [`Authenticator`] is the trait that the broker uses; [`SharedToken`] is the original's scheme, one secret for all.
+//! - [`Registry`] checks the broker's own tokens, [`AgentsFolder`] manages them.
+//! - [`JwtAuthenticator`] and [`CertificateAuthenticator`] check credentials issued elsewhere; [`Chain`] selects the
+//!   authenticator for the credential presented. [`read_auth`] reads their configuration.
+//! - [`Identity`] is the authenticated identity of a connection; [`Standing`] tells how long it is valid.
 
 mod authenticator;
 mod binding;

@@ -1,24 +1,30 @@
-//! Names by pattern: `*` stands for anything.
+//! Glob patterns for names: `*` matches any characters.
 
 use globset::{Glob, GlobMatcher};
 use std::fmt;
 
+/// A compiled glob pattern.
 #[derive(Clone)]
 pub struct Pattern(GlobMatcher);
 
+/// A pattern that does not compile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is no pattern: {reason}")]
+#[error("{pattern:?} is not a valid pattern: {reason}")]
 pub struct BadPattern {
+    /// The text of the pattern.
     pub pattern: String,
+    /// Why it is invalid.
     pub reason: String,
 }
 
 impl Pattern {
+    /// Compiles a pattern.
     pub fn new(pattern: &str) -> Result<Self, BadPattern> {
         let bad = |error: globset::Error| BadPattern { pattern: pattern.to_owned(), reason: error.kind().to_string() };
         Ok(Self(Glob::new(pattern).map_err(bad)?.compile_matcher()))
     }
 
+    /// Whether the whole name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.0.is_match(name)
     }

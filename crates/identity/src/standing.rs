@@ -1,20 +1,22 @@
-//! How long an identity holds: until its credential expires or is taken back.
+//! The validity of an identity: it ends when its credential expires or is revoked.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
-/// Why an identity stopped to hold.
+/// Why an identity is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
+    /// The credential expired.
     Expired,
+    /// The credential was revoked or replaced.
     Revoked,
 }
 
-/// The longest sleep before the clock is looked at again: it may be set.
+/// Longest sleep before the system clock is read again, since it may be adjusted.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// Shared by all connections of one credential. Whoever keeps credentials ends it.
+/// The validity of one credential, shared by all its connections. Ended by the authenticator.
 #[derive(Debug, Clone)]
 pub struct Standing {
     shared: Arc<Shared>,
@@ -28,31 +30,34 @@ struct Shared {
 }
 
 impl Standing {
+    /// Valid until ended.
     pub fn forever() -> Self {
         Self { shared: Arc::default(), expires: None }
     }
 
+    /// Valid until `expires`, or until ended.
     pub fn until(expires: SystemTime) -> Self {
         Self { shared: Arc::default(), expires: Some(expires) }
     }
 
-    /// Whether the two end together.
+    /// Whether both share one state and expiry time.
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.expires == other.expires
     }
 
+    /// The expiry time, if there is one.
     pub fn expires(&self) -> Option<SystemTime> {
         self.expires
     }
 
-    /// Ends it for everybody who has it, at once.
+    /// Ends the validity for all holders immediately.
     pub fn end(&self, reason: EndReason) {
-        // The first reason counts.
+        // The first reason wins.
         self.shared.reason.set(reason).ok();
         self.shared.ended.cancel();
     }
 
-    /// Why it no longer holds, if it doesn't.
+    /// Returns the reason if it is no longer valid.
     pub fn ended(&self) -> Option<EndReason> {
         if self.shared.ended.is_cancelled() {
             return Some(self.shared.reason.get().copied().unwrap_or(EndReason::Revoked));
@@ -60,7 +65,7 @@ impl Standing {
         self.expires.filter(|expires| *expires <= SystemTime::now()).map(|_| EndReason::Expired)
     }
 
-    /// Resolves when it no longer holds.
+    /// Resolves when it is no longer valid.
     pub async fn wait(&self) -> EndReason {
         loop {
             if let Some(reason) = self.ended() {
@@ -69,7 +74,7 @@ impl Standing {
             let left = self.expires.map(|expires| expires.duration_since(SystemTime::now()).unwrap_or_default());
             let sleep = async {
                 match left {
-                    // A little later, so that the clock has passed the moment when it is looked at.
+                    // Slightly longer, so that the clock has passed the expiry time when it is read again.
                     Some(left) => tokio::time::sleep(left.min(LONGEST_SLEEP) + Duration::from_millis(1)).await,
                     None => std::future::pending().await,
                 }
@@ -87,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_ends_once_for_all_who_share_it() {
+    async fn ending_it_applies_to_all_clones_and_the_first_reason_wins() {
         let standing = Standing::forever();
         let other = standing.clone();
         assert_eq!(other.ended(), None);
@@ -98,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_by_itself_when_its_time_is_over() {
+    async fn it_ends_at_its_expiry_time() {
         let standing = Standing::until(SystemTime::now() + Duration::from_millis(20));
         assert_eq!(standing.ended(), None);
         assert_eq!(standing.wait().await, EndReason::Expired);

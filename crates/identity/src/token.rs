@@ -1,6 +1,6 @@
-//! The form of a credential of our own: `tb_KEY_SECRET`. The key is public and names a record; the secret is 256 random
-//! bits, of which only the hash is kept. A slow hash would add nothing: nobody guesses 256 bits, and a slow hash would let
-//! strangers keep the broker busy.
+//! The format of our own tokens: `tb_KEY_SECRET`. The key is public and identifies a record; the secret is 256 random
+//! bits, and only its hash is stored. A slow hash is unnecessary: 256 bits can't be guessed, and it would let
+//! unauthenticated peers keep the broker busy.
 
 use ring::digest::{SHA256, digest};
 use std::fmt;
@@ -9,16 +9,16 @@ const PREFIX: &str = "tb_";
 const KEY_CHARS: usize = 10;
 const SECRET_CHARS: usize = 64;
 const TOKEN_CHARS: usize = PREFIX.len() + KEY_CHARS + 1 + SECRET_CHARS;
-/// Without those that are taken for one another. 32 of them, so that five random bits choose one.
+/// Without easily confused characters. 32 entries, so that five random bits select one without bias.
 const KEY_ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 pub(crate) type SecretHash = [u8; 32];
 
-/// A whole credential, as it is shown once to whoever asked for it.
+/// A complete token with its secret, shown once when it is issued.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// What to keep of a new token.
+/// A new token, with the key and the hash to store.
 pub(crate) struct Minted {
     pub token: Token,
     pub key: String,
@@ -26,7 +26,7 @@ pub(crate) struct Minted {
 }
 
 impl Token {
-    /// The secret itself: for a file of its owner or a terminal, never for a log.
+    /// The token as text, including the secret: for the owner's file or terminal, never for a log.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -48,12 +48,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whether this means to be a token of ours, whole or not.
-pub(crate) fn is_ours(token: &str) -> bool {
+/// Whether the text has the prefix of our own tokens, complete or not.
+pub(crate) fn has_own_prefix(token: &str) -> bool {
     token.starts_with(PREFIX)
 }
 
-/// Key and secret. Whatever has another length is refused before anybody looks at it.
+/// Splits a token into key and secret. A text of another length is rejected without parsing.
 pub(crate) fn parts(token: &str) -> Option<(&str, &str)> {
     if token.len() != TOKEN_CHARS {
         return None;
@@ -63,7 +63,7 @@ pub(crate) fn parts(token: &str) -> Option<(&str, &str)> {
 }
 
 pub(crate) fn hash(secret: &str) -> SecretHash {
-    digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
+    digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("a SHA-256 digest has 32 bytes")
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_token_has_the_parts_that_were_kept_of_it() {
-        let minted = Token::mint().expect("randomness");
-        let (key, secret) = parts(minted.token.expose()).expect("the form of a token");
+    fn a_new_token_matches_its_stored_key_and_hash() {
+        let minted = Token::mint().expect("random bytes");
+        let (key, secret) = parts(minted.token.expose()).expect("a well-formed token");
         assert_eq!(key, minted.key);
         assert_eq!(hash(secret), minted.hash);
         assert_eq!(from_hex(&hex(&minted.hash)), Some(minted.hash));
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_the_form_of_a_token_has_no_parts() {
-        let whole = Token::mint().expect("randomness").token;
+    fn malformed_tokens_have_no_parts() {
+        let whole = Token::mint().expect("random bytes").token;
         let whole = whole.expose();
         let (spaced, huge) = (format!(" {}", &whole[1..]), whole.repeat(100_000));
         for bad in ["", "tb_", "tb__", &whole[..whole.len() - 1], &format!("{whole} "), &spaced, &huge] {
             assert_eq!(parts(bad), None, "{}", &bad[..bad.len().min(90)]);
         }
-        // The right length with a letter of several bytes where a byte is looked for.
+        // The right length in bytes, with a multi-byte character at the position of the separator.
         assert_eq!(parts(&format!("tb_aaaaaaaaaé{}", "0".repeat(64))), None);
     }
 }

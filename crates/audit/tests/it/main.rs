@@ -1,6 +1,6 @@
-//! The log from outside: what is written, what shows when somebody changes it, and how it goes on after a crash.
+//! The log through its public API: writing, detection of tampering, and recovery after a crash.
 
-mod going_on;
+mod recovery;
 mod support;
 mod tampering;
 mod writing;

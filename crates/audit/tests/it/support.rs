@@ -1,4 +1,4 @@
-//! A log in a folder of its own.
+//! Fixtures: records, and a log in a temporary folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub fn decision(n: u64) -> Record {
     Record::Decision { caller, subject, effect: "allow".into(), rule: Some("allow = [\"**\"]".into()), code: None }
 }
 
-/// Writes that many decisions and closes the log.
+/// Writes `count` decisions and closes the log.
 pub async fn write(folder: &Path, count: u64, options: &AuditOptions) {
     let log = AuditLog::open(folder, options.clone()).expect("a log");
     for n in 0..count {
@@ -31,9 +31,9 @@ pub fn checked(folder: &Path) -> Report {
     verify(folder, None).expect("readable")
 }
 
-/// What is wrong, as a sentence.
+/// The first problem, as text.
 pub fn problem(folder: &Path) -> String {
-    checked(folder).problem.map(|problem| problem.to_string()).expect("a problem is seen")
+    checked(folder).problem.map(|problem| problem.to_string()).expect("a problem")
 }
 
 pub fn files(folder: &Path) -> Vec<PathBuf> {

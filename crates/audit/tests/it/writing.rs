@@ -1,4 +1,4 @@
-//! What is written, in which order, into which files.
+//! Writing, rotation, limits, and reading the tail.
 
 use crate::support::{SMALL, checked, decision, files, write};
 use toolbus_audit::{AuditError, AuditLog, AuditOptions, Tail, verify};
@@ -18,7 +18,7 @@ async fn every_record_is_one_line_in_order() {
 }
 
 #[tokio::test]
-async fn many_writers_get_one_chain() {
+async fn concurrent_writers_share_one_chain() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = AuditLog::open(folder.path(), SMALL).expect("a log");
     let writers: Vec<_> = (0..200)
@@ -37,7 +37,7 @@ async fn many_writers_get_one_chain() {
 }
 
 #[tokio::test]
-async fn old_files_are_removed_and_the_log_says_so() {
+async fn old_files_are_removed_and_the_removal_is_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = AuditOptions { max_files: 3, ..SMALL };
     write(folder.path(), 40, &options).await;
@@ -48,7 +48,7 @@ async fn old_files_are_removed_and_the_log_says_so() {
 }
 
 #[tokio::test]
-async fn a_flood_of_refused_connections_is_a_count() {
+async fn refused_connections_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = AuditLog::open(folder.path(), AuditOptions::default()).expect("a log");
     for _ in 0..10_000 {
@@ -62,7 +62,7 @@ async fn a_flood_of_refused_connections_is_a_count() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_counted_and_the_count_is_written() {
+async fn records_that_do_not_fit_the_queue_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = AuditLog::open(folder.path(), AuditOptions { max_queued: 1, ..SMALL }).expect("a log");
     for n in 0..5000 {
@@ -75,25 +75,25 @@ async fn what_does_not_fit_is_counted_and_the_count_is_written() {
 }
 
 #[tokio::test]
-async fn one_process_writes() {
+async fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let _log = AuditLog::open(folder.path(), SMALL).expect("a log");
     assert!(matches!(AuditLog::open(folder.path(), SMALL), Err(AuditError::Locked { .. })));
 }
 
 #[tokio::test]
-async fn once_a_write_failed_every_later_one_fails() {
+async fn after_a_failed_write_all_later_ones_fail() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = AuditLog::open(folder.path(), AuditOptions { max_file_bytes: 1, ..SMALL }).expect("a log");
-    // The next file can't be made where there is one already.
-    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("in the way");
+    // A folder with the name of the next file makes its creation fail.
+    std::fs::create_dir(folder.path().join("audit-000002.jsonl")).expect("created");
     assert!(matches!(log.write(decision(1)).await, Err(AuditError::Io { .. })));
-    std::fs::remove_dir(folder.path().join("audit-000002.jsonl")).expect("out of the way");
+    std::fs::remove_dir(folder.path().join("audit-000002.jsonl")).expect("removed");
     assert!(matches!(log.write(decision(2)).await, Err(AuditError::Failed(_))));
 }
 
 #[tokio::test]
-async fn a_tail_follows_over_the_end_of_a_file() {
+async fn a_tail_continues_across_file_rotation() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = AuditLog::open(folder.path(), SMALL).expect("a log");
     let (mut tail, lines) = Tail::open(folder.path(), 10).expect("a tail");

@@ -1,4 +1,4 @@
-//! A call that is given up while it is queued is taken back: nobody ever runs it.
+//! A call that is cancelled while it is queued is withdrawn and never runs.
 
 use crate::support::{Bus, request, soon, until};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use toolbus_protocol::{ErrorCode, InboxKind};
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn a_queued_call_that_is_cancelled_ends_at_once_with_that_code() {
+async fn cancelling_a_queued_call_ends_it_immediately_with_code_cancelled() {
     let bus = Bus::start();
     let observer = bus.client("observer").await;
     let caller = bus.client("caller").await.into_multiplexed();
@@ -27,7 +27,7 @@ async fn a_queued_call_that_is_cancelled_ends_at_once_with_that_code() {
 }
 
 #[tokio::test]
-async fn a_queued_call_that_is_dropped_is_taken_back() {
+async fn dropping_a_queued_call_withdraws_it() {
     let bus = Bus::start();
     let observer = bus.client("observer").await;
     let caller = bus.client("caller").await.into_multiplexed();
@@ -38,11 +38,11 @@ async fn a_queued_call_that_is_dropped_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_while_the_link_is_down_is_taken_back_with_the_next_one() {
+async fn a_call_dropped_while_disconnected_is_withdrawn_after_the_reconnect() {
     let bus = Bus::start();
     let observer = bus.client("observer").await;
-    let (link, stands) = watch::channel(true);
-    let caller = bus.client_over("caller", stands).await.into_multiplexed();
+    let (link, is_up) = watch::channel(true);
+    let caller = bus.client_over("caller", is_up).await.into_multiplexed();
     let queued = caller.start_call("host", request(), LONG).await.unwrap();
     until("the call to be queued", async || bus.mailbox(&observer, "host").await.is_some()).await;
     link.send_replace(false);
@@ -52,13 +52,13 @@ async fn a_call_that_is_dropped_while_the_link_is_down_is_taken_back_with_the_ne
     link.send_replace(true);
     until("the call to be gone", async || bus.mailbox(&observer, "host").await.is_none()).await;
     until("the other to be gone", async || bus.mailbox(&observer, "other").await.is_none()).await;
-    // All that the caller had to send is with the broker by now.
+    // Frames are processed in order: this receipt means that the broker has processed all earlier frames.
     soon("a receipt", caller.client().deliver("elsewhere", request())).await.unwrap();
     assert_eq!(bus.mailbox(&observer, "other").await, None);
 }
 
 #[tokio::test]
-async fn a_call_in_flight_that_is_cancelled_still_gets_its_reply() {
+async fn a_cancelled_call_in_flight_still_gets_its_reply() {
     let bus = Bus::start();
     let host = bus.client("host").await;
     host.subscribe().await.unwrap();

@@ -1,5 +1,5 @@
-//! What ends a client for good: its credential is taken back, or another client of the same credential has the mailbox.
-//! Whoever waits is told why, and nothing is tried again.
+//! A client closes permanently when its credential is revoked or expires, or when another client with the same
+//! credential displaces it. Every waiting caller gets the reason, and the client does not reconnect.
 
 use crate::support::{request, soon, until};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Bus {
     server: Arc<BrokerServer>,
 }
 
-/// A client, and how often it has connected.
+/// A client and its number of connection attempts.
 struct Counted {
     client: BrokerClient,
     connections: Arc<AtomicUsize>,
@@ -62,23 +62,23 @@ impl Bus {
 }
 
 fn code<T: std::fmt::Debug>(outcome: Result<T, BrokerError>) -> Option<ErrorCode> {
-    outcome.expect_err("an end").code()
+    outcome.expect_err("an error").code()
 }
 
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn a_client_is_who_the_broker_says() {
+async fn a_client_has_the_identity_that_the_broker_stamps() {
     let bus = Bus::start();
     let client = bus.worker("w#mcp").await;
     assert_eq!(client.me(), AgentRef::new("w#mcp").with_role("some"));
 }
 
 #[tokio::test]
-async fn everything_ends_with_the_credential_and_nothing_is_tried_again() {
-    let brief = Standing::until(SystemTime::now() + Duration::from_millis(500));
+async fn an_ended_credential_ends_all_operations_without_a_reconnect() {
+    let short_lived = Standing::until(SystemTime::now() + Duration::from_millis(500));
     for (standing, expected) in
-        [(Standing::forever(), ErrorCode::CredentialRevoked), (brief, ErrorCode::CredentialExpired)]
+        [(Standing::forever(), ErrorCode::CredentialRevoked), (short_lived, ErrorCode::CredentialExpired)]
     {
         let bus = Bus::start();
         let _host = bus.host().await;
@@ -101,20 +101,20 @@ async fn everything_ends_with_the_credential_and_nothing_is_tried_again() {
                 },
             )
         };
-        let (reply, item, message, event, (), closed, ()) = soon("all ends", waiting).await;
+        let (reply, item, message, event, (), closed, ()) = soon("the end of all operations", waiting).await;
         assert_eq!(code(reply), Some(expected));
         assert!(matches!(&item, Some(CallItem::Reply(Err(end))) if end.code() == Some(expected)), "{item:?}");
         assert!(message.is_none() && event.is_none());
         assert_eq!(closed.code(), Some(expected));
         assert_eq!(mux.client().end_reason().and_then(|end| end.code()), Some(expected));
-        assert_eq!(code(soon("no", mux.client().deliver("host", request())).await), Some(expected));
-        assert_eq!(code(soon("no", mux.client().status()).await), Some(expected));
-        assert_eq!(connections.load(Ordering::Relaxed), 1, "it came back");
+        assert_eq!(code(soon("a refusal", mux.client().deliver("host", request())).await), Some(expected));
+        assert_eq!(code(soon("a refusal", mux.client().status()).await), Some(expected));
+        assert_eq!(connections.load(Ordering::Relaxed), 1, "the client reconnected");
     }
 }
 
 #[tokio::test]
-async fn a_displaced_client_ends_and_does_not_fight() {
+async fn a_displaced_client_closes_and_does_not_reconnect() {
     let bus = Bus::start();
     let _host = bus.host().await;
     let Counted { client, connections } = bus.client("w", Rights::WORKER, &Standing::forever()).await;
@@ -127,14 +127,14 @@ async fn a_displaced_client_ends_and_does_not_fight() {
     assert!(matches!(&item, Some(CallItem::Reply(Err(end))) if end.code() == Some(ErrorCode::Displaced)), "{item:?}");
     assert!(soon("the end of messages", first.client().next_message()).await.is_none());
     assert_eq!(soon("the end", first.client().closed()).await.code(), Some(ErrorCode::Displaced));
-    let more = soon("no", first.request("host", InboxKind::McpRequest, Body::null(), LONG)).await;
+    let more = soon("a refusal", first.request("host", InboxKind::McpRequest, Body::null(), LONG)).await;
     assert_eq!(code(more), Some(ErrorCode::Displaced));
-    assert_eq!(connections.load(Ordering::Relaxed), 1, "it came back");
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "the client reconnected");
     assert!(second.reader_alive() && second.end_reason().is_none());
 }
 
 #[tokio::test]
-async fn where_one_token_is_shared_a_displaced_client_can_still_deliver_and_take_the_mailbox_back() {
+async fn with_a_shared_token_a_displaced_client_can_deliver_and_subscribe_again() {
     let bus = Bus::start();
     let first = bus.client("w", Rights::UNRESTRICTED, &Standing::forever()).await.client;
     first.subscribe().await.unwrap();
@@ -151,7 +151,7 @@ async fn where_one_token_is_shared_a_displaced_client_can_still_deliver_and_take
 }
 
 #[tokio::test]
-async fn a_question_that_only_operators_may_ask_is_refused_at_once() {
+async fn an_operator_only_query_is_refused_immediately() {
     let bus = Bus::start();
     let worker = bus.worker("w").await;
     assert_eq!(code(soon("an answer", worker.status()).await), Some(ErrorCode::OperatorOnly));
@@ -160,48 +160,53 @@ async fn a_question_that_only_operators_may_ask_is_refused_at_once() {
     assert!(!worker.is_closed());
 }
 
-/// A broker that crashed may have forgotten a request that a host works on. Here it forgets it in another way.
+/// A broker may lose a request in a crash while a host works on it. Here the request expires and its id is evicted
+/// instead.
 #[tokio::test]
-async fn a_reply_that_came_too_early_is_sent_when_its_request_comes_again_and_the_work_is_not_done_twice() {
+async fn a_refused_reply_answers_the_repeated_request_without_running_it_again() {
     let bus = Bus::with(EngineOptions { history_ids: 1, ..EngineOptions::default() });
     let host = bus.host().await;
     let worker = bus.worker("w").await;
     worker.subscribe().await.unwrap();
-    let question = request();
-    let brief = SendOptions { deadline: Some(Duration::from_millis(200)) };
-    soon("a receipt", worker.deliver_with("host", question.clone(), brief)).await.unwrap();
+    let original = request();
+    let short_deadline = SendOptions { deadline: Some(Duration::from_millis(200)) };
+    soon("a receipt", worker.deliver_with("host", original.clone(), short_deadline)).await.unwrap();
     let received = soon("the request", host.next_message()).await.unwrap();
-    // It expires in the host's hands, and then other ids come and its own is forgotten.
+    // The request expires while the host holds it; other ids then evict its id from the history.
     for _ in 0..3 {
-        let passing = request();
-        soon("a receipt", worker.deliver("host", passing.clone())).await.unwrap();
-        let passing = soon("a request", host.next_message()).await.unwrap();
-        soon("a receipt", host.ack_confirmed(passing.id)).await.unwrap();
+        let filler = request();
+        soon("a receipt", worker.deliver("host", filler.clone())).await.unwrap();
+        let filler = soon("a request", host.next_message()).await.unwrap();
+        soon("a receipt", host.ack_confirmed(filler.id)).await.unwrap();
     }
-    let early = until_refused(&host, &received).await;
-    assert_eq!(early.code(), Some(ErrorCode::NotYourRequest));
+    let refusal = until_refused(&host, &received).await;
+    assert_eq!(refusal.code(), Some(ErrorCode::NotYourRequest));
     for _ in 0..3 {
-        let passing = request();
-        soon("a receipt", worker.deliver("host", passing.clone())).await.unwrap();
-        let passing = soon("a request", host.next_message()).await.unwrap();
-        soon("a receipt", host.ack_confirmed(passing.id)).await.unwrap();
+        let filler = request();
+        soon("a receipt", worker.deliver("host", filler.clone())).await.unwrap();
+        let filler = soon("a request", host.next_message()).await.unwrap();
+        soon("a receipt", host.ack_confirmed(filler.id)).await.unwrap();
     }
-    worker.deliver_nowait("host", question.clone(), SendOptions::default()).await.unwrap();
+    worker.deliver_nowait("host", original.clone(), SendOptions::default()).await.unwrap();
     let reply = async {
         loop {
-            let reply = worker.next_message().await.expect("open");
-            if reply.body.to::<String>().is_ok_and(|text| text == "the last") {
+            let reply = worker.next_message().await.expect("an open client");
+            if reply.body.to::<String>().is_ok_and(|text| text == "final") {
                 return reply;
             }
             worker.ack(reply.id).await.unwrap();
         }
     };
-    assert_eq!(soon("the reply", reply).await.correlation_id, Some(question.id));
+    assert_eq!(soon("the reply", reply).await.correlation_id, Some(original.id));
     soon("a receipt", worker.deliver("host", InboxMessage { id: "next".into(), ..request() })).await.unwrap();
-    assert_eq!(soon("the next one", host.next_message()).await.unwrap().id.as_str(), "next", "not the request again");
+    assert_eq!(
+        soon("the next message", host.next_message()).await.unwrap().id.as_str(),
+        "next",
+        "the request was delivered again"
+    );
 }
 
-/// Replies until the request has expired, and returns the refusal.
+/// Replies until the request has expired, and returns the error of the refused reply.
 async fn until_refused(host: &BrokerClient, request: &InboxMessage) -> BrokerError {
     soon("a refusal", async {
         loop {
@@ -210,10 +215,10 @@ async fn until_refused(host: &BrokerClient, request: &InboxMessage) -> BrokerErr
                 let body = Body::of(&text).unwrap();
                 InboxMessage::new(host.me(), InboxKind::McpReply, body).correlated_to(request.id.clone())
             };
-            // Without acknowledging, or the first one would end it.
+            // Not with `reply`, which would acknowledge the request.
             match host.deliver(&request.from.session_id, reply("early")).await {
                 Err(error) if error.code() == Some(ErrorCode::NotYourRequest) => {
-                    return host.reply_message(request, &reply("the last")).await.expect_err("it is still refused");
+                    return host.reply_message(request, &reply("final")).await.expect_err("still refused");
                 }
                 outcome => drop(outcome.unwrap()),
             }

@@ -1,4 +1,4 @@
-//! Looks at peers, messages and mailboxes, and brokers that have no answer.
+//! Inspection of peers, messages and mailboxes, and brokers that do not support it.
 
 use crate::support::{Bus, request, soon};
 use futures_util::{SinkExt, StreamExt};
@@ -9,9 +9,9 @@ use toolbus_client::{BrokerClient, BrokerError, Inspect, MAX_INSPECTED, MessageR
 use toolbus_protocol::AgentRef;
 
 #[tokio::test]
-async fn a_look_shows_who_is_there_how_far_a_message_is_and_what_waits() {
+async fn an_inspection_reports_connected_peers_positions_and_queued_messages() {
     let bus = Bus::start();
-    let (caller, _there) = (bus.client("caller").await, bus.client("there").await);
+    let (caller, _peer) = (bus.client("caller").await, bus.client("peer").await);
     let deadline = Some(Duration::from_secs(600));
     let mut ids = Vec::new();
     for _ in 0..2 {
@@ -19,7 +19,7 @@ async fn a_look_shows_who_is_there_how_far_a_message_is_and_what_waits() {
         ids.push(soon("a receipt", sent).await.unwrap().into_inner());
     }
     let messages = ids.iter().map(|id| MessageRef { to: "host".into(), id: id.clone() }).collect();
-    let peers = vec!["there".into(), "host".into()];
+    let peers = vec!["peer".into(), "host".into()];
     let inspect = Inspect { peers, messages, rows_of: Some("host".into()), ..Inspect::default() };
     let inspected = soon("an answer", caller.inspect(inspect)).await.unwrap();
     assert_eq!(
@@ -31,7 +31,7 @@ async fn a_look_shows_who_is_there_how_far_a_message_is_and_what_waits() {
 }
 
 #[tokio::test]
-async fn a_look_at_too_much_is_refused_before_it_is_sent() {
+async fn an_inspection_over_the_limit_is_refused_before_it_is_sent() {
     let client = Bus::start().client("caller").await;
     let inspect = Inspect { peers: vec!["n".into(); MAX_INSPECTED + 1], ..Inspect::default() };
     let error = client.inspect(inspect).await.unwrap_err();
@@ -40,7 +40,7 @@ async fn a_look_at_too_much_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn an_original_broker_is_not_asked() {
+async fn no_inspection_is_sent_to_an_original_broker() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

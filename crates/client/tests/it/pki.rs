@@ -1,4 +1,4 @@
-//! Certificates for tests: an authority, and what it issues, as files.
+//! Certificates for tests: a CA, and the certificates it issues, as files.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Authority {
         self.issue(folder, name, params)
     }
 
-    /// Over what was there of that name.
+    /// Overwrites existing files of that name.
     fn issue(&self, folder: &Path, name: &str, params: CertificateParams) -> Files {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();

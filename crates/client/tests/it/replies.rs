@@ -1,4 +1,4 @@
-//! Replies do not wait for ever for somebody who is gone.
+//! Deadlines of replies: a reply to a caller that never returns expires.
 
 use crate::support::{Bus, request, soon};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use toolbus_client::SendOptions;
 use toolbus_protocol::{InboxKind, InboxMessage};
 
-/// Sends a request with that deadline, lets the host answer it, and returns what is left of the reply's deadline when
-/// the caller comes for it.
+/// Sends a request with that deadline, lets the host reply, and returns the time left until the reply's deadline when
+/// the caller receives it.
 async fn deadline_of_reply(deadline: Option<Duration>, with_message: bool) -> Option<Duration> {
     let bus = Bus::start();
     let (caller, host) = (bus.client("caller").await, bus.client("host").await);
@@ -26,16 +26,16 @@ async fn deadline_of_reply(deadline: Option<Duration>, with_message: bool) -> Op
 }
 
 #[tokio::test]
-async fn a_reply_expires_an_hour_after_its_request() {
+async fn a_reply_expires_an_hour_after_the_deadline_of_its_request() {
     for with_message in [false, true] {
-        let left = deadline_of_reply(Some(Duration::from_secs(600)), with_message).await.expect("it has a deadline");
+        let left = deadline_of_reply(Some(Duration::from_secs(600)), with_message).await.expect("a deadline");
         assert!((Duration::from_secs(4100)..=Duration::from_secs(4200)).contains(&left), "{left:?}");
     }
 }
 
 #[tokio::test]
-async fn a_reply_in_the_last_moment_is_kept_for_an_hour() {
-    let left = deadline_of_reply(Some(Duration::from_secs(25)), false).await.expect("it has a deadline");
+async fn a_reply_shortly_before_the_deadline_is_kept_for_an_hour() {
+    let left = deadline_of_reply(Some(Duration::from_secs(25)), false).await.expect("a deadline");
     assert!((Duration::from_secs(3590)..=Duration::from_secs(3625)).contains(&left), "{left:?}");
 }
 
@@ -45,7 +45,7 @@ async fn a_reply_to_a_request_without_a_deadline_has_none() {
 }
 
 #[tokio::test]
-async fn a_reply_that_comes_first_stands_for_the_receipt_of_its_request() {
+async fn a_reply_counts_as_the_receipt_of_its_request() {
     let bus = Bus::start();
     let host = bus.client("host").await;
     host.subscribe().await.unwrap();

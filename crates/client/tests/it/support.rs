@@ -1,4 +1,4 @@
-//! A broker, clients of it, and the one thing that can happen to them: the connection is lost.
+//! A broker, clients of it, and links between them that tests can cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use toolbus_broker::{BrokerCore, BrokerServer};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
 use toolbus_protocol::{AgentRef, Body, InboxMessage, MailboxStatus};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any awaited step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Bus {
     _folder: TempDir,
@@ -28,20 +28,20 @@ impl Bus {
         self.client_over(name, link).await
     }
 
-    /// A client whose connection is cut whenever `link` is false, and can't be made anew before it is true again.
+    /// A client whose connection is cut while `link` is false.
     pub async fn client_over(&self, name: &'static str, link: watch::Receiver<bool>) -> BrokerClient {
         let server = Arc::clone(&self.server);
         let pipes = move || {
-            let no_link = |error: &dyn std::fmt::Display| BrokerError::Transport(error.to_string());
-            let mut real = server.attach(AgentRef::new(name)).map_err(|error| no_link(&error))?;
+            let link_error = |error: &dyn std::fmt::Display| BrokerError::Transport(error.to_string());
+            let mut real = server.attach(AgentRef::new(name)).map_err(|error| link_error(&error))?;
             let mut link = link.clone();
             if !*link.borrow() {
-                return Err(no_link(&"cut"));
+                return Err(link_error(&"cut"));
             }
             let (ours, mut theirs) = tokio::io::duplex(1 << 16);
             tokio::spawn(async move {
                 let cut = async {
-                    if link.wait_for(|stands| !stands).await.is_err() {
+                    if link.wait_for(|is_up| !is_up).await.is_err() {
                         std::future::pending::<()>().await;
                     }
                 };
@@ -57,7 +57,7 @@ impl Bus {
         soon("a connection", BrokerClient::connect_local(pipes, AgentRef::new(name), options)).await.unwrap()
     }
 
-    /// What waits for that name, if anything does.
+    /// The status of that mailbox, if it has messages.
     pub async fn mailbox(&self, observer: &BrokerClient, name: &str) -> Option<MailboxStatus> {
         let status = soon("the status", observer.status()).await.unwrap();
         status.mailboxes.into_iter().find(|mailbox| *mailbox.name == *name && mailbox.messages > 0)
@@ -65,17 +65,17 @@ impl Bus {
 }
 
 pub fn request() -> InboxMessage {
-    InboxMessage::new(AgentRef::new("whoever"), "mcp_request", Body::null())
+    InboxMessage::new(AgentRef::new("sender"), "mcp_request", Body::null())
 }
 
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
-/// Looks again and again until it is so.
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Polls until `condition` holds.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     soon(what, async {
-        while !is_so().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })

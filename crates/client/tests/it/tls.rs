@@ -1,5 +1,4 @@
-//! Client and broker over real TLS: who trusts whom, what is said when they don't, and certificates that change while
-//! connections are open.
+//! Client and broker over real TLS: trust, readable errors, and certificates that change while connections are open.
 
 use crate::pki::{Authority, Files};
 use crate::support::{soon, until};
@@ -21,7 +20,7 @@ use toolbus_client::{BrokerClient, BrokerError, ClientOptions, TlsOptions};
 use toolbus_identity::{CertificateAuthenticator, Chain, Registry, read_auth};
 use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxMessage};
 
-/// Lets everybody in, and calls those with a certificate by its length.
+/// Accepts every peer; the role tells the length of the peer's certificate.
 struct ByCertificate;
 
 impl Authenticator for ByCertificate {
@@ -32,10 +31,10 @@ impl Authenticator for ByCertificate {
     }
 }
 
-/// Tells a visitor how long its certificate is.
-struct Mirror;
+/// Responds with the length of the peer's certificate.
+struct CertificateEcho;
 
-impl HttpApp for Mirror {
+impl HttpApp for CertificateEcho {
     fn call(&self, request: Request<Incoming>) -> AppFuture {
         let length = request.extensions().get::<PeerCertificate>().map(|certificate| certificate.0.len());
         Box::pin(async move { Response::new(Full::new(Bytes::from(format!("{length:?}"))).boxed_unsync()) })
@@ -55,7 +54,7 @@ impl Bus {
         Self::with(|_, _| None, ServerOptions::default()).await
     }
 
-    /// With a certificate for `localhost`, and a CA for clients if one is made.
+    /// A broker with a certificate for `localhost`, and a CA for client certificates if `client_ca` returns one.
     async fn with(client_ca: impl FnOnce(&Authority, &TempDir) -> Option<PathBuf>, options: ServerOptions) -> Self {
         let folder = TempDir::new().unwrap();
         let authority = Authority::new("bus root");
@@ -81,13 +80,13 @@ impl Bus {
 }
 
 async fn serve(folder: &TempDir, options: ServerOptions) -> u16 {
-    serve_to(Box::new(ByCertificate), folder, options).await
+    serve_with(Box::new(ByCertificate), folder, options).await
 }
 
-async fn serve_to(whom: Box<dyn Authenticator>, folder: &TempDir, options: ServerOptions) -> u16 {
+async fn serve_with(authenticator: Box<dyn Authenticator>, folder: &TempDir, options: ServerOptions) -> u16 {
     let core = BrokerCore::new(folder.path().join("data")).unwrap();
-    let server = BrokerServer::with_options(core, whom, options);
-    server.mount("/mirror", Arc::new(Mirror));
+    let server = BrokerServer::with_options(core, authenticator, options);
+    server.mount("/certificate", Arc::new(CertificateEcho));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(server.serve(listener));
@@ -109,11 +108,11 @@ fn message(text: &str) -> InboxMessage {
     InboxMessage::new(AgentRef::new("a"), "task", Body::parse(format!("{text:?}")).unwrap())
 }
 
-fn words(outcome: Result<BrokerClient, BrokerError>) -> String {
+fn tls_error(outcome: Result<BrokerClient, BrokerError>) -> String {
     match outcome {
         Err(error @ BrokerError::Tls(_)) => error.to_string(),
         Err(other) => panic!("not about TLS: {other:?}"),
-        Ok(_) => panic!("it was let in"),
+        Ok(_) => panic!("the connection was accepted"),
     }
 }
 
@@ -134,25 +133,25 @@ async fn messages_large_and_small_pass_over_tls() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_not_trusted_is_not_talked_to_and_the_reason_is_said() {
+async fn an_untrusted_broker_is_refused_with_a_readable_reason() {
     let bus = Bus::start().await;
     let stranger = Authority::new("stranger").file(bus.folder.path(), "stranger.crt");
-    let said = words(connect(&bus.url(), "a", bus.trusting(&stranger)).await);
-    assert!(said.contains("issuer that is not trusted") && said.contains("--ca-cert"), "{said}");
-    let said = words(connect(&bus.url(), "a", TlsOptions::default()).await);
-    assert!(said.contains("issuer that is not trusted"), "the system does not trust it either: {said}");
+    let error = tls_error(connect(&bus.url(), "a", bus.trusting(&stranger)).await);
+    assert!(error.contains("untrusted issuer") && error.contains("--ca-cert"), "{error}");
+    let error = tls_error(connect(&bus.url(), "a", TlsOptions::default()).await);
+    assert!(error.contains("untrusted issuer"), "not trusted by the system either: {error}");
 
     let by_address = bus.url().replace("localhost", "127.0.0.1");
-    let said = words(connect(&by_address, "a", bus.trusting(&bus.ca)).await);
-    assert!(said.contains("for another name"), "{said}");
-    let said = words(connect(&bus.url(), "a", bus.trusting(&bus.folder.path().join("none.crt"))).await);
-    assert!(said.contains("none.crt can't be used"), "{said}");
-    let said = words(connect(&bus.url(), "a", bus.trusting(&bus.server.key)).await);
-    assert!(said.contains("no certificate in it"), "{said}");
+    let error = tls_error(connect(&by_address, "a", bus.trusting(&bus.ca)).await);
+    assert!(error.contains("for another name"), "{error}");
+    let error = tls_error(connect(&bus.url(), "a", bus.trusting(&bus.folder.path().join("none.crt"))).await);
+    assert!(error.contains("none.crt can't be used"), "{error}");
+    let error = tls_error(connect(&bus.url(), "a", bus.trusting(&bus.server.key)).await);
+    assert!(error.contains("contains no certificate"), "{error}");
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_named_as_the_reason() {
+async fn an_expired_certificate_is_reported_as_the_reason() {
     let folder = TempDir::new().unwrap();
     let authority = Authority::new("root");
     let files = authority.expired_server(folder.path(), "localhost");
@@ -160,16 +159,16 @@ async fn an_expired_certificate_is_named_as_the_reason() {
     let tls = TlsSettings { certificate: files.certificate, key: files.key, client_ca: None };
     let port = serve(&folder, ServerOptions { tls: Some(tls), ..ServerOptions::default() }).await;
     let trust = TlsOptions { ca_cert: Some(ca), ..TlsOptions::default() };
-    let said = words(connect(&format!("wss://localhost:{port}"), "a", trust).await);
-    assert!(said.contains("has expired"), "{said}");
+    let error = tls_error(connect(&format!("wss://localhost:{port}"), "a", trust).await);
+    assert!(error.contains("has expired"), "{error}");
 }
 
 #[tokio::test]
-async fn plain_text_and_tls_are_told_apart_from_either_side() {
+async fn plain_text_and_tls_mismatches_are_reported_on_both_sides() {
     let bus = Bus::start().await;
     let plain = bus.url().replace("wss:", "ws:");
-    let said = words(connect(&plain, "a", TlsOptions::default()).await);
-    assert!(said.contains("wss://"), "{said}");
+    let error = tls_error(connect(&plain, "a", TlsOptions::default()).await);
+    assert!(error.contains("wss://"), "{error}");
     let mut socket = TcpStream::connect(("127.0.0.1", bus.port)).await.unwrap();
     socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -178,24 +177,24 @@ async fn plain_text_and_tls_are_told_apart_from_either_side() {
 
     let folder = TempDir::new().unwrap();
     let port = serve(&folder, ServerOptions::default()).await;
-    let said = words(connect(&format!("wss://localhost:{port}/bus"), "a", bus.trusting(&bus.ca)).await);
-    assert!(said.contains("use ws://"), "{said}");
+    let error = tls_error(connect(&format!("wss://localhost:{port}/bus"), "a", bus.trusting(&bus.ca)).await);
+    assert!(error.contains("use ws://"), "{error}");
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_let_go_and_its_place_is_free_again() {
+async fn a_silent_peer_is_disconnected_and_its_slot_is_freed() {
     let hello_timeout = Duration::from_millis(100);
     let options = ServerOptions { hello_timeout, max_unknown_peers: 1, ..ServerOptions::default() };
     let bus = Bus::with(|_, _| None, options).await;
     let mut silent = TcpStream::connect(("127.0.0.1", bus.port)).await.unwrap();
     let mut nothing = Vec::new();
-    soon("the broker to hang up", silent.read_to_end(&mut nothing)).await.ok();
+    soon("the broker to close the connection", silent.read_to_end(&mut nothing)).await.ok();
     assert_eq!(nothing, b"");
-    until("a free place", async || bus.client("a").await.is_ok()).await;
+    until("a free slot", async || bus.client("a").await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn a_new_certificate_counts_for_new_connections_and_open_ones_go_on() {
+async fn a_renewed_certificate_applies_to_new_connections_and_open_ones_stay() {
     let bus = Bus::start().await;
     let early = bus.client("early").await.unwrap();
     let next = Authority::new("next root");
@@ -206,11 +205,11 @@ async fn a_new_certificate_counts_for_new_connections_and_open_ones_go_on() {
     let next_ca = next.file(elsewhere.path(), "ca.crt");
     until("the new certificate", async || connect(&bus.url(), "late", bus.trusting(&next_ca)).await.is_ok()).await;
     assert!(bus.client("with the old root").await.is_err());
-    assert!(soon("the status", early.status()).await.is_ok(), "open connections go on");
+    assert!(soon("the status", early.status()).await.is_ok(), "open connections stay open");
 }
 
 #[tokio::test]
-async fn a_clients_certificate_reaches_whoever_decides_who_it_is() {
+async fn the_client_certificate_reaches_the_authenticator() {
     let bus = Bus::with(|ca, folder| Some(ca.file(folder.path(), "clients.crt")), ServerOptions::default()).await;
     let folder = bus.folder.path();
     let files = bus.authority.client(folder, "agent-7", "reader");
@@ -227,15 +226,15 @@ async fn a_clients_certificate_reaches_whoever_decides_who_it_is() {
 
     let stranger = Authority::new("stranger").client(folder, "agent-8", "reader");
     let theirs = TlsOptions { client_cert: Some(stranger.certificate), client_key: Some(stranger.key), ..ours.clone() };
-    let said = words(connect(&bus.url(), "stranger", theirs).await);
-    assert!(said.contains("does not accept our certificate"), "{said}");
+    let error = tls_error(connect(&bus.url(), "stranger", theirs).await);
+    assert!(error.contains("rejected the client certificate"), "{error}");
     let half = TlsOptions { client_key: None, ..ours };
-    let said = words(connect(&bus.url(), "half", half).await);
-    assert!(said.contains("belong together"), "{said}");
+    let error = tls_error(connect(&bus.url(), "half", half).await);
+    assert!(error.contains("must be given together"), "{error}");
 }
 
 #[tokio::test]
-async fn a_client_is_known_by_its_certificate_alone_and_only_by_its_own_name() {
+async fn a_certificate_authenticates_a_client_under_its_own_name_only() {
     let folder = TempDir::new().unwrap();
     let authority = Authority::new("root");
     let (server, client) =
@@ -249,7 +248,7 @@ async fn a_client_is_known_by_its_certificate_alone_and_only_by_its_own_name() {
         certificates: auth.certificates.map(CertificateAuthenticator::new),
     };
     let options = ServerOptions { tls: Some(tls), ..ServerOptions::default() };
-    let url = format!("wss://localhost:{}/bus", serve_to(Box::new(chain), &folder, options).await);
+    let url = format!("wss://localhost:{}/bus", serve_with(Box::new(chain), &folder, options).await);
     let without = TlsOptions { ca_cert: Some(ca), ..TlsOptions::default() };
     let with = TlsOptions { client_cert: Some(client.certificate), client_key: Some(client.key), ..without.clone() };
 
@@ -261,16 +260,16 @@ async fn a_client_is_known_by_its_certificate_alone_and_only_by_its_own_name() {
 }
 
 #[tokio::test]
-async fn an_application_sees_the_clients_certificate_too() {
+async fn an_http_application_sees_the_client_certificate() {
     let bus = Bus::with(|ca, folder| Some(ca.file(folder.path(), "clients.crt")), ServerOptions::default()).await;
     let files = bus.authority.client(bus.folder.path(), "agent-7", "reader");
-    let with = ask_mirror(&bus, Some(&files)).await;
+    let with = fetch_certificate_echo(&bus, Some(&files)).await;
     assert!(with.contains("Some("), "{with}");
-    let without = ask_mirror(&bus, None).await;
+    let without = fetch_certificate_echo(&bus, None).await;
     assert!(without.contains("None"), "{without}");
 }
 
-async fn ask_mirror(bus: &Bus, files: Option<&Files>) -> String {
+async fn fetch_certificate_echo(bus: &Bus, files: Option<&Files>) -> String {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let mut roots = rustls::RootCertStore::empty();
@@ -288,8 +287,8 @@ async fn ask_mirror(bus: &Bus, files: Option<&Files>) -> String {
     let socket = TcpStream::connect(("127.0.0.1", bus.port)).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let mut stream = soon("TLS", connector.connect("localhost".try_into().unwrap(), socket)).await.unwrap();
-    // A name that a certificate would have to be for: over TLS it needs no flag.
-    stream.write_all(b"GET /mirror HTTP/1.1\r\nHost: bus.example\r\nConnection: close\r\n\r\n").await.unwrap();
+    // Over TLS any `Host` is accepted without a flag, since the certificate has to match it.
+    stream.write_all(b"GET /certificate HTTP/1.1\r\nHost: bus.example\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     soon("the answer", stream.read_to_string(&mut answer)).await.unwrap();
     answer

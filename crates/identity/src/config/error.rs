@@ -1,29 +1,75 @@
-//! What is wrong with `[auth]`, where, and what to do about it.
+//! Errors in the `[auth]` configuration, with position and hint.
 
 use std::fmt;
 
-/// Both counted from 1.
+/// A position in the file; line and column start at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
+    /// The line.
     pub line: usize,
+    /// The column, in characters.
     pub column: usize,
 }
 
+/// An error in the `[auth]` configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthConfigError {
+    /// The file is not valid TOML.
     #[error("{position}: {reason}")]
-    Syntax { position: Position, reason: String },
+    Syntax {
+        /// Position in the file.
+        position: Position,
+        /// The parser's message.
+        reason: String,
+    },
+    /// A key is not known in its table.
     #[error("{position}: unknown key {key:?} in [{table}]")]
-    UnknownKey { position: Position, key: String, table: String, nearest: Option<String>, known: String },
+    UnknownKey {
+        /// Position in the file.
+        position: Position,
+        /// The unknown key.
+        key: String,
+        /// The table that contains it.
+        table: String,
+        /// A known key with a similar name.
+        nearest: Option<String>,
+        /// All known keys, separated by commas.
+        known: String,
+    },
+    /// A value has the wrong type or is not one of the allowed values.
     #[error("{position}: {key} has to be {expected}")]
-    Wrong { position: Position, key: String, expected: &'static str },
+    Wrong {
+        /// Position in the file.
+        position: Position,
+        /// The key, with its table.
+        key: String,
+        /// A description of allowed values.
+        expected: &'static str,
+    },
+    /// A required key is missing.
     #[error("{position}: [{table}] has no {key}")]
-    Missing { position: Position, table: &'static str, key: &'static str },
+    Missing {
+        /// Where the table starts.
+        position: Position,
+        /// The table.
+        table: &'static str,
+        /// The missing key.
+        key: &'static str,
+    },
+    /// A value has the right type but is invalid.
     #[error("{position}: {key} can't be used: {reason}")]
-    Unusable { position: Position, key: String, reason: String },
+    Unusable {
+        /// Position in the file.
+        position: Position,
+        /// The key, with its table.
+        key: String,
+        /// Why it is invalid.
+        reason: String,
+    },
 }
 
 impl AuthConfigError {
+    /// Where the error is.
     pub fn position(&self) -> Position {
         match self {
             Self::Syntax { position, .. }
@@ -34,6 +80,7 @@ impl AuthConfigError {
         }
     }
 
+    /// How to fix it.
     pub fn hint(&self) -> String {
         match self {
             Self::Syntax { .. } => "correct the file at that place".into(),
@@ -41,7 +88,7 @@ impl AuthConfigError {
             Self::UnknownKey { known, .. } => format!("known keys: {known}"),
             Self::Wrong { .. } | Self::Unusable { .. } => "correct the value".into(),
             Self::Missing { key: "audience", .. } => {
-                "name what tokens for this bus are issued for: tokens for others must not be good here".into()
+                "set the audience of tokens for this bus, so that tokens for other services are refused".into()
             }
             Self::Missing { .. } => "add it".into(),
         }

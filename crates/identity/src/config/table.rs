@@ -1,4 +1,4 @@
-//! A table of the file whose keys are known, and what its values have to be.
+//! A table of the configuration with a fixed set of keys and typed access to its values.
 
 use super::error::{AuthConfigError, Position};
 use crate::patterns::Pattern;
@@ -34,8 +34,8 @@ impl<'a> Table<'a> {
         unknown.sort_by_key(|key| key.span().start);
         if let Some(key) = unknown.first() {
             let key_name = key.get_ref().to_string();
-            let nearest = known.iter().max_by(|a, b| likeness(&key_name, a).total_cmp(&likeness(&key_name, b)));
-            let nearest = nearest.filter(|nearest| likeness(&key_name, nearest) > 0.8);
+            let nearest = known.iter().max_by(|a, b| similarity(&key_name, a).total_cmp(&similarity(&key_name, b)));
+            let nearest = nearest.filter(|nearest| similarity(&key_name, nearest) > 0.8);
             return Err(AuthConfigError::UnknownKey {
                 position: position(key.span().start),
                 nearest: nearest.map(|nearest| (*nearest).to_owned()),
@@ -51,13 +51,13 @@ impl<'a> Table<'a> {
         self.entries.get(key)
     }
 
-    pub fn text(&self, key: &'static str) -> Result<Option<&'a str>, AuthConfigError> {
+    pub fn string(&self, key: &'static str) -> Result<Option<&'a str>, AuthConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let text = value.get_ref().as_str().filter(|text| !text.is_empty());
-        text.map(Some).ok_or_else(|| self.wrong(key, "a string that is not empty"))
+        text.map(Some).ok_or_else(|| self.wrong(key, "a non-empty string"))
     }
 
-    pub fn texts_or_one(&self, key: &'static str) -> Result<Option<Vec<String>>, AuthConfigError> {
+    pub fn string_list(&self, key: &'static str) -> Result<Option<Vec<String>>, AuthConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let wrong = || self.wrong(key, "a string or a list of strings");
         let one = |value: &Value<'_>| value.get_ref().as_str().map(str::to_owned).filter(|text| !text.is_empty());
@@ -86,11 +86,11 @@ impl<'a> Table<'a> {
     }
 
     pub fn patterns(&self, key: &'static str) -> Result<Vec<Pattern>, AuthConfigError> {
-        let texts = self.texts_or_one(key)?.unwrap_or_default();
-        texts.iter().map(|text| self.pattern(key, text)).collect()
+        let strings = self.string_list(key)?.unwrap_or_default();
+        strings.iter().map(|text| self.pattern(key, text)).collect()
     }
 
-    /// A table from texts to roles, in the order of the file.
+    /// A table that maps strings to roles, in file order.
     pub fn roles(&self, key: &'static str) -> Result<Vec<(String, String)>, AuthConfigError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let wrong = || self.wrong(key, "a table of roles, such as { \"group\" = \"reader\" }");
@@ -133,6 +133,6 @@ impl<'a> Table<'a> {
     }
 }
 
-fn likeness(one: &str, other: &str) -> f64 {
+fn similarity(one: &str, other: &str) -> f64 {
     strsim::jaro_winkler(one, other)
 }

@@ -1,7 +1,7 @@
-//! What the claims of a token say about its holder.
+//! Maps the claims of a verified JWT to a name, a role and rights.
 
 use super::JwtConfig;
-use crate::binding::{check_agent_name, foreign_role};
+use crate::binding::{check_agent_name, external_role};
 use crate::{AuthRefusal, Rights};
 use bytestring::ByteString;
 use serde_json::{Map, Value};
@@ -20,24 +20,24 @@ pub struct Holder {
 impl Holder {
     pub fn of(claims: &Claims, config: &JwtConfig) -> Result<Self, AuthRefusal> {
         let unusable = |what: &str, reason: String| {
-            AuthRefusal::new(ErrorCode::BadName, format!("the token's claim for the {what} is not usable: {reason}"))
+            AuthRefusal::new(ErrorCode::BadName, format!("the token has an invalid {what} claim: {reason}"))
         };
         let name = find(claims, &config.name_claim).and_then(Value::as_str);
-        let name = name.ok_or_else(|| unusable("name", format!("there is no text at {:?}", config.name_claim)))?;
+        let name = name.ok_or_else(|| unusable("name", format!("{:?} is not a string", config.name_claim)))?;
         check_agent_name(name).map_err(|error| unusable("name", error.to_string()))?;
         let role = role_of(find(claims, &config.role_claim), &config.roles);
         if let Some(role) = &role {
             check_name(role).map_err(|error| unusable("role", error.to_string()))?;
         }
-        let claimed = config.host_claim.as_deref().and_then(|claim| find(claims, claim));
-        let host = claimed == Some(&Value::Bool(true)) || config.is_host(name);
-        let expires = claims.get("exp").and_then(moment).ok_or_else(AuthRefusal::unknown)?;
+        let host_claim = config.host_claim.as_deref().and_then(|claim| find(claims, claim));
+        let host = host_claim == Some(&Value::Bool(true)) || config.is_host(name);
+        let expires = claims.get("exp").and_then(timestamp).ok_or_else(AuthRefusal::unknown)?;
         let rights = Rights { host, ..Rights::WORKER };
         Ok(Self { name: name.to_owned(), role: role.map(ByteString::from), rights, expires })
     }
 }
 
-/// A claim by its name, or by JSON pointer where that begins with a slash.
+/// Finds a claim by name, or by JSON pointer if `claim` starts with a slash.
 fn find<'a>(claims: &'a Claims, claim: &str) -> Option<&'a Value> {
     let Some(path) = claim.strip_prefix('/') else { return claims.get(claim) };
     let (first, rest) = path.split_once('/').map_or((path, None), |(first, rest)| (first, Some(rest)));
@@ -45,23 +45,23 @@ fn find<'a>(claims: &'a Claims, claim: &str) -> Option<&'a Value> {
     rest.map_or(Some(value), |rest| value.pointer(&format!("/{rest}")))
 }
 
-/// With a table, what stands in it, and the first line of it that fits; without one, the claim itself, if it is a single
-/// text. Whoever has no role may do nothing that rules allow by role.
+/// With a table, the role of its first entry that matches; without one, the claim itself if it is a single string.
+/// Holders without a role get no permission that rules grant by role.
 fn role_of(claim: Option<&Value>, table: &[(String, String)]) -> Option<String> {
-    let said: Vec<&str> = match claim? {
+    let values: Vec<&str> = match claim? {
         Value::String(text) => vec![text],
         Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
         _ => return None,
     };
     if table.is_empty() {
-        let [only] = said[..] else { return None };
-        return foreign_role(only.to_owned());
+        let [only] = values[..] else { return None };
+        return external_role(only.to_owned());
     }
-    table.iter().find(|(value, _)| said.contains(&value.as_str())).map(|(_, role)| role.clone())
+    table.iter().find(|(value, _)| values.contains(&value.as_str())).map(|(_, role)| role.clone())
 }
 
-/// Seconds since 1970, whole or not.
-fn moment(value: &Value) -> Option<SystemTime> {
+/// Seconds since 1970, possibly fractional.
+fn timestamp(value: &Value) -> Option<SystemTime> {
     let seconds = value.as_u64().map(Duration::from_secs);
     let since = seconds.or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok())?;
     UNIX_EPOCH.checked_add(since)
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_may_lie_deeper() {
+    fn a_claim_may_be_nested() {
         let Value::Object(claims) = json!({"realm": {"roles": ["r"]}, "a/b": 1}) else { unreachable!() };
         assert_eq!(find(&claims, "/realm/roles"), Some(&json!(["r"])));
         assert_eq!(find(&claims, "/a~1b"), Some(&json!(1)));

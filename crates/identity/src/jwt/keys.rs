@@ -1,4 +1,5 @@
-//! The public keys of an issuer, from PEM files or a JWKS document. Each key has one algorithm, whatever a token says.
+//! The public keys of an issuer, from PEM files or a JWKS document. Each key is bound to one algorithm, regardless of
+//! the token.
 
 use super::JwtError;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
@@ -6,9 +7,9 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use std::path::Path;
 
-/// More than issuers publish.
+/// Keys read from a JWKS document; more than issuers publish.
 const MAX_KEYS: usize = 64;
-/// Of an uncompressed point on P-256.
+/// Length of an uncompressed point on P-256.
 const P256_POINT_BYTES: usize = 65;
 
 #[derive(Clone)]
@@ -22,19 +23,19 @@ pub struct PublicKey {
 pub struct KeySet(Vec<PublicKey>);
 
 impl KeySet {
-    /// Those that a token with this header may be signed with. Keys without an id are candidates for every token.
+    /// Keys that may have signed a token with this header. Keys without an id are candidates for every token.
     pub fn candidates<'a>(&'a self, algorithm: Algorithm, id: Option<&'a str>) -> impl Iterator<Item = &'a PublicKey> {
-        let fits = move |key: &&PublicKey| {
+        let matches = move |key: &&PublicKey| {
             key.algorithm == algorithm && (id.is_none() || key.id.is_none() || key.id.as_deref() == id)
         };
-        self.0.iter().filter(fits)
+        self.0.iter().filter(matches)
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keys for other purposes and of other kinds are passed over; a document with none of ours is an error.
+    /// Ignores keys for other purposes and of unsupported types; a document without a supported key is an error.
     pub fn read_jwks(text: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Document {
@@ -45,7 +46,7 @@ impl KeySet {
         let keys = keys.filter_map(|key| serde_json::from_value(key).ok()).filter_map(|key| of_jwk(&key));
         let set = Self(keys.collect());
         if set.is_empty() {
-            return Err("there is no key for EdDSA, ES256 or RS256 in it".into());
+            return Err("it contains no key for EdDSA, ES256 or RS256".into());
         }
         Ok(set)
     }
@@ -53,12 +54,12 @@ impl KeySet {
     pub fn read_pem(path: &Path) -> Result<PublicKey, JwtError> {
         let bad = |reason: &str| JwtError::Key { path: path.to_owned(), reason: reason.to_owned() };
         let text = std::fs::read(path).map_err(|source| JwtError::Read { path: path.to_owned(), source })?;
-        // A private key is not needed here and has no business on this machine.
+        // Private keys are refused: they are not needed and should not be on this machine.
         let is_public = text.windows(11).any(|words| words == b"PUBLIC KEY-");
         if !is_public {
-            return Err(bad("it is no public key in PEM"));
+            return Err(bad("it is not a public key in PEM format"));
         }
-        let unknown = bad("it is no key for EdDSA (Ed25519), ES256 (P-256) or RS256 (RSA)");
+        let unknown = bad("it is not a key for EdDSA (Ed25519), ES256 (P-256) or RS256 (RSA)");
         let ed = DecodingKey::from_ed_pem(&text).map(|key| (Algorithm::EdDSA, key));
         let ec = || DecodingKey::from_ec_pem(&text).map(|key| (Algorithm::ES256, key));
         let rsa = || DecodingKey::from_rsa_pem(&text).map(|key| (Algorithm::RS256, key));
@@ -79,7 +80,7 @@ fn of_jwk(jwk: &Jwk) -> Option<PublicKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
         return None;
     }
-    let (algorithm, mark) = match &jwk.algorithm {
+    let (algorithm, expected) = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => (Algorithm::RS256, KeyAlgorithm::RS256),
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
             (Algorithm::ES256, KeyAlgorithm::ES256)
@@ -89,8 +90,8 @@ fn of_jwk(jwk: &Jwk) -> Option<PublicKey> {
         }
         _ => return None,
     };
-    // A key that is marked for PS256, say, is not for us.
-    if jwk.common.key_algorithm.is_some_and(|marked| marked != mark) {
+    // A key declared for another algorithm, for example PS256, must not be used.
+    if jwk.common.key_algorithm.is_some_and(|declared| declared != expected) {
         return None;
     }
     let key = DecodingKey::from_jwk(jwk).ok()?;

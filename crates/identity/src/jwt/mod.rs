@@ -1,5 +1,5 @@
-//! Tokens of an identity provider. A signature proves who issued a token; issuer, audience and time decide whether it is
-//! meant for us; its claims say who its holder is.
+//! JWTs of an identity provider. The signature proves the issuer; issuer, audience and validity period decide whether
+//! the token is meant for this bus; the claims identify its holder.
 
 mod claims;
 mod keys;
@@ -19,71 +19,92 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use toolbus_protocol::ErrorCode;
 
-/// Longer ones are refused unread.
+/// Longer tokens are refused without parsing.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// How far the issuer's clock may be ahead of ours. A token's end is taken as it stands.
+/// Allowed clock skew of the issuer for `nbf`. Expiry gets no leeway.
 const LEEWAY: Duration = Duration::from_secs(5);
 
-/// `[auth.jwt]`.
+/// The table `[auth.jwt]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JwtConfig {
+    /// Required value of `iss`.
     pub issuer: String,
-    /// One of these has to be among the token's audiences.
+    /// Accepted values of `aud`; one of them must be among the token's audiences.
     pub audiences: Vec<String>,
+    /// Source of the issuer's public keys.
     pub keys: KeysFrom,
+    /// Claim with the name, or a JSON pointer to it.
     pub name_claim: String,
+    /// Claim with the role, or a JSON pointer to it.
     pub role_claim: String,
-    /// From values of the role's claim to our roles, the first that fits counts. Empty: the claim is the role.
+    /// Maps values of the role claim to roles; the first match wins. If empty, the claim itself is the role.
     pub roles: Vec<(String, String)>,
-    /// Where this claim is `true`, the holder may act as a host.
+    /// The holder may act as a host if this claim is `true`.
     pub host_claim: Option<String>,
-    /// Names that may act as hosts, whatever their token says.
+    /// Patterns of names that may act as hosts, regardless of the claim.
     pub hosts: Vec<Pattern>,
 }
 
-/// Where the issuer's public keys are.
+/// Source of the issuer's public keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeysFrom {
-    /// One key in each.
+    /// PEM files with one key each, read once.
     Pem(Vec<PathBuf>),
+    /// A JWKS file, read again when it changes.
     JwksFile(PathBuf),
+    /// A JWKS document fetched over HTTP.
     JwksUrl {
+        /// Its address.
         url: Uri,
-        /// How often they are fetched again.
+        /// How often it is fetched again.
         refresh: Duration,
     },
 }
 
+/// Why the issuer's keys can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
+    /// A file can't be read.
     #[error("can't read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A file has no usable key.
     #[error("{} can't be used: {reason}", path.display())]
-    Key { path: PathBuf, reason: String },
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
+/// Authenticates holders of JWTs.
 pub struct JwtAuthenticator {
     config: JwtConfig,
     keys: KeySource,
 }
 
 impl JwtAuthenticator {
-    /// Has to be called within a tokio runtime where keys come from a JWKS file or URL: they are followed.
+    /// Loads the keys. Must be called within a tokio runtime if they come from a JWKS file or URL, to refresh them.
     pub fn new(config: JwtConfig) -> Result<Self, JwtError> {
         ring_verifier::install();
         let keys = KeySource::open(&config.keys)?;
         Ok(Self { config, keys })
     }
 
-    /// Waits for the first keys of a JWKS URL, but not for long. Without them tokens can't be checked yet.
+    /// Waits, up to `limit`, for the first fetch of a JWKS URL. Before it, tokens can't be checked.
     pub async fn ready(&self, limit: Duration) {
         tokio::time::timeout(limit, self.keys.fetched()).await.ok();
     }
 
     fn verified(&self, token: &str) -> Result<Claims, AuthRefusal> {
         let header = decode_header(token).map_err(|_| AuthRefusal::unknown())?;
-        // `crit` names what has to be understood, and we understand nothing beyond the standard.
-        if !ring_verifier::is_known(header.alg) || header.crit.is_some() {
+        // `crit` lists extensions that must be understood; none are supported.
+        if !ring_verifier::is_supported(header.alg) || header.crit.is_some() {
             return Err(AuthRefusal::unknown());
         }
         let mut validation = Validation::new(header.alg);
@@ -94,8 +115,8 @@ impl JwtAuthenticator {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         let keys = self.keys.current();
         let mut candidates = keys.candidates(header.alg, header.kid.as_deref()).peekable();
-        if candidates.peek().is_none() && self.keys.ask_for_newer() {
-            let reason = "the token's key is not known yet; the issuer's keys are being fetched";
+        if candidates.peek().is_none() && self.keys.request_refresh() {
+            let reason = "the token's signing key is not known yet; the issuer's keys are being fetched";
             return Err(AuthRefusal::new(ErrorCode::CannotCheck, reason));
         }
         for candidate in candidates {
@@ -128,13 +149,13 @@ impl Authenticator for JwtAuthenticator {
         Ok(Identity { agent, rights: holder.rights, standing: Standing::until(holder.expires) })
     }
 
-    /// Whoever is a host by a claim of its token is not known before it comes.
+    /// Considers name patterns only: a host claim is unknown until the token is presented.
     fn is_host(&self, name: &str) -> bool {
         self.config.is_host(name)
     }
 }
 
-/// What is said only about tokens whose signature is good may be helpful.
+/// Detailed reasons are given only for tokens with a valid signature.
 fn refusal(kind: &ErrorKind) -> AuthRefusal {
     let bad = |reason: &str| AuthRefusal::new(ErrorCode::BadCredentials, reason);
     match kind {

@@ -1,5 +1,5 @@
-//! Signatures are checked by ring, which is here for TLS already. Only three algorithms exist; whatever else a token
-//! names is refused, before a key is looked at.
+//! Verifies JWT signatures with ring, which TLS needs anyway. Only three algorithms are supported; a token that names
+//! another one is refused before any key is used.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
@@ -13,7 +13,7 @@ use ring::signature::{
 static RING: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
     verifier_factory: |algorithm, key| {
-        // Kept together: a token can't have a key used with an algorithm that it was not made for.
+        // Algorithm confusion: a token must not make a key verify under an algorithm that it is not meant for.
         let family = key.family();
         match algorithm {
             Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA if algorithm.family() == family => {
@@ -25,9 +25,9 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Has to be called before a token is decoded; once is enough.
+/// Must be called before a token is decoded. Idempotent.
 pub fn install() {
-    // Another one that is there already was chosen by whoever embeds us.
+    // A provider that is already installed was chosen by the embedding application and stays.
     RING.install_default().ok();
 }
 
@@ -59,7 +59,6 @@ impl JwtVerifier for RingVerifier {
     }
 }
 
-/// The three there are.
-pub fn is_known(algorithm: Algorithm) -> bool {
+pub fn is_supported(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA)
 }

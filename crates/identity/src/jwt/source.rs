@@ -1,5 +1,5 @@
-//! Where an issuer's keys come from, and how they are kept up to date: PEM files once, a JWKS file when it changes, a
-//! JWKS URL from time to time and when a token names a key that is not known.
+//! Loads the keys of an issuer and keeps them up to date: PEM files are read once, a JWKS file when it changes, a JWKS
+//! URL periodically and when a token names an unknown key.
 
 use super::keys::KeySet;
 use super::{JwtError, KeysFrom};
@@ -21,74 +21,73 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const MAX_JWKS_BYTES: usize = 256 << 10;
-const FETCH_LIMIT: Duration = Duration::from_secs(10);
-/// The shortest time between two fetches, whoever asks for one.
-const BETWEEN_FETCHES: Duration = Duration::from_secs(30);
-/// How often a JWKS file is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum time between two fetches; limits fetches triggered by tokens with unknown keys.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(30);
+/// How often a JWKS file is checked for changes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The keys in force. Following them ends when this is dropped.
+/// The current keys. Dropping it stops the refresh task.
 pub struct KeySource {
     shared: Arc<Shared>,
-    _following: Option<DropGuard>,
+    _refresh_task: Option<DropGuard>,
 }
 
 struct Shared {
     keys: RwLock<Arc<KeySet>>,
-    /// Asks for a fetch.
-    wanted: Notify,
-    /// When the last fetch ended, well or badly.
+    /// Requests an early fetch.
+    refresh_requested: Notify,
+    /// When the last fetch ended, successfully or not.
     fetched: watch::Sender<Option<Instant>>,
     is_remote: bool,
-    /// Whether the last fetch went well.
-    reached: AtomicBool,
+    last_fetch_succeeded: AtomicBool,
 }
 
 impl KeySource {
-    /// Has to be called within a tokio runtime if keys are to be followed.
+    /// Must be called within a tokio runtime for a JWKS file or URL.
     pub fn open(from: &KeysFrom) -> Result<Self, JwtError> {
-        let (keys, follow) = match from {
+        let (keys, refresh_from) = match from {
             KeysFrom::Pem(files) => {
                 let keys = files.iter().map(|path| KeySet::read_pem(path)).collect::<Result<_, _>>()?;
                 (KeySet::of(keys), None)
             }
             KeysFrom::JwksFile(file) => {
                 let mark = FileMark::of(file);
-                (read_file(file)?, Some(Follow::File(file.clone(), mark)))
+                (read_file(file)?, Some(Refresh::File(file.clone(), mark)))
             }
-            KeysFrom::JwksUrl { url, refresh } => (KeySet::default(), Some(Follow::Url(url.clone(), *refresh))),
+            KeysFrom::JwksUrl { url, refresh } => (KeySet::default(), Some(Refresh::Url(url.clone(), *refresh))),
         };
-        let is_remote = matches!(follow, Some(Follow::Url(..)));
+        let is_remote = matches!(refresh_from, Some(Refresh::Url(..)));
         let shared = Arc::new(Shared {
             keys: RwLock::new(Arc::new(keys)),
-            wanted: Notify::new(),
+            refresh_requested: Notify::new(),
             fetched: watch::Sender::new(None),
             is_remote,
-            reached: AtomicBool::new(false),
+            last_fetch_succeeded: AtomicBool::new(false),
         });
-        let following = follow.map(|follow| follow.start(Arc::clone(&shared)));
-        Ok(Self { shared, _following: following })
+        let refreshing = refresh_from.map(|refresh_from| refresh_from.start(Arc::clone(&shared)));
+        Ok(Self { shared, _refresh_task: refreshing })
     }
 
     pub fn current(&self) -> Arc<KeySet> {
         Arc::clone(&self.shared.keys.read().expect("no code panics while it holds the keys"))
     }
 
-    /// Asks for newer keys because one is missing. False if there can be none by now.
-    pub fn ask_for_newer(&self) -> bool {
+    /// Requests a fetch because a key is unknown. Returns `false` if no newer keys can be expected.
+    pub fn request_refresh(&self) -> bool {
         let last = *self.shared.fetched.borrow();
         if !self.shared.is_remote {
             return false;
         }
-        if last.is_some_and(|at| at.elapsed() < BETWEEN_FETCHES) {
-            // While the issuer can't be reached, nothing can be said against anybody's key.
-            return !self.shared.reached.load(Ordering::Relaxed);
+        if last.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
+            // While the issuer is unreachable, the key may be valid and must not be rejected.
+            return !self.shared.last_fetch_succeeded.load(Ordering::Relaxed);
         }
-        self.shared.wanted.notify_one();
+        self.shared.refresh_requested.notify_one();
         true
     }
 
-    /// Waits until keys that come from elsewhere were fetched once, well or badly.
+    /// Waits until the first fetch from a URL has ended, successfully or not.
     pub async fn fetched(&self) {
         if self.shared.is_remote {
             self.shared.fetched.subscribe().wait_for(Option::is_some).await.ok();
@@ -102,24 +101,24 @@ impl Shared {
     }
 }
 
-enum Follow {
+enum Refresh {
     File(PathBuf, Option<FileMark>),
     Url(Uri, Duration),
 }
 
-impl Follow {
+impl Refresh {
     fn start(self, shared: Arc<Shared>) -> DropGuard {
         let end = CancellationToken::new();
         let ended = end.clone();
         tokio::spawn(async move {
-            let following = async {
+            let refreshing = async {
                 match self {
-                    Self::File(path, mark) => follow_file(&path, mark, &shared).await,
-                    Self::Url(url, refresh) => follow_url(&url, refresh, &shared).await,
+                    Self::File(path, mark) => watch_file(&path, mark, &shared).await,
+                    Self::Url(url, refresh) => poll_url(&url, refresh, &shared).await,
                 }
             };
             tokio::select! {
-                () = following => {}
+                () = refreshing => {}
                 () = ended.cancelled() => {}
             }
         });
@@ -127,9 +126,9 @@ impl Follow {
     }
 }
 
-async fn follow_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
+async fn watch_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let mark = FileMark::of(path);
         if mark == seen {
             continue;
@@ -137,27 +136,29 @@ async fn follow_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
         match read_file(path) {
             Ok(keys) => {
                 shared.replace(keys);
-                tracing::info!("{} was read again", path.display());
+                tracing::info!("{} reloaded", path.display());
             }
-            // It may be readable in a moment.
+            // Possibly transient, so the next poll tries again.
             Err(JwtError::Read { .. }) if mark.is_some() => continue,
-            Err(error) => tracing::error!("{error}; the keys from before stay"),
+            Err(error) => tracing::error!("{error}; keeping the previous keys"),
         }
         seen = mark;
     }
 }
 
-async fn follow_url(url: &Uri, refresh: Duration, shared: &Shared) {
+async fn poll_url(url: &Uri, refresh: Duration, shared: &Shared) {
     loop {
         let fetched = fetch(url).await;
-        shared.reached.store(fetched.is_ok(), Ordering::Relaxed);
+        shared.last_fetch_succeeded.store(fetched.is_ok(), Ordering::Relaxed);
         match fetched {
             Ok(keys) => shared.replace(keys),
-            Err(reason) => tracing::error!("no keys from {url}: {reason}; the keys from before stay"),
+            Err(reason) => tracing::error!("can't fetch keys from {url}: {reason}; keeping the previous keys"),
         }
         shared.fetched.send_replace(Some(Instant::now()));
-        tokio::time::sleep(BETWEEN_FETCHES).await;
-        tokio::time::timeout(refresh.saturating_sub(BETWEEN_FETCHES), shared.wanted.notified()).await.ok();
+        tokio::time::sleep(MIN_FETCH_INTERVAL).await;
+        tokio::time::timeout(refresh.saturating_sub(MIN_FETCH_INTERVAL), shared.refresh_requested.notified())
+            .await
+            .ok();
     }
 }
 
@@ -168,25 +169,25 @@ fn read_file(path: &Path) -> Result<KeySet, JwtError> {
 
 async fn fetch(url: &Uri) -> Result<KeySet, String> {
     let fetching = async {
-        let tls = trusting_the_system()?;
+        let tls = system_tls_config()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector.wrap_connector(tcp));
         let answer = client.get(url.clone()).await.map_err(|error| error.to_string())?;
         if !answer.status().is_success() {
-            return Err(format!("the answer was {}", answer.status()));
+            return Err(format!("HTTP status {}", answer.status()));
         }
         let body = Limited::new(answer.into_body(), MAX_JWKS_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         KeySet::read_jwks(std::str::from_utf8(&body).map_err(|error| error.to_string())?)
     };
-    let slow = Err(format!("no answer within {FETCH_LIMIT:?}"));
-    tokio::time::timeout(FETCH_LIMIT, fetching).await.unwrap_or(slow)
+    let timed_out = Err(format!("no answer within {FETCH_TIMEOUT:?}"));
+    tokio::time::timeout(FETCH_TIMEOUT, fetching).await.unwrap_or(timed_out)
 }
 
-/// Reading the system's certificates takes a while, so it is done once.
-fn trusting_the_system() -> Result<ClientConfig, String> {
+/// Loaded once per process, because reading the system's certificates is slow.
+fn system_tls_config() -> Result<ClientConfig, String> {
     static SYSTEM: OnceLock<ClientConfig> = OnceLock::new();
     if let Some(config) = SYSTEM.get() {
         return Ok(config.clone());

@@ -1,5 +1,5 @@
-//! Changing the registry, as the command line does while a broker runs: one writer at a time, and no reader sees half a
-//! file.
+//! Changes to the registry, made by commands while a broker runs: a file lock serialises writers, and the file is
+//! replaced atomically.
 
 use super::error::RegistryError;
 use super::file::{AgentRecord, AgentsFile, FILE_NAME, KeyRecord};
@@ -13,94 +13,121 @@ use std::thread;
 use std::time::{Duration, Instant};
 use toolbus_protocol::check_name;
 
-/// How long another writer is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Kept of an agent; the oldest go first. Those that were replaced are kept so that their holders are told why.
+/// How long to wait for the lock of another writer.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of keys per agent; the oldest are removed. Replaced keys are kept so that their holders get the
+/// reason of the refusal.
 const MAX_KEYS: usize = 8;
 
-/// The agents of a broker's data folder, for those who manage them.
+/// Manages the agents of a broker's data folder.
 #[derive(Debug, Clone)]
 pub struct AgentsFolder {
     folder: PathBuf,
 }
 
+/// An agent to add.
 #[derive(Debug, Clone, Default)]
 pub struct NewAgent<'a> {
+    /// Its name.
     pub name: &'a str,
+    /// Its role.
     pub role: &'a str,
-    /// May act as a host.
+    /// Whether it may act as a host.
     pub host: bool,
+    /// Whether it is an operator.
     pub operator: bool,
+    /// Lifetime of its token; `None` for unlimited.
     pub lifetime: Option<Duration>,
 }
 
-/// A new token. It is told once and can't be told again.
+/// A new token. It can't be retrieved again, since only its hash is stored.
 #[derive(Debug)]
 pub struct Issued {
+    /// The token with its secret.
     pub token: Token,
+    /// The id of its key.
     pub key: String,
+    /// The role of its agent.
     pub role: String,
+    /// When it expires.
     pub expires: Option<Timestamp>,
-    /// Until when the keys before this one still work.
+    /// When the earlier keys stop working, if there are any.
     pub overlap_ends: Option<Timestamp>,
 }
 
+/// A registered agent, without secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentInfo {
+    /// Its name.
     pub name: String,
+    /// Its role.
     pub role: String,
+    /// Whether it may act as a host.
     pub host: bool,
+    /// Whether it is an operator.
     pub operator: bool,
+    /// When it was added.
     pub created: Timestamp,
+    /// When it was revoked.
     pub revoked: Option<Timestamp>,
+    /// Its keys, oldest first.
     pub keys: Vec<KeyInfo>,
 }
 
+/// A key of an agent, without its secret.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyInfo {
+    /// Its id, the public part of the token.
     pub id: String,
+    /// When it was issued.
     pub created: Timestamp,
+    /// When its lifetime ends.
     pub expires: Option<Timestamp>,
+    /// When it stops working because a newer key replaced it.
     pub valid_until: Option<Timestamp>,
+    /// Whether it works now.
     pub is_valid: bool,
 }
 
 impl AgentsFolder {
+    /// The agents of this data folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
+    /// The path of `agents.json`.
     pub fn file(&self) -> PathBuf {
         self.folder.join(FILE_NAME)
     }
 
-    /// Lets an agent in that is not known yet, or was revoked: then with a new token, and not with those it had.
+    /// Adds a new agent, or replaces a revoked one; its earlier tokens stay invalid.
     pub fn add(&self, new: &NewAgent<'_>) -> Result<Issued, RegistryError> {
         self.change(|file| file.add(new))
     }
 
+    /// Lists all agents, revoked ones included.
     pub fn list(&self) -> Result<Vec<AgentInfo>, RegistryError> {
         let now = Timestamp::now();
         let file = AgentsFile::read(&self.file())?;
         Ok(file.agents.into_iter().map(|agent| AgentInfo::of(agent, now)).collect())
     }
 
-    /// A new token; the keys before it work for the overlap. Without a lifetime it gets that of the key before.
+    /// Issues a new token; earlier keys stay valid for `overlap`. `lifetime` defaults to that of the previous key.
     pub fn rotate(&self, name: &str, overlap: Duration, lifetime: Option<Duration>) -> Result<Issued, RegistryError> {
         self.change(|file| file.rotate(name, overlap, lifetime))
     }
 
-    /// Shuts an agent out with all its keys. False if that was done before.
+    /// Revokes an agent with all its keys. Returns `false` if it already was revoked.
     pub fn revoke(&self, name: &str) -> Result<bool, RegistryError> {
         self.change(|file| {
-            let agent = file.known(name)?;
+            let agent = file.require_agent(name)?;
             let is_new = agent.revoked.is_none();
             agent.revoked.get_or_insert_with(Timestamp::now);
             Ok(is_new)
         })
     }
 
-    /// Reads, lets somebody change it, and writes, while nobody else does the same.
+    /// Reads, edits and writes the file under the lock.
     pub(super) fn change<T>(
         &self,
         edit: impl FnOnce(&mut AgentsFile) -> Result<T, RegistryError>,
@@ -149,15 +176,15 @@ impl AgentsFile {
         overlap: Duration,
         lifetime: Option<Duration>,
     ) -> Result<Issued, RegistryError> {
-        let agent = self.known(name)?;
+        let agent = self.require_agent(name)?;
         if agent.revoked.is_some() {
             return Err(RegistryError::Revoked { name: name.to_owned() });
         }
         let last = agent.keys.last();
-        let same = last.and_then(|key| Duration::try_from(key.expires?.duration_since(key.created)).ok());
-        let (key, mut issued) = self.mint(lifetime.or(same))?;
+        let same_lifetime = last.and_then(|key| Duration::try_from(key.expires?.duration_since(key.created)).ok());
+        let (key, mut issued) = self.mint(lifetime.or(same_lifetime))?;
         let ends = after(key.created, overlap)?;
-        let agent = self.known(name)?;
+        let agent = self.require_agent(name)?;
         for earlier in agent.keys.iter_mut().filter(|earlier| earlier.is_valid_at(key.created)) {
             earlier.valid_until = Some(earlier.valid_until.map_or(ends, |end| end.min(ends)));
             issued.overlap_ends = Some(ends);
@@ -169,7 +196,7 @@ impl AgentsFile {
         Ok(issued)
     }
 
-    fn known(&mut self, name: &str) -> Result<&mut AgentRecord, RegistryError> {
+    fn require_agent(&mut self, name: &str) -> Result<&mut AgentRecord, RegistryError> {
         let known = || self.agents.iter().map(|agent| agent.name.clone()).collect();
         match self.agents.iter().position(|agent| agent.name == name) {
             Some(at) => Ok(&mut self.agents[at]),
@@ -214,17 +241,17 @@ fn after(start: Timestamp, time: Duration) -> Result<Timestamp, RegistryError> {
     start.checked_add(time).map_err(|_| RegistryError::TooFarAhead)
 }
 
-/// Held until it is dropped; the system lets go of it if the process dies.
+/// Takes the lock until the file is dropped; the system releases it if the process dies.
 fn lock(path: &Path) -> Result<File, RegistryError> {
     let unusable = |source| RegistryError::Write { path: path.to_owned(), source };
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = open.map_err(unusable)?;
-    let until = Instant::now() + LOCK_PATIENCE;
+    let give_up_at = Instant::now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
-            Err(TryLockError::WouldBlock) if Instant::now() >= until => {
+            Err(TryLockError::WouldBlock) if Instant::now() >= give_up_at => {
                 return Err(RegistryError::Locked { path: path.to_owned() });
             }
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(10)),

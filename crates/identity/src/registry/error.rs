@@ -1,51 +1,108 @@
-//! What can be wrong with the registry or with what is asked of it.
+//! Errors of the registry.
 
 use crate::binding::BadAgentName;
 use std::io;
 use std::path::PathBuf;
 use toolbus_protocol::NameError;
 
+/// Why an operation on the registry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
+    /// A file can't be read.
     #[error("can't read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A file can't be written.
     #[error("can't write {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The content of a file is invalid.
     #[error("{} can't be used: {reason}", path.display())]
-    Bad { path: PathBuf, reason: String },
+    Bad {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the position.
+        reason: String,
+    },
+    /// Another process holds the lock.
     #[error("{} is locked by another process", path.display())]
-    Locked { path: PathBuf },
-    #[error("no randomness to make a token from: {0}")]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The system has no random bytes.
+    #[error("can't get random bytes for a token: {0}")]
     Random(String),
+    /// The thread that watches the file can't be started.
     #[error("can't start the thread that watches the agents: {0}")]
     Thread(io::Error),
-    #[error("there is an agent {name:?} already")]
-    Exists { name: String },
+    /// The agent exists already.
+    #[error("agent {name:?} exists already")]
+    Exists {
+        /// The agent.
+        name: String,
+    },
+    /// The agent does not exist.
     #[error("there is no agent {name:?}")]
-    Unknown { name: String, known: Vec<String> },
-    #[error("the agent {name:?} was revoked")]
-    Revoked { name: String },
-    #[error("{name:?} is not usable as the name of an agent: {reason}")]
-    BadName { name: String, reason: BadAgentName },
-    #[error("{role:?} is not usable as a role: {reason}")]
-    BadRole { role: String, reason: NameError },
-    #[error("that is further ahead than a time can be")]
+    Unknown {
+        /// The unknown name.
+        name: String,
+        /// All agents.
+        known: Vec<String>,
+    },
+    /// The agent is revoked.
+    #[error("agent {name:?} is revoked")]
+    Revoked {
+        /// The agent.
+        name: String,
+    },
+    /// The name is not valid for an agent.
+    #[error("invalid agent name {name:?}: {reason}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// Why it is invalid.
+        reason: BadAgentName,
+    },
+    /// The role is not valid.
+    #[error("invalid role {role:?}: {reason}")]
+    BadRole {
+        /// The role.
+        role: String,
+        /// Why it is invalid.
+        reason: NameError,
+    },
+    /// A lifetime or overlap ends after the latest representable time.
+    #[error("the time is too far in the future")]
     TooFarAhead,
 }
 
 impl RegistryError {
+    /// How to fix it, if there is a way.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Read { .. } | Self::Write { .. } => "use the account that the broker runs as, and its --data".into(),
-            Self::Bad { .. } => "correct the file at that place; the broker goes on with what it said before".into(),
-            Self::Locked { .. } => "wait until the other command has ended".into(),
-            Self::Exists { name } => format!("`toolbus agent rotate {name}` makes a new token for it"),
-            Self::Unknown { known, .. } if known.is_empty() => {
-                "there are none yet; `toolbus agent add` makes one".into()
+            Self::Read { .. } | Self::Write { .. } => {
+                "run the command as the user of the broker, with the broker's --data".into()
             }
-            Self::Unknown { known, .. } => format!("there is {}", known.join(", ")),
+            Self::Bad { .. } => {
+                "correct the file at that place; until then a running broker keeps the last valid version".into()
+            }
+            Self::Locked { .. } => "wait until the other command has finished".into(),
+            Self::Exists { name } => format!("`toolbus agent rotate {name}` issues a new token for it"),
+            Self::Unknown { known, .. } if known.is_empty() => {
+                "there are no agents yet; add one with `toolbus agent add`".into()
+            }
+            Self::Unknown { known, .. } => format!("known agents: {}", known.join(", ")),
             Self::Revoked { name } => {
-                format!("`toolbus agent add {name} --role ROLE` lets it in again, with a new token")
+                format!("`toolbus agent add {name} --role ROLE` adds it again, with a new token")
             }
             Self::BadName { .. } | Self::BadRole { .. } => {
                 "use 1 to 256 bytes without control characters, slashes or dot paths".into()

@@ -1,4 +1,4 @@
-//! `agents.json`: who there is and the hashes of their secrets. Read as a whole or not at all.
+//! The file `agents.json`: agents and the hashes of their secrets. A file with any error is rejected as a whole.
 
 use super::error::RegistryError;
 use crate::binding::check_agent_name;
@@ -12,9 +12,10 @@ use std::io;
 use std::path::Path;
 use toolbus_protocol::check_name;
 
+/// Name of the registry file in the data folder.
 pub const FILE_NAME: &str = "agents.json";
 const VERSION: u32 = 1;
-/// More than any list of agents takes.
+/// Larger than any real list of agents.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,12 +44,12 @@ pub struct AgentRecord {
 #[serde(deny_unknown_fields)]
 pub struct KeyRecord {
     pub id: String,
-    /// Of the secret, in hexadecimal.
+    /// Hash of the secret, in hexadecimal.
     pub sha256: String,
     pub created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// When a newer key takes its place for good.
+    /// When it stops working because a newer key replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<Timestamp>,
 }
@@ -60,19 +61,19 @@ impl Default for AgentsFile {
 }
 
 impl AgentsFile {
-    /// No file is a registry without agents.
+    /// Reads and checks the file. A missing file is an empty registry.
     pub fn read(path: &Path) -> Result<Self, RegistryError> {
         let unreadable = |source| RegistryError::Read { path: path.to_owned(), source };
         let text = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unreadable(error)),
-            Ok(found) if found.len() > MAX_FILE_BYTES => {
-                let reason = format!("it has more than {MAX_FILE_BYTES} bytes");
+            Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
+                let reason = format!("it is larger than {MAX_FILE_BYTES} bytes");
                 return Err(RegistryError::Bad { path: path.to_owned(), reason });
             }
             Ok(_) => fs::read_to_string(path).map_err(unreadable)?,
         };
-        // The parser's sentence ends with line and column.
+        // The parser's message ends with line and column.
         let bad = |reason: String| RegistryError::Bad { path: path.to_owned(), reason };
         let file: Self = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         file.check().map_err(bad)?;
@@ -87,21 +88,21 @@ impl AgentsFile {
 
     fn check(&self) -> Result<(), String> {
         if self.version != VERSION {
-            return Err(format!("it has version {}, and this toolbus knows version {VERSION}", self.version));
+            return Err(format!("version {} is not supported, only version {VERSION}", self.version));
         }
         let (mut names, mut ids) = (HashSet::new(), HashSet::new());
         for (at, agent) in self.agents.iter().enumerate() {
             let place = format!("agent {} ({:?})", at + 1, agent.name);
-            check_agent_name(&agent.name).map_err(|error| format!("{place}: the name is not usable: {error}"))?;
-            check_name(&agent.role).map_err(|error| format!("{place}: the role is not usable: {error}"))?;
+            check_agent_name(&agent.name).map_err(|error| format!("{place}: invalid name: {error}"))?;
+            check_name(&agent.role).map_err(|error| format!("{place}: invalid role: {error}"))?;
             if !names.insert(&agent.name) {
-                return Err(format!("{place}: there is an earlier agent of that name"));
+                return Err(format!("{place}: an earlier agent has the same name"));
             }
             for key in &agent.keys {
                 key.hash()
                     .ok_or_else(|| format!("{place}: sha256 of key {:?} is not 64 hexadecimal digits", key.id))?;
                 if !ids.insert(&key.id) {
-                    return Err(format!("{place}: the key {:?} is there twice", key.id));
+                    return Err(format!("{place}: the key id {:?} occurs twice", key.id));
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The credentials that a broker makes for its own machine: `local`, for those who use tools, `host`, for the one that
-//! offers them, and `operator`, for those who look after the broker. Whoever can read the data folder can use them.
+//! Credentials that a broker creates for its own machine: `local` for users of tools, `host` for the host that offers
+//! them, and `operator` for operators of the broker. Read access to the data folder is enough to use them.
 
 use super::edit::{AgentsFolder, NewAgent};
 use super::error::RegistryError;
@@ -12,29 +12,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The agent of tool users on the broker's machine.
 pub const LOCAL_AGENT: &str = "local";
+/// The agent of the host on the broker's machine.
 pub const HOST_AGENT: &str = "host";
+/// The agent of operators on the broker's machine.
 pub const OPERATOR_AGENT: &str = "operator";
+/// File in the data folder with the token of [`LOCAL_AGENT`].
 pub const LOCAL_TOKEN_FILE: &str = "token";
+/// File in the data folder with the token of [`HOST_AGENT`].
 pub const HOST_TOKEN_FILE: &str = "host.token";
+/// File in the data folder with the token of [`OPERATOR_AGENT`].
 pub const OPERATOR_TOKEN_FILE: &str = "operator.token";
 
-/// Where the tokens are.
+/// Paths of the token files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalCredentials {
+    /// Token file of [`LOCAL_AGENT`].
     pub token: PathBuf,
+    /// Token file of [`HOST_AGENT`].
     pub host: PathBuf,
+    /// Token file of [`OPERATOR_AGENT`].
     pub operator: PathBuf,
 }
 
-/// Makes what is missing. An agent that was revoked stays revoked; a token that is lost, or no longer counts, is replaced.
+/// Creates missing credentials. A revoked agent stays revoked; a token that is lost or no longer valid is replaced.
 pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, RegistryError> {
     let paths = LocalCredentials {
         token: data.join(LOCAL_TOKEN_FILE),
         host: data.join(HOST_TOKEN_FILE),
         operator: data.join(OPERATOR_TOKEN_FILE),
     };
-    // The role has the agent's name.
+    // The role is named like the agent.
     let agent = |name| NewAgent { name, role: name, ..NewAgent::default() };
     AgentsFolder::new(data).change(|file| {
         ensure(file, &agent(LOCAL_AGENT), &paths.token)?;
@@ -44,7 +53,7 @@ pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, Registr
     Ok(paths)
 }
 
-/// Where commands on the broker's machine look for the token of that agent, if it is one of these.
+/// The path of the token file of a local agent; `None` for other agents.
 pub fn local_token_file(data: &Path, name: &str) -> Option<PathBuf> {
     match name {
         LOCAL_AGENT => Some(data.join(LOCAL_TOKEN_FILE)),
@@ -57,15 +66,15 @@ pub fn local_token_file(data: &Path, name: &str) -> Option<PathBuf> {
 fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path) -> Result<(), RegistryError> {
     let issued = match file.agent_mut(new.name) {
         None => file.add(new)?,
-        Some(agent) if agent.revoked.is_some() || holds_key_of(agent, path)? => return Ok(()),
+        Some(agent) if agent.revoked.is_some() || has_valid_token(agent, path)? => return Ok(()),
         Some(_) => file.rotate(new.name, Duration::ZERO, None)?,
     };
     let text = format!("{}\n", issued.token.expose());
     write_private(path, text.as_bytes()).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
 }
 
-/// Whether the token in that file lets the agent in.
-fn holds_key_of(agent: &AgentRecord, path: &Path) -> Result<bool, RegistryError> {
+/// Whether the file contains a valid token of the agent.
+fn has_valid_token(agent: &AgentRecord, path: &Path) -> Result<bool, RegistryError> {
     let text = match fs::read(path) {
         Ok(bytes) => String::from_utf8(bytes).unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

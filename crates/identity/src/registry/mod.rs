@@ -1,7 +1,7 @@
-//! The broker's own credentials: read from `agents.json`, looked at again whenever that file changes.
+//! The broker's own tokens, read from `agents.json` and reloaded whenever that file changes.
 //!
-//! `edit` changes the file, `watch` notices, `table` is what counts; [`ensure_local_credentials`] makes the credentials
-//! that commands on the broker's own machine use.
+//! `edit` changes the file, `watch` detects changes, `table` holds the current version; [`ensure_local_credentials`]
+//! creates the credentials that commands on the broker's machine use.
 
 mod edit;
 mod error;
@@ -28,29 +28,29 @@ use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use table::Holder;
 use toolbus_protocol::{AgentRef, ErrorCode};
-use watch::Watched;
+use watch::WatchedFile;
 
-/// How the mailboxes of dead letters end.
+/// Suffix of dead-letter mailboxes.
 const DEAD_LETTER_SUFFIX: &str = "#dead";
 
-/// Compared with where there is no such key, so that this takes as long as a wrong secret.
-const NOBODYS_HASH: token::SecretHash = [0x5a; 32];
+/// Compared for an unknown key, so that it takes as long as a wrong secret.
+const DUMMY_HASH: token::SecretHash = [0x5a; 32];
 
-/// Who may connect, by tokens of our own. Keeps nothing about those who may not.
+/// Authenticates our own tokens. Keeps no state about failed attempts.
 #[derive(Clone)]
 pub struct Registry {
-    watched: Arc<Watched>,
+    watched: Arc<WatchedFile>,
 }
 
 impl Registry {
-    /// Reads the folder's `agents.json` and follows its changes until the last clone is dropped.
+    /// Reads the folder's `agents.json` and watches it until the last clone is dropped.
     pub fn open(folder: &Path) -> Result<Self, RegistryError> {
-        Ok(Self { watched: Watched::start(folder.join(file::FILE_NAME))? })
+        Ok(Self { watched: WatchedFile::start(folder.join(file::FILE_NAME))? })
     }
 
-    /// Looks at the file now instead of within the next moment.
+    /// Checks the file for changes now instead of at the next poll.
     pub fn refresh(&self) {
-        self.watched.look();
+        self.watched.refresh();
     }
 }
 
@@ -59,12 +59,12 @@ impl Authenticator for Registry {
         let (id, secret) = token::parts(credential.token).ok_or_else(AuthRefusal::unknown)?;
         let mut table = self.watched.table();
         if table.key(id).is_none() {
-            // It may have been made a moment ago.
-            self.watched.look_for_a_stranger();
+            // The token may have been issued since the last poll.
+            self.watched.refresh_for_unknown_key();
             table = self.watched.table();
         }
         let key = table.key(id);
-        let expected = key.map_or(&NOBODYS_HASH, |key| &key.hash);
+        let expected = key.map_or(&DUMMY_HASH, |key| &key.hash);
         let equal: bool = token::hash(secret).ct_eq(expected).into();
         let key = key.filter(|_| equal).ok_or_else(AuthRefusal::unknown)?;
         if let Some(reason) = key.end_at(SystemTime::now()) {
@@ -72,8 +72,8 @@ impl Authenticator for Registry {
         }
         let holder = &key.holder;
         let standing = key.standing.clone();
-        if let Some(mailbox) = dead_letters(holder, credential.claimed) {
-            // To read and acknowledge, and nothing else: it is another's name.
+        if let Some(mailbox) = dead_letter_mailbox(holder, credential.claimed) {
+            // Only to read and acknowledge, since the name belongs to another agent.
             return Ok(Identity { agent: AgentRef::new(mailbox), rights: Rights::WORKER, standing });
         }
         let agent = bind(&holder.name, Some(&holder.role), credential.claimed)?;
@@ -93,14 +93,14 @@ impl Authenticator for Registry {
     }
 }
 
-/// Dead letters are there to be looked at by whoever looks after the broker.
-fn dead_letters(holder: &Holder, claimed: &AgentRef) -> Option<ByteString> {
+/// The dead-letter mailbox of another agent, which operators may read.
+fn dead_letter_mailbox(holder: &Holder, claimed: &AgentRef) -> Option<ByteString> {
     let mailbox = &claimed.session_id;
-    let is_anothers = mailbox_of(&holder.name, mailbox).is_none();
-    (holder.rights.operator && is_anothers && mailbox.ends_with(DEAD_LETTER_SUFFIX)).then(|| mailbox.clone())
+    let is_foreign = mailbox_of(&holder.name, mailbox).is_none();
+    (holder.rights.operator && is_foreign && mailbox.ends_with(DEAD_LETTER_SUFFIX)).then(|| mailbox.clone())
 }
 
-/// Said only to whoever had the secret.
+/// Given only to peers that presented the right secret.
 fn refusal(reason: EndReason) -> AuthRefusal {
     match reason {
         EndReason::Expired => AuthRefusal::new(ErrorCode::CredentialExpired, "the token has expired"),

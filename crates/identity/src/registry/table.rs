@@ -1,5 +1,5 @@
-//! The registry in memory: keys by their id, made anew from every version of the file. What connections hold, their
-//! [`Standing`], outlives a version if the key is still good for the same thing.
+//! The registry in memory: keys by id, rebuilt from every version of the file. The [`Standing`] that connections hold
+//! is carried over to the next version if its key is unchanged.
 
 use super::file::{AgentRecord, AgentsFile, KeyRecord};
 use crate::token::SecretHash;
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 pub struct Table {
     keys: HashMap<String, Key>,
     hosts: HashSet<String>,
-    /// With their roles.
+    /// Roles of all agents by name, revoked ones included.
     names: HashMap<String, String>,
 }
 
@@ -26,7 +26,7 @@ pub struct Key {
     pub standing: Standing,
 }
 
-/// Whom a key is for. A change of this is a new key for those who are connected with it.
+/// The identity that a key proves. If it changes, connections that use the key are ended.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     pub name: ByteString,
@@ -35,7 +35,7 @@ pub struct Holder {
 }
 
 impl Table {
-    /// Ends what no longer holds of the version before.
+    /// Builds the next version, and ends the standing of keys that were removed, changed or revoked.
     pub fn next(file: &AgentsFile, before: &Self) -> Self {
         let mut table = Self::default();
         for agent in &file.agents {
@@ -46,16 +46,16 @@ impl Table {
             for record in &agent.keys {
                 let Some(hash) = record.hash() else { continue };
                 let key = Key::new(agent, record, hash);
-                table.keys.insert(record.id.clone(), key.following(before.keys.get(&record.id)));
+                table.keys.insert(record.id.clone(), key.inherit_standing(before.keys.get(&record.id)));
             }
         }
         for (id, key) in &before.keys {
-            let goes_on = table.keys.get(id).is_some_and(|next| !next.is_revoked && next.is_same_as(key));
-            if !goes_on {
+            let is_unchanged = table.keys.get(id).is_some_and(|next| !next.is_revoked && next.is_same_as(key));
+            if !is_unchanged {
                 key.standing.end(EndReason::Revoked);
             }
         }
-        table.end_overdue(SystemTime::now());
+        table.end_expired(SystemTime::now());
         table
     }
 
@@ -71,13 +71,13 @@ impl Table {
         self.hosts.contains(name)
     }
 
-    /// Revoked ones included: their names are not free for others.
+    /// Includes revoked agents, whose names stay reserved.
     pub fn knows(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
 
-    /// Ends keys whose time is over.
-    pub fn end_overdue(&self, now: SystemTime) {
+    /// Ends the standing of keys that have expired or been replaced.
+    pub fn end_expired(&self, now: SystemTime) {
         for key in self.keys.values() {
             if let Some(reason) = key.end_at(now) {
                 key.standing.end(reason);
@@ -101,8 +101,8 @@ impl Key {
         }
     }
 
-    /// Takes over the standing of the same key in the version before.
-    fn following(mut self, before: Option<&Self>) -> Self {
+    /// Keeps the standing of the same key in the previous version.
+    fn inherit_standing(mut self, before: Option<&Self>) -> Self {
         if let Some(before) = before.filter(|before| before.is_same_as(&self) && before.standing.ended().is_none()) {
             self.standing = before.standing.clone();
         }
@@ -113,7 +113,7 @@ impl Key {
         self.hash == other.hash && self.holder == other.holder
     }
 
-    /// Why it is not good at that time, if it isn't.
+    /// Returns the reason if the key is invalid at that time.
     pub fn end_at(&self, now: SystemTime) -> Option<EndReason> {
         if self.is_revoked || self.valid_until.is_some_and(|end| end <= now) {
             return Some(EndReason::Revoked);

@@ -1,5 +1,5 @@
-//! Follows `agents.json`. A file that can't be read changes nothing: the last good version stays, and the log has the
-//! place of the mistake.
+//! Watches `agents.json`. If a new version can't be read, the last valid one stays in use and the error is logged with
+//! its position.
 
 use super::error::RegistryError;
 use super::file::AgentsFile;
@@ -10,42 +10,42 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// How often the file is looked at. A revoked agent has to be gone within a second.
-const EVERY: Duration = Duration::from_millis(200);
+/// How often the file is checked. A revoked agent must be disconnected within a second.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often, a millisecond apart, a look that is under way is waited for on behalf of a stranger.
-const TRIES_FOR_A_STRANGER: usize = 10;
+/// Attempts, a millisecond apart, to get the lock on behalf of an unauthenticated peer.
+const UNKNOWN_KEY_ATTEMPTS: usize = 10;
 
-pub struct Watched {
+pub struct WatchedFile {
     file: PathBuf,
     table: RwLock<Arc<Table>>,
-    /// Held while looking, so that versions follow each other.
+    /// Locked during a reload, so that versions are applied in order.
     seen: Mutex<Seen>,
 }
 
 struct Seen {
-    /// Of the version that was read last, good or bad.
+    /// Mark of the version that was read last, valid or not.
     mark: Option<FileMark>,
-    /// Whether it was said that the file can't be read.
-    complained: bool,
+    /// Whether the current read error has been logged.
+    error_logged: bool,
 }
 
-impl Watched {
-    /// Files are waited for on a thread of its own, which ends soon after the last user is gone.
+impl WatchedFile {
+    /// Starts a thread for the blocking file access; it ends soon after the last handle is dropped.
     pub fn start(file: PathBuf) -> Result<Arc<Self>, RegistryError> {
         let mark = FileMark::of(&file);
         if mark.is_some_and(|mark| mark.others_may_write()) {
-            tracing::warn!("{} can be written by others, who can let in anybody; chmod 600 ends that", file.display());
+            tracing::warn!("{} is writable by other users, who could add agents; run chmod 600", file.display());
         }
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
-        let seen = Seen { mark, complained: false };
+        let seen = Seen { mark, error_logged: false };
         let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(seen) });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
             while let Some(watched) = weak.upgrade() {
-                watched.look();
+                watched.refresh();
                 drop(watched);
-                thread::sleep(EVERY);
+                thread::sleep(POLL_INTERVAL);
             }
         };
         thread::Builder::new().name("agents".into()).spawn(watch).map_err(RegistryError::Thread)?;
@@ -56,54 +56,54 @@ impl Watched {
         Arc::clone(&self.table.read().expect("no code panics while it holds the table"))
     }
 
-    /// Takes over a new version, and ends what time has ended.
-    pub fn look(&self) {
-        self.catch_up(&mut self.seen.lock().expect("no code panics while it looks at the file"));
-        self.table().end_overdue(SystemTime::now());
+    /// Loads a new version if there is one, and ends expired keys.
+    pub fn refresh(&self) {
+        self.reload_if_changed(&mut self.seen.lock().expect("no code panics while it reloads the file"));
+        self.table().end_expired(SystemTime::now());
     }
 
-    /// The same on behalf of somebody who is not known, and may have been made known a moment ago. Not for long: where a
-    /// disk hangs, one who waits for it is enough.
-    pub fn look_for_a_stranger(&self) {
-        for _ in 0..TRIES_FOR_A_STRANGER {
+    /// Loads a new version because a key is unknown and may have been added since the last poll. Waits for the lock
+    /// only briefly: if the disk hangs, unauthenticated peers must not block more threads.
+    pub fn refresh_for_unknown_key(&self) {
+        for _ in 0..UNKNOWN_KEY_ATTEMPTS {
             if let Ok(mut seen) = self.seen.try_lock() {
-                return self.catch_up(&mut seen);
+                return self.reload_if_changed(&mut seen);
             }
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Takes over a new version, if there is one.
-    fn catch_up(&self, seen: &mut Seen) {
-        // Before reading: a version that comes while we read is then seen the next time.
+    /// Loads a new version, if there is one.
+    fn reload_if_changed(&self, seen: &mut Seen) {
+        // Taken before reading, so that a version written during the read is detected next time.
         let mark = FileMark::of(&self.file);
         if mark == seen.mark {
             return;
         }
-        match self.take_over(mark.is_some()) {
-            // What can't be read now may be readable in a moment, and may take somebody's rights away.
+        match self.reload(mark.is_some()) {
+            // Possibly transient, and the new version may revoke rights: the mark stays, so the next poll tries again.
             Err(error @ RegistryError::Read { .. }) => {
-                if !std::mem::replace(&mut seen.complained, true) {
-                    tracing::error!("{error}; what it said before stays until it can be read");
+                if !std::mem::replace(&mut seen.error_logged, true) {
+                    tracing::error!("{error}; keeping the previous version until the file can be read");
                 }
                 return;
             }
-            Err(error) => tracing::error!("{error}; what it said before stays"),
+            Err(error) => tracing::error!("{error}; keeping the previous version"),
             Ok(()) => {}
         }
-        (seen.mark, seen.complained) = (mark, false);
+        (seen.mark, seen.error_logged) = (mark, false);
     }
 
-    fn take_over(&self, is_there: bool) -> Result<(), RegistryError> {
+    fn reload(&self, exists: bool) -> Result<(), RegistryError> {
         let file = self.file.display();
-        if !is_there {
-            tracing::error!("{file} is gone; the agents that it named stay known until the broker ends");
+        if !exists {
+            tracing::error!("{file} is missing; its agents stay valid until the broker stops");
             return Ok(());
         }
         let next = AgentsFile::read(&self.file)?;
         let table = Arc::new(Table::next(&next, &self.table()));
         *self.table.write().expect("no code panics while it holds the table") = table;
-        tracing::info!(agents = next.agents.len(), "{file} was read again");
+        tracing::info!(agents = next.agents.len(), "{file} reloaded");
         Ok(())
     }
 }

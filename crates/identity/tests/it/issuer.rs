@@ -1,4 +1,4 @@
-//! An identity provider in miniature: it has keys, publishes them, and signs whatever a test wants signed.
+//! A minimal identity provider: it has keys, publishes them, and signs arbitrary tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,21 +25,21 @@ pub enum Key {
 
 impl Key {
     pub fn ed() -> Self {
-        let made = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
-        let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&made.serialize_der()).expect("ring reads it");
-        Self::Ed { key, pem: made.public_key_pem() }
+        let pair = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+        let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&pair.serialize_der()).expect("a valid key");
+        Self::Ed { key, pem: pair.public_key_pem() }
     }
 
     pub fn ec() -> Self {
-        let made = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
-        let pkcs8 = made.serialize_der();
+        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+        let pkcs8 = pair.serialize_der();
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pkcs8, &SystemRandom::new());
-        Self::Ec { key: key.expect("ring reads it"), pem: made.public_key_pem() }
+        Self::Ec { key: key.expect("a valid key"), pem: pair.public_key_pem() }
     }
 
     pub fn rsa() -> Self {
         let der = PrivateKeyDer::from_pem_slice(RSA_KEY.as_bytes()).expect("a key");
-        Self::Rsa { key: RsaKeyPair::from_pkcs8(der.secret_der()).expect("ring reads it") }
+        Self::Rsa { key: RsaKeyPair::from_pkcs8(der.secret_der()).expect("a valid key") }
     }
 
     pub fn algorithm(&self) -> &'static str {
@@ -50,7 +50,7 @@ impl Key {
         }
     }
 
-    /// In PEM, as an operator would put it beside toolbus.toml.
+    /// Writes the public key as a PEM file, as an operator would.
     pub fn public_pem(&self, folder: &Path) -> PathBuf {
         let path = folder.join(format!("{}.pem", self.algorithm()));
         let text = match self {
@@ -97,14 +97,14 @@ impl Key {
         self.token_with(&json!({"alg": self.algorithm(), "typ": "JWT", "kid": id}), claims)
     }
 
-    /// A token with this header, whatever it says.
+    /// A signed token with this header, valid or not.
     pub fn token_with(&self, header: &Value, claims: &Value) -> String {
         let message = message(header, claims);
         format!("{message}.{}", encode(self.sign(message.as_bytes())))
     }
 }
 
-/// What is signed of a token.
+/// The signed part of a token.
 pub fn message(header: &Value, claims: &Value) -> String {
     format!("{}.{}", encode(header.to_string()), encode(claims.to_string()))
 }
@@ -119,7 +119,7 @@ pub fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(now).expect("a small number") + seconds
 }
 
-/// The claims of a good token; a test changes what it is about.
+/// The claims of a valid token; tests change single ones.
 pub fn claims() -> Value {
     json!({"iss": ISSUER, "aud": AUDIENCE, "exp": in_seconds(600), "sub": "alice", "role": "reader"})
 }

@@ -1,8 +1,8 @@
-//! Credentials through the public face: what lets somebody in, what doesn't, and for how long it holds.
+//! Credentials through the public API: what is accepted, what is refused, and how long an identity is valid.
 
+mod certificates_and_chain;
 mod issuer;
 mod jwt;
 mod local;
-mod others;
 mod registry;
 mod support;

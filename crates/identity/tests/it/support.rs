@@ -1,19 +1,23 @@
-//! What the tests share: asking an authenticator, and waiting without sleeping blindly.
+//! Shared helpers: authenticating with a token, and waiting for a condition.
 
 use std::time::{Duration, Instant};
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any awaited step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub fn ask(of: &dyn Authenticator, token: &str, claimed: AgentRef) -> Result<Identity, AuthRefusal> {
-    of.authenticate(&Credential { token, certificate: None, claimed: &claimed })
+pub fn authenticate_as(
+    authenticator: &dyn Authenticator,
+    token: &str,
+    claimed: AgentRef,
+) -> Result<Identity, AuthRefusal> {
+    authenticator.authenticate(&Credential { token, certificate: None, claimed: &claimed })
 }
 
-/// Lets the credential choose the name.
-pub fn enter(of: &dyn Authenticator, token: &str) -> Result<Identity, AuthRefusal> {
-    ask(of, token, AgentRef::new("~"))
+/// Authenticates under the credential's own name.
+pub fn authenticate(authenticator: &dyn Authenticator, token: &str) -> Result<Identity, AuthRefusal> {
+    authenticate_as(authenticator, token, AgentRef::new("~"))
 }
 
 pub fn code_of(outcome: Result<Identity, AuthRefusal>) -> Option<ErrorCode> {
@@ -21,17 +25,17 @@ pub fn code_of(outcome: Result<Identity, AuthRefusal>) -> Option<ErrorCode> {
 }
 
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < until, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What this process holds in memory.
+/// Resident memory of this process.
 pub fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process about itself");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the resident size is told");
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a VmRSS line");
     let kib: usize = line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number of KiB");
     kib << 10
 }

@@ -1,7 +1,7 @@
-//! Moving frames over one connection, in turns: read what is there, write what waits in one go, rest.
+//! Moves frames over one connection. Each poll reads what is available, writes everything queued at once, and yields.
 
+use crate::connection::{Connection, Socket};
 use crate::error::BrokerError;
-use crate::link::{Link, Socket};
 use crate::options::ClientOptions;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
@@ -14,16 +14,18 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_websockets::Message as WsMessage;
 use toolbus_protocol::{AgentRef, ClientFrame, Framing, compact, json};
 
-/// How long acknowledgements wait for a frame to ride on.
-const RIDE: Duration = Duration::from_millis(1);
-const TURN_BUDGET: usize = 128;
-/// Frames of a packed message that are dealt with in one turn. The rest waits for the next one: while the first answers
-/// are on their way, other processes have something to do.
-const FRAMES_PER_TURN: usize = 16;
+/// How long acknowledgements wait for a frame to piggyback on.
+const ACK_DELAY: Duration = Duration::from_millis(1);
+/// WebSocket messages read per poll.
+const POLL_BUDGET: usize = 128;
+/// Frames of a packed message that are handled per poll. The rest waits for the next poll, so the answers to the first
+/// ones are sent early and other processes can start on them.
+const FRAMES_PER_POLL: usize = 16;
 /// Compact frames are packed into WebSocket messages of about this size.
 const PACK_BYTES: usize = 256 << 10;
 
-pub struct Turns<'a> {
+/// Resolves when the connection ends, with the reason.
+pub struct ConnectionDriver<'a> {
     shared: &'a Shared,
     options: &'a ClientOptions,
     socket: Socket,
@@ -31,41 +33,42 @@ pub struct Turns<'a> {
     me: AgentRef,
     frames: Vec<ClientFrame>,
     buffer: BytesMut,
-    /// Frames that were received and not dealt with yet.
+    /// Received frames that are not handled yet.
     packed: Bytes,
+    /// The last flush is incomplete, so no more frames are encoded (backpressure).
     blocked: bool,
-    /// Runs while acknowledgements wait.
-    ride: Option<Pin<Box<Sleep>>>,
-    /// Runs while replies wait for the broker to have room.
+    /// Set while acknowledgements wait.
+    ack_timer: Option<Pin<Box<Sleep>>>,
+    /// Set while postponed replies wait for their retry.
     retry: Option<Pin<Box<Sleep>>>,
     ticks: Interval,
     silent_ticks: u32,
 }
 
-impl<'a> Turns<'a> {
-    pub fn new(link: Link, shared: &'a Shared, options: &'a ClientOptions) -> Self {
-        let mut ticks = tokio::time::interval(link.heartbeat / 2);
+impl<'a> ConnectionDriver<'a> {
+    pub fn new(connection: Connection, shared: &'a Shared, options: &'a ClientOptions) -> Self {
+        let mut ticks = tokio::time::interval(connection.heartbeat / 2);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let me = shared.lock().me.clone();
         Self {
             shared,
             options,
-            socket: link.socket,
-            framing: link.terms.framing,
+            socket: connection.socket,
+            framing: connection.terms.framing,
             me,
             frames: Vec::new(),
             buffer: BytesMut::new(),
             packed: Bytes::new(),
             blocked: false,
-            ride: None,
+            ack_timer: None,
             retry: None,
             ticks,
             silent_ticks: 0,
         }
     }
 
-    /// Sends a close frame, if that is possible soon.
-    pub async fn goodbye(mut self) {
+    /// Sends the queued frames and a close frame, within a second.
+    pub async fn close(mut self) {
         tokio::time::timeout(Duration::from_secs(1), async {
             self.encode(true).ok();
             self.socket.feed(WsMessage::close(None, "")).await.ok();
@@ -75,9 +78,9 @@ impl<'a> Turns<'a> {
         .ok();
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<BrokerError> {
-        self.shared.begin_turn(cx.waker());
-        let mut budget = TURN_BUDGET;
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<BrokerError> {
+        self.shared.begin_poll(cx.waker());
+        let mut budget = POLL_BUDGET;
         loop {
             let before = budget;
             if let Err(error) = self.read(cx, &mut budget).and_then(|()| self.write(cx)) {
@@ -87,7 +90,7 @@ impl<'a> Turns<'a> {
                 cx.waker().wake_by_ref();
             }
             if budget == before || budget == 0 {
-                self.shared.end_turn();
+                self.shared.end_poll();
                 self.send_postponed(cx);
                 if let Err(error) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(error);
@@ -101,13 +104,13 @@ impl<'a> Turns<'a> {
     }
 
     fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), BrokerError> {
-        let mut arrived = false;
+        let mut received = false;
         let outcome = loop {
             if *budget == 0 || self.shared.lock().inbox.len() >= self.options.max_inbox {
                 break Ok(());
             }
             if !self.packed.is_empty() {
-                arrived = true;
+                received = true;
                 if let Err(error) = self.unpack() {
                     break Err(error);
                 }
@@ -123,22 +126,22 @@ impl<'a> Turns<'a> {
                 Poll::Ready(Some(Ok(message))) => {
                     *budget -= 1;
                     self.silent_ticks = 0;
-                    arrived = true;
+                    received = true;
                     if let Err(error) = self.receive(message) {
                         break Err(error);
                     }
                 }
             }
         };
-        if arrived {
-            self.shared.arrivals.notify_waiters();
+        if received {
+            self.shared.updates.notify_waiters();
         }
         outcome
     }
 
     fn unpack(&mut self) -> Result<(), BrokerError> {
         let mut session = self.shared.lock();
-        for _ in 0..FRAMES_PER_TURN {
+        for _ in 0..FRAMES_PER_POLL {
             match compact::read_broker(&mut self.packed) {
                 Ok(Some(frame)) => session.receive(frame),
                 Ok(None) => break,
@@ -164,8 +167,8 @@ impl<'a> Turns<'a> {
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
         loop {
             if !self.blocked {
-                let ride_is_over = self.ride_is_over(cx);
-                self.encode(ride_is_over)?;
+                let flush_acks = self.ack_delay_elapsed(cx);
+                self.encode(flush_acks)?;
             }
             match self.socket.poll_flush_unpin(cx) {
                 Poll::Ready(Ok(())) if std::mem::take(&mut self.blocked) => {}
@@ -179,17 +182,17 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Whether acknowledgements have waited long enough for company. The clock is not stopped when they find some:
-    /// setting it anew for every frame would cost more than a wake-up in vain now and then.
-    fn ride_is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.ride.is_none() && self.shared.lock().has_riders() {
-            self.ride = Some(Box::pin(tokio::time::sleep_until(Instant::now() + RIDE)));
+    /// Whether pending acknowledgements must be sent by themselves now. The timer is not stopped when a frame takes
+    /// them along: resetting it for every frame would cost more than an occasional spurious wake-up.
+    fn ack_delay_elapsed(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.ack_timer.is_none() && self.shared.lock().has_pending_acks() {
+            self.ack_timer = Some(Box::pin(tokio::time::sleep_until(Instant::now() + ACK_DELAY)));
         }
-        let over = self.ride.as_mut().is_some_and(|ride| ride.as_mut().poll(cx).is_ready());
-        if over {
-            self.ride = None;
+        let elapsed = self.ack_timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
+        if elapsed {
+            self.ack_timer = None;
         }
-        over
+        elapsed
     }
 
     fn send_postponed(&mut self, cx: &mut Context<'_>) {
@@ -201,26 +204,26 @@ impl<'a> Turns<'a> {
         }
     }
 
-    fn encode(&mut self, with_riders: bool) -> Result<(), BrokerError> {
-        self.shared.lock().take_frames(with_riders, &mut self.frames);
-        let gone = |error: tokio_websockets::Error| BrokerError::Transport(error.to_string());
+    fn encode(&mut self, flush_acks: bool) -> Result<(), BrokerError> {
+        self.shared.lock().take_frames(flush_acks, &mut self.frames);
+        let send_failed = |error: tokio_websockets::Error| BrokerError::Transport(error.to_string());
         for frame in self.frames.drain(..) {
             match self.framing {
                 Framing::Compact => {
-                    // A large frame travels alone, or the two together could pass the broker's limit.
+                    // Packed with others, a large frame could exceed the broker's limit, so it is sent alone.
                     if !self.buffer.is_empty() && self.buffer.len() + size_hint(&frame) > PACK_BYTES {
-                        self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(gone)?;
+                        self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(send_failed)?;
                     }
                     compact::write_client(&frame, &self.me, &mut self.buffer);
                 }
                 Framing::Json => {
                     let text = json::write_client(&frame, &self.me);
-                    self.socket.start_send_unpin(WsMessage::text(text)).map_err(gone)?;
+                    self.socket.start_send_unpin(WsMessage::text(text)).map_err(send_failed)?;
                 }
             }
         }
         if !self.buffer.is_empty() {
-            self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(gone)?;
+            self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(send_failed)?;
         }
         Ok(())
     }
@@ -235,19 +238,18 @@ impl<'a> Turns<'a> {
                     self.socket.start_send_unpin(ping).map_err(|error| BrokerError::Transport(error.to_string()))?;
                     self.write(cx)?;
                 }
-                _ => return Err(BrokerError::Transport("the broker went silent".into())),
+                _ => return Err(BrokerError::Transport("the broker stopped responding".into())),
             }
         }
         Ok(())
     }
 }
 
-/// Resolves when the connection ends, with the reason.
-impl Future for Turns<'_> {
+impl Future for ConnectionDriver<'_> {
     type Output = BrokerError;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BrokerError> {
-        self.poll_turn(cx)
+        self.poll_connection(cx)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Making a connection: the destination, `hello` and `welcome`. The socket itself is made in `dial`.
+//! Establishing a connection: the endpoint, then the `hello`/`welcome` handshake. The socket is opened in `dial`.
 
-use crate::dial::Dialling;
+use crate::dial::Dialer;
 use crate::error::{BrokerError, BrokerResult};
 use crate::options::ClientOptions;
 use crate::terms::Terms;
@@ -15,26 +15,26 @@ use toolbus_protocol::{
     AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
 };
 
-/// What a connection runs on: a socket, or a pipe within the process.
+/// The byte stream of a connection: a socket, or a pipe within the process.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 pub type Socket = WebSocketStream<Box<dyn Transport>>;
 
-pub struct Link {
+pub struct Connection {
     pub socket: Socket,
     pub terms: Terms,
-    /// A broker that is silent for longer than this is asked for a sign of life.
+    /// The broker is pinged when it has been silent for longer than this.
     pub heartbeat: Duration,
-    /// Who we are to the broker, if it says so.
+    /// Our identity as stamped by the broker, if `welcome` carries it.
     pub agent: Option<AgentRef>,
 }
 
-/// Where to connect and as whom.
+/// The endpoint and the agent to connect as.
 #[derive(Clone)]
 pub struct Destination {
-    way: Way,
+    endpoint: Endpoint,
     agent: AgentRef,
 }
 
@@ -42,7 +42,7 @@ pub struct Destination {
 pub type PipeMaker = dyn Fn() -> BrokerResult<DuplexStream> + Send + Sync;
 
 #[derive(Clone)]
-enum Way {
+enum Endpoint {
     Network { uri: Uri, is_secure: bool, token: String },
     Pipe(Arc<PipeMaker>),
 }
@@ -53,31 +53,31 @@ impl Destination {
         let is_secure = match uri.scheme_str() {
             Some("ws") => false,
             Some("wss" | "https") => true,
-            _ => return Err(BrokerError::Address(format!("{endpoint}: it has to begin with ws:// or wss://"))),
+            _ => return Err(BrokerError::Address(format!("{endpoint}: the scheme must be ws:// or wss://"))),
         };
         if uri.host().is_none() {
-            return Err(BrokerError::Address(format!("{endpoint}: it names no host")));
+            return Err(BrokerError::Address(format!("{endpoint}: it has no host")));
         }
-        Ok(Self { way: Way::Network { uri, is_secure, token: token.to_owned() }, agent })
+        Ok(Self { endpoint: Endpoint::Network { uri, is_secure, token: token.to_owned() }, agent })
     }
 
-    pub fn within_process(agent: AgentRef, pipes: Arc<PipeMaker>) -> Self {
-        Self { way: Way::Pipe(pipes), agent }
+    pub fn in_process(agent: AgentRef, pipes: Arc<PipeMaker>) -> Self {
+        Self { endpoint: Endpoint::Pipe(pipes), agent }
     }
 }
 
-pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Link> {
+pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Connection> {
     let connecting = async {
         let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
-        match &destination.way {
-            Way::Network { uri, is_secure, token } => {
-                let socket = Dialling { uri, is_secure: *is_secure, options }.connect(limits).await?;
-                greet(socket, &destination.agent, token, options).await
+        match &destination.endpoint {
+            Endpoint::Network { uri, is_secure, token } => {
+                let socket = Dialer { uri, is_secure: *is_secure, options }.connect(limits).await?;
+                handshake(socket, &destination.agent, token, options).await
             }
-            Way::Pipe(pipes) => {
+            Endpoint::Pipe(pipes) => {
                 let pipe: Box<dyn Transport> = Box::new(pipes()?);
                 let socket = ClientBuilder::new().limits(limits).take_over(pipe);
-                greet(socket, &destination.agent, "", options).await
+                handshake(socket, &destination.agent, "", options).await
             }
         }
     };
@@ -86,7 +86,12 @@ pub async fn connect(destination: &Destination, options: &ClientOptions) -> Brok
         .unwrap_or(Err(BrokerError::Timeout(options.connect_timeout)))
 }
 
-async fn greet(mut socket: Socket, agent: &AgentRef, token: &str, options: &ClientOptions) -> BrokerResult<Link> {
+async fn handshake(
+    mut socket: Socket,
+    agent: &AgentRef,
+    token: &str,
+    options: &ClientOptions,
+) -> BrokerResult<Connection> {
     let hello = ClientFrame::Hello(Hello {
         agent: agent.clone(),
         token: token.to_owned(),
@@ -95,23 +100,23 @@ async fn greet(mut socket: Socket, agent: &AgentRef, token: &str, options: &Clie
     });
     let text = json::write_client(&hello, agent);
     let sent = socket.send(Message::text(text)).await;
-    sent.map_err(|error| lost("can't greet", error))?;
+    sent.map_err(|error| handshake_error("can't send hello", error))?;
     let welcome = await_welcome(&mut socket).await?;
     let version = welcome.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { welcome.framing.unwrap_or_default() } else { Framing::Json };
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.unwrap_or(10_000).clamp(50, 600_000));
     let max_frame_bytes = welcome.limits.map(|limits| limits.max_frame_bytes);
-    Ok(Link { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat, agent: welcome.agent })
+    Ok(Connection { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat, agent: welcome.agent })
 }
 
 async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {
     while let Some(message) = socket.next().await {
-        let message = message.map_err(|error| lost("no welcome", error))?;
+        let message = message.map_err(|error| handshake_error("no welcome", error))?;
         let Some(text) = message.as_text() else { continue };
         match json::read_broker(text.as_bytes()) {
             Ok(BrokerFrame::Welcome(welcome)) => return Ok(welcome),
             Ok(BrokerFrame::Error(refusal)) => {
-                return Err(refused(refusal));
+                return Err(refusal_error(refusal));
             }
             Ok(_) => {}
             Err(error) => return Err(BrokerError::Protocol(error.to_string())),
@@ -120,8 +125,8 @@ async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {
     Err(BrokerError::Transport("the broker closed the connection during the handshake".into()))
 }
 
-/// With TLS the broker may find fault with our certificate only now.
-fn lost(what: &str, error: WsError) -> BrokerError {
+/// With TLS, the broker's rejection of our certificate may arrive only after the TLS handshake.
+fn handshake_error(what: &str, error: WsError) -> BrokerError {
     match error {
         WsError::Io(error) => match tls::reason(&error) {
             Some(reason) => BrokerError::Tls(reason),
@@ -131,8 +136,8 @@ fn lost(what: &str, error: WsError) -> BrokerError {
     }
 }
 
-/// A broker that is busy or on its way out says so for now; everything else is about who we are, and stays.
-fn refused(Refusal { code, reason, .. }: Refusal) -> BrokerError {
+/// A refusal by a busy or stopping broker is transient. All others concern our credential and are permanent.
+fn refusal_error(Refusal { code, reason, .. }: Refusal) -> BrokerError {
     match code {
         Some(
             ErrorCode::HelloTimeout | ErrorCode::ShuttingDown | ErrorCode::TooManyConnections | ErrorCode::CannotCheck,

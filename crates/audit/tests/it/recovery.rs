@@ -1,4 +1,4 @@
-//! A crash leaves half a line or a head that is behind; the log goes on, and says what was repaired.
+//! A crash leaves a torn line or an outdated head; the log continues and records the repair.
 
 use crate::support::{SMALL, checked, edit, files, problem, write};
 use std::fs::{self, OpenOptions};
@@ -6,19 +6,19 @@ use std::io::Write;
 use toolbus_audit::{AuditError, AuditLog, AuditOptions};
 
 #[tokio::test]
-async fn a_torn_line_is_cut_off_and_the_log_says_so() {
+async fn a_torn_line_is_truncated_and_the_repair_is_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), 3, &AuditOptions::default()).await;
     let mut file = OpenOptions::new().append(true).open(&files(folder.path())[0]).expect("a file");
     file.write_all(b"{\"seq\":5,\"time\":\"20").expect("written");
-    assert!(problem(folder.path()).contains("cut short"));
+    assert!(problem(folder.path()).contains("incomplete"));
     write(folder.path(), 2, &AuditOptions::default()).await;
     let report = checked(folder.path());
     assert_eq!((report.problem, report.repairs, report.lines), (None, 1, 8));
 }
 
 #[tokio::test]
-async fn a_head_that_is_behind_is_brought_up() {
+async fn an_outdated_head_is_updated() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), 3, &AuditOptions::default()).await;
     let head = fs::read(folder.path().join("head.json")).expect("a head");
@@ -30,7 +30,7 @@ async fn a_head_that_is_behind_is_brought_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_just_begun_is_begun_again() {
+async fn an_empty_last_file_is_created_again() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), 3, &SMALL).await;
     let next = files(folder.path()).len() + 1;
@@ -41,7 +41,7 @@ async fn a_file_that_was_just_begun_is_begun_again() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_changed_is_not_continued() {
+async fn a_modified_log_is_not_continued() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), 3, &AuditOptions::default()).await;
     edit(&files(folder.path())[0], |lines| lines[2] = lines[2].replace("allow", "deny!"));

@@ -1,5 +1,5 @@
-//! Replies that the broker did not take because it does not know their request. It may have forgotten it in a crash,
-//! before the request was safe; then whoever asked sends the request again, and the reply is here.
+//! Replies that the broker refused because it does not know their request. A crash may have lost the request before it
+//! was durable; the caller then sends the request again, and the kept reply answers it.
 
 use crate::outstanding::{OutstandingDelivery, Settles};
 use bytestring::ByteString;
@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_protocol::{Envelope, Push};
 
-/// Replies that are kept, by count and by bytes; the oldest go first.
+/// Limits on the kept replies; beyond them the oldest are dropped.
 const MAX_REPLIES: usize = 256;
 const MAX_BYTES: usize = 16 << 20;
-/// Whoever has not asked again by then won't.
-const LONGEST_KEPT: Duration = Duration::from_secs(600);
+/// Maximum age of a kept reply: a caller that has not resent its request by then is assumed gone.
+const MAX_AGE: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
-pub struct UnplacedReplies {
-    replies: VecDeque<Unplaced>,
+pub struct UnmatchedReplies {
+    replies: VecDeque<UnmatchedReply>,
     bytes: usize,
 }
 
-struct Unplaced {
+struct UnmatchedReply {
     request: ByteString,
     to: ByteString,
     envelope: Envelope,
@@ -28,12 +28,12 @@ struct Unplaced {
     kept_since: Instant,
 }
 
-impl UnplacedReplies {
-    /// Remembers a delivery if it is a reply.
+impl UnmatchedReplies {
+    /// Keeps a delivery if it is a reply.
     pub fn keep(&mut self, delivery: &OutstandingDelivery) {
         let Some(settles) = &delivery.settles else { return };
         self.bytes += delivery.envelope.sealed().len();
-        self.replies.push_back(Unplaced {
+        self.replies.push_back(UnmatchedReply {
             request: settles.id.clone(),
             to: delivery.to.clone(),
             envelope: delivery.envelope.clone(),
@@ -45,18 +45,18 @@ impl UnplacedReplies {
         }
     }
 
-    /// The reply to a request that has come again, to be sent once more.
+    /// Removes and returns the kept reply to a request that was delivered again.
     pub fn reply_to(&mut self, push: &Push, settles: impl FnOnce() -> Settles) -> Option<OutstandingDelivery> {
         if self.replies.is_empty() {
             return None;
         }
         let now = Instant::now();
-        while self.replies.front().is_some_and(|oldest| now - oldest.kept_since > LONGEST_KEPT) {
+        while self.replies.front().is_some_and(|oldest| now - oldest.kept_since > MAX_AGE) {
             self.drop_oldest();
         }
-        let is_it = |reply: &Unplaced| reply.request == push.envelope.id && reply.to == push.from.session_id;
-        let found = self.replies.iter().position(is_it)?;
-        let Unplaced { to, envelope, deadline, .. } = self.replies.remove(found)?;
+        let matches = |reply: &UnmatchedReply| reply.request == push.envelope.id && reply.to == push.from.session_id;
+        let found = self.replies.iter().position(matches)?;
+        let UnmatchedReply { to, envelope, deadline, .. } = self.replies.remove(found)?;
         self.bytes -= envelope.sealed().len();
         if deadline.is_some_and(|at| at <= now) {
             return None;
@@ -64,8 +64,8 @@ impl UnplacedReplies {
         Some(OutstandingDelivery { to, envelope, deadline, settles: Some(settles()), receipt: None, _slot: None })
     }
 
-    /// Whether that reply is one of them: nobody has got it from this broker.
-    pub fn has(&self, to: &str, reply_id: &str) -> bool {
+    /// Whether this reply is kept, which means that the broker has not accepted it.
+    pub fn contains(&self, to: &str, reply_id: &str) -> bool {
         self.replies.iter().any(|reply| &*reply.to == to && &*reply.envelope.id == reply_id)
     }
 
@@ -82,17 +82,17 @@ mod tests {
     use toolbus_protocol::{AgentRef, Body, InboxMessage};
 
     fn message(id: &str, size: usize) -> InboxMessage {
-        let body = Body::of(&"x".repeat(size)).expect("a text");
+        let body = Body::of(&"x".repeat(size)).expect("a string");
         InboxMessage { id: id.into(), ..InboxMessage::new(AgentRef::new("me"), "mcp_reply", body) }
     }
 
     fn delivery(request: &str, size: usize) -> OutstandingDelivery {
         let settles = Some(Settles { id: ByteString::from(request), tag: None });
         let envelope = message(&format!("to {request}"), size).seal();
-        OutstandingDelivery { to: "asker".into(), envelope, deadline: None, settles, receipt: None, _slot: None }
+        OutstandingDelivery { to: "caller".into(), envelope, deadline: None, settles, receipt: None, _slot: None }
     }
 
-    fn placed(replies: &mut UnplacedReplies, request: &str, from: &str) -> bool {
+    fn is_answered(replies: &mut UnmatchedReplies, request: &str, from: &str) -> bool {
         let envelope = message(request, 1).seal();
         let push = Push { tag: Some(7), attempt: 1, from: AgentRef::new(from), deadline_ms: None, envelope };
         let settles = || Settles { id: ByteString::from(request), tag: Some((1, 7)) };
@@ -100,24 +100,28 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_goes_once_to_whoever_asks_again() {
-        let mut replies = UnplacedReplies::default();
+    fn a_kept_reply_answers_a_repeated_request_of_its_caller_once() {
+        let mut replies = UnmatchedReplies::default();
         replies.keep(&delivery("q", 1));
-        assert!(replies.has("asker", "to q") && !replies.has("asker", "to p") && !replies.has("somebody else", "to q"));
-        assert!(!placed(&mut replies, "q", "somebody else"));
-        assert!(!placed(&mut replies, "p", "asker"));
-        assert!(placed(&mut replies, "q", "asker"));
-        assert!(!placed(&mut replies, "q", "asker"));
+        assert!(
+            replies.contains("caller", "to q")
+                && !replies.contains("caller", "to p")
+                && !replies.contains("other", "to q")
+        );
+        assert!(!is_answered(&mut replies, "q", "other"));
+        assert!(!is_answered(&mut replies, "p", "caller"));
+        assert!(is_answered(&mut replies, "q", "caller"));
+        assert!(!is_answered(&mut replies, "q", "caller"));
         assert_eq!(replies.bytes, 0);
     }
 
     #[test]
-    fn the_oldest_give_way() {
-        let mut replies = UnplacedReplies::default();
+    fn the_oldest_replies_are_dropped_when_full() {
+        let mut replies = UnmatchedReplies::default();
         (0..MAX_REPLIES + 10).for_each(|number| replies.keep(&delivery(&number.to_string(), 1)));
         assert_eq!(replies.replies.len(), MAX_REPLIES);
-        assert!(!placed(&mut replies, "9", "asker") && placed(&mut replies, "10", "asker"));
+        assert!(!is_answered(&mut replies, "9", "caller") && is_answered(&mut replies, "10", "caller"));
         replies.keep(&delivery("large", MAX_BYTES - 1000));
-        assert!(replies.bytes <= MAX_BYTES && placed(&mut replies, "large", "asker"));
+        assert!(replies.bytes <= MAX_BYTES && is_answered(&mut replies, "large", "caller"));
     }
 }
