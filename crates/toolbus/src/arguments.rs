@@ -1,5 +1,5 @@
-//! A tool's arguments as somebody types them: one JSON object, or `--arg name=value` where the schema says which type a
-//! value has. They become raw JSON, so that a number is sent as it was written.
+//! Tool arguments from the command line: one JSON object, or `--arg name=value` with the value's type taken from the
+//! tool's schema. They stay raw JSON, so that numbers are sent as they were typed.
 
 use crate::nearest::{nearest, or_list};
 use crate::schema;
@@ -11,28 +11,28 @@ use toolbus_mcp::{Members, Raw, empty_object, raw};
 pub enum ArgumentsError {
     #[error("the arguments are not JSON: {0}")]
     NotJson(serde_json::Error),
-    #[error("the arguments have to be a JSON object, such as '{{\"name\": \"value\"}}'")]
+    #[error("the arguments must be a JSON object, such as '{{\"name\": \"value\"}}'")]
     NotAnObject,
-    #[error("--arg wants name=value, and {0:?} has no =")]
+    #[error("--arg needs name=value, but {0:?} has no =")]
     NoValue(String),
     #[error("{tool} has no argument {name}{}", guess(.nearest))]
     UnknownName { tool: String, name: String, nearest: Vec<String> },
-    #[error("{name} has to be of type {expected}, and {value:?} is not")]
+    #[error("{name} must be of type {expected}, but {value:?} is not")]
     WrongType { name: String, expected: String, value: String },
-    #[error("{name} is given {times} times, and it is not a list")]
+    #[error("{name} is given {times} times, but it is not a list")]
     Repeated { name: String, times: usize },
-    #[error("{tool} doesn't take these arguments:\n  {}", problems.join("\n  "))]
+    #[error("the arguments don't match the schema of {tool}:\n  {}", problems.join("\n  "))]
     Refused { tool: String, problems: Vec<String> },
 }
 
-/// One JSON object, as text.
+/// Parses one JSON object. Blank text is an empty object.
 pub fn from_json(text: &str) -> Result<Raw, ArgumentsError> {
     let text = text.trim();
     if text.is_empty() {
         return Ok(empty_object());
     }
     let value: Raw = serde_json::from_str(text).map_err(ArgumentsError::NotJson)?;
-    // Also finds a name that stands there twice.
+    // Also rejects duplicate keys.
     match Members::parse(value.get()) {
         Ok(_) => Ok(value),
         Err(_) if !value.get().starts_with('{') => Err(ArgumentsError::NotAnObject),
@@ -40,7 +40,7 @@ pub fn from_json(text: &str) -> Result<Raw, ArgumentsError> {
     }
 }
 
-/// From `name=value` pairs. A name that stands there several times collects an array.
+/// Builds the object from `name=value` pairs. The values of a repeated name become an array.
 pub fn from_pairs(tool: &str, pairs: &[String], schema: &Value) -> Result<Raw, ArgumentsError> {
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for pair in pairs {
@@ -68,14 +68,15 @@ pub fn from_pairs(tool: &str, pairs: &[String], schema: &Value) -> Result<Raw, A
     Ok(members.to_raw())
 }
 
-/// Whether the tool's own schema takes them.
+/// Validates the arguments against the tool's schema.
 pub fn check(tool: &str, arguments: &RawValue, schema: &Value) -> Result<(), ArgumentsError> {
     let value: Value = serde_json::from_str(arguments.get()).map_err(ArgumentsError::NotJson)?;
     let problems = schema::problems(schema, &value);
     if problems.is_empty() { Ok(()) } else { Err(ArgumentsError::Refused { tool: tool.to_owned(), problems }) }
 }
 
-/// The field's schema. An unknown name passes where the schema allows more than it names.
+/// The field's schema. An unknown name is accepted if the schema allows additional properties and no known name is
+/// similar to it.
 fn field<'a>(tool: &str, name: &str, schema: &'a Value) -> Result<&'a Value, ArgumentsError> {
     let closed = schema["additionalProperties"] == Value::Bool(false);
     let known: Vec<&str> = schema::properties(schema).map(|(name, _)| name).collect();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn values_take_the_type_that_the_schema_gives_them() {
+    fn values_get_the_type_of_the_schema() {
         check_pairs(&["text=5"], r#"{"text":"5"}"#);
         check_pairs(&["text=a=b"], r#"{"text":"a=b"}"#);
         check_pairs(&["count=9007199254740993"], r#"{"count":9007199254740993}"#);
@@ -174,17 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_with_the_name() {
-        check_pairs(&["count=many"], "count has to be of type integer or null, and \"many\" is not");
-        check_pairs(&["values=1,x"], "values[1] has to be of type number, and \"x\" is not");
-        check_pairs(&["on=true", "on=false"], "on is given 2 times, and it is not a list");
-        check_pairs(&["count"], "--arg wants name=value, and \"count\" has no =");
+    fn errors_name_the_argument() {
+        check_pairs(&["count=many"], "count must be of type integer or null, but \"many\" is not");
+        check_pairs(&["values=1,x"], "values[1] must be of type number, but \"x\" is not");
+        check_pairs(&["on=true", "on=false"], "on is given 2 times, but it is not a list");
+        check_pairs(&["count"], "--arg needs name=value, but \"count\" has no =");
         check_pairs(&["txet=a"], "t has no argument txet; did you mean text?");
     }
 
     #[test]
-    fn json_has_to_be_one_object_without_repeated_names() {
-        assert_eq!(from_json(" ").expect("nothing is an empty object").get(), "{}");
+    fn json_must_be_one_object_without_duplicate_keys() {
+        assert_eq!(from_json(" ").expect("blank text is an empty object").get(), "{}");
         assert_eq!(from_json(r#"{"a": 1.0}"#).expect("an object").get(), r#"{"a": 1.0}"#);
         assert!(matches!(from_json("[1]"), Err(ArgumentsError::NotAnObject)));
         assert!(matches!(from_json("{a}"), Err(ArgumentsError::NotJson(_))));

@@ -1,14 +1,15 @@
-//! `/mcp` on the broker's port: who may use it, and the way from there onto the bus within this process.
+//! The MCP endpoint `/mcp` on the broker's port: authentication of HTTP clients, and their in-process connection to the
+//! bus.
 
-mod gate;
+mod authentication;
 mod pool;
 
 use crate::commands::broker::OpenBroker;
 use crate::commands::parse_duration;
 use crate::failure::Failure;
 use crate::roles::{claimed_role_without_rules, role_without_rules};
+use authentication::{AuthOutcome, HttpAuthenticator, RequestPrincipals, RevocableBody};
 use clap::Args;
-use gate::{Admission, FromAdmission, Gate};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use pool::Pool;
@@ -21,50 +22,51 @@ pub const PATH: &str = "/mcp";
 
 #[derive(Args)]
 pub struct EndpointArgs {
-    /// Let MCP clients on this machine in without a token, in this role. For tools that can't send one.
+    /// Accept MCP clients on this machine without a token, in this role. For clients that can't send a token.
     #[arg(long, value_name = "ROLE")]
     pub loopback_role: Option<String>,
-    /// Role of MCP clients that come over HTTP with the shared token. Tokens of agents bring their own role.
+    /// Role of HTTP clients that use the shared token. The token of an agent determines its role.
     #[arg(long, value_name = "ROLE")]
     pub mcp_role: Option<String>,
-    /// How long a call over HTTP may take, waiting for a host that is away included.
+    /// Deadline of calls over HTTP, including the time to wait for a host that is away.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
-    /// Give clients that know tasks (MCP 2026-07-28) a task for a call that takes longer than this. By default only calls to
-    /// hosts that are away become tasks. Such calls show no progress; clients that can be asked things keep ordinary calls.
+    /// Answer clients that support tasks (MCP 2026-07-28) with a task if a call takes longer than this. By default only
+    /// calls to hosts that are away become tasks. Such calls report no progress; clients with elicitation, sampling or
+    /// roots keep ordinary calls.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     task_after: Option<Duration>,
 }
 
-/// Makes the broker answer MCP clients on its port.
+/// Mounts the MCP endpoint on the broker's port.
 pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
     if let Some(role) = &args.loopback_role {
         if !broker.address.ip().is_loopback() {
-            return Err(Failure::OpenToAll { address: broker.address });
+            return Err(Failure::LoopbackRoleExposed { address: broker.address });
         }
-        tracing::warn!("every program on this machine may use the tools as role '{role}', without a token");
+        tracing::warn!("every program on this machine can use the tools as role '{role}' without a token");
     }
     if args.mcp_role.is_some() && !broker.shared_token {
         return Err(Failure::RoleWithoutSharedToken);
     }
     let (call_deadline, task_after) = (args.deadline, args.task_after);
     let worker = WorkerOptions { call_deadline, task_after, ..WorkerOptions::default() };
-    broker.server.reserve(gate::WITHOUT_TOKEN);
+    broker.server.reserve(authentication::WITHOUT_TOKEN);
     let pool = Arc::new(Pool::new(Arc::clone(&broker.server)));
-    let gate = Gate {
+    let authenticator = HttpAuthenticator {
         server: Arc::clone(&broker.server),
         shared_token: broker.shared_token,
         role: args.mcp_role,
         loopback_role: args.loopback_role,
     };
     let options = HttpOptions { worker, ..HttpOptions::default() };
-    let service = HttpService::new(Arc::new(FromAdmission), Arc::clone(&pool) as _, options);
-    broker.server.mount(PATH, Arc::new(Endpoint { gate: Arc::new(gate), pool, service }));
+    let service = HttpService::new(Arc::new(RequestPrincipals), Arc::clone(&pool) as _, options);
+    broker.server.mount(PATH, Arc::new(Endpoint { authenticator: Arc::new(authenticator), pool, service }));
     Ok(())
 }
 
 impl EndpointArgs {
-    /// What the start has to say about the roles that HTTP clients get, in a broker whose file names these roles.
+    /// Warnings for the banner about the roles of HTTP clients. `roles` are the roles in the broker's file.
     pub fn warnings(&self, roles: &[&str], shared_token: bool) -> Vec<String> {
         let without_rules = |option: &str, role: &String| match shared_token {
             true => claimed_role_without_rules(option, role, roles),
@@ -72,7 +74,7 @@ impl EndpointArgs {
         };
         let open = self.loopback_role.iter().map(|role| {
             format!(
-                "WARNING: --loopback-role is on. Every program on this machine may use the tools as role '{role}', \
+                "WARNING: --loopback-role is set. Every program on this machine can use the tools as role '{role}' \
                  without a token."
             )
         });
@@ -83,26 +85,26 @@ impl EndpointArgs {
 }
 
 struct Endpoint {
-    gate: Arc<Gate>,
+    authenticator: Arc<HttpAuthenticator>,
     pool: Arc<Pool>,
     service: Arc<HttpService>,
 }
 
 impl HttpApp for Endpoint {
     fn call(&self, mut request: Request<Incoming>) -> AppFuture {
-        let admission = self.gate.look_at(&request);
+        let outcome = self.authenticator.authenticate(&request);
         let service = Arc::clone(&self.service);
-        let Ok(identity) = &admission else {
-            request.extensions_mut().insert(Admission(admission));
+        let Ok(identity) = &outcome else {
+            request.extensions_mut().insert(AuthOutcome(outcome));
             return Box::pin(service.handle(request));
         };
         let standing = identity.standing.clone();
-        self.pool.introduce(identity);
-        request.extensions_mut().insert(Admission(admission));
+        self.pool.register(identity);
+        request.extensions_mut().insert(AuthOutcome(outcome));
         Box::pin(async move {
-            // Whoever loses the credential in the middle of a call or a stream loses that as well.
+            // A credential that ends during a call or a stream ends the call or stream as well.
             tokio::select! {
-                answer = service.handle(request) => answer.map(|body| AppBody::new(gate::WhileGood::new(body, standing))),
+                answer = service.handle(request) => answer.map(|body| AppBody::new(RevocableBody::new(body, standing))),
                 _ = standing.wait() => refused(&AuthFailure::Invalid),
             }
         })

@@ -1,4 +1,4 @@
-//! How a command fails: what happened, a stable code where there is one, and what to do.
+//! Errors of commands: the message, a stable code if there is one, and a hint.
 
 use crate::arguments::ArgumentsError;
 use crate::config::ConfigFailure;
@@ -25,9 +25,9 @@ pub enum Failure {
     Token(#[from] TokenError),
     #[error("{0}")]
     Demo(#[from] toolbus_demo::DemoError),
-    #[error("no token to connect with")]
+    #[error("no token given, and none found in the data folder")]
     NoToken,
-    #[error("there is a token in {}, but no key by which its broker could prove itself", folder.display())]
+    #[error("{} has a token but no broker.key, so the broker can't prove that the folder is its own", folder.display())]
     NoBrokerKey { folder: PathBuf },
     #[error("can't listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
@@ -39,67 +39,66 @@ pub enum Failure {
     Body(#[from] BodyError),
     #[error("can't start: {0}")]
     Runtime(io::Error),
-    #[error("no home for data: neither --data, nor TOOLBUS_DATA, nor XDG_DATA_HOME, nor HOME is set")]
+    #[error("no data folder: none of --data, TOOLBUS_DATA, XDG_DATA_HOME and HOME is set")]
     NoDataFolder,
     #[error("{0}")]
     Config(#[from] ConfigFailure),
-    #[error("there are no servers to host")]
+    #[error("no servers to host")]
     NoServers,
     #[error("{0}")]
     Stdio(#[from] toolbus_worker::StdioError),
     #[error("{0}")]
     Host(#[from] toolbus_host::HostError),
-    #[error("--loopback-role on {address}, which other machines can reach")]
-    OpenToAll { address: SocketAddr },
+    #[error("--loopback-role is not allowed on {address}, which other machines can reach")]
+    LoopbackRoleExposed { address: SocketAddr },
     #[error(
-        "--shared-token-file on {address}, which other machines can reach: one secret for all is for loopback only"
+        "--shared-token-file is not allowed on {address}, which other machines can reach: a shared token is for loopback \
+         only"
     )]
-    SharedToAll { address: SocketAddr },
-    #[error("--mcp-role without --shared-token-file: a token of an agent brings its role")]
+    SharedTokenExposed { address: SocketAddr },
+    #[error("--mcp-role needs --shared-token-file: the token of an agent determines its role")]
     RoleWithoutSharedToken,
     #[error("{0}")]
     Jwt(#[from] toolbus_identity::JwtError),
-    #[error("no TLS: {0}")]
+    #[error("can't set up TLS: {0}")]
     Tls(#[from] toolbus_broker::TlsError),
-    #[error(
-        "{address} can be reached by other machines, and without TLS whoever is on the way reads tokens and messages"
-    )]
+    #[error("other machines can reach {address}, and without TLS tokens and messages can be read on the network")]
     PlainText { address: SocketAddr },
     #[error("{0}")]
     Registry(#[from] toolbus_identity::RegistryError),
-    #[error("{} is there already", file.display())]
+    #[error("{} already exists", file.display())]
     TokenFileInUse { file: PathBuf },
-    #[error("{} holds something other than a token", file.display())]
+    #[error("{} exists and is not a token file", file.display())]
     NotATokenFile { file: PathBuf },
-    #[error("{} is there already", file.display())]
+    #[error("{} already exists", file.display())]
     Exists { file: PathBuf },
     #[error("can't write {}: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },
-    #[error("there is no tool {tool:?}: the hosts have none for {}", whom(role.as_deref()))]
-    NothingForRole { tool: String, role: Option<String> },
-    #[error("there is no host {host:?}")]
+    #[error("no tool {tool:?}: the hosts offer no tools to {}", caller_description(role.as_deref()))]
+    NoToolsForRole { tool: String, role: Option<String> },
+    #[error("no host {host:?}")]
     UnknownHost { host: String, known: Vec<String> },
     #[error("no broker at {url}, and no token for one")]
     NoBroker { url: String },
     #[error("can't use the folder {}: {source}", folder.display())]
     OutFolder { folder: PathBuf, source: io::Error },
-    #[error("the broker is away, and the deadline of {limit:?} passed; whether {tool} was run is unknown")]
+    #[error("the broker is away, and the deadline of {limit:?} has passed; whether {tool} was run is unknown")]
     BrokerAway { tool: String, limit: Duration },
-    #[error("host {host} is away, and the deadline of {limit:?} passed; {}", run(tool, *never_there))]
-    HostAway { tool: String, host: String, limit: Duration, never_there: bool },
-    #[error("host {host} is away, and {tool} was not to wait for it; it was not run")]
+    #[error("host {host} is away, and the deadline of {limit:?} has passed; {}", run_state(tool, *never_online))]
+    HostAway { tool: String, host: String, limit: Duration, never_online: bool },
+    #[error("host {host} is away, and {tool} is called with fail-fast; it was not run")]
     HostOffline { tool: String, host: String },
-    #[error("{tool} did not answer within {limit:?}; it was told to stop")]
+    #[error("{tool} did not answer within {limit:?}; the call was cancelled")]
     CallTimeout { tool: String, limit: Duration },
     #[error("no task, or more than one, has an id that begins with {id:?}")]
     NoTask { id: String },
-    #[error("the task {id} has no result yet")]
-    TaskWorks { id: String },
-    #[error("host {host} is away, and only it can tell about its tasks")]
+    #[error("task {id} has no result yet")]
+    TaskRunning { id: String },
+    #[error("host {host} is away, and only this host knows the state of its tasks")]
     TaskHostAway { host: String },
     #[error("the task was cancelled")]
     TaskCancelled,
-    #[error("there is no tool {tool:?}")]
+    #[error("no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
     Arguments(#[from] ArgumentsError),
@@ -111,36 +110,36 @@ pub enum Failure {
     BadReply(String),
     #[error("{0}")]
     Audit(#[from] toolbus_audit::AuditError),
-    #[error("can't use what the host keeps in {}: {source}", folder.display())]
+    #[error("can't use the host's state in {}: {source}", folder.display())]
     State { folder: PathBuf, source: io::Error },
-    #[error("the host's call journal in {} can't be used: {source}", folder.display())]
+    #[error("can't use the host's call journal in {}: {source}", folder.display())]
     Journal { folder: PathBuf, source: JournalError },
-    #[error("no call, or more than one, waits for approval under {id:?}")]
+    #[error("no call that waits for approval, or more than one, has an id that begins with {id:?}")]
     NoApproval { id: String },
-    #[error("no call or dead letter, or more than one, has the id {id:?}")]
+    #[error("no call or dead letter, or more than one, has an id that begins with {id:?}")]
     NoCall { id: String },
-    #[error("{id} was not taken back: it still waits for its host")]
-    NotTakenBack { id: String },
+    #[error("{id} was not withdrawn: it is still queued for its host")]
+    NotWithdrawn { id: String },
     #[error("host {host}: {message}")]
     RefusedByHost { host: String, message: String, code: Option<ErrorCode> },
     #[error("{0}")]
     Pins(#[from] toolbus_host::pins::PinFileError),
-    #[error("no host has seen any tools yet, as far as {} knows", folder.display())]
+    #[error("no host has recorded any tools in {} yet", folder.display())]
     NoPins { folder: PathBuf },
     #[error("{tool:?} is not held back")]
     NotHeldBack { tool: String },
-    #[error("the definition of {server}/{tool} is not the one that you name any more; nothing was approved")]
-    NotWhatWasShown { server: String, tool: String },
-    #[error("{count} of {checked} audit logs are not what was written")]
+    #[error("the definition of {server}/{tool} no longer has the given hash; nothing was approved")]
+    PinHashMismatch { server: String, tool: String },
+    #[error("verification failed for {count} of {checked} audit logs")]
     AuditProblems { count: usize, checked: usize },
-    #[error("there is no audit log in {}", folder.display())]
+    #[error("no audit log in {}", folder.display())]
     NoAuditLog { folder: PathBuf },
-    #[error("{tool} asks for input, which `toolbus call` can't give")]
+    #[error("{tool} asks for input, which `toolbus call` can't provide")]
     InputRequired { tool: String },
 }
 
 impl Failure {
-    /// From a host's error in its MCP form.
+    /// From the JSON-RPC error object of a host.
     pub fn refused_by_host(host: &str, error: &serde_json::value::RawValue) -> Self {
         let error = toolbus_mcp::Members::of(Some(error)).unwrap_or_default();
         let data = toolbus_mcp::Members::of(error.get("data")).unwrap_or_default();
@@ -160,8 +159,8 @@ impl Failure {
             Self::TaskHostAway { .. } => Some(ErrorCode::HostAway),
             Self::TaskCancelled => Some(ErrorCode::Cancelled),
             Self::NoCall { .. } => Some(ErrorCode::UnknownCall),
-            Self::TaskWorks { .. } => Some(ErrorCode::CallTimeout),
-            Self::NotTakenBack { .. } => Some(ErrorCode::HostAway),
+            Self::TaskRunning { .. } => Some(ErrorCode::CallTimeout),
+            Self::NotWithdrawn { .. } => Some(ErrorCode::HostAway),
             Self::RefusedByHost { code, .. } => *code,
             Self::Journal { source: JournalError::Open(error), .. } => {
                 let unusable = matches!(**error, OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. });
@@ -179,99 +178,108 @@ impl Failure {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
             }
-            Self::UnknownHost { known, .. } if !known.is_empty() => {
-                Some(format!("hosts that are known: {}", known.join(", ")))
-            }
+            Self::UnknownHost { known, .. } if !known.is_empty() => Some(format!("known hosts: {}", known.join(", "))),
             other => other.fixed_hint().map(str::to_owned),
         }
     }
 
     fn fixed_hint(&self) -> Option<&'static str> {
         match self {
-            Self::NoServers => Some("name some in toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE"),
-            Self::OpenToAll { .. } => Some("listen on 127.0.0.1, or let clients use the token"),
-            Self::SharedToAll { .. } => {
+            Self::NoServers => {
+                Some("add servers to toolbus.toml (`toolbus init` writes one), or give --mcp-config FILE")
+            }
+            Self::LoopbackRoleExposed { .. } => Some("listen on 127.0.0.1, or let clients send a token"),
+            Self::SharedTokenExposed { .. } => {
                 Some("give each agent a token of its own: `toolbus agent add NAME --role ROLE`")
             }
             Self::RoleWithoutSharedToken => {
-                Some("make a token for that role with `toolbus agent add NAME --role ROLE`")
+                Some("create a token for that role with `toolbus agent add NAME --role ROLE`")
             }
             Self::Jwt(_) => Some("correct [auth.jwt] in toolbus.toml, or the keys that it names"),
             Self::Tls(_) => {
-                Some("--tls-cert and --tls-key name PEM files: the certificate with its chain, and its key")
+                Some("--tls-cert and --tls-key take PEM files: the certificate with its chain, and its private key")
             }
             Self::PlainText { .. } => {
-                Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept it with --insecure")
+                Some("give --tls-cert and --tls-key, listen on 127.0.0.1, or accept the risk with --insecure")
             }
             Self::TokenFileInUse { .. } => {
-                Some("choose another file, or take that one away: it may hold another agent's token")
+                Some("choose another file, or remove that one; it may hold another agent's token")
             }
-            Self::NotATokenFile { .. } => Some("choose another file; this one is left as it is"),
+            Self::NotATokenFile { .. } => Some("choose another file; this one was not changed"),
             Self::Exists { .. } => Some("--force replaces it"),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
-            Self::UnknownTool { .. } => Some("`toolbus tools` lists what there is"),
+            Self::UnknownTool { .. } => Some("`toolbus tools` lists the tools"),
             Self::Arguments(ArgumentsError::Refused { .. } | ArgumentsError::UnknownName { .. }) => {
-                Some("`toolbus tools --json` shows the tool's schema; --no-check sends the arguments as they are")
+                Some("`toolbus tools --json` shows the tool's schema; --no-check sends the arguments unchecked")
             }
             Self::Arguments(ArgumentsError::WrongType { .. }) => {
                 Some("`toolbus tools --json` shows the tool's schema, with the type of every argument")
             }
             Self::Arguments(ArgumentsError::Repeated { .. }) => Some("give it once; only lists take several values"),
-            Self::Arguments(ArgumentsError::NoValue(_)) => Some("such as --arg zone=Europe/Berlin"),
+            Self::Arguments(ArgumentsError::NoValue(_)) => Some("for example --arg zone=Europe/Berlin"),
             Self::Arguments(ArgumentsError::NotJson(_) | ArgumentsError::NotAnObject) => {
                 Some("quote JSON for the shell: '{\"name\": \"value\"}', or use --arg name=value")
             }
             Self::Show(_) => Some("choose a folder for files with --out"),
-            Self::NothingForRole { .. } => Some(ROLE_HINT),
+            Self::NoToolsForRole { .. } => Some(ROLE_HINT),
             Self::UnknownHost { .. } => Some("no host has announced any tools; start one with `toolbus up`"),
-            Self::NoBroker { .. } => Some("start one with `toolbus up`, or name another with --broker"),
+            Self::NoBroker { .. } => Some("start one with `toolbus up`, or give another address with --broker"),
             Self::OutFolder { .. } => Some("choose another folder for files with --out"),
             Self::BrokerAway { .. } => {
-                Some("start the broker again; look at what the tool has done before you repeat it")
+                Some("start the broker again; check whether the tool had its effect before you repeat the call")
             }
-            Self::HostAway { never_there: true, .. } => Some("start the host again, or wait longer with --deadline"),
-            Self::HostAway { .. } => Some("start the host again; look at what the tool has done before you repeat it"),
+            Self::HostAway { never_online: true, .. } => Some("start the host again, or wait longer with --deadline"),
+            Self::HostAway { .. } => {
+                Some("start the host again; check whether the tool had its effect before you repeat the call")
+            }
             Self::CallTimeout { .. } => Some("give it more time with --deadline"),
             Self::State { .. } => {
-                Some("correct approvals.json there, or take it away; calls that wait are then asked about again")
+                Some("repair or remove approvals.json there; calls that wait for approval then need a new decision")
             }
-            Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show what there is"),
-            Self::NotTakenBack { .. } => Some("try again; only its own agent and operators may take it back"),
-            Self::TaskWorks { .. } => Some("`toolbus task wait ID` waits for it"),
-            Self::TaskHostAway { .. } => Some("start the host again; its tasks go on then"),
-            Self::TaskCancelled => Some("begin it again if it still matters"),
+            Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show the ids"),
+            Self::NotWithdrawn { .. } => Some("try again; only its own agent and operators may withdraw it"),
+            Self::TaskRunning { .. } => Some("`toolbus task wait ID` waits for it"),
+            Self::TaskHostAway { .. } => Some("start the host again; it then resumes its tasks"),
+            Self::TaskCancelled => Some("start it again if it is still needed"),
             Self::Journal { source: JournalError::Open(error), .. }
                 if matches!(**error, OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. }) =>
             {
                 Some(ErrorCode::DamagedIdentity.hint())
             }
             Self::Journal { .. } => Some(
-                "is another host running with the same folder? Otherwise look at the disk; never copy a journal to another host",
+                "is another host running with the same folder? Otherwise check the disk; never copy a journal to another \
+                 host",
             ),
-            Self::NoApproval { .. } => Some("`toolbus approvals` lists what waits"),
-            Self::Pins(_) => Some("correct the file, or take it away: every tool is then first seen anew"),
-            Self::NoPins { .. } => Some("name the broker's data folder with --data, or the host's own with --state"),
-            Self::NotWhatWasShown { .. } => Some("look at it again with `toolbus pin diff`"),
-            Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows what is held back"),
+            Self::NoApproval { .. } => Some("`toolbus approvals` lists the calls that wait"),
+            Self::Pins(_) => {
+                Some("repair or remove the file; without it, every tool counts as seen for the first time")
+            }
+            Self::NoPins { .. } => Some("give the broker's data folder with --data, or the host's own with --state"),
+            Self::PinHashMismatch { .. } => Some("review the change again with `toolbus pin diff`"),
+            Self::NotHeldBack { .. } => Some("`toolbus pin diff` shows the tools that are held back"),
             Self::Audit(error) => Some(error.hint()),
             Self::AuditProblems { .. } => {
-                Some("keep the folder as evidence; compare with a copy or a hash that you noted")
+                Some("keep the folder as evidence; compare it with a backup or with a hash noted earlier")
             }
-            Self::NoAuditLog { .. } => Some("name the broker's data folder with --data, or a host's own with --state"),
-            Self::InputRequired { .. } => Some("use it from an MCP client that can ask you, by `toolbus connect`"),
+            Self::NoAuditLog { .. } => Some("give the broker's data folder with --data, or a host's own with --state"),
+            Self::InputRequired { .. } => {
+                Some("call it through `toolbus connect` from an MCP client that supports elicitation")
+            }
             Self::Client(BrokerError::Transport(_)) => Some("is the broker running? start one with `toolbus up`"),
             Self::Client(BrokerError::Address(_)) => Some("an address looks like ws://127.0.0.1:7420/bus"),
-            Self::Client(BrokerError::Timeout(_)) => Some("is anyone there? `toolbus ps` shows who is connected"),
+            Self::Client(BrokerError::Timeout(_)) => {
+                Some("is the recipient connected? `toolbus ps` shows all connections")
+            }
             Self::NoBrokerKey { .. } => {
-                Some("start the broker of that folder again, which makes one; or name the token with --token-file")
+                Some("restart the broker of that folder, which creates the key; or give the token with --token-file")
             }
             Self::NoToken | Self::Token(_) => {
                 Some("set TOOLBUS_TOKEN or give --token-file; the broker prints the file's path at start")
             }
-            Self::Listen { .. } => Some("choose another address with --listen; port 0 takes any free one"),
+            Self::Listen { .. } => Some("choose another address with --listen; port 0 takes any free port"),
             Self::Body(_) => Some("quote strings: --body '\"hello\"'"),
             Self::Broker(toolbus_broker::BrokerError::Folder(error)) if matches!(**error, OpenError::Locked { .. }) => {
-                Some("one broker per data folder; choose another with --data")
+                Some("a data folder can be used by one broker at a time; choose another with --data")
             }
             Self::Broker(toolbus_broker::BrokerError::Folder(error)) if matches!(**error, OpenError::Io { .. }) => {
                 Some("the broker's user has to own the folder and be able to write to it; choose another with --data")
@@ -281,20 +289,20 @@ impl Failure {
     }
 }
 
-pub const ROLE_HINT: &str = "[roles.NAME] in the host's toolbus.toml says what a role may use, and the token which role it \
-                             is; with a shared token, choose one with --role or TOOLBUS_ROLE";
+pub const ROLE_HINT: &str = "[roles.NAME] in the host's toolbus.toml says what a role may use, and the token determines \
+                             the role; with a shared token, choose one with --role or TOOLBUS_ROLE";
 
-/// Whom the hosts have to do with.
-pub fn whom(role: Option<&str>) -> String {
+/// The caller as the hosts see it, for messages.
+pub fn caller_description(role: Option<&str>) -> String {
     role.map_or_else(|| "callers without a role".to_owned(), |role| format!("the role {role:?}"))
 }
 
-fn run(tool: &str, never_there: bool) -> String {
-    if never_there { format!("{tool} was not run") } else { format!("whether {tool} was run is unknown") }
+fn run_state(tool: &str, never_online: bool) -> String {
+    if never_online { format!("{tool} was not run") } else { format!("whether {tool} was run is unknown") }
 }
 
 pub fn report(failure: &Failure) -> ExitCode {
-    // A reader that has seen enough, as in `| head`, is no failure worth words.
+    // A reader that closes the pipe early, as `head` does, is not an error to report.
     if let Failure::Stdout(error) = failure
         && error.kind() == io::ErrorKind::BrokenPipe
     {

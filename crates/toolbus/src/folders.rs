@@ -1,4 +1,4 @@
-//! Where things are kept when nobody says otherwise.
+//! Default folders.
 
 use crate::failure::Failure;
 use std::env;
@@ -9,7 +9,7 @@ pub fn data_folder() -> Result<PathBuf, Failure> {
     set("TOOLBUS_DATA").or_else(users_data_folder).ok_or(Failure::NoDataFolder)
 }
 
-/// The same for every program of this user, whatever it was started with.
+/// The user's data folder without `TOOLBUS_DATA`: the same for all programs of the user.
 pub fn users_data_folder() -> Option<PathBuf> {
     let own = set("XDG_DATA_HOME").map(|folder| folder.join("toolbus"));
     own.or_else(|| set("HOME").map(|home| home.join(".local/share/toolbus")))

@@ -1,5 +1,5 @@
-//! The bus for a worker's front, opened with a little patience: a client that is greeted before the hosts have said what
-//! they have would see no tools.
+//! Opens the bus for an MCP frontend. It waits briefly for hosts that are starting: a client that initializes before
+//! they have announced their manifests would see no tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use toolbus_client::{BrokerClient, BrokerResult};
 use toolbus_mcp::ServerState;
 use toolbus_worker::{Bus, BusClient, HostEntry, Hosts};
 
-/// How long hosts that are just starting are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for hosts that are starting.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub async fn open(client: BrokerClient) -> BrokerResult<Arc<BusClient>> {
     let bus = BusClient::start(client).await?;
     let mut hosts = bus.hosts();
-    // Nobody there is an answer too, when it was waited for.
-    tokio::time::timeout(PATIENCE, hosts.wait_for(is_settled)).await.ok();
+    // After the timeout, the client gets the hosts that are there, or none.
+    tokio::time::timeout(SETTLE_TIMEOUT, hosts.wait_for(is_settled)).await.ok();
     Ok(bus)
 }
 

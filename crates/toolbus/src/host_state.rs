@@ -1,4 +1,4 @@
-//! What a host keeps on disk between its runs: pins, approvals, the audit log and the call journal, in a folder of its own.
+//! The persistent state of a host: pins, approvals, audit log and call journal, in a folder of its own.
 
 use crate::config::JournalSettings;
 use crate::failure::Failure;
@@ -16,19 +16,20 @@ pub const AUDIT_FOLDER: &str = "audit";
 const JOURNAL_FOLDER: &str = "journal";
 const HOSTS_FOLDER: &str = "hosts";
 
-/// Where a host keeps things, as far as it is known before its name is.
-pub struct StatePlace {
-    /// The folder that somebody named.
+/// Where a host keeps its state. The default folder depends on the host's name, which may be known only after it has
+/// connected.
+pub struct StateFolder {
+    /// The folder of `--state`.
     pub state: Option<PathBuf>,
-    /// The toolbus.toml that counts.
+    /// The toolbus.toml that is used.
     pub config: Option<PathBuf>,
     pub pin: PinMode,
     pub journal: JournalSettings,
 }
 
-impl StatePlace {
-    /// Opens everything that the host of that name keeps, and hands it to the host. Without a folder of its own it is beside
-    /// a broker's data, or in the user's data folder.
+impl StateFolder {
+    /// Opens the state of the host with that name and adds it to its options. Without `--state` it is in `data`, the
+    /// folder of a broker, or in the user's data folder.
     pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<(), Failure> {
         let folder = match &self.state {
             Some(folder) => folder.clone(),
@@ -58,31 +59,32 @@ impl StatePlace {
         if journal.recovery().is_damaged() {
             tracing::error!(
                 folder = %folder.display(),
-                "the call journal is damaged: calls that come again and are missing in it are answered as unknown"
+                "the call journal is corrupt: repeated calls that are missing in it are answered with outcome unknown"
             );
         }
         Ok(Arc::new(journal))
     }
 }
 
-/// The lock file stands beside the configuration that it belongs to.
+/// The lock file, in the folder of its configuration file.
 pub fn lock_file(config: Option<&Path>) -> Option<PathBuf> {
     Some(config?.parent()?.join(LOCK_FILE))
 }
 
-/// Which folders a command looks at.
+/// Options for the folders that a command reads.
 #[derive(Args)]
 pub struct StateArgs {
-    /// The broker's data folder, with the state of its hosts in it. Default: TOOLBUS_DATA, or the user's.
+    /// The broker's data folder, which contains the state of its hosts. Default: the one in toolbus.toml, or
+    /// TOOLBUS_DATA, or toolbus in the user's data folder.
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<PathBuf>,
-    /// Only the host with this state folder.
+    /// Read only the host with this state folder.
     #[arg(long, value_name = "DIR", conflicts_with = "data", global = true)]
     state: Option<PathBuf>,
 }
 
 impl StateArgs {
-    /// The folder under which everything is, for messages.
+    /// The root of the folders that are read.
     pub fn root(&self) -> Result<PathBuf, Failure> {
         match &self.state {
             Some(state) => Ok(state.clone()),

@@ -1,9 +1,9 @@
-//! What `up` and `host` share: which servers to host, under which name and rules, and the run itself.
+//! Options shared by `up` and `host`: which servers to host, under which name, and with which rules.
 
 use crate::commands::parse_duration;
 use crate::config::{Config, ConfigFailure};
 use crate::failure::Failure;
-use crate::host_state::StatePlace;
+use crate::host_state::StateFolder;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,17 @@ use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig
 
 #[derive(Args)]
 pub struct HostingArgs {
-    /// The toolbus.toml to read. Default: toolbus.toml in this folder, or in ~/.config/toolbus.
+    /// The toolbus.toml to read. Default: toolbus.toml in the working folder, or in ~/.config/toolbus.
     #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Host the servers of this file too: the `mcpServers` JSON of any MCP client, as it is.
+    /// Also host the servers of this file: the `mcpServers` JSON of any MCP client, unchanged.
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
-    /// The host's name on the bus. Default: `name` in toolbus.toml, or that of its credential, or "host".
+    /// The host's name on the bus. Default: `name` in toolbus.toml, or the name of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
-    /// Folder for what the host keeps: pins, approvals, its audit log and call journal. Default: hosts/NAME in the data folder.
+    /// Folder for the host's state: pins, approvals, audit log and call journal. Default: hosts/NAME in the data
+    /// folder.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// How long a server may take to start.
@@ -32,12 +33,12 @@ pub struct HostingArgs {
 
 const DEFAULT_NAME: &str = "host";
 
-/// Where identities come from, and with them what counts where the file names no roles.
+/// Where identities come from. It decides which rules apply if the file has no roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identities {
-    /// Names and roles are what peers say: everybody may use everything.
+    /// Names and roles are the peers' own claims: without roles in the file, every role may use everything.
     SharedToken,
-    /// Each agent has its own: the built-in roles count.
+    /// Each agent has its own credential: without roles in the file, the built-in roles apply.
     Credentials,
 }
 
@@ -50,13 +51,13 @@ impl Identities {
     }
 }
 
-/// What is to be hosted.
+/// The host to run.
 pub struct Hosting {
     pub name: String,
-    /// Whether somebody chose the name.
+    /// Whether the name was configured; otherwise it is the default.
     pub is_named: bool,
     pub options: HostOptions,
-    /// Whether it is the demo server, for want of others.
+    /// Whether the demo server is hosted because no other is configured.
     pub demo: bool,
 }
 
@@ -76,18 +77,18 @@ impl HostingArgs {
         Ok(config)
     }
 
-    /// Where the host keeps what has to outlive it.
-    pub fn state_place(&self, config: &Config) -> StatePlace {
+    /// The folder of the host's persistent state.
+    pub fn state_folder(&self, config: &Config) -> StateFolder {
         let (state, file, journal) = (self.state.clone(), config.file.clone(), config.journal.clone());
-        StatePlace { state, config: file, pin: config.pin, journal }
+        StateFolder { state, config: file, pin: config.pin, journal }
     }
 
-    /// The file that was read at the start, and no other: where it is gone, another must not take its place.
+    /// Reads the file of the start again. If it is missing, no other file replaces it.
     pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
         Config::load(Some(file), self.mcp_config.as_deref())
     }
 
-    /// Hosts what is configured; where that is nothing, the demo server if it is wanted.
+    /// Builds the host of the configured servers, or of the demo server if there are none and `or_demo` is set.
     pub fn hosting(&self, config: &Config, mode: Identities, or_demo: bool) -> Result<Hosting, Failure> {
         let mut servers = config.servers.clone();
         let demo = servers.is_empty() && or_demo;
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_without_roles_depends_on_where_identities_come_from() {
+    fn without_roles_only_a_shared_token_allows_everything() {
         let (none, _) = PolicySet::read("").expect("rules");
         assert!(Identities::SharedToken.policy(none.clone()).is_everyone());
         assert!(!Identities::Credentials.policy(none).is_everyone());

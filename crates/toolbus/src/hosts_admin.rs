@@ -1,4 +1,4 @@
-//! Questions to hosts: one host, or all of them that are there. A host that can't be asked hides no other.
+//! Admin queries to one host or to all connected hosts. A host that fails to answer does not hide the others.
 
 use crate::failure::Failure;
 use serde::de::DeserializeOwned;
@@ -9,10 +9,10 @@ use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, HostReply, HostRequest, Outcome, Raw};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
-/// A host that is there answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of an admin query; a connected host answers at once.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// All hosts, or the one that is meant, in the order of their names.
+/// All hosts sorted by name, or only the given one.
 pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec<HostEntry>, Failure> {
     let mut all = client.client().hosts(&BTreeMap::new()).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
@@ -24,14 +24,14 @@ pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec
     }
 }
 
-/// Says which of them are not there to be asked.
-pub fn tell_absent(hosts: &[HostEntry], consequence: &str) {
+/// Prints a note for each host that is away.
+pub fn note_hosts_away(hosts: &[HostEntry], consequence: &str) {
     for host in hosts.iter().filter(|host| !host.online) {
         eprintln!("note: host {} is away; {consequence}", escaped(&host.id));
     }
 }
 
-/// Asks each of them that is there. Fails only if none answers.
+/// Sends the query to all connected hosts. Fails only if it failed for at least one host and none answered.
 pub async fn ask_all<T: DeserializeOwned>(
     client: &MultiplexedClient,
     hosts: &[HostEntry],
@@ -42,7 +42,7 @@ pub async fn ask_all<T: DeserializeOwned>(
         match ask(client, &host.id, request.clone()).await {
             Ok(answer) => answers.push((host.id.to_string(), answer)),
             Err(failure) => {
-                eprintln!("warning: host {} was left out: {failure}", escaped(&host.id));
+                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
                 failed = failed.or(Some(failure));
             }
         }
@@ -62,20 +62,20 @@ pub async fn ask<T: DeserializeOwned>(
 pub async fn ask_raw(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
     let body = Body::parse(request.into_json())?;
     let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
-    let reply = client.request_message(host, message, PATIENCE).await?;
+    let reply = client.request_message(host, message, REPLY_TIMEOUT).await?;
     let text = std::str::from_utf8(reply.body.as_bytes()).map_err(|error| Failure::BadReply(error.to_string()))?;
     match HostReply::parse(text)? {
         HostReply::Rpc(Outcome::Result(result)) => Ok(result),
         HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
-        HostReply::Task(_) => Err(Failure::BadReply("a task where none was asked for".to_owned())),
+        HostReply::Task(_) => Err(Failure::BadReply("an unexpected task".to_owned())),
         HostReply::Cancelled => Err(Failure::BadReply("the request was cancelled".to_owned())),
     }
 }
 
-/// What begins with these letters, if it is one thing only.
-pub fn meant<T>(all: Vec<T>, id: &str, id_of: impl Fn(&T) -> &str) -> Result<T, Failure> {
+/// Finds the only item whose id begins with this prefix.
+pub fn find_by_prefix<T>(all: Vec<T>, id: &str, id_of: impl Fn(&T) -> &str) -> Result<T, Failure> {
     let mut found: Vec<T> = all.into_iter().filter(|one| id_of(one).starts_with(id)).collect();
-    // Whoever gives all of an id means that one, whatever else begins with it.
+    // An exact match wins over longer ids with the same prefix.
     if let Some(exact) = found.iter().position(|one| id_of(one) == id) {
         return Ok(found.swap_remove(exact));
     }

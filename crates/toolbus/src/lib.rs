@@ -1,5 +1,5 @@
-//! toolbus as a library: durable mailboxes, the client for them, and tools over the bus, under the names that users of
-//! the original know.
+//! toolbus as a library: durable mailboxes, the client for them, and tool calls over the bus. The names are those of
+//! the crate `bamboo-broker`, so that its users can switch without changing their code.
 
 pub use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken};
 pub use toolbus_client::{

@@ -1,8 +1,9 @@
-//! The `toolbus` command. Each subcommand has a file under `commands`; what they share about reaching a broker is in
-//! `reach`, how they fail is in `failure`.
+//! The `toolbus` command. Each subcommand has a file under `commands`; `reach` holds the shared connection options,
+//! `failure` the errors and their hints.
 
 mod arguments;
-mod around;
+mod availability;
+mod banner;
 mod catalog;
 mod commands;
 mod config;
@@ -25,14 +26,13 @@ mod send_rules;
 mod show;
 mod stop;
 mod table;
-mod welcome;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Tools that only one machine can run, for agents anywhere.
+/// Give agents anywhere the tools that only one machine can run.
 #[derive(Parser)]
 #[command(name = "toolbus", version, about, propagate_version = true)]
 struct Args {
@@ -42,56 +42,56 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start everything on this machine: broker, host and MCP endpoint.
+    /// Start broker, host and MCP endpoint in one process.
     Up(commands::up::UpArgs),
     /// Write a commented toolbus.toml.
     Init(commands::init::InitArgs),
-    /// Show which tools there are, and where.
+    /// List the tools of all hosts.
     Tools(commands::tools::ToolsArgs),
     /// Call a tool.
     Call(commands::call::CallArgs),
-    /// Show tasks: calls that go on by themselves, begun with `call --detach` or by MCP clients.
+    /// Manage tasks: calls that run detached from their caller, started with `call --detach` or by MCP clients.
     Task(commands::task::TaskArgs),
-    /// Be an MCP server on stdin and stdout, with the tools of all hosts.
+    /// Serve MCP on stdin and stdout, with the tools of all hosts.
     Connect(commands::connect::ConnectArgs),
-    /// Run MCP servers on this machine for workers anywhere.
+    /// Run MCP servers on this machine and offer their tools on the bus.
     Host(commands::host::HostArgs),
-    /// Start the broker alone: durable mailboxes behind a WebSocket, and the MCP endpoint.
+    /// Start the broker without a host: durable mailboxes behind a WebSocket, and the MCP endpoint.
     Broker(commands::broker::BrokerCommandArgs),
-    /// Manage who may connect: agents, their roles and their tokens.
+    /// Manage the agents that may connect, their roles and their tokens.
     Agent(commands::agent::AgentArgs),
-    /// Explain what the rules of toolbus.toml say.
+    /// Explain the rules of toolbus.toml.
     #[command(subcommand)]
     Policy(commands::policy::PolicyCommand),
-    /// Show who is connected and what waits.
+    /// Show connections, hosts and mailboxes.
     Ps(commands::ps::PsArgs),
-    /// Show the calls under way, or end one.
+    /// List the calls that are queued or running, or cancel one.
     Calls(commands::calls::CallsArgs),
-    /// Look at calls that are not run any more, and retry or drop them.
+    /// Show dead letters, and retry or drop them.
     Dead(commands::dead::DeadArgs),
-    /// Put a message into an agent's mailbox and wait for the receipt.
+    /// Send a message to an agent's mailbox and wait for the receipt.
     Send(commands::send::SendArgs),
     /// Read an agent's mailbox.
     Recv(commands::recv::RecvArgs),
-    /// Ask an agent a question and wait for the answer.
+    /// Send a question to an agent and wait for the answer.
     Ask(commands::ask::AskArgs),
-    /// Show the calls that wait for approval, and decide about them.
+    /// List the calls that wait for approval, and approve or deny them.
     Approvals(commands::approvals::ApprovalsArgs),
-    /// Pin tools to their definitions, and look at those that have changed.
+    /// Pin tools to their definitions, and review changed ones.
     Pin(commands::pin::PinArgs),
-    /// Check and read the audit logs: who did what, and what was refused.
+    /// Verify and read the audit logs.
     Audit(commands::audit::AuditArgs),
-    /// The built-in MCP server, on stdin and stdout.
+    /// Serve the built-in demo MCP server on stdin and stdout.
     #[command(hide = true)]
     DemoServer,
-    /// Between a host and a server: ends the server when the host is gone.
+    /// Supervise a stdio server, and end it when its host exits.
     #[command(hide = true)]
     Guard(commands::guard::GuardArgs),
 }
 
-/// The exit code of a call that did not come to the tool's own answer; 1 is the tool's error.
+/// The exit code of a call without an answer of the tool; 1 is an error of the tool.
 const NO_ANSWER: u8 = 2;
-/// The exit code of `policy check` without a decision; 0, 1 and 2 are decisions.
+/// The exit code of `policy check` if there is no decision; 0, 1 and 2 are allow, deny and ask.
 const NO_DECISION: u8 = 3;
 
 fn main() -> ExitCode {
@@ -99,13 +99,13 @@ fn main() -> ExitCode {
         Ok(args) => args.command,
         Err(error) => {
             error.print().ok();
-            // Elsewhere 2 is how wrong usage ends; there it is an answer.
+            // clap exits with 2 on wrong usage, but for `policy check` 2 is the decision "ask".
             let is_policy = std::env::args_os().nth(1).is_some_and(|word| word == "policy");
             let code = if is_policy && error.use_stderr() { NO_DECISION.into() } else { error.exit_code() };
             return ExitCode::from(u8::try_from(code).unwrap_or(1));
         }
     };
-    // It has no use for a runtime, and its one purpose is to be there.
+    // The guard needs no runtime, and must not fail because one can't be built.
     if let Command::Guard(args) = &command {
         return commands::guard::run(args);
     }
@@ -118,9 +118,9 @@ fn main() -> ExitCode {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
-    // Where standard error is gone, the complaint about it would be a panic.
+    // With standard error closed, reporting a write error of the log there would panic.
     log.log_internal_errors(false).init();
-    // One thread does a connection's whole work: on a bus, handing over between threads costs more than it gains.
+    // Single-threaded: handing a message from thread to thread costs more than the parallelism gains.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
         _ => None,
     };
     let outcome = runtime.block_on(run(command));
-    // A blocking read of standard input must not keep the process.
+    // A blocking read of standard input must not keep the process alive.
     runtime.shutdown_background();
     match outcome {
         Ok(code) => code,

@@ -1,17 +1,17 @@
-//! Which known names somebody may have meant who wrote an unknown one.
+//! Suggestions for a mistyped name.
 
 /// The most similar names, best first, at most three.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SIMILAR: f64 = 0.8;
-    const MOST: usize = 3;
+    const MAX_NAMES: usize = 3;
     let lower = wrong.to_lowercase();
     let mut scored: Vec<(f64, &str)> = known
         .into_iter()
         .map(|name| {
             let other = name.to_lowercase();
-            // A part of a long name is a good guess too.
+            // A substring of a long name is a good guess too.
             let part = lower.len() >= 3 && other.contains(&lower);
-            // In a short name one wrong letter weighs more than it means.
+            // In a short name a single typo lowers the similarity too much.
             let one_off = lower.len() >= 3 && strsim::damerau_levenshtein(&lower, &other) == 1;
             let score = strsim::jaro_winkler(&lower, &other);
             (
@@ -29,7 +29,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         .collect();
     scored.sort_by(|(a, first), (b, second)| b.total_cmp(a).then_with(|| first.cmp(second)));
     scored.dedup();
-    scored.into_iter().take(MOST).map(|(_, name)| name).collect()
+    scored.into_iter().take(MAX_NAMES).map(|(_, name)| name).collect()
 }
 
 /// `a`, `a or b`, `a, b or c`.
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typing_errors_and_parts_find_their_names() {
+    fn typos_and_substrings_find_the_name() {
         let known = ["text_stats", "now", "countdown", "chart"];
         assert_eq!(nearest("coutdown", known), ["countdown"]);
         assert_eq!(nearest("mow", known), ["now"]);

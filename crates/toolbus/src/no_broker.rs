@@ -1,5 +1,5 @@
-//! An MCP client on standard input while there is no broker yet: its messages are kept for later, and a request that
-//! waited long enough is answered with an error, so that no client hangs on a silent server.
+//! Serves an MCP client on standard input until a broker is reachable: buffers its messages, and answers each request
+//! with an error after a timeout, so that the client does not hang.
 
 use crate::failure::Failure;
 use std::time::Duration;
@@ -11,82 +11,83 @@ use toolbus_worker::StdioError;
 use toolbus_worker::{Input, Output};
 
 /// How long a request waits for a broker.
-pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
-/// What is kept for later; past it nothing more is read.
-const MOST_BYTES: usize = 16 << 20;
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the buffer. Reading stops when it is full (backpressure).
+const MAX_BUFFERED_BYTES: usize = 16 << 20;
 
-pub struct Meanwhile<'a> {
+pub struct RequestBuffer<'a> {
     input: &'a mut Input,
     output: &'a mut Output,
     url: String,
-    /// Whole lines, in order.
-    lines: Vec<Kept>,
-    /// The beginning of a line.
+    /// Complete lines, in order.
+    lines: Vec<BufferedLine>,
+    /// An incomplete line.
     partial: Vec<u8>,
     is_at_end: bool,
 }
 
-struct Kept {
+struct BufferedLine {
     line: Vec<u8>,
-    /// Of a request: its id, and when its patience ends.
+    /// The id and the timeout of a request; `None` for other messages.
     request: Option<(Id, Instant)>,
 }
 
-impl<'a> Meanwhile<'a> {
+impl<'a> RequestBuffer<'a> {
     pub fn new(input: &'a mut Input, output: &'a mut Output, url: String) -> Self {
         Self { input, output, url, lines: Vec::new(), partial: Vec::new(), is_at_end: false }
     }
 
-    /// Ends when standard input has ended and nothing waits for an answer. It can be given up at any time.
+    /// Ends when standard input has ended and no request waits for an answer. Dropping the future loses no input.
     pub async fn run(&mut self) -> Result<(), Failure> {
         loop {
-            self.refuse_late_ones().await?;
-            let first = self.lines.iter().filter_map(|kept| kept.request.as_ref()).map(|(_, until)| *until).min();
+            self.reject_expired().await?;
+            let first =
+                self.lines.iter().filter_map(|buffered| buffered.request.as_ref()).map(|(_, until)| *until).min();
             if self.is_at_end && first.is_none() {
                 return Ok(());
             }
-            let late = async {
+            let timeout = async {
                 match first {
                     Some(until) => tokio::time::sleep_until(until).await,
                     None => std::future::pending().await,
                 }
             };
-            let may_read = !self.is_at_end && self.kept_bytes() < MOST_BYTES;
+            let may_read = !self.is_at_end && self.buffered_bytes() < MAX_BUFFERED_BYTES;
             tokio::select! {
                 read = self.input.read_buf(&mut self.partial), if may_read => {
                     self.is_at_end = read.map_err(StdioError::Read)? == 0;
-                    self.take_lines();
+                    self.split_lines();
                 }
-                () = late => {}
+                () = timeout => {}
             }
         }
     }
 
-    /// What the one who serves from now on has to read first.
+    /// The buffered input, which the worker must read before the rest of standard input.
     pub fn into_bytes(self) -> Vec<u8> {
-        let lines = self.lines.into_iter().flat_map(|kept| kept.line);
+        let lines = self.lines.into_iter().flat_map(|buffered| buffered.line);
         lines.chain(self.partial).collect()
     }
 
-    fn kept_bytes(&self) -> usize {
-        self.partial.len() + self.lines.iter().map(|kept| kept.line.len()).sum::<usize>()
+    fn buffered_bytes(&self) -> usize {
+        self.partial.len() + self.lines.iter().map(|buffered| buffered.line.len()).sum::<usize>()
     }
 
-    fn take_lines(&mut self) {
+    fn split_lines(&mut self) {
         while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.partial.drain(..=end).collect();
             let message = std::str::from_utf8(&line).ok().and_then(|text| Message::parse(text.trim()).ok());
             let request = match message {
-                Some(Message::Request(request)) => Some((request.id, Instant::now() + REQUEST_PATIENCE)),
+                Some(Message::Request(request)) => Some((request.id, Instant::now() + REQUEST_TIMEOUT)),
                 _ => None,
             };
-            self.lines.push(Kept { line, request });
+            self.lines.push(BufferedLine { line, request });
         }
     }
 
-    async fn refuse_late_ones(&mut self) -> Result<(), Failure> {
+    async fn reject_expired(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
-        while let Some(at) = self.lines.iter().position(|kept| is_late(kept, now)) {
+        while let Some(at) = self.lines.iter().position(|buffered| is_expired(buffered, now)) {
             let Some((id, _)) = self.lines.remove(at).request else { continue };
             let response = Response { id: Some(id), outcome: Outcome::from(self.error()) };
             let line = format!("{}\n", Message::from(response).to_json());
@@ -97,11 +98,11 @@ impl<'a> Meanwhile<'a> {
     }
 
     fn error(&self) -> RpcError {
-        let message = format!("there is no broker at {}; the request was not passed on", self.url);
+        let message = format!("no broker at {}; the request was not forwarded", self.url);
         RpcError::bus(ErrorCode::HostAway.code(), message, "start it with `toolbus up` or `toolbus broker`")
     }
 }
 
-fn is_late(kept: &Kept, now: Instant) -> bool {
-    kept.request.as_ref().is_some_and(|(_, until)| *until <= now)
+fn is_expired(buffered: &BufferedLine, now: Instant) -> bool {
+    buffered.request.as_ref().is_some_and(|(_, until)| *until <= now)
 }

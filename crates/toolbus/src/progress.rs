@@ -1,4 +1,4 @@
-//! A call's progress for whoever watches: a bar on a terminal, plain lines elsewhere, always on standard error.
+//! Shows the progress of a call on standard error: a bar on a terminal, plain lines elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 pub struct Progress {
-    /// Only on a terminal.
+    /// `None` unless standard error is a terminal.
     bar: Option<ProgressBar>,
     quiet: bool,
     stopped: bool,
@@ -20,7 +20,7 @@ struct Report {
     message: Option<String>,
 }
 
-/// A bar has no fractions, and totals may be as small as 1.0.
+/// The bar counts whole steps, and totals may be as small as 1.0.
 const STEPS: f64 = 1000.0;
 
 impl Progress {
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Something worth a line, without disturbing the bar.
+    /// Prints a line without disturbing the bar.
     pub fn say(&self, line: &str) {
         match &self.bar {
             _ if self.quiet => {}
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// No more reports: nobody waits for the end of the work any more.
+    /// Ignores all further reports: the call was cancelled.
     pub fn stop(&mut self) {
         self.finish();
         self.bar = None;
@@ -88,10 +88,10 @@ fn advance(bar: &mut ProgressBar, progress: f64, total: Option<f64>, message: St
 }
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is one of ours")
+    ProgressStyle::with_template(template).expect("the templates are constants and valid")
 }
 
-/// A server's words go to a terminal: no line breaks, no control sequences.
+/// Replaces control characters, so that text of a server can't move the cursor or add lines on a terminal.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! How a command reaches the broker: address and token, shared by all commands that talk to one.
+//! Connection options shared by all commands that talk to a broker: address, credential and TLS.
 
 use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
@@ -15,32 +15,33 @@ use toolbus_client::{BrokerClient, ClientOptions, TlsOptions, TokenScope};
 use toolbus_identity::read_broker_key;
 use toolbus_protocol::AgentRef;
 
-/// How long it may take to find out that there is no broker.
-const PROBE: Duration = Duration::from_secs(2);
+/// Timeout of the probe whether anything listens at the broker's address.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct BusArgs {
-    /// Address of the broker. Default: the one of toolbus.toml here, or ws://127.0.0.1:7420/bus.
+    /// Address of the broker. Default: the one in toolbus.toml, or ws://127.0.0.1:7420/bus.
     #[arg(long, global = true, env = "TOOLBUS_BROKER", value_name = "URL")]
     broker: Option<String>,
-    /// File with the token. Without it: TOOLBUS_TOKEN, or the token of a broker of this user on this machine.
+    /// File with the token. Default: TOOLBUS_TOKEN, or the token in the data folder of this user's broker on this
+    /// machine.
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificate to trust a wss:// broker by (PEM). Default: those of the system.
+    /// CA certificate to verify a wss:// broker (PEM). Default: the system's certificates.
     #[arg(long, global = true, env = "TOOLBUS_CA_CERT", value_name = "FILE")]
     ca_cert: Option<PathBuf>,
-    /// Our certificate (PEM), for a wss:// broker that knows its clients by certificate.
+    /// Client certificate (PEM), for a wss:// broker that authenticates clients by certificate.
     #[arg(long, global = true, env = "TOOLBUS_CLIENT_CERT", requires = "client_key", value_name = "FILE")]
     client_cert: Option<PathBuf>,
-    /// Key of that certificate (PEM).
+    /// Private key of the client certificate (PEM).
     #[arg(long, global = true, env = "TOOLBUS_CLIENT_KEY", requires = "client_cert", value_name = "FILE")]
     client_key: Option<PathBuf>,
-    /// Send the token in plain text (ws://) to another machine: it can be read on the way.
+    /// Allow sending the token in plain text (ws://) to another machine, where it can be read on the network.
     #[arg(long, global = true)]
     insecure: bool,
 }
 
-/// What a command shows to the broker, and where it may be sent.
+/// The token of a command, and where it may be sent.
 struct Credential {
     token: String,
     scope: TokenScope,
@@ -55,19 +56,19 @@ pub struct ReachArgs {
     pub json: bool,
 }
 
-/// As whom a command comes when it is given no token: which of the tokens in a local broker's data folder it takes.
+/// Which token in the data folder of a local broker a command uses if none is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalAgent {
-    /// Uses tools.
+    /// The agent `local`, which calls tools.
     Worker,
-    /// Offers tools.
+    /// The agent `host`, which offers tools.
     Host,
-    /// Looks after the bus.
+    /// The agent `operator`, which administers the bus.
     Operator,
 }
 
 impl LocalAgent {
-    /// With a shared token there is only one file.
+    /// The second file is the fallback for a shared token, which has only one file.
     fn token_files(self) -> [&'static str; 2] {
         let own = match self {
             Self::Worker => folders::TOKEN_FILE,
@@ -79,13 +80,18 @@ impl LocalAgent {
 }
 
 impl ReachArgs {
-    pub async fn connect(&self, who: LocalAgent, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
-        self.bus.connect(who, agent, reconnect).await
+    pub async fn connect(
+        &self,
+        local_agent: LocalAgent,
+        agent: AgentRef,
+        reconnect: bool,
+    ) -> Result<BrokerClient, Failure> {
+        self.bus.connect(local_agent, agent, reconnect).await
     }
 }
 
 impl BusArgs {
-    /// What the token file says now, where one was given.
+    /// The current content of the given token file, if any.
     pub fn token_in_file(&self) -> Option<String> {
         read_token(self.token_file.as_deref()?).ok()
     }
@@ -95,17 +101,22 @@ impl BusArgs {
         self.token_file.is_some() || env::var("TOOLBUS_TOKEN").is_ok_and(|token| !token.trim().is_empty())
     }
 
-    /// The broker that is meant.
+    /// The address of the broker.
     pub fn url(&self) -> String {
         self.broker.clone().unwrap_or_else(|| local_url(&local_broker().unwrap_or_default()))
     }
 
-    pub async fn connect(&self, who: LocalAgent, agent: AgentRef, reconnect: bool) -> Result<BrokerClient, Failure> {
+    pub async fn connect(
+        &self,
+        local_agent: LocalAgent,
+        agent: AgentRef,
+        reconnect: bool,
+    ) -> Result<BrokerClient, Failure> {
         let local = match local_broker() {
             Err(failure) if self.broker.is_none() => return Err(failure.into()),
             local => local.unwrap_or_default(),
         };
-        // Roles are the hosts' business; those of this file are known to count only if its broker is meant.
+        // Hosts decide about roles. The roles of this file are known to apply only to its own broker.
         if self.broker.is_none() {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
             let role = agent.role.as_deref();
@@ -113,9 +124,9 @@ impl BusArgs {
             warning.into_iter().for_each(|warning| eprintln!("{warning}"));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
-        let Credential { token, scope: token_scope } = match self.credential(who, local) {
-            // Without a broker there is no token either; that is not what to look for then.
-            Err(Failure::NoToken) if !somebody_listens(&url).await => return Err(Failure::NoBroker { url }),
+        let Credential { token, scope: token_scope } = match self.credential(local_agent, local) {
+            // Without a broker there is no token either, and the missing broker is the error to report.
+            Err(Failure::NoToken) if !is_listening(&url).await => return Err(Failure::NoBroker { url }),
             credential => credential?,
         };
         let options = ClientOptions { reconnect, tls: self.tls(), token_scope, ..ClientOptions::default() };
@@ -130,12 +141,12 @@ impl BusArgs {
         }
     }
 
-    fn credential(&self, who: LocalAgent, local: LocalBroker) -> Result<Credential, Failure> {
+    fn credential(&self, local_agent: LocalAgent, local: LocalBroker) -> Result<Credential, Failure> {
         if let Some(token) = self.given_token()? {
             let scope = if self.insecure { TokenScope::Anywhere } else { TokenScope::EncryptedOrLoopback };
             return Ok(Credential { token, scope });
         }
-        // A client with a certificate needs no token, and wants to be known by the former.
+        // With a token as well, the broker would authenticate the client by the token.
         if self.client_cert.is_some() {
             return Ok(Credential { token: String::new(), scope: TokenScope::EncryptedOrLoopback });
         }
@@ -143,10 +154,10 @@ impl BusArgs {
             Some(folder) => folder,
             None => folders::data_folder()?,
         };
-        found_credential(who, &folder)
+        found_credential(local_agent, &folder)
     }
 
-    /// From a file or the environment, never from the command line: that is visible to everyone on the machine.
+    /// From a file or the environment, never from the command line, which every user of the machine can read.
     fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(file) = &self.token_file {
             return Ok(Some(read_token(file)?));
@@ -156,10 +167,10 @@ impl BusArgs {
     }
 }
 
-/// A token that was found in a data folder goes to the broker of that folder and to no other: the address may come from a
-/// toolbus.toml that somebody else wrote, and another program may listen there.
-fn found_credential(who: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
-    for file in who.token_files() {
+/// A token found in a data folder is sent only to the broker of that folder: the address may come from a toolbus.toml
+/// of another author, and another program may listen there.
+fn found_credential(local_agent: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
+    for file in local_agent.token_files() {
         let token = match read_token(&folder.join(file)) {
             Err(TokenError::Read { .. }) => continue,
             token => token?,
@@ -170,24 +181,24 @@ fn found_credential(who: LocalAgent, folder: &Path) -> Result<Credential, Failur
     Err(Failure::NoToken)
 }
 
-async fn somebody_listens(url: &str) -> bool {
+async fn is_listening(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let mut address = rest.split('/').next().unwrap_or_default().to_owned();
     if !address.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(':') {
         address.push_str(if scheme == "ws" { ":80" } else { ":443" });
     }
     let connecting = tokio::net::TcpStream::connect(address);
-    matches!(tokio::time::timeout(PROBE, connecting).await, Ok(Ok(_)))
+    matches!(tokio::time::timeout(PROBE_TIMEOUT, connecting).await, Ok(Ok(_)))
 }
 
-/// Where a broker of this folder's configuration is to be found from this machine.
+/// The URL at which this machine reaches the configured broker.
 fn local_url(local: &LocalBroker) -> String {
     let address = local.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
-    format!("ws://{}/bus", from_here(address))
+    format!("ws://{}/bus", dial_address(address))
 }
 
-/// Where this machine itself reaches what listens there.
-pub fn from_here(mut address: SocketAddr) -> SocketAddr {
+/// The address at which this machine reaches a listener: loopback in place of an unspecified address.
+pub fn dial_address(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -196,12 +207,12 @@ pub fn from_here(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// A name for a command that only sends or asks.
-pub fn passing_agent(role: Option<String>) -> AgentRef {
+/// The agent of a command that does not serve a mailbox.
+pub fn transient_agent(role: Option<String>) -> AgentRef {
     in_role(AgentRef::new(own_mailbox("cli")), role)
 }
 
-/// A mailbox of the credential's agent that nobody else uses.
+/// A new mailbox of the credential's agent, with a random suffix.
 pub fn own_mailbox(purpose: &str) -> String {
     format!("{OWN_NAME}#{purpose}-{}", uuid::Uuid::new_v4())
 }

@@ -1,20 +1,19 @@
-//! Warnings about roles that may use nothing, which are most likely mistyped.
+//! Warnings about roles without rules, which are most likely mistyped.
 
 use crate::nearest::{nearest, or_list};
 
-/// Have rules where toolbus.toml names no roles.
+/// Roles with built-in rules if toolbus.toml has no roles.
 const BUILT_IN: [&str; 2] = ["local", "operator"];
-/// Keeps its built-in rules where toolbus.toml names others.
+/// The role that keeps its built-in rules even if toolbus.toml has other roles.
 const ALWAYS_BUILT_IN: &str = "operator";
 
-/// A warning about a role, given by that option, for which there are no rules: neither in the file, whose roles these are,
-/// nor built in.
+/// A warning if a role given by `option` has rules neither in the file, which has `roles`, nor built in.
 pub fn role_without_rules(option: &str, role: &str, roles: &[&str]) -> Option<String> {
     if roles.is_empty() {
         return (!BUILT_IN.contains(&role)).then(|| {
             format!(
-                "WARNING: {option} {role}: there are no [roles] in toolbus.toml here, so it may use nothing; add \
-                 [roles.{role}] with allow = [\"…\"] where the host runs"
+                "WARNING: {option} {role}: there are no [roles] in toolbus.toml here, so this role may use nothing; \
+                 add [roles.{role}] with allow = [\"…\"] on the host's machine"
             )
         });
     }
@@ -22,15 +21,15 @@ pub fn role_without_rules(option: &str, role: &str, roles: &[&str]) -> Option<St
         return None;
     }
     let guess = match nearest(role, roles.iter().copied())[..] {
-        [] => format!("there is {}", or_list(roles)),
+        [] => format!("known roles: {}", roles.join(", ")),
         ref similar => format!("did you mean {}?", or_list(similar)),
     };
     Some(format!(
-        "WARNING: {option} {role}: there is no [roles.{role}] in toolbus.toml, so it may use nothing; {guess}"
+        "WARNING: {option} {role}: there is no [roles.{role}] in toolbus.toml, so this role may use nothing; {guess}"
     ))
 }
 
-/// The same with a shared token, where every role may use everything as long as the file names none.
+/// The same for a shared token, with which every role may use everything if the file has no roles.
 pub fn claimed_role_without_rules(option: &str, role: &str, roles: &[&str]) -> Option<String> {
     if roles.is_empty() { None } else { role_without_rules(option, role, roles) }
 }
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_without_rules_is_worth_a_warning() {
+    fn a_role_without_rules_causes_a_warning() {
         let warning = |role, roles: &[&str]| role_without_rules("--role", role, roles);
         assert_eq!(warning("local", &[]), None);
         assert_eq!(warning("operator", &[]), None);
@@ -51,11 +50,11 @@ mod tests {
         let misspelt = role_without_rules("--mcp-role", "raeder", &["reader", "clerk"]).expect("a warning");
         assert!(misspelt.contains("--mcp-role raeder") && misspelt.ends_with("did you mean reader?"), "{misspelt}");
         let unknown = warning("x", &["reader", "clerk"]).expect("a warning");
-        assert!(unknown.ends_with("there is reader or clerk"), "{unknown}");
+        assert!(unknown.ends_with("known roles: reader, clerk"), "{unknown}");
     }
 
     #[test]
-    fn with_a_shared_token_every_role_has_rules_as_long_as_none_are_configured() {
+    fn with_a_shared_token_only_configured_roles_cause_a_warning() {
         assert_eq!(claimed_role_without_rules("--role", "x", &[]), None);
         assert!(claimed_role_without_rules("--role", "x", &["reader"]).is_some());
     }

@@ -1,30 +1,29 @@
-//! A tool's input schema, as far as a person's input needs it: what is wrong with arguments, in words, and which types a
-//! field may have.
+//! A tool's input schema: validation errors of arguments as text, and the types that a field accepts.
 
 use crate::nearest::{nearest, or_list};
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
-/// More problems than this say nothing new.
-const MOST_PROBLEMS: usize = 8;
+/// Maximum number of reported errors.
+const MAX_ERRORS: usize = 8;
 
-/// What the schema finds wrong, one sentence each. A schema that can't be used (or wants something from the network)
-/// finds nothing: then the server has the last word.
+/// The validation errors, one sentence each. A schema that is invalid, or that refers to the network, reports none: the
+/// server then decides about the arguments.
 pub fn problems(schema: &Value, arguments: &Value) -> Vec<String> {
     let Ok(validator) = jsonschema::validator_for(schema) else { return Vec::new() };
     let mut found: Vec<String> =
-        validator.iter_errors(arguments).take(MOST_PROBLEMS).map(|error| in_words(&error, schema)).collect();
+        validator.iter_errors(arguments).take(MAX_ERRORS).map(|error| describe(&error, schema)).collect();
     found.dedup();
     found
 }
 
-fn in_words(error: &ValidationError<'_>, schema: &Value) -> String {
-    let place = field_path(error.instance_path().as_str());
+fn describe(error: &ValidationError<'_>, schema: &Value) -> String {
+    let path = field_path(error.instance_path().as_str());
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().map_or_else(|| property.to_string(), str::to_owned);
-            let name = if place.is_empty() { name } else { format!("{place}.{name}") };
+            let name = if path.is_empty() { name } else { format!("{path}.{name}") };
             let about = description(schema, &name).map_or(String::new(), |text| format!(" ({text})"));
             format!("{name} is missing{about}")
         }
@@ -34,11 +33,11 @@ fn in_words(error: &ValidationError<'_>, schema: &Value) -> String {
             let hint = if guess.is_empty() { String::new() } else { format!("; did you mean {}?", or_list(&guess)) };
             format!("unknown: {}{hint}", unexpected.join(", "))
         }
-        // The library's words quote the value, which is what one wants to see, but not when it is long.
+        // The library quotes the value, which is useful unless the value is long.
         _ => {
             let text = error.to_string();
             let text = if text.chars().count() > 200 { error.masked().to_string() } else { text };
-            if place.is_empty() { text } else { format!("{place}: {text}") }
+            if path.is_empty() { text } else { format!("{path}: {text}") }
         }
     }
 }
@@ -69,7 +68,7 @@ fn description<'a>(schema: &'a Value, name: &str) -> Option<&'a str> {
     text.lines().next().map(|line| line.trim_end_matches('.'))
 }
 
-/// The types that a value may have there, through references inside of the schema and alternatives. Empty: any.
+/// The types that a field accepts, following local references and alternatives. Empty: any type.
 pub fn types<'a>(root: &'a Value, part: &'a Value) -> Vec<&'a str> {
     let mut types = Vec::new();
     collect_types(root, part, 0, &mut types);
@@ -78,8 +77,8 @@ pub fn types<'a>(root: &'a Value, part: &'a Value) -> Vec<&'a str> {
 }
 
 fn collect_types<'a>(root: &'a Value, part: &'a Value, depth: usize, types: &mut Vec<&'a str>) {
-    const DEEPEST: usize = 8;
-    if depth > DEEPEST {
+    const MAX_DEPTH: usize = 8;
+    if depth > MAX_DEPTH {
         return;
     }
     let part = resolve(root, part);
@@ -100,7 +99,7 @@ fn collect_types<'a>(root: &'a Value, part: &'a Value, depth: usize, types: &mut
     }
 }
 
-/// What a local `$ref` points at; anything else stands for itself.
+/// Resolves a local `$ref`; returns anything else unchanged.
 pub fn resolve<'a>(root: &'a Value, part: &'a Value) -> &'a Value {
     let pointer = part["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     pointer.and_then(|pointer| root.pointer(pointer)).unwrap_or(part)
@@ -124,7 +123,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn problems_name_the_field() {
+    fn validation_errors_name_the_field() {
         let schema = json!({
             "type": "object", "required": ["text"], "additionalProperties": false,
             "properties": {
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_needs_the_network_or_is_none_stops_nothing() {
+    fn an_unusable_schema_reports_no_errors() {
         for schema in [json!({"$ref": "http://127.0.0.1:1/x.json"}), json!({"type": "nonsense"}), json!(7)] {
             assert_eq!(problems(&schema, &json!({"a": 1})), Vec::<String>::new(), "{schema}");
         }

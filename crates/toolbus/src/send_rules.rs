@@ -1,4 +1,4 @@
-//! The broker's rules for plain messages, as the policy has them.
+//! The broker's rules for plain messages, taken from the policy.
 
 use std::sync::Arc;
 use toolbus_broker::SendRules;
@@ -7,7 +7,7 @@ use toolbus_identity::Authenticator;
 
 pub struct PolicySendRules {
     pub policy: Arc<LivePolicy>,
-    /// Knows the roles of recipients.
+    /// Looks up the roles of recipients.
     pub authenticator: Arc<dyn Authenticator>,
 }
 

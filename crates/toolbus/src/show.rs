@@ -1,5 +1,5 @@
-//! A tool's result for a person: text is printed, images and other binary content go to files, structured content is
-//! shown when there is no text.
+//! Renders a tool's result for a terminal: text is printed, images and other binary content are saved to files, and
+//! structured content is printed if there is no text.
 
 use crate::progress::one_line;
 use base64::Engine;
@@ -15,17 +15,18 @@ pub enum ShowError {
     Save { file: PathBuf, source: io::Error },
 }
 
-/// What is said about a result, and whether the tool called it an error.
+/// A rendered result.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub lines: Vec<String>,
+    /// Whether the tool reported an error (`isError`).
     pub is_error: bool,
-    /// The first file that could not be written.
+    /// The error of the first file that could not be written.
     pub unsaved: Option<ShowError>,
 }
 
-/// Past this many files of one name somebody should clear up.
-const MOST_FILES: u32 = 10_000;
+/// Maximum number of files with the same base name in one folder.
+const MAX_FILES: u32 = 10_000;
 
 pub fn show(tool: &str, result: &Value, folder: &Path) -> Shown {
     let mut shown = Shown { is_error: result["isError"] == Value::Bool(true), ..Shown::default() };
@@ -75,10 +76,10 @@ fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowE
     }
 }
 
-/// Saves under a name that is free: nothing is ever overwritten.
+/// Saves under an unused name; no file is overwritten.
 fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String, ShowError> {
     let mime_type = one_line(mime_type);
-    let Ok(bytes) = BASE64_STANDARD.decode(data) else { return Ok(format!("({mime_type} that is not valid base64)")) };
+    let Ok(bytes) = BASE64_STANDARD.decode(data) else { return Ok(format!("({mime_type}, invalid base64)")) };
     let stem: String =
         tool.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
     let stem = stem.trim_start_matches('.');
@@ -90,7 +91,7 @@ fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String
         let opened = OpenOptions::new().write(true).create_new(true).open(&file);
         match opened.and_then(|mut open| open.write_all(&bytes)) {
             Ok(()) => return Ok(format!("{mime_type}, {} bytes, saved to {}", bytes.len(), file.display())),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MOST_FILES => number += 1,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MAX_FILES => number += 1,
             Err(source) => return Err(ShowError::Save { file, source }),
         }
     }
@@ -116,7 +117,7 @@ fn extension(mime_type: &str) -> &'static str {
     }
 }
 
-/// A tool's text may be read on a terminal: its control sequences stay outside.
+/// Removes control characters, so that a tool's text can't send control sequences to a terminal.
 fn printable(text: &str) -> String {
     text.trim_end_matches('\n').chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
@@ -127,7 +128,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_kind_of_content_is_shown_and_files_are_never_overwritten() {
+    fn all_content_types_are_shown_and_no_file_is_overwritten() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let result = json!({"content": [
             {"type": "text", "text": "hello\n\u{1b}[31mred"},
@@ -148,7 +149,7 @@ mod tests {
                 "hello\n[31mred".to_owned(),
                 format!("image/png, 3 bytes, saved to {}", path("_evil_tool.png")),
                 format!("audio/wav, 1 bytes, saved to {}", path("_evil_tool.wav")),
-                "(image/png that is not valid base64)".to_owned(),
+                "(image/png, invalid base64)".to_owned(),
                 "a://b:\ninside".to_owned(),
                 format!("a://c: x/y, 1 bytes, saved to {}", path("_evil_tool.bin")),
                 "a://d (dee)".to_owned(),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_saved_leaves_the_text_readable() {
+    fn text_is_shown_even_if_an_image_cannot_be_saved() {
         let image = json!({"type": "image", "mimeType": "image/png", "data": "AAEC"});
         let result = json!({"content": [image, {"type": "text", "text": "hello"}]});
         let shown = show("t", &result, Path::new("/does/not/exist"));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_is_shown_where_there_is_no_text() {
+    fn structured_content_is_shown_if_there_is_no_text() {
         let result = json!({"content": [], "structuredContent": {"a": 1}, "isError": true});
         let shown = show("t", &result, Path::new("."));
         assert_eq!(shown.lines, ["{\n  \"a\": 1\n}"]);

@@ -1,26 +1,26 @@
-//! The wish to stop: SIGTERM, Ctrl-C or the end of the terminal, one by one or as a token that services watch.
-//! Services that read their configuration again on SIGHUP stop by it only if their terminal is gone.
+//! Stop signals: SIGTERM, SIGINT and SIGHUP, one by one or as a cancellation token. Services that reload their
+//! configuration on SIGHUP stop on it only if their terminal was closed.
 
 use crate::failure::Failure;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// From now on these signals don't end the process; whoever listens decides what they do.
-pub struct StopWishes {
+/// Receives the stop signals. Once it listens, they no longer end the process by themselves.
+pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    hang_up_stops: HangUp,
+    on_hang_up: HangUp,
 }
 
-impl StopWishes {
+impl StopSignals {
     pub fn listen() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(Failure::Runtime);
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hang_up: listen(SignalKind::hangup())?,
-            hang_up_stops: HangUp::Stops,
+            on_hang_up: HangUp::Stops,
         })
     }
 
@@ -29,16 +29,16 @@ impl StopWishes {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hang_up.recv() => if self.hang_up_stops.stops_now() { return },
+                _ = self.hang_up.recv() => if self.on_hang_up.stops_now() { return },
             }
         }
     }
 }
 
-/// What SIGHUP means.
+/// The meaning of SIGHUP.
 enum HangUp {
     Stops,
-    /// The configuration is to be read again, unless the terminal from which the service was started is gone.
+    /// Reloads the configuration, unless the service was started from a terminal that is now closed.
     Reloads {
         from_terminal: bool,
     },
@@ -57,25 +57,25 @@ fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// Cancelled by the first wish. A second one ends the process at once.
+/// A token that the first stop signal cancels. The second one ends the process immediately.
 pub fn stop_signal() -> Result<CancellationToken, Failure> {
-    Ok(stop_by(StopWishes::listen()?))
+    Ok(cancel_on(StopSignals::listen()?))
 }
 
-/// The same for services that read their configuration again on SIGHUP.
+/// The same for services that reload their configuration on SIGHUP.
 pub fn service_stop_signal() -> Result<CancellationToken, Failure> {
-    let hang_up_stops = HangUp::Reloads { from_terminal: has_terminal() };
-    Ok(stop_by(StopWishes { hang_up_stops, ..StopWishes::listen()? }))
+    let on_hang_up = HangUp::Reloads { from_terminal: has_terminal() };
+    Ok(cancel_on(StopSignals { on_hang_up, ..StopSignals::listen()? }))
 }
 
-fn stop_by(mut wishes: StopWishes) -> CancellationToken {
+fn cancel_on(mut signals: StopSignals) -> CancellationToken {
     let stop = CancellationToken::new();
-    let wish = stop.clone();
+    let token = stop.clone();
     tokio::spawn(async move {
-        wishes.next().await;
-        wish.cancel();
-        wishes.next().await;
-        // Children are ended by their guards, which see that we are gone.
+        signals.next().await;
+        token.cancel();
+        signals.next().await;
+        // The guards notice the exit and end their child processes.
         std::process::exit(130);
     });
     stop

@@ -1,18 +1,18 @@
-//! Tables for a terminal: columns as wide as they need, the last one wrapped to what is left.
+//! Tables for a terminal: columns as wide as their content, the last one wrapped to the remaining width.
 
 use unicode_width::UnicodeWidthStr;
 
 const GAP: usize = 2;
-/// A last column narrower than this is not worth wrapping.
-const NARROWEST: usize = 24;
+/// Minimum width of the wrapped last column.
+const MIN_WRAP_WIDTH: usize = 24;
 
-/// Lays rows out in columns. With a width, the last column is wrapped; without, it is left on one line.
+/// Lays rows out in columns. With a width, the last column is wrapped; without one, it stays on one line.
 pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.clone().map(printable)).collect();
     let widths: [usize; N] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or_default());
     let before: usize = widths[..N - 1].iter().map(|width| width + GAP).sum();
-    let room = width.map(|width| width.saturating_sub(before).max(NARROWEST));
+    let room = width.map(|width| width.saturating_sub(before).max(MIN_WRAP_WIDTH));
     let mut lines = Vec::new();
     for row in &rows {
         let mut line = String::new();
@@ -28,16 +28,16 @@ pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> Stri
     lines.join("\n")
 }
 
-/// What others wrote must not move the cursor of a terminal.
+/// Replaces control characters, so that a cell can't send control sequences to a terminal.
 fn printable(cell: String) -> String {
     cell.chars().map(|c| if c.is_control() && !c.is_whitespace() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Breaks a text between words, into lines of at most that width where its words allow it.
+/// Breaks a text between words into lines of at most that width. A longer word gets a line of its own.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is a first line");
+        let line = lines.last_mut().expect("lines is never empty");
         if line.is_empty() {
             line.push_str(word);
         } else if line.width() + 1 + word.width() <= width {
@@ -50,7 +50,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// How wide the terminal is that standard output goes to; nothing if it goes elsewhere.
+/// The width of the terminal on standard output; `None` if it is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     let size = terminal_size::terminal_size_of(std::io::stdout());
     size.map(|(width, _)| usize::from(width.0))
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_column_is_wrapped_under_itself() {
+    fn the_last_column_is_wrapped_and_indented() {
         let rows = [["NAME", "DESCRIPTION"], ["日本", "one two three four five six"], ["x", ""]];
         let rows = rows.map(|row| row.map(str::to_owned));
         assert_eq!(table(&rows, Some(20)), "NAME  DESCRIPTION\n日本  one two three four five\n      six\nx");

@@ -1,5 +1,5 @@
-//! `toolbus agent`: who may connect to a broker. It changes a file in the broker's data folder; a broker that runs
-//! notices within a moment.
+//! `toolbus agent`: manages the agents that may connect to a broker. It edits a file in the broker's data folder, which
+//! a running broker polls.
 
 use super::{parse_duration, print_line};
 use crate::config::local_broker;
@@ -14,17 +14,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toolbus_identity::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent, local_token_file, write_private};
 
-/// The role of a host for which nobody named one. It needs no rules: hosts answer, they don't call.
+/// The default role of a host. It needs no rules, because hosts answer calls and don't make any.
 const HOST_ROLE: &str = "host";
 const OPERATOR_ROLE: &str = "operator";
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  toolbus agent add planner --role reader --expires 30d   prints a token, once
+  toolbus agent add planner --role reader --expires 30d   prints the token, which is not shown again
   toolbus agent add build-7 --host --token-file build-7.token
-  toolbus agent rotate planner --overlap 1h               a new token; the old one works for an hour
-  toolbus agent revoke planner                            its connections end within a second")]
+  toolbus agent rotate planner --overlap 1h               a new token; the old one stays valid for an hour
+  toolbus agent revoke planner                            its connections are closed within a second")]
 pub struct AgentArgs {
     #[command(subcommand)]
     command: AgentCommand,
@@ -32,19 +32,19 @@ pub struct AgentArgs {
 
 #[derive(Subcommand)]
 enum AgentCommand {
-    /// Let an agent in: prints its token, once.
+    /// Add an agent and print its token, which is not shown again.
     Add(AddArgs),
-    /// Show who may connect.
+    /// List the agents and their keys.
     List(ListArgs),
-    /// Give an agent a new token.
+    /// Issue a new token for an agent.
     Rotate(RotateArgs),
-    /// Shut an agent out, at once.
+    /// Revoke all tokens of an agent and close its connections.
     Revoke(RevokeArgs),
 }
 
 #[derive(Args)]
-struct PlaceArgs {
-    /// The broker's data folder. Default: the one of toolbus.toml here, or TOOLBUS_DATA, or toolbus in the user's data
+struct FolderArgs {
+    /// The broker's data folder. Default: the one in toolbus.toml, or TOOLBUS_DATA, or toolbus in the user's data
     /// folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -55,55 +55,55 @@ struct PlaceArgs {
 
 #[derive(Args)]
 struct AddArgs {
-    /// The agent's name: its mailbox, and those that begin with NAME#.
+    /// The agent's name. It owns the mailbox NAME and all mailboxes NAME#suffix.
     name: String,
-    /// What the agent may do is what toolbus.toml allows this role.
+    /// The agent's role. The rules of toolbus.toml say what the role may use.
     #[arg(long, required_unless_present_any = ["host", "operator"])]
     role: Option<String>,
-    /// It may act as a host: announce tools and answer calls.
+    /// Allow the agent to act as a host: announce tools and answer calls.
     #[arg(long)]
     host: bool,
-    /// It may see all mailboxes and connections, and send to everybody.
+    /// Allow the agent to see all mailboxes and connections, and to send to all mailboxes.
     #[arg(long)]
     operator: bool,
-    /// How long the token works, such as 30d. Without it: until it is revoked.
+    /// How long the token is valid, such as 30d. Default: until it is revoked.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     expires: Option<Duration>,
     /// Write the token to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
-    place: PlaceArgs,
+    folder: FolderArgs,
 }
 
 #[derive(Args)]
 struct ListArgs {
     #[command(flatten)]
-    place: PlaceArgs,
+    folder: FolderArgs,
 }
 
 #[derive(Args)]
 struct RotateArgs {
     name: String,
-    /// How long the tokens before this one still work.
+    /// How long the previous tokens stay valid.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     overlap: Duration,
-    /// How long the new token works. Default: as long as the one before did.
+    /// How long the new token is valid. Default: the lifetime of the previous one.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     expires: Option<Duration>,
-    /// Write the token to this file instead of standard output. Those of `local` and `operator` go where commands look
-    /// for them.
+    /// Write the token to this file instead of standard output. By default, the tokens of `local`, `host` and
+    /// `operator` are written to their files in the data folder.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
-    place: PlaceArgs,
+    folder: FolderArgs,
 }
 
 #[derive(Args)]
 struct RevokeArgs {
     name: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    folder: FolderArgs,
 }
 
 pub fn run(args: AgentArgs) -> Result<(), Failure> {
@@ -115,7 +115,7 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
     }
 }
 
-impl PlaceArgs {
+impl FolderArgs {
     fn data(&self) -> Result<PathBuf, Failure> {
         match &self.data {
             Some(folder) => Ok(folder.clone()),
@@ -125,13 +125,13 @@ impl PlaceArgs {
 }
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let data = args.place.data()?;
+    let data = args.folder.data()?;
     let local = local_broker().unwrap_or_default();
     let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
     let role = args.role.as_deref().unwrap_or(if args.host { HOST_ROLE } else { OPERATOR_ROLE });
     let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
     check_token_file(token_file.as_deref())?;
-    // What is in it may be another agent's only token.
+    // An existing file may hold the only copy of another agent's token.
     if let Some(file) = args.token_file.as_ref().filter(|file| file.exists()) {
         return Err(Failure::TokenFileInUse { file: file.clone() });
     }
@@ -142,33 +142,34 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     {
         eprintln!("{warning}");
     }
-    let what = format!("agent {} was added to {}, role {role}", args.name, data.display());
-    hand_over(&args.name, &issued, token_file, args.place.json, &what)
+    let done = format!("added agent {} with role {role} to {}", args.name, data.display());
+    output_token(&args.name, &issued, token_file, args.folder.json, &done)
 }
 
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
-    let data = args.place.data()?;
+    let data = args.folder.data()?;
     let token_file = args.token_file.clone().or_else(|| local_token_file(&data, &args.name));
     check_token_file(token_file.as_deref())?;
     let issued = AgentsFolder::new(&data).rotate(&args.name, args.overlap, args.expires)?;
-    let overlap = issued.overlap_ends.map_or_else(String::new, |end| format!("; the one before works until {end:.0}"));
-    let what = format!("agent {} has a new token{overlap}", args.name);
-    hand_over(&args.name, &issued, token_file, args.place.json, &what)
+    let overlap =
+        issued.overlap_ends.map_or_else(String::new, |end| format!("; the previous one is valid until {end:.0}"));
+    let done = format!("issued a new token for agent {}{overlap}", args.name);
+    output_token(&args.name, &issued, token_file, args.folder.json, &done)
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
-    let data = args.place.data()?;
+    let data = args.folder.data()?;
     let is_new = AgentsFolder::new(&data).revoke(&args.name)?;
-    if args.place.json {
+    if args.folder.json {
         return print_line(&json!({"name": args.name, "revoked": true, "already": !is_new}).to_string());
     }
-    let what = if is_new { "was revoked; its connections end within a second" } else { "was revoked before" };
-    print_line(&format!("agent {} {what}", args.name))
+    let done = if is_new { "revoked; its connections are closed within a second" } else { "was already revoked" };
+    print_line(&format!("agent {} {done}", args.name))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let agents = AgentsFolder::new(args.place.data()?).list()?;
-    if args.place.json {
+    let agents = AgentsFolder::new(args.folder.data()?).list()?;
+    if args.folder.json {
         let agents: Vec<Value> = agents.iter().map(as_json).collect();
         return print_line(&json!({"agents": agents}).to_string());
     }
@@ -188,13 +189,14 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     print_line(&table(&rows, None))
 }
 
-/// The token, once: into a file, or alone on standard output, so that a shell can take it from there.
-fn hand_over(
+/// Writes the token to a file, or alone on standard output, so that a shell can capture it. It is not stored anywhere
+/// else.
+fn output_token(
     name: &str,
     issued: &Issued,
     token_file: Option<PathBuf>,
     as_json: bool,
-    what: &str,
+    done: &str,
 ) -> Result<(), Failure> {
     if let Some(file) = &token_file {
         let text = format!("{}\n", issued.token.expose());
@@ -213,22 +215,22 @@ fn hand_over(
     }
     let end = issued.expires.map_or_else(String::new, |end| format!(" It expires at {end:.0}."));
     match token_file {
-        Some(file) => print_line(&format!("{what}. The token is in {}.{end}", file.display())),
+        Some(file) => print_line(&format!("{done}. The token is in {}.{end}", file.display())),
         None => {
-            eprintln!("{what}. Its token is shown this once.{end}");
+            eprintln!("{done}. The token is shown only once.{end}");
             print_line(issued.token.expose())
         }
     }
 }
 
-/// Before anything is changed: a file that is something else is not to be lost.
+/// Refuses to overwrite a file that is not a token. Called before anything is changed.
 fn check_token_file(file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else { return Ok(()) };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let unusable = |source| Failure::Write { file: file.to_owned(), source };
     fs::metadata(folder).map_err(unusable)?;
     match fs::read_to_string(file) {
-        // One word is a token of ours, or the original's.
+        // A single word is a token of toolbus or of the original.
         Ok(text) if text.split_whitespace().count() <= 1 && text.len() <= 4096 => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Ok(_) => Err(Failure::NotATokenFile { file: file.to_owned() }),

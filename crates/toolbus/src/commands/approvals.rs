@@ -1,10 +1,10 @@
-//! `toolbus approvals`: which calls wait for somebody to approve them, and the word that lets them run or not. Every host of
-//! the bus is asked; the hosts check whether whoever asks may decide.
+//! `toolbus approvals`: lists the calls that wait for approval at all hosts, and approves or denies them. The hosts
+//! check whether the caller may decide.
 
 use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_admin::ask_raw;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
@@ -24,33 +24,33 @@ Examples:
   toolbus approvals deny 7c0e1f")]
 pub struct ApprovalsArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    action: Option<Action>,
     #[command(flatten)]
     reach: ReachArgs,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Show the calls that wait.
+enum Action {
+    /// List the calls that wait for approval.
     List,
-    /// Show one call with all of its arguments.
+    /// Show one call with its complete arguments.
     Show {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
-    /// Let a call run.
+    /// Approve a call: it runs.
     Approve {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
-    /// Refuse a call.
+    /// Deny a call: it is refused.
     Deny {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
 }
 
-/// Arguments below the table are cut here; `show` has them all.
+/// The list shows this many characters of the arguments; `show` prints all of them.
 const SHOWN_ARGUMENTS: usize = 200;
 
 #[derive(Serialize, Deserialize)]
@@ -63,7 +63,7 @@ struct Pending {
     method: String,
     name: String,
     arguments: Option<Raw>,
-    /// Of arguments that are too long for a list.
+    /// The beginning of arguments that are too long for the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments_begin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,12 +76,12 @@ struct Pending {
 }
 
 pub async fn run(args: ApprovalsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
-    let done = match &args.what {
-        None | Some(What::List) => list(&client, args.reach.json).await,
-        Some(What::Show { id }) => show(&client, id, args.reach.json).await,
-        Some(What::Approve { id }) => decide(&client, id, true, args.reach.json).await,
-        Some(What::Deny { id }) => decide(&client, id, false, args.reach.json).await,
+    let client = args.reach.connect(LocalAgent::Operator, transient_agent(None), false).await?.into_multiplexed();
+    let done = match &args.action {
+        None | Some(Action::List) => list(&client, args.reach.json).await,
+        Some(Action::Show { id }) => show(&client, id, args.reach.json).await,
+        Some(Action::Approve { id }) => decide(&client, id, true, args.reach.json).await,
+        Some(Action::Deny { id }) => decide(&client, id, false, args.reach.json).await,
     };
     client.close().await;
     done
@@ -93,7 +93,7 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
         return print_line(&json!({"approvals": all}).to_string());
     }
     if all.is_empty() {
-        return print_line("no call waits for approval");
+        return print_line("no calls wait for approval");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     let mut rows = vec![["ID", "TOOL", "CALLER", "ROLE", "AGE", "TIME LEFT", "HOST"].map(str::to_owned)];
@@ -114,15 +114,15 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
         let arguments = escaped(begin.unwrap_or(pending.arguments.as_ref().map_or("{}", |arguments| arguments.get())));
         let mut shown: String = arguments.chars().take(SHOWN_ARGUMENTS).collect();
         if begin.is_some() || shown.len() < arguments.len() {
-            shown.push_str(&format!("… (all of it: toolbus approvals show {})", pending.id));
+            shown.push_str(&format!("… (complete: toolbus approvals show {})", pending.id));
         }
-        text.push_str(&format!("\n\n{}  {}\n  by {}", pending.id, shown, escaped(&pending.rule)));
+        text.push_str(&format!("\n\n{}  {}\n  rule: {}", pending.id, shown, escaped(&pending.rule)));
     }
     print_line(&text)
 }
 
 async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(), Failure> {
-    let Pending { id, host, .. } = meant(client, id).await?;
+    let Pending { id, host, .. } = find(client, id).await?;
     let answer = ask_raw(client, &host, HostRequest::ApprovalsShow { id }).await?;
     let members = Members::of(Some(&answer)).map_err(|error| Failure::BadReply(error.to_string()))?;
     let call = members.get("approval").map_or("null", |call| call.get());
@@ -133,7 +133,7 @@ async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(),
     let arguments = call.arguments.as_ref().map_or("{}", |arguments| arguments.get());
     let (tool, caller) = (format!("{}/{}", call.server, call.name), escaped(&call.caller));
     print_line(&format!(
-        "{}  {} of {caller}\n{}\n  by {}",
+        "{}  {} of {caller}\n{}\n  rule: {}",
         call.id,
         escaped(&tool),
         escaped(arguments),
@@ -141,18 +141,18 @@ async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(),
     ))
 }
 
-/// The one call that waits under that id, or one that begins so.
-async fn meant(client: &MultiplexedClient, id: &str) -> Result<Pending, Failure> {
-    let mut meant = waiting(client).await?.into_iter().filter(|pending| pending.id.starts_with(id));
-    match (meant.next(), meant.next()) {
+/// Finds the only waiting call whose id begins with `id`.
+async fn find(client: &MultiplexedClient, id: &str) -> Result<Pending, Failure> {
+    let mut matches = waiting(client).await?.into_iter().filter(|pending| pending.id.starts_with(id));
+    match (matches.next(), matches.next()) {
         (Some(pending), None) => Ok(pending),
         _ => Err(Failure::NoApproval { id: id.to_owned() }),
     }
 }
 
 async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bool) -> Result<(), Failure> {
-    let pending = meant(client, id).await?;
-    // Bound to what was listed: if the call under this id were another one by now, the host would refuse.
+    let pending = find(client, id).await?;
+    // The hash binds the decision to the listed call: the host rejects it if tool or arguments differ.
     let decision = ApprovalDecision { id: pending.id.clone(), hash: pending.hash.clone(), approve };
     ask_raw(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
     let word = if approve { "approved" } else { "denied" };
@@ -162,7 +162,7 @@ async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bo
     })
 }
 
-/// What waits at all hosts that are there, the oldest first. A host that can't be asked hides no other.
+/// The waiting calls of all connected hosts, oldest first. A host that fails to answer does not hide the others.
 async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
     let hosts = client.client().hosts(&BTreeMap::new()).await?;
     let (mut all, mut answered, mut failed) = (Vec::new(), false, None);
@@ -173,7 +173,7 @@ async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
                 all.extend(of_host);
             }
             Err(failure) => {
-                eprintln!("warning: host {} was left out: {failure}", escaped(&host.id));
+                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
                 failed = failed.or(Some(failure));
             }
         }

@@ -1,8 +1,8 @@
-//! `toolbus ask`: a question to another agent, and its answer.
+//! `toolbus ask`: sends a question to another agent and prints its answer.
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use clap::Args;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct AskArgs {
     name: String,
     /// The question.
     question: String,
-    /// How long to wait for the answer. The question is withdrawn after that.
+    /// How long to wait for the answer. After that the question is withdrawn.
     #[arg(long, value_parser = parse_duration, default_value = "60s", value_name = "DURATION")]
     timeout: Duration,
     #[command(flatten)]
@@ -20,12 +20,12 @@ pub struct AskArgs {
 }
 
 pub async fn run(args: AskArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), true).await?.into_multiplexed();
+    let client = args.reach.connect(LocalAgent::Operator, transient_agent(None), true).await?.into_multiplexed();
     let asked = tokio::select! {
         answer = client.ask(&args.name, args.question, args.timeout) => Some(answer),
         _ = tokio::signal::ctrl_c() => None,
     };
-    // Closing also sends the withdrawal of a question that nobody waits for any more.
+    // Closing flushes the withdrawal of an unanswered question.
     client.close().await;
     let Some(answer) = asked else { return Ok(()) };
     let answer = answer?;

@@ -1,4 +1,4 @@
-//! `toolbus audit`: whether the audit logs are still what was written, and what they say.
+//! `toolbus audit`: verifies the audit logs and prints their lines.
 
 use super::print_line;
 use crate::failure::Failure;
@@ -13,23 +13,23 @@ use toolbus_audit::{MOST_SCARS, Problem, Report, Tail, verify};
 #[command(after_help = "\
 Examples:
   toolbus audit verify
-  toolbus audit verify --expect 6f0e…       (a hash that an earlier run printed)
+  toolbus audit verify --expect 6f0e…       (a hash printed by an earlier run)
   toolbus audit tail -f")]
 pub struct AuditArgs {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Check every line: nothing changed, removed, moved or cut off.
+enum Action {
+    /// Verify the hash chain: detects changed, removed, reordered and truncated lines.
     Verify(VerifyArgs),
-    /// Show the last lines.
+    /// Print the last lines.
     Tail(TailArgs),
 }
 
 #[derive(Args)]
-struct PlaceArgs {
+struct FolderArgs {
     #[command(flatten)]
     state: StateArgs,
     /// Print JSON.
@@ -40,8 +40,8 @@ struct PlaceArgs {
 #[derive(Args)]
 struct VerifyArgs {
     #[command(flatten)]
-    place: PlaceArgs,
-    /// A line with this hash, noted earlier, must still be in one of the logs.
+    folder: FolderArgs,
+    /// Fail unless one of the logs contains a line with this hash, noted earlier.
     #[arg(long, value_name = "HASH")]
     expect: Option<String>,
 }
@@ -49,11 +49,11 @@ struct VerifyArgs {
 #[derive(Args)]
 struct TailArgs {
     #[command(flatten)]
-    place: PlaceArgs,
-    /// Go on as lines are written.
+    folder: FolderArgs,
+    /// Keep printing new lines.
     #[arg(short, long)]
     follow: bool,
-    /// How many lines to begin with.
+    /// How many existing lines to print.
     #[arg(short = 'n', long, default_value = "20", value_name = "COUNT")]
     lines: usize,
 }
@@ -61,14 +61,14 @@ struct TailArgs {
 const POLL: Duration = Duration::from_millis(200);
 
 pub async fn run(args: AuditArgs) -> Result<(), Failure> {
-    match args.what {
-        What::Verify(args) => verify_all(&args),
-        What::Tail(args) => tail(&args).await,
+    match args.action {
+        Action::Verify(args) => verify_all(&args),
+        Action::Tail(args) => tail(&args).await,
     }
 }
 
 fn verify_all(args: &VerifyArgs) -> Result<(), Failure> {
-    let folders = args.place.state.audit_logs()?;
+    let folders = args.folder.state.audit_logs()?;
     let mut reports = Vec::new();
     for folder in &folders {
         reports.push(verify(folder, None)?);
@@ -77,7 +77,7 @@ fn verify_all(args: &VerifyArgs) -> Result<(), Failure> {
         expect(&folders, &mut reports, hash)?;
     }
     for (folder, report) in folders.iter().zip(&reports) {
-        print_line(&if args.place.json { as_json(folder, report) } else { in_words(folder, report) })?;
+        print_line(&if args.folder.json { as_json(folder, report) } else { as_text(folder, report) })?;
     }
     match reports.iter().filter(|report| report.problem.is_some()).count() {
         0 => Ok(()),
@@ -85,7 +85,7 @@ fn verify_all(args: &VerifyArgs) -> Result<(), Failure> {
     }
 }
 
-/// One of the logs has to have the line; if none has, all of them are reported without it.
+/// Requires the line in one of the logs. If none has it, the reports of all logs say so.
 fn expect(folders: &[PathBuf], reports: &mut [Report], hash: &str) -> Result<(), Failure> {
     let mut without = Vec::new();
     for folder in folders {
@@ -99,7 +99,7 @@ fn expect(folders: &[PathBuf], reports: &mut [Report], hash: &str) -> Result<(),
     Ok(())
 }
 
-fn in_words(folder: &Path, report: &Report) -> String {
+fn as_text(folder: &Path, report: &Report) -> String {
     let folder = folder.display();
     if let Some(problem) = &report.problem {
         let mut text = format!("{folder}: PROBLEM");
@@ -107,18 +107,18 @@ fn in_words(folder: &Path, report: &Report) -> String {
             text.push_str(&format!("\n  {problem}"));
         }
         if report.scars > MOST_SCARS {
-            text.push_str(&format!("\n  {} more of what the log itself tells of", report.scars - MOST_SCARS));
+            text.push_str(&format!("\n  {} more losses recorded in the log itself", report.scars - MOST_SCARS));
         }
         return text;
     }
     let mut text = format!("{folder}: {} lines in {} files, unchanged", report.lines, report.files);
     if report.repairs > 0 {
-        text.push_str(&format!("\n  repaired {} times after a crash, without the loss of a line", report.repairs));
+        text.push_str(&format!("\n  repaired {} times after a crash, no line was lost", report.repairs));
     }
     if report.missed > 0 {
-        text.push_str(&format!("\n  {} events came too fast to be written down", report.missed));
+        text.push_str(&format!("\n  {} events were dropped because they came too fast", report.missed));
     }
-    text.push_str(&format!("\n  last hash, to be noted: {}", report.last_hash));
+    text.push_str(&format!("\n  last hash (note it for --expect): {}", report.last_hash));
     text
 }
 
@@ -137,14 +137,14 @@ fn as_json(folder: &Path, report: &Report) -> String {
 async fn tail(args: &TailArgs) -> Result<(), Failure> {
     let mut tails = Vec::new();
     let mut lines = Vec::new();
-    for folder in args.place.state.audit_logs()? {
+    for folder in args.folder.state.audit_logs()? {
         let (tail, read) = Tail::open(&folder, args.lines)?;
         tails.push(tail);
         lines.extend(read);
     }
     in_order(&mut lines);
     for line in &lines[lines.len().saturating_sub(args.lines)..] {
-        print_line(&shown(line, args.place.json))?;
+        print_line(&shown(line, args.folder.json))?;
     }
     if !args.follow {
         return Ok(());
@@ -157,12 +157,12 @@ async fn tail(args: &TailArgs) -> Result<(), Failure> {
         }
         in_order(&mut lines);
         for line in &lines {
-            print_line(&shown(line, args.place.json))?;
+            print_line(&shown(line, args.folder.json))?;
         }
     }
 }
 
-/// Lines of several logs, by their time.
+/// Sorts the lines of several logs by time.
 fn in_order(lines: &mut [String]) {
     let time = |line: &String| {
         let line: Option<Map<String, Value>> = serde_json::from_str(line).ok();
@@ -171,7 +171,7 @@ fn in_order(lines: &mut [String]) {
     lines.sort_by_cached_key(time);
 }
 
-/// Names in a log come from outside; whatever a terminal would act upon is escaped.
+/// Formats a line for a terminal. Names in a log come from peers, so control characters are escaped.
 fn shown(line: &str, as_json: bool) -> String {
     let parsed: Result<Map<String, Value>, _> = serde_json::from_str(line);
     let Ok(mut members) = parsed.map_err(drop) else { return format!("{line:?}") };
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_can_not_paint_the_terminal() {
+    fn control_characters_in_names_are_escaped() {
         let line = "{\"seq\":1,\"time\":\"t\",\"event\":\"call\",\"name\":\"a\\u001b[31m\\u202e\",\"prev\":\"\",\"hash\":\"\"}";
         assert_eq!(shown(line, false), "t call name=\"a\\u{1b}[31m\\u{202e}\"");
     }

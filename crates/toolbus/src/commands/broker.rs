@@ -1,13 +1,13 @@
-//! `toolbus broker`: the mailboxes, their WebSocket and the MCP endpoint, until SIGTERM or Ctrl-C.
+//! `toolbus broker`: serves the mailboxes over WebSocket, and the MCP endpoint, until SIGTERM or Ctrl-C.
 
-use super::tell;
+use super::print_startup;
 use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
 use crate::host_state::AUDIT_FOLDER;
 use crate::hosting::Identities;
-use crate::reach::from_here;
+use crate::reach::dial_address;
 use crate::reload;
 use crate::send_rules::PolicySendRules;
 use crate::stop::service_stop_signal;
@@ -28,49 +28,50 @@ pub const DEFAULT_PORT: u16 = 7420;
 
 #[derive(Args)]
 pub struct BrokerArgs {
-    /// Address to listen on. Port 0 takes any free port. Default: 127.0.0.1:7420.
+    /// Address to listen on. Port 0 takes any free port. Default: `listen` in toolbus.toml, or 127.0.0.1:7420.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Folder for the mailboxes. Default: TOOLBUS_DATA, or toolbus in the user's data folder.
+    /// Folder for the mailboxes. Default: `data` in toolbus.toml, or TOOLBUS_DATA, or toolbus in the user's data folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// One token for all, as in the original system: whoever has it may take any name and role. On loopback only. Without
-    /// it, agents have tokens of their own (see `toolbus agent`).
+    /// File with one token that all agents share, as in the original system: every holder may use any name and role. On
+    /// loopback only. Without it, each agent has its own token (see `toolbus agent`).
     #[arg(long, value_name = "FILE")]
     shared_token_file: Option<PathBuf>,
-    /// Of the configuration file.
+    /// From the configuration file.
     #[arg(skip)]
     auth: AuthConfig,
-    /// Connections served at the same time.
+    /// Maximum number of connections.
     #[arg(long, default_value_t = ServerOptions::default().max_connections, value_name = "N")]
     max_connections: usize,
-    /// Largest frame, in bytes.
+    /// Maximum size of a frame, in bytes.
     #[arg(long, default_value_t = ServerOptions::default().max_frame_bytes, value_name = "BYTES")]
     max_frame: usize,
-    /// Web page origin that may connect, such as https://console.example. Can be given several times.
+    /// Origin of web pages that may connect, such as https://console.example. Can be repeated.
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Name that clients may call this broker by, such as bus.example. Addresses and localhost need none of this.
+    /// Host name that clients may use for this broker, such as bus.example. IP addresses and localhost are always
+    /// accepted. Can be repeated.
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Free space below which no new messages are taken, in MiB.
+    /// Free disk space below which new messages are refused, in MiB.
     #[arg(long, default_value_t = CoreOptions::default().reserve_bytes >> 20, value_name = "MIB")]
     reserve: u64,
-    /// Certificate for TLS, with those between it and its root (PEM). Read again when it changes.
+    /// TLS certificate with its intermediate certificates (PEM). Reloaded when it changes.
     #[arg(long, requires = "tls_key", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Key of that certificate (PEM).
+    /// Private key of the TLS certificate (PEM).
     #[arg(long, requires = "tls_cert", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Who may issue certificates to clients (PEM): then a client may be known by its certificate.
+    /// CA certificates for client certificates (PEM). With it, clients can authenticate with a certificate.
     #[arg(long, requires = "tls_cert", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Listen without TLS where other machines can reach it: tokens and messages can be read on the way.
+    /// Listen without TLS on an address that other machines can reach: tokens and messages can be read on the network.
     #[arg(long)]
     insecure: bool,
 }
 
-/// A broker with its data open and its port bound, ready to serve.
+/// A broker with open storage and a bound port, ready to serve.
 pub struct OpenBroker {
     pub server: Arc<BrokerServer>,
     pub listener: TcpListener,
@@ -78,15 +79,15 @@ pub struct OpenBroker {
     pub data: PathBuf,
     pub token_file: PathBuf,
     authenticator: Arc<dyn Authenticator>,
-    /// Whether one secret is for all.
+    /// Whether all agents share one token.
     pub shared_token: bool,
-    /// Whether it speaks TLS.
+    /// Whether the port uses TLS.
     pub is_secure: bool,
 }
 
 #[derive(Args)]
 pub struct BrokerCommandArgs {
-    /// The toolbus.toml to read `listen` and `data` from. Default: toolbus.toml in this folder, or in ~/.config/toolbus.
+    /// The toolbus.toml to read. Default: toolbus.toml in the working folder, or in ~/.config/toolbus.
     #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -103,20 +104,20 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     }
     let stop = service_stop_signal()?;
     let broker_args =
-        args.broker.or(local.listen, local.data.clone(), local.shared_token_file.clone(), local.auth.clone());
+        args.broker.or_config(local.listen, local.data.clone(), local.shared_token_file.clone(), local.auth.clone());
     let mode = broker_args.identities();
     let broker = broker_args.open().await?;
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);
     endpoint::mount(&broker, args.endpoint)?;
-    let mut text = broker.whereabouts();
-    text.push_str(&format!("\nMCP over HTTP at {}{}", broker.web_address(), endpoint::PATH));
+    let mut text = broker.startup_lines();
+    text.push_str(&format!("\nMCP over HTTP on {}{}", broker.web_address(), endpoint::PATH));
     for warning in warnings {
         text.push_str(&format!("\n{warning}"));
     }
-    tell(&text);
+    print_startup(&text);
     let policy = LivePolicy::new(mode.policy(local.policy.clone()));
-    broker.follow(&policy);
-    tokio::spawn(reload::of_broker(local, mode, policy, stop.clone()));
+    broker.use_policy(&policy);
+    tokio::spawn(reload::for_broker(local, mode, policy, stop.clone()));
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;
@@ -124,7 +125,7 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         server.stop();
     });
     broker.server.serve(broker.listener).await?;
-    tracing::info!("stopped; everything accepted is on disk");
+    tracing::info!("stopped; all accepted messages are on disk");
     Ok(())
 }
 
@@ -133,8 +134,8 @@ impl BrokerArgs {
         if self.shared_token_file.is_some() { Identities::SharedToken } else { Identities::Credentials }
     }
 
-    /// What a configuration file says counts where no flag does.
-    pub fn or(
+    /// Fills in values of the configuration file for flags that are not given.
+    pub fn or_config(
         mut self,
         listen: Option<SocketAddr>,
         data: Option<PathBuf>,
@@ -153,7 +154,7 @@ impl BrokerArgs {
         let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
         let shared_token = self.shared_token_file.is_some();
         if shared_token && !listen.ip().is_loopback() {
-            return Err(Failure::SharedToAll { address: listen });
+            return Err(Failure::SharedTokenExposed { address: listen });
         }
         let tls = self.tls();
         if let Some(tls) = &tls {
@@ -172,7 +173,7 @@ impl BrokerArgs {
             Some(file) => (Arc::new(SharedToken::new(read_token(&file)?)), file),
             None => {
                 let files = ensure_local_credentials(&data)?;
-                (Arc::new(known_agents(&data, self.auth)?), files.token)
+                (Arc::new(authenticators(&data, self.auth)?), files.token)
             }
         };
         let cannot = |source| Failure::Listen { address: listen, source };
@@ -198,8 +199,8 @@ impl BrokerArgs {
     }
 }
 
-/// Tokens of our own, and whoever the configuration believes.
-fn known_agents(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
+/// The broker's own tokens, and the JWT issuers and certificates of the configuration.
+fn authenticators(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
     Ok(Chain {
         registry: Registry::open(data)?,
         jwt: auth.jwt.map(JwtAuthenticator::new).transpose()?,
@@ -208,37 +209,38 @@ fn known_agents(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
 }
 
 impl OpenBroker {
-    /// Lets the rules for messages be those of the policy, also when it is replaced.
-    pub fn follow(&self, policy: &Arc<LivePolicy>) {
+    /// Takes the rules for messages from the policy, also after the policy was replaced.
+    pub fn use_policy(&self, policy: &Arc<LivePolicy>) {
         let rules = PolicySendRules { policy: Arc::clone(policy), authenticator: Arc::clone(&self.authenticator) };
         self.server.set_send_rules(Arc::new(rules));
     }
 
-    pub fn whereabouts(&self) -> String {
+    /// The lines that every broker prints at start: data folder, token file and address. Scripts parse them.
+    pub fn startup_lines(&self) -> String {
         let (data, token) = (self.data.display(), self.token_file.display());
         let scheme = if self.is_secure { "wss" } else { "ws" };
         let mut text = format!("data in {data}\ntoken in {token}\nlistening on {scheme}://{}/bus", self.address);
         if self.shared_token {
             text.push_str(
-                "\nWARNING: one shared token for all. Whoever has it may take any name and any role; `toolbus agent` gives \
-                 each agent a token of its own.",
+                "\nWARNING: all agents use one shared token. Every holder may use any name and any role; `toolbus \
+                 agent` issues a separate token for each agent.",
             );
         }
         text
     }
 
-    /// Where applications on the port are found from this machine.
+    /// The HTTP URL of the port, as seen from this machine.
     pub fn web_address(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
-        format!("{scheme}://{}", from_here(self.address))
+        format!("{scheme}://{}", dial_address(self.address))
     }
 }
 
-/// Every connection is a descriptor, and the usual soft limit is small.
+/// Raises the soft limit to the hard limit: every connection needs a descriptor, and the default soft limit is low.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "can't raise the limit of open files");
     }
 }

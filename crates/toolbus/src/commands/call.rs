@@ -1,18 +1,18 @@
-//! `toolbus call`: one call of one tool, over the bus to the host that has it.
+//! `toolbus call`: calls one tool over the bus.
 //!
-//! The exit code says how it ended: 0 the tool's result, 1 the tool's or its server's error, 2 anything else (the bus,
-//! the arguments), 130 cancelled by Ctrl-C or SIGTERM.
+//! Exit code: 0 for a result of the tool, 1 for an error of the tool or its server, 2 for any other error (of the bus
+//! or the arguments), 130 if cancelled by Ctrl-C or SIGTERM.
 
-use super::outcome::{Reader, report};
+use super::outcome::{OutputOptions, report};
 use super::{detach, parse_duration};
 use crate::arguments;
-use crate::around::{Around, SENTENCES};
-use crate::catalog::{Catalog, ToolSeen};
+use crate::availability::{Availability, NOTICE_QUEUE};
+use crate::catalog::{Catalog, KnownTool};
 use crate::failure::Failure;
 use crate::progress::{Progress, one_line};
 use crate::queue;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
-use crate::stop::StopWishes;
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
+use crate::stop::StopSignals;
 use crate::table::age;
 use clap::Args;
 use serde_json::{Value, json};
@@ -35,80 +35,80 @@ Examples:
   echo '{\"text\": \"hello\"}' | toolbus call text_stats -
   toolbus task result $(toolbus call build --detach)
 
-Exit code: 0 the tool's result, 1 an error of the tool, 2 an error of the bus or of the arguments, 130 cancelled.")]
+Exit code: 0 result of the tool, 1 error of the tool, 2 error of the bus or of the arguments, 130 cancelled.")]
 pub struct CallArgs {
-    /// The tool, as `toolbus tools` shows it.
+    /// The name of the tool, as listed by `toolbus tools`.
     tool: String,
     /// The arguments as a JSON object; `-` reads them from standard input.
     #[arg(value_name = "JSON|-", conflicts_with = "arg")]
     arguments: Option<String>,
-    /// One argument. The tool's schema says which type the value has. A list takes a,b,c, or the name several times.
+    /// One argument. The tool's schema determines the type of the value. Give a list as a,b,c or repeat the name.
     #[arg(long, value_name = "NAME=VALUE")]
     arg: Vec<String>,
-    /// Call the tool of this host.
+    /// Call the tool on this host.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// Role to act in.
     #[arg(long, env = "TOOLBUS_ROLE")]
     role: Option<String>,
-    /// How long the call may take, waiting for a host that is away included. A task has --ttl instead.
+    /// Deadline of the call, including the time to wait for a host that is away. Tasks have --ttl instead.
     #[arg(long, conflicts_with = "detach", value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
-    /// Give up at once if the host is away (TB0427), instead of waiting for it.
+    /// Fail at once if the host is away (TB0427), instead of waiting for it.
     #[arg(long)]
     fail_fast: bool,
-    /// Folder for images and other files in the result; made if it is not there.
+    /// Folder for images and other files in the result; created if it does not exist.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
-    /// Leave the call to the host: print the id of a task and end. `toolbus task` shows what becomes of it.
+    /// Run the call as a task: print the id of the task and exit. `toolbus task` shows its state and result.
     #[arg(long)]
     detach: bool,
-    /// How long the task is kept, from its beginning: 24h unless it is said, 7d at most.
+    /// How long the task is kept after its start: 24h by default, 7d at most.
     #[arg(long, requires = "detach", value_parser = parse_duration, value_name = "DURATION")]
     ttl: Option<Duration>,
-    /// Send the arguments as they are, without checking them against the tool's schema.
+    /// Send the arguments without checking them against the tool's schema.
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]
     reach: ReachArgs,
 }
 
-/// How long a cancelled call may still bring its end: a little more than the host gives the server. An end that nobody
-/// waits for would lie in the mailbox of a command that is gone.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait for the reply to a cancelled call: a little longer than the host waits for the server. A reply
+/// after that stays in the mailbox of a process that has exited.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 const PROGRESS_TOKEN: &str = "toolbus-call";
 const CANCELLED: u8 = 130;
 
 pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
-    // Before anything is sent: a body that can't be read is nobody else's business.
+    // Parse the arguments before connecting.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
-    let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), true).await?;
+    let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), true).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     let tool = catalog.tool(&args.tool, client.me().role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;
-    // A result that can't be kept is found out about before there is one.
+    // Create the output folder first: if that fails, the tool must not run.
     let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unusable)?;
     let client = client.into_multiplexed();
-    let reader = Reader { tool: &args.tool, json: args.reach.json, out: &args.out };
+    let output = OutputOptions { tool: &args.tool, json: args.reach.json, out: &args.out };
     if args.detach {
         let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };
-        let hasty = is_hasty(&args, &tool);
-        let begun = detach::begin(&client, &tool, params(&args.tool, arguments), (wish, hasty), &reader).await;
+        let fail_fast = is_fail_fast(&args, &tool);
+        let started = detach::start(&client, &tool, params(&args.tool, arguments), (wish, fail_fast), &output).await;
         client.close().await;
-        return begun;
+        return started;
     }
     let session = uuid::Uuid::new_v4().to_string();
     let ended = exchange(&client, &args, &tool, &session, arguments).await;
-    // What never reached the host leaves nothing to close there.
+    // A call that never reached the host opened no session there.
     if !matches!(ended, Err(Failure::HostOffline { .. })) {
         let close = HostRequest::Close { session };
-        // Without a wait for the receipt: a host that is away has nothing to close.
+        // Wait only briefly for the receipt: a host that is away has no session to close.
         tokio::time::timeout(Duration::from_millis(500), send(&client, &tool.host.name, &close)).await.ok();
     }
     client.close().await;
     match ended? {
-        Ended::Outcome(outcome) => report(&reader, outcome),
+        Ended::Outcome(outcome) => report(&output, outcome),
         Ended::Cancelled => {
             eprintln!("cancelled");
             Ok(ExitCode::from(CANCELLED))
@@ -125,7 +125,7 @@ fn read_arguments(text: String) -> Result<Raw, Failure> {
     Ok(arguments::from_json(&text)?)
 }
 
-fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &ToolSeen<'_>) -> Result<Raw, Failure> {
+fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &KnownTool<'_>) -> Result<Raw, Failure> {
     let schema = tool.input_schema();
     let arguments = match given {
         Some(given) => given,
@@ -137,8 +137,8 @@ fn take_arguments(args: &CallArgs, given: Option<Raw>, tool: &ToolSeen<'_>) -> R
     Ok(arguments)
 }
 
-/// Whether the call is not to wait for its host.
-fn is_hasty(args: &CallArgs, tool: &ToolSeen<'_>) -> bool {
+/// Whether the call fails instead of waiting for a host that is away.
+fn is_fail_fast(args: &CallArgs, tool: &KnownTool<'_>) -> bool {
     args.fail_fast || tool.server.fail_fast.contain(Some(&args.tool))
 }
 
@@ -150,13 +150,13 @@ enum Ended {
 async fn exchange(
     client: &MultiplexedClient,
     args: &CallArgs,
-    tool: &ToolSeen<'_>,
+    tool: &KnownTool<'_>,
     session: &str,
     arguments: Raw,
 ) -> Result<Ended, Failure> {
     let mut progress = Progress::new(args.reach.json);
-    let hasty = is_hasty(args, tool);
-    if hasty && !tool.host.online {
+    let fail_fast = is_fail_fast(args, tool);
+    if fail_fast && !tool.host.online {
         return Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() });
     }
     let request = HostRequest::Rpc(Rpc {
@@ -171,54 +171,54 @@ async fn exchange(
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
     if !tool.host.online {
         let (host, since) = (&tool.host.name, age(tool.host.since_ms));
-        let position = queue::ahead(client, host, &call.id())
+        let position = queue::messages_ahead(client, host, &call.id())
             .await
             .map_or(String::new(), |ahead| format!(" at position {}", ahead + 1));
-        progress.say(&format!("{host} is away (for {since}); waiting{position} until it is back, Ctrl-C gives up"));
+        progress.say(&format!("{host} is away (for {since}); waiting{position} until it is back, Ctrl-C cancels"));
     }
-    let around = Around::new(tool.host.online, !hasty);
-    let (say, mut sentences) = mpsc::channel(SENTENCES);
-    let haste = hasty.then_some(Haste { client, host: &tool.host.name, around: &around });
-    let following = follow(&mut call, &mut progress, &mut sentences, haste);
+    let availability = Availability::new(tool.host.online, !fail_fast);
+    let (notify, mut notices) = mpsc::channel(NOTICE_QUEUE);
+    let fail_fast_guard = fail_fast.then_some(FailFast { client, host: &tool.host.name, availability: &availability });
+    let following = follow(&mut call, &mut progress, &mut notices, fail_fast_guard);
     let ended = tokio::select! {
         ended = following => ended,
-        never = around.watch(client, &tool.host.name, &say) => match never {},
+        never = availability.watch(client, &tool.host.name, &notify) => match never {},
     };
     progress.finish();
     match ended {
-        // Taken back, as it was not to wait.
-        Err(Failure::Client(error)) if hasty && error.code() == Some(ErrorCode::Cancelled) => {
+        // Withdrawn by `FailFast::withdraw`.
+        Err(Failure::Client(error)) if fail_fast && error.code() == Some(ErrorCode::Cancelled) => {
             Err(Failure::HostOffline { tool: args.tool.clone(), host: tool.host.name.clone() })
         }
-        Err(Failure::Client(BrokerError::Timeout(_))) => Err(missed(args, &tool.host.name, &around)),
+        Err(Failure::Client(BrokerError::Timeout(_))) => Err(deadline_failure(args, &tool.host.name, &availability)),
         ended => ended,
     }
 }
 
-/// What it means that the deadline passed.
-fn missed(args: &CallArgs, host: &str, around: &Around) -> Failure {
+/// The error for a call whose deadline has passed.
+fn deadline_failure(args: &CallArgs, host: &str, availability: &Availability) -> Failure {
     let (tool, host, limit) = (args.tool.clone(), host.to_owned(), args.deadline);
-    if around.broker_away() {
+    if availability.broker_away() {
         Failure::BrokerAway { tool, limit }
-    } else if around.host_away() {
-        Failure::HostAway { tool, host, limit, never_there: around.never_there() }
+    } else if availability.host_away() {
+        Failure::HostAway { tool, host, limit, never_online: availability.host_never_online() }
     } else {
         Failure::CallTimeout { tool, limit }
     }
 }
 
-/// Until the reply, or until nobody wants to wait for it any more.
+/// Waits for the reply, or for the end of a cancellation.
 async fn follow(
     call: &mut Call,
     progress: &mut Progress,
-    sentences: &mut mpsc::Receiver<String>,
-    haste: Option<Haste<'_>>,
+    notices: &mut mpsc::Receiver<String>,
+    fail_fast_guard: Option<FailFast<'_>>,
 ) -> Result<Ended, Failure> {
-    let mut stop = StopWishes::listen()?;
-    let mut give_up = None;
+    let mut stop = StopSignals::listen()?;
+    let mut exit_at = None;
     loop {
-        let patience = async {
-            match give_up {
+        let timeout = async {
+            match exit_at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
@@ -229,37 +229,38 @@ async fn follow(
                 Some(CallItem::Reply(reply)) => return read_reply(reply),
                 None => return Err(Failure::Client(BrokerError::Closed)),
             },
-            Some(sentence) = sentences.recv() => {
-                progress.say(&sentence);
-                if let Some(haste) = &haste {
-                    haste.take_back(call).await;
+            Some(notice) = notices.recv() => {
+                progress.say(&notice);
+                if let Some(fail_fast_guard) = &fail_fast_guard {
+                    fail_fast_guard.withdraw(call).await;
                 }
             }
             () = stop.next() => {
-                if give_up.is_some() {
+                if exit_at.is_some() {
                     return Ok(Ended::Cancelled);
                 }
                 call.cancel();
                 progress.stop();
-                progress.say("cancelling; Ctrl-C again leaves at once");
-                give_up = Some(tokio::time::Instant::now() + CANCEL_PATIENCE);
+                progress.say("cancelling; press Ctrl-C again to exit at once");
+                exit_at = Some(tokio::time::Instant::now() + CANCEL_TIMEOUT);
             }
-            () = patience => return Ok(Ended::Cancelled),
+            () = timeout => return Ok(Ended::Cancelled),
         }
     }
 }
 
-/// For a call that is not to wait for its host.
-struct Haste<'a> {
+/// Withdraws a call that must not wait for its host.
+struct FailFast<'a> {
     client: &'a MultiplexedClient,
     host: &'a str,
-    around: &'a Around,
+    availability: &'a Availability,
 }
 
-impl Haste<'_> {
-    /// What the host never had is taken back once it has left. What it had may have begun, and is waited for.
-    async fn take_back(&self, call: &Call) {
-        if self.around.host_away() && queue::is_untouched(self.client, self.host, &call.id()).await {
+impl FailFast<'_> {
+    /// Withdraws the call if the host went away before it was pushed. A call that was pushed may have started, so its
+    /// reply is awaited.
+    async fn withdraw(&self, call: &Call) {
+        if self.availability.host_away() && queue::was_never_pushed(self.client, self.host, &call.id()).await {
             call.cancel();
         }
     }
@@ -270,7 +271,7 @@ fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure
     let body = String::from_utf8_lossy(reply.body.as_bytes());
     Ok(match HostReply::parse(&body)? {
         HostReply::Rpc(outcome) => Ended::Outcome(outcome),
-        HostReply::Task(_) => return Err(Failure::BadReply("a task where none was asked for".to_owned())),
+        HostReply::Task(_) => return Err(Failure::BadReply("an unexpected task".to_owned())),
         HostReply::Cancelled => Ended::Cancelled,
     })
 }
@@ -291,16 +292,16 @@ fn show_event(body: &Body, progress: &mut Progress) {
 
 fn params(tool: &str, arguments: Raw) -> Raw {
     let me = raw(&json!({"name": "toolbus", "title": "toolbus call", "version": env!("CARGO_PKG_VERSION")}));
-    let mut words = Members::default();
-    // Nothing is promised that a command without a dialogue could not keep.
+    let mut meta_members = Members::default();
+    // No client capabilities: the command can't answer elicitation or sampling.
     for (name, value) in meta::modern(MODERN_VERSION, toolbus_mcp::empty_object(), Some(me)) {
-        words.set(name, value);
+        meta_members.set(name, value);
     }
-    words.set(meta::PROGRESS_TOKEN, raw(PROGRESS_TOKEN));
+    meta_members.set(meta::PROGRESS_TOKEN, raw(PROGRESS_TOKEN));
     let mut params = Members::default();
     params.set("name", raw(tool));
     params.set("arguments", arguments);
-    params.set(meta::META, words.to_raw());
+    params.set(meta::META, meta_members.to_raw());
     params.to_raw()
 }
 

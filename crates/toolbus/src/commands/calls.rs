@@ -1,10 +1,10 @@
-//! `toolbus calls`: which calls there are at the hosts and on the way to them, and the word that ends one.
+//! `toolbus calls`: lists the calls at the hosts and in their mailboxes, and cancels one.
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_admin::{ask, ask_all, hosts, meant, tell_absent};
-use crate::queue::{self, Withdrawal, waiting_for};
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::hosts_admin::{ask, ask_all, find_by_prefix, hosts, note_hosts_away};
+use crate::queue::{self, Withdrawal, pending_of};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -21,17 +21,17 @@ Examples:
   toolbus calls --all --host attic
   toolbus calls cancel 7c0e1f
 
-States: queued (waits for its turn, or for a host that is away), waiting for approval, running, done, failed, cancelled,
-unknown (begun, and nobody knows whether it had its effect). What waits for a host is not opened to see what it is, so a
-question about tasks that waits there counts as queued too. With a token of an agent its own calls are shown, with an
-operator's all.")]
+States: queued (waits for a permit, or for a host that is away), waiting for approval, running, done, failed, cancelled,
+unknown (started, but whether it had its effect is not known). The content of messages that are queued for a host is not
+inspected, so other requests, such as queries about tasks, are listed as queued calls too. An agent sees its own calls,
+an operator sees all.")]
 pub struct CallsArgs {
     #[command(subcommand)]
-    what: Option<What>,
-    /// Show calls that have ended too, as far as their hosts remember them.
+    action: Option<Action>,
+    /// Also list ended calls that their hosts still remember.
     #[arg(long)]
     all: bool,
-    /// Show the calls of this host.
+    /// List only the calls of this host.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     #[command(flatten)]
@@ -39,27 +39,27 @@ pub struct CallsArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// End a call: it is taken back if it still waits, and its server is told to stop if it runs.
+enum Action {
+    /// Cancel a call: withdraw it if it is queued, or cancel it at its server if it is running.
     Cancel {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
 }
 
-/// A call and where it is.
+/// A call, and where it is.
 pub struct Call {
     host: String,
     row: CallRow,
-    /// It waits in its host's mailbox, and the host has not seen it yet.
+    /// Whether it is in the host's mailbox and not at the host.
     is_at_broker: bool,
 }
 
 pub async fn run(args: CallsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
-    let done = match &args.what {
+    let client = args.reach.connect(LocalAgent::Operator, transient_agent(None), false).await?.into_multiplexed();
+    let done = match &args.action {
         None => list(&client, &args).await,
-        Some(What::Cancel { id }) => cancel(&client, &args, id).await,
+        Some(Action::Cancel { id }) => cancel(&client, &args, id).await,
     };
     client.close().await;
     done
@@ -68,11 +68,11 @@ pub async fn run(args: CallsArgs) -> Result<(), Failure> {
 async fn list(client: &MultiplexedClient, args: &CallsArgs) -> Result<(), Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
     let (calls, more) = all_calls(client, &hosts, args.all).await?;
-    tell_absent(&hosts, "of its calls only those are shown that wait for it");
+    note_hosts_away(&hosts, "only calls in its mailbox are shown");
     print_line(&if args.reach.json { as_json(&calls, more) } else { as_table(&calls, more, args.all) })
 }
 
-/// What the hosts know, and what waits for them at the broker. Also whether some are left out.
+/// The calls at the hosts and those in their mailboxes. The number is positive if some are not listed.
 pub async fn all_calls(
     client: &MultiplexedClient,
     hosts: &[HostEntry],
@@ -86,7 +86,7 @@ pub async fn all_calls(
     }
     let known: HashSet<String> = calls.iter().map(|call| call.row.id.clone()).collect();
     for host in hosts {
-        let Some(waiting) = waiting_for(client, &host.id).await else { continue };
+        let Some(waiting) = pending_of(client, &host.id).await else { continue };
         more += u64::from(waiting.more);
         let queued = waiting.rows.into_iter().filter(|row| !row.in_flight && !known.contains(&*row.id));
         calls.extend(queued.map(|row| Call {
@@ -110,9 +110,9 @@ pub async fn all_calls(
 async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Result<(), Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
     let (calls, _) = all_calls(client, &hosts, true).await?;
-    let Call { host, row, is_at_broker } = meant(calls, id, |call| &call.row.id)?;
+    let Call { host, row, is_at_broker } = find_by_prefix(calls, id, |call| &call.row.id)?;
     let row = match is_at_broker {
-        true => take_back(client, &host, row).await?,
+        true => withdraw(client, &host, row).await?,
         false => ask(client, &host, AdminRequest::CallsCancel { id: row.id }).await?,
     };
     if args.reach.json {
@@ -120,24 +120,25 @@ async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Resul
     }
     print_line(&match row.state {
         CallState::Cancelled => format!("{} cancelled", row.id),
-        state => format!("{} was told to stop, and is {} now", row.id, word(state)),
+        state => format!("{}: cancellation requested, state is {}", row.id, state_name(state)),
     })
 }
 
-/// What the host has not seen yet is taken back at the broker. One that came for it at that moment is asked.
-async fn take_back(client: &MultiplexedClient, host: &str, row: CallRow) -> Result<CallRow, Failure> {
+/// Withdraws a queued call at the broker. If the host connected meanwhile and may have received it, the host cancels
+/// it.
+async fn withdraw(client: &MultiplexedClient, host: &str, row: CallRow) -> Result<CallRow, Failure> {
     let cancelled = |row| CallRow { state: CallState::Cancelled, ..row };
-    match queue::take_back(client, host, &MsgId::from(row.id.clone())).await? {
-        Withdrawal::Gone => Ok(cancelled(row)),
+    match queue::withdraw(client, host, &MsgId::from(row.id.clone())).await? {
+        Withdrawal::Withdrawn => Ok(cancelled(row)),
         Withdrawal::AskHost => match ask(client, host, AdminRequest::CallsCancel { id: row.id.clone() }).await {
             Err(Failure::RefusedByHost { code: Some(ErrorCode::UnknownCall), .. }) => Ok(cancelled(row)),
             answer => answer,
         },
-        Withdrawal::StillThere => Err(Failure::NotTakenBack { id: row.id }),
+        Withdrawal::StillQueued => Err(Failure::NotWithdrawn { id: row.id }),
     }
 }
 
-pub fn word(state: CallState) -> &'static str {
+pub fn state_name(state: CallState) -> &'static str {
     match state {
         CallState::Queued => "queued",
         CallState::WaitingForApproval => "waiting for approval",
@@ -149,11 +150,11 @@ pub fn word(state: CallState) -> &'static str {
     }
 }
 
-/// How many calls each host has in each state.
+/// Counts the calls of each host by state.
 pub fn by_state(calls: &[Call]) -> BTreeMap<&str, BTreeMap<&'static str, u64>> {
     let mut counts: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
     for call in calls {
-        *counts.entry(&call.host).or_default().entry(word(call.row.state)).or_default() += 1;
+        *counts.entry(&call.host).or_default().entry(state_name(call.row.state)).or_default() += 1;
     }
     counts
 }
@@ -169,7 +170,7 @@ fn as_json(calls: &[Call], more: u64) -> String {
 
 fn as_table(calls: &[Call], more: u64, ended: bool) -> String {
     if calls.is_empty() {
-        return if ended { "no calls" } else { "no calls under way; --all shows those that have ended" }.to_owned();
+        return if ended { "no calls" } else { "no calls under way; --all also lists ended calls" }.to_owned();
     }
     let mut rows = vec![["ID", "TOOL", "AGENT", "STATE", "AGE", "ATTEMPTS", "HOST", "NOTE"].map(str::to_owned)];
     for Call { host, row, .. } in calls {
@@ -181,7 +182,7 @@ fn as_table(calls: &[Call], more: u64, ended: bool) -> String {
             escaped(&row.id),
             escaped(&tool),
             escaped(&row.agent),
-            word(row.state).to_owned(),
+            state_name(row.state).to_owned(),
             age(row.age_ms),
             row.attempts.to_string(),
             escaped(host),
@@ -190,7 +191,7 @@ fn as_table(calls: &[Call], more: u64, ended: bool) -> String {
     }
     let mut text = table(&rows, None);
     if more > 0 {
-        text.push_str("\nthere are more, which the lists have no room for");
+        text.push_str("\nthe list is incomplete: there are more calls");
     }
     text
 }

@@ -1,10 +1,10 @@
-//! `toolbus dead`: calls that are not run any more because each time they ended their server or their host, and messages that
-//! the broker could not bring to anybody.
+//! `toolbus dead`: dead letters. At hosts, these are calls that crashed their server or host on every attempt; at the
+//! broker, messages that could not be delivered.
 
 use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_admin::{ask, ask_all, hosts, meant, tell_absent};
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::hosts_admin::{ask, ask_all, find_by_prefix, hosts, note_hosts_away};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -21,11 +21,11 @@ Examples:
   toolbus dead retry 7c0e1f
   toolbus dead drop 7c0e1f
 
-Messages that the broker gave up on are in mailboxes NAME#dead, which `list` counts. Whoever may read them does it with
-`toolbus recv --as NAME#dead --no-ack`, and drops them by the same command without --no-ack.")]
+Messages that the broker could not deliver are in the mailboxes NAME#dead, which `list` counts. Read them with `toolbus
+recv --as NAME#dead --no-ack`, and drop them with the same command without --no-ack.")]
 pub struct DeadArgs {
     #[command(subcommand)]
-    what: What,
+    action: Action,
     /// Ask this host only.
     #[arg(long, global = true, value_name = "NAME")]
     host: Option<String>,
@@ -34,35 +34,35 @@ pub struct DeadArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Show the dead letters of all hosts, and which mailboxes of the broker hold some.
+enum Action {
+    /// List the dead letters of all hosts, and the mailboxes of the broker that hold some.
     List,
-    /// Show one with its arguments and its story.
+    /// Show one dead letter with its arguments and the history of its attempts.
     Show {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
-    /// Let a call run once more, as a task of its caller's agent.
+    /// Run a call once more, as a task of its caller's agent.
     Retry {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
-    /// Forget a call. Its caller was told already that it is not run.
+    /// Delete a dead letter. Its caller has already received an error.
     Drop {
-        /// The id of the call, or as much of it as is needed.
+        /// The id of the call, or a unique prefix of it.
         id: String,
     },
 }
 
 const DEAD: &str = "#dead";
 
-/// A letter and the host that keeps it.
-struct Kept {
+/// A dead letter, and the host that keeps it.
+struct HostLetter {
     host: String,
     letter: DeadLetter,
 }
 
-/// A mailbox of the broker with messages that could not be delivered.
+/// A mailbox of dead letters at the broker.
 struct Mailbox {
     name: String,
     messages: u64,
@@ -70,12 +70,12 @@ struct Mailbox {
 }
 
 pub async fn run(args: DeadArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?.into_multiplexed();
-    let done = match &args.what {
-        What::List => list(&client, &args).await,
-        What::Show { id } => show(&client, &args, id).await,
-        What::Retry { id } => retry(&client, &args, id).await,
-        What::Drop { id } => drop_letter(&client, &args, id).await,
+    let client = args.reach.connect(LocalAgent::Operator, transient_agent(None), false).await?.into_multiplexed();
+    let done = match &args.action {
+        Action::List => list(&client, &args).await,
+        Action::Show { id } => show(&client, &args, id).await,
+        Action::Retry { id } => retry(&client, &args, id).await,
+        Action::Drop { id } => drop_letter(&client, &args, id).await,
     };
     client.close().await;
     done
@@ -88,7 +88,7 @@ async fn list(client: &MultiplexedClient, args: &DeadArgs) -> Result<(), Failure
 }
 
 async fn show(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
-    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let HostLetter { host, letter } = find_by_prefix(letters(client, args).await?, id, |kept| &kept.letter.id)?;
     let letter: DeadLetter = ask(client, &host, AdminRequest::DeadShow { id: letter.id }).await?;
     if args.reach.json {
         return print_line(&json!({"host": host, "letter": letter}).to_string());
@@ -105,7 +105,7 @@ async fn show(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(
 }
 
 async fn retry(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
-    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let HostLetter { host, letter } = find_by_prefix(letters(client, args).await?, id, |kept| &kept.letter.id)?;
     let task: TaskView = ask(client, &host, AdminRequest::DeadRetry { id: letter.id.clone() }).await?;
     if args.reach.json {
         return print_line(&json!({"host": host, "letter": letter, "task": task}).to_string());
@@ -115,7 +115,7 @@ async fn retry(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<
 }
 
 async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> Result<(), Failure> {
-    let Kept { host, letter } = meant(letters(client, args).await?, id, |kept| &kept.letter.id)?;
+    let HostLetter { host, letter } = find_by_prefix(letters(client, args).await?, id, |kept| &kept.letter.id)?;
     let letter: DeadLetter = ask(client, &host, AdminRequest::DeadDrop { id: letter.id }).await?;
     print_line(&match args.reach.json {
         true => json!({"host": host, "letter": letter}).to_string(),
@@ -123,29 +123,29 @@ async fn drop_letter(client: &MultiplexedClient, args: &DeadArgs, id: &str) -> R
     })
 }
 
-async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Kept>, Failure> {
+async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<HostLetter>, Failure> {
     let hosts = hosts(client, args.host.as_deref()).await?;
-    tell_absent(&hosts, "its dead letters can't be seen");
+    note_hosts_away(&hosts, "its dead letters are not included");
     let lists: Vec<(String, DeadList)> = ask_all(client, &hosts, &AdminRequest::DeadList).await?;
     let mut letters = Vec::new();
     for (host, list) in lists {
         if list.more > 0 {
-            eprintln!("warning: host {} has {} more dead letters", escaped(&host), list.more);
+            eprintln!("warning: host {} has {} more dead letters that are not listed", escaped(&host), list.more);
         }
-        letters.extend(list.letters.into_iter().map(|letter| Kept { host: host.clone(), letter }));
+        letters.extend(list.letters.into_iter().map(|letter| HostLetter { host: host.clone(), letter }));
     }
     letters.sort_by_key(|kept| kept.letter.at_ms);
     Ok(letters)
 }
 
-/// Only operators are told; others see none.
+/// The broker's mailboxes of dead letters. Empty unless the client is an operator.
 async fn mailboxes(client: &MultiplexedClient, args: &DeadArgs) -> Vec<Mailbox> {
     let Ok(status) = client.client().status().await else { return Vec::new() };
-    let meant = |name: &str| match &args.host {
+    let is_selected = |name: &str| match &args.host {
         Some(host) => name.strip_suffix(DEAD) == Some(host),
         None => name.ends_with(DEAD),
     };
-    let dead = status.mailboxes.into_iter().filter(|mailbox| mailbox.messages > 0 && meant(&mailbox.name));
+    let dead = status.mailboxes.into_iter().filter(|mailbox| mailbox.messages > 0 && is_selected(&mailbox.name));
     dead.map(|it| Mailbox { name: it.name.to_string(), messages: it.messages, oldest_ms: it.oldest_ms }).collect()
 }
 
@@ -154,8 +154,8 @@ fn ago(at_ms: u64) -> u64 {
     u64::try_from(now).unwrap_or_default().saturating_sub(at_ms)
 }
 
-fn as_json(letters: &[Kept], mailboxes: &[Mailbox]) -> String {
-    let letter = |kept: &Kept| {
+fn as_json(letters: &[HostLetter], mailboxes: &[Mailbox]) -> String {
+    let letter = |kept: &HostLetter| {
         let mut value = json!(kept.letter);
         value["host"] = kept.host.as_str().into();
         value
@@ -168,13 +168,13 @@ fn as_json(letters: &[Kept], mailboxes: &[Mailbox]) -> String {
     .to_string()
 }
 
-fn as_table(letters: &[Kept], mailboxes: &[Mailbox]) -> String {
+fn as_table(letters: &[HostLetter], mailboxes: &[Mailbox]) -> String {
     let mut parts = Vec::new();
     if letters.is_empty() {
         parts.push("no dead letters at the hosts".to_owned());
     } else {
-        let mut rows = vec![["ID", "TOOL", "AGENT", "ATTEMPTS", "AGE", "HOST", "STORY"].map(str::to_owned)];
-        for Kept { host, letter } in letters {
+        let mut rows = vec![["ID", "TOOL", "AGENT", "ATTEMPTS", "AGE", "HOST", "LAST FAILURE"].map(str::to_owned)];
+        for HostLetter { host, letter } in letters {
             rows.push([
                 escaped(&letter.id),
                 escaped(&format!("{}/{}", letter.server, letter.tool)),

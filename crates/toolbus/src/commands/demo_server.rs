@@ -1,4 +1,4 @@
-//! `toolbus demo-server`: the built-in MCP server on stdin and stdout. Hidden: `toolbus up` starts it as a child.
+//! `toolbus demo-server`: the built-in MCP server on stdin and stdout. Hidden, because `toolbus up` starts it.
 
 use crate::failure::Failure;
 

@@ -1,9 +1,9 @@
-//! `toolbus call --detach`: the call becomes a task. Its id is printed as soon as the broker has the request, so that nothing
-//! that happens afterwards can lose it.
+//! `toolbus call --detach`: runs the call as a task. Its id is printed once the broker has stored the request or the
+//! host has accepted the task, so that a later failure can't lose it.
 
-use super::outcome::{Reader, report};
+use super::outcome::{OutputOptions, report};
 use super::print_line;
-use crate::catalog::ToolSeen;
+use crate::catalog::KnownTool;
 use crate::failure::Failure;
 use crate::progress::one_line;
 use crate::queue::{self, Withdrawal};
@@ -14,21 +14,21 @@ use toolbus_client::{Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, Outcome, Raw, Rpc, TaskName, TaskWish};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
-/// How long a host that is there may take to accept or refuse the task. Then it is left in its mailbox.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a connected host to accept or refuse the task. After that it stays in the host's mailbox.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The request waits for its host at least so long, however soon the task is to be forgotten.
-const SHORTEST_WAIT: Duration = Duration::from_secs(60);
+/// Minimum deadline of the request, even if the task's time to live is shorter.
+const MIN_DEADLINE: Duration = Duration::from_secs(60);
 
-pub async fn begin(
+pub async fn start(
     client: &MultiplexedClient,
-    tool: &ToolSeen<'_>,
+    tool: &KnownTool<'_>,
     params: Raw,
-    (wish, hasty): (TaskWish, bool),
-    reader: &Reader<'_>,
+    (wish, fail_fast): (TaskWish, bool),
+    output: &OutputOptions<'_>,
 ) -> Result<ExitCode, Failure> {
-    let offline = || Failure::HostOffline { tool: reader.tool.to_owned(), host: tool.host.name.clone() };
-    if hasty && !tool.host.online {
+    let offline = || Failure::HostOffline { tool: output.tool.to_owned(), host: tool.host.name.clone() };
+    if fail_fast && !tool.host.online {
         return Err(offline());
     }
     let request = HostRequest::Rpc(Rpc {
@@ -43,38 +43,38 @@ pub async fn begin(
     let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, Body::parse(request.into_json())?);
     let id = message.id.clone();
     let name = TaskName { host: host.to_owned(), id: message.id.to_string() };
-    // It waits for its host as long as the task may live.
-    let limit = Duration::from_millis(wish.granted_ttl_ms()).max(SHORTEST_WAIT);
+    // The request may wait for its host for the lifetime of the task.
+    let limit = Duration::from_millis(wish.granted_ttl_ms()).max(MIN_DEADLINE);
     let mut call = client.start_call(host, message.clone(), limit).await?;
     let accepted = match tool.host.online {
-        true => tokio::time::timeout(PATIENCE, answer(&mut call)).await.ok().transpose()?,
+        true => tokio::time::timeout(ACCEPT_TIMEOUT, answer(&mut call)).await.ok().transpose()?,
         false => None,
     };
     match accepted {
-        Some(Answer::Task) => say(&name, None, reader.json),
-        Some(Answer::Other(outcome)) => report(reader, outcome),
+        Some(Answer::Task) => print_task(&name, None, output.json),
+        Some(Answer::Other(outcome)) => report(output, outcome),
         None => {
-            // The same message sent again is stored once, and gets a receipt.
+            // Repeats the message to get a receipt; the broker deduplicates it by its id.
             client.client().deliver_with(host, message, SendOptions { deadline: Some(limit) }).await?;
             call.detach();
-            if hasty
-                && queue::is_untouched(client, host, &id).await
-                && queue::take_back(client, host, &id).await? == Withdrawal::Gone
+            if fail_fast
+                && queue::was_never_pushed(client, host, &id).await
+                && queue::withdraw(client, host, &id).await? == Withdrawal::Withdrawn
             {
                 return Err(offline());
             }
-            let waits = match queue::is_there(client, host).await {
+            let reason = match queue::is_online(client, host).await {
                 true => "has not answered yet; the task is in its mailbox",
                 false => "is away; the task waits for it",
             };
-            say(&name, Some(waits), reader.json)
+            print_task(&name, Some(reason), output.json)
         }
     }
 }
 
 enum Answer {
     Task,
-    /// A refusal; or the result, of a host that keeps no tasks.
+    /// A refusal, or the result from a host that does not support tasks.
     Other(Outcome),
 }
 
@@ -93,18 +93,18 @@ async fn answer(call: &mut Call) -> Result<Answer, Failure> {
     }
 }
 
-/// The id alone on standard output, so that it can be used in a script. A host that has not accepted the task is spoken of
-/// beside it.
-fn say(name: &TaskName, waits: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
+/// Prints the id alone on standard output, for scripts. If the host has not accepted the task yet, a note goes to
+/// standard error.
+fn print_task(name: &TaskName, not_accepted: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
     let id = name.to_string();
     if json {
-        let task = json!({"task": id, "host": name.host, "accepted": waits.is_none()});
+        let task = json!({"task": id, "host": name.host, "accepted": not_accepted.is_none()});
         print_line(&task.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     print_line(&id)?;
-    if let Some(waits) = waits {
-        eprintln!("{} {waits}", one_line(&name.host));
+    if let Some(reason) = not_accepted {
+        eprintln!("{} {reason}", one_line(&name.host));
     }
     Ok(ExitCode::SUCCESS)
 }

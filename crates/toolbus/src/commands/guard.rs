@@ -1,5 +1,5 @@
-//! `toolbus guard`: the process between a host and a stdio server, which ends the server when the host is gone. Hidden:
-//! hosts start it.
+//! `toolbus guard`: a process between a host and a stdio server that ends the server when the host exits. Hidden,
+//! because hosts start it.
 
 use clap::Args;
 use std::ffi::OsString;
@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub struct GuardArgs {
-    /// The pipe whose end of file is the end of the host.
+    /// A pipe that the host holds open; end of file means that the host has exited.
     #[arg(long, value_name = "PATH")]
     lifeline: PathBuf,
-    /// The server.
+    /// The command of the server.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

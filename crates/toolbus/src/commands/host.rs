@@ -1,7 +1,7 @@
-//! `toolbus host`: runs MCP servers on this machine for workers anywhere. It dials out to the broker, so it needs no open
-//! port, and it comes back whenever the broker does.
+//! `toolbus host`: runs MCP servers on this machine and offers their tools on the bus. It dials out to the broker, so
+//! it needs no open port, and reconnects after every outage.
 
-use super::tell;
+use super::print_startup;
 use crate::failure::Failure;
 use crate::hosting::{HostingArgs, Identities};
 use crate::reach::{BusArgs, LocalAgent};
@@ -24,34 +24,35 @@ Examples:
 pub struct HostArgs {
     #[command(flatten)]
     hosting: HostingArgs,
-    /// Where toolbus.toml has no [roles], let agents of every role use everything, and not only those of the broker's own
-    /// machine. For brokers with a shared token.
+    /// If toolbus.toml has no [roles], allow every role to use everything, not only the built-in roles local and
+    /// operator. For brokers with a shared token.
     #[arg(long)]
     everyone: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
 
-/// The wait before the next attempt, doubling up to the longest; a run that lasted makes it short again.
+/// The backoff between attempts, doubling up to the longest. A run of at least `BACKOFF_RESET_AFTER` resets it.
 const BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-const LASTING_RUN: Duration = Duration::from_secs(10);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(10);
 
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
     let mode = if args.everyone { Identities::SharedToken } else { Identities::Credentials };
     let mut hosting = args.hosting.hosting(&config, mode, false)?;
     let stop = service_stop_signal()?;
-    // A token that somebody gave has a name with it; the one that a broker made for its own machine's host has this.
+    // A given token determines the name. The token that a broker creates for its own machine belongs to the default
+    // name.
     let me = match !hosting.is_named && args.bus.has_token() {
         true => OWN_NAME.to_owned(),
         false => hosting.name.clone(),
     };
     let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
-    tell(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
-    let (place, data) = (args.hosting.state_place(&config), config.data.clone());
+    print_startup(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
+    let (state, data) = (args.hosting.state_folder(&config), config.data.clone());
     let policy = Arc::clone(&hosting.options.policy);
-    tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
+    tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = BACKOFF;
     let mut has_state = false;
     loop {
@@ -63,10 +64,10 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
         };
         let failure = match outcome {
             Ok(client) => {
-                // Only now is it known whose state it is.
+                // The name, and with it the state folder, is known only after the handshake.
                 if !has_state {
                     let name = client.me().session_id;
-                    place.open(&mut hosting.options, data.as_deref(), &name)?;
+                    state.open(&mut hosting.options, data.as_deref(), &name)?;
                     has_state = true;
                 }
                 serve(client, &hosting.options, &stop).await
@@ -76,14 +77,14 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
         let failure = match failure {
             Ok(()) if stop.is_cancelled() => return Ok(()),
             Ok(()) => Failure::Client(BrokerError::Closed),
-            // A token that was renewed in its file gets its chance.
+            // Retry if the token file was renewed meanwhile.
             Err(failure) if is_final(&failure) && token == args.bus.token_in_file() => return Err(failure),
             Err(failure) => failure,
         };
-        if began.elapsed() >= LASTING_RUN {
+        if began.elapsed() >= BACKOFF_RESET_AFTER {
             backoff = BACKOFF;
         }
-        tracing::warn!("{failure}; trying again in {backoff:?}");
+        tracing::warn!("{failure}; retrying in {backoff:?}");
         tokio::select! {
             () = tokio::time::sleep(backoff) => {}
             () = stop.cancelled() => return Ok(()),
@@ -104,7 +105,7 @@ async fn serve(
     Ok(())
 }
 
-/// What no repetition will change: a wrong address, a wrong token, another host with the same name.
+/// Whether a retry is pointless: a wrong address, a wrong token, or another host with the same name.
 fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Client(error) | Failure::Host(HostError::Bus(error)) => {

@@ -1,4 +1,4 @@
-//! `toolbus init`: a toolbus.toml to begin with, full of comments.
+//! `toolbus init`: writes a commented toolbus.toml.
 
 use super::print_line;
 use crate::config::{FILE_NAME, TEMPLATE};
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct InitArgs {
-    /// Where to write it.
+    /// The file to write.
     #[arg(default_value = FILE_NAME, value_name = "FILE")]
     file: PathBuf,
-    /// Replace a file that is there.
+    /// Overwrite an existing file.
     #[arg(long)]
     force: bool,
 }
@@ -29,7 +29,7 @@ pub async fn run(args: InitArgs) -> Result<(), Failure> {
     let written = options.open(&args.file).and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
     match written {
         Ok(()) => print_line(&format!(
-            "wrote {}\nnext: name your servers in it, then `toolbus up` hosts them",
+            "wrote {}\nnext: add your servers to it, then start them with `toolbus up`",
             args.file.display()
         )),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Failure::Exists { file: args.file }),

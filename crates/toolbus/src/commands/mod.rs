@@ -28,21 +28,21 @@ use crate::failure::Failure;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Prints a line and fails, rather than panics, when nobody reads it.
+/// Prints a line. Returns an error, rather than panicking, if standard output is closed.
 pub fn print_line(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    // In one piece, so that a reader who has seen a line has been sent all of it.
+    // In one write, so that a reader that has seen the first line of a text has been sent all of it.
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).map_err(Failure::Stdout)
 }
 
-/// For services: whether anybody reads what they say at start is no reason to stop.
-pub fn tell(line: &str) {
+/// Prints the startup text of a service, which must run even if standard output is closed.
+pub fn print_startup(line: &str) {
     if let Err(error) = print_line(line) {
         tracing::debug!("{error}");
     }
 }
 
-/// Reads a duration such as `500ms`, `30s`, `5m`, `2h` or `30d`; a bare number counts seconds.
+/// Parses a duration such as `500ms`, `30s`, `5m`, `2h` or `30d`; a number without a unit is in seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().map_err(|_| "a duration looks like 500ms, 30s, 5m, 2h or 30d".to_owned())?;
@@ -54,7 +54,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "d" => number.checked_mul(86_400_000),
         unit => return Err(format!("unknown unit '{unit}': use ms, s, m, h or d")),
     };
-    millis.map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
+    millis.map(Duration::from_millis).ok_or_else(|| "the duration is too long".to_owned())
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units_and_bad_ones_say_so() {
+    fn durations_are_parsed_with_their_units() {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));

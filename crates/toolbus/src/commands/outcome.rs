@@ -1,4 +1,4 @@
-//! What a tool answered, for whoever reads the command: a person, or a program that wants JSON.
+//! Prints the outcome of a tool call, as text or as JSON.
 
 use super::print_line;
 use crate::failure::Failure;
@@ -9,42 +9,43 @@ use std::path::Path;
 use std::process::ExitCode;
 use toolbus_mcp::{Members, Outcome, Raw, codes};
 
-/// How it is shown.
-pub struct Reader<'a> {
+/// How to print an outcome.
+pub struct OutputOptions<'a> {
     pub tool: &'a str,
     pub json: bool,
     /// Folder for images and other files.
     pub out: &'a Path,
 }
 
-/// The exit code says whether it was the tool's result (0), the tool's or its server's error (1), or the bus's (2).
-pub fn report(reader: &Reader<'_>, outcome: Outcome) -> Result<ExitCode, Failure> {
+/// Prints the outcome. The exit code is 0 for a result, 1 for an error of the tool or its server, 2 for an error of the
+/// bus.
+pub fn report(output: &OutputOptions<'_>, outcome: Outcome) -> Result<ExitCode, Failure> {
     let result = match outcome {
         Outcome::Result(result) => result,
-        Outcome::Error(error) => return report_error(reader.json, &error),
+        Outcome::Error(error) => return report_error(output.json, &error),
     };
-    // Member by member: a number that fits no type of ours must not hide the rest.
+    // Member by member, because a number that fits no Rust type would make parsing the whole result fail.
     let members = Members::parse(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
     if members.text("resultType").as_deref() == Some("input_required") {
-        return Err(Failure::InputRequired { tool: reader.tool.to_owned() });
+        return Err(Failure::InputRequired { tool: output.tool.to_owned() });
     }
     let is_error = members.get("isError").is_some_and(|flag| flag.get() == "true");
     let code = if is_error { ExitCode::from(1) } else { ExitCode::SUCCESS };
     let value = match serde_json::from_str::<Value>(result.get()) {
-        Ok(value) if !reader.json => value,
+        Ok(value) if !output.json => value,
         _ => {
             print_line(result.get())?;
             return Ok(code);
         }
     };
-    let shown = show(reader.tool, &value, reader.out);
+    let shown = show(output.tool, &value, output.out);
     for line in shown.lines {
         if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }
     }
     if shown.is_error {
-        eprintln!("error: {} failed", reader.tool);
+        eprintln!("error: {} failed", output.tool);
     }
-    // After the rest has been said: a file that can't be written is no reason to lose the text.
+    // After the rest was printed: a file that can't be written must not hide the text.
     shown.unsaved.map_or(Ok(code), |error| Err(error.into()))
 }
 

@@ -1,5 +1,5 @@
-//! `toolbus pin`: which definitions of tools are approved, what has changed in those that are held back, and the word that
-//! lets them through.
+//! `toolbus pin`: lists the approved tool definitions, shows the changes of tools that are held back, and approves
+//! them.
 
 use super::print_line;
 use crate::config;
@@ -14,24 +14,24 @@ use toolbus_host::pins::{LOCK_FILE, LockFile, PINS_FILE, Pin, PinFile};
 
 /// Digits of a hash that are enough to recognise it.
 const SHORT: usize = 12;
-/// Digits that nobody makes another definition for.
-const CERTAIN: usize = 32;
+/// Digits of a hash that make a second definition with the same digits infeasible.
+const COLLISION_FREE: usize = 32;
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  toolbus pin                     write toolbus.lock from what is approved
-  toolbus pin diff                what has changed in the tools that are held back
-  toolbus pin approve read_file   let the changed tool through
+  toolbus pin                     write the approved definitions to toolbus.lock
+  toolbus pin diff                show the changes of the tools that are held back
+  toolbus pin approve read_file   approve the changed tool
   toolbus pin approve files/read_file@0123456789abcdef
-                                  only if it is still what `pin diff` has shown
+                                  only if it still has the hash shown by `pin diff`
   toolbus pin approve --all")]
 pub struct PinArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    action: Option<Action>,
     #[command(flatten)]
     state: StateArgs,
-    /// The lock file. Default: toolbus.lock beside the toolbus.toml that counts, or in this folder.
+    /// The lock file. Default: toolbus.lock in the folder of the toolbus.toml that is used, or in the working folder.
     #[arg(long, value_name = "FILE", global = true)]
     lock: Option<PathBuf>,
     /// Print JSON.
@@ -40,20 +40,20 @@ pub struct PinArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Show every tool that was seen, and whether it is held back.
+enum Action {
+    /// List all known tools with their approved and held-back definitions.
     List,
-    /// Show what has changed, field by field.
+    /// Show the changes of held-back tools, field by field.
     Diff {
-        /// TOOL or SERVER/TOOL; all that are held back, if none is named.
+        /// TOOL or SERVER/TOOL. Default: all tools that are held back.
         names: Vec<String>,
     },
-    /// Take the definitions that are held back as the approved ones.
+    /// Approve the definitions that are held back.
     Approve {
-        /// TOOL or SERVER/TOOL; with @HASH, as `pin diff` prints it, only if the definition has that hash.
+        /// TOOL or SERVER/TOOL; with @HASH, as printed by `pin diff`, only if the definition has that hash.
         #[arg(required_unless_present = "all")]
         names: Vec<String>,
-        /// Everything that is held back.
+        /// Approve all tools that are held back.
         #[arg(long, conflicts_with = "names")]
         all: bool,
     },
@@ -65,17 +65,17 @@ pub async fn run(args: PinArgs) -> Result<(), Failure> {
     if files.is_empty() {
         return Err(Failure::NoPins { folder: args.state.root()? });
     }
-    match &args.what {
+    match &args.action {
         None => args.write_lock(&files),
-        Some(What::List) => args.list(&files),
-        Some(What::Diff { names }) => args.diff(&files, names),
-        Some(What::Approve { names, all }) => args.approve(&files, if *all { None } else { Some(names) }),
+        Some(Action::List) => args.list(&files),
+        Some(Action::Diff { names }) => args.diff(&files, names),
+        Some(Action::Approve { names, all }) => args.approve(&files, if *all { None } else { Some(names) }),
     }
 }
 
 impl PinArgs {
     fn lock_file(&self) -> PathBuf {
-        let beside = || lock_file(config::usual_file().as_deref());
+        let beside = || lock_file(config::default_file().as_deref());
         self.lock.clone().or_else(beside).unwrap_or_else(|| PathBuf::from(LOCK_FILE))
     }
 
@@ -93,7 +93,7 @@ impl PinArgs {
         let path = path.display();
         match self.json {
             true => print_line(&json!({"lock": path.to_string(), "tools": tools}).to_string()),
-            false => print_line(&format!("{tools} tools of {} servers are locked in {path}", lock.servers.len())),
+            false => print_line(&format!("wrote {tools} tools of {} servers to {path}", lock.servers.len())),
         }
     }
 
@@ -126,10 +126,10 @@ impl PinArgs {
         for file in files {
             let pins = PinFile::read(file)?;
             for (server, tool, pin) in pins.held() {
-                if !names.is_empty() && !names.iter().any(|name| is_meant(name, server, tool)) {
+                if !names.is_empty() && !names.iter().any(|name| matches_name(name, server, tool)) {
                     continue;
                 }
-                unknown.retain(|name| !is_meant(name, server, tool));
+                unknown.retain(|name| !matches_name(name, server, tool));
                 all.push((host_of(file), server.to_owned(), tool.to_owned(), pin.clone()));
             }
         }
@@ -145,7 +145,7 @@ impl PinArgs {
             return print_line("nothing is held back");
         }
         for (host, server, tool, pin) in &all {
-            print_line(&in_words(host, server, tool, pin))?;
+            print_line(&as_text(host, server, tool, pin))?;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl PinArgs {
         for file in files {
             approved.extend(PinFile::edit(file, |pins| approve_in(pins, names.map(Vec::as_slice)))??);
         }
-        let is_missing = |name: &&String| !approved.iter().any(|(server, tool, _)| is_meant(name, server, tool));
+        let is_missing = |name: &&String| !approved.iter().any(|(server, tool, _)| matches_name(name, server, tool));
         if let Some(name) = names.into_iter().flatten().find(is_missing) {
             return Err(Failure::NotHeldBack { tool: name.clone() });
         }
@@ -169,8 +169,8 @@ impl PinArgs {
         if approved.is_empty() && !self.json { print_line("nothing is held back") } else { Ok(()) }
     }
 
-    /// Where there is a lock file, it counts; so it has to say the same.
-    fn approve_in_lock(&self, approved: &[NowApproved]) -> Result<(), Failure> {
+    /// Keeps an existing lock file in step, because it takes precedence over the pins.
+    fn approve_in_lock(&self, approved: &[ApprovedTool]) -> Result<(), Failure> {
         let path = self.lock_file();
         if approved.is_empty() || !path.is_file() {
             return Ok(());
@@ -183,21 +183,21 @@ impl PinArgs {
     }
 }
 
-/// Server, tool, and all hashes of it that are approved now.
-type NowApproved = (String, String, Vec<String>);
+/// Server, tool, and all approved hashes of the tool.
+type ApprovedTool = (String, String, Vec<String>);
 
-/// All that are meant, or none where one is not what was shown.
-fn approve_in(pins: &mut PinFile, names: Option<&[String]>) -> Result<Vec<NowApproved>, Failure> {
+/// Approves all tools that match, or none if the hash of one differs.
+fn approve_in(pins: &mut PinFile, names: Option<&[String]>) -> Result<Vec<ApprovedTool>, Failure> {
     let wanted = |server: &str, tool: &str| match names {
         None => Some(None),
-        Some(names) => names.iter().find(|name| is_meant(name, server, tool)).map(Some),
+        Some(names) => names.iter().find(|name| matches_name(name, server, tool)).map(Some),
     };
     for (server, tool, pin) in pins.held() {
-        let shown = wanted(server, tool).flatten().filter(|name| !is_named(name, server, tool));
+        let shown = wanted(server, tool).flatten().filter(|name| !is_name_of(name, server, tool));
         let hash = shown.and_then(|name| split_hash(name)).map(|(_, hash)| hash);
         let is_other = |hash: &str| pin.held.as_ref().is_some_and(|held| !held.hash.starts_with(hash));
         if hash.is_some_and(is_other) {
-            return Err(Failure::NotWhatWasShown { server: server.to_owned(), tool: tool.to_owned() });
+            return Err(Failure::PinHashMismatch { server: server.to_owned(), tool: tool.to_owned() });
         }
     }
     let mut approved = Vec::new();
@@ -212,22 +212,22 @@ fn approve_in(pins: &mut PinFile, names: Option<&[String]>) -> Result<Vec<NowApp
     Ok(approved)
 }
 
-/// By its name, or by name and hash.
-fn is_meant(name: &str, server: &str, tool: &str) -> bool {
-    is_named(name, server, tool) || split_hash(name).is_some_and(|(name, _)| is_named(name, server, tool))
+/// Whether the name matches the tool, with or without a hash.
+fn matches_name(name: &str, server: &str, tool: &str) -> bool {
+    is_name_of(name, server, tool) || split_hash(name).is_some_and(|(name, _)| is_name_of(name, server, tool))
 }
 
-fn is_named(name: &str, server: &str, tool: &str) -> bool {
+fn is_name_of(name: &str, server: &str, tool: &str) -> bool {
     name == tool || name.strip_prefix(server).and_then(|rest| rest.strip_prefix('/')) == Some(tool)
 }
 
-/// `NAME@HASH`, where the hash is long enough to mean one definition.
+/// Splits `NAME@HASH` if the hash is long enough to identify one definition.
 fn split_hash(name: &str) -> Option<(&str, &str)> {
     let is_hash = |hash: &str| hash.len() >= SHORT && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     name.rsplit_once('@').filter(|(_, hash)| is_hash(hash))
 }
 
-/// A host's state folder has the host's name.
+/// The name of the host, which is the name of its state folder.
 fn host_of(file: &Path) -> String {
     file.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -243,14 +243,14 @@ fn changes_of(pin: &Pin) -> Vec<Change> {
     diff::changes(&before.unwrap_or(Value::Object(serde_json::Map::new())), &held)
 }
 
-fn in_words(host: &str, server: &str, tool: &str, pin: &Pin) -> String {
+fn as_text(host: &str, server: &str, tool: &str, pin: &Pin) -> String {
     let held = pin.held.as_ref();
     let mut text = format!("{}/{} on host {host}", escaped(server), escaped(tool));
     match pin.approved_before() {
         Some(approved) => {
             text.push_str(&format!("\n  approved {}, first seen {}", short(&approved.hash), approved.since));
         }
-        None => text.push_str("\n  never approved: it is not in the lock file"),
+        None => text.push_str("\n  never approved: not in the lock file"),
     }
     if let Some(held) = held {
         text.push_str(&format!("\n  held back {}, since {}", short(&held.hash), held.since));
@@ -259,8 +259,8 @@ fn in_words(host: &str, server: &str, tool: &str, pin: &Pin) -> String {
         text.push('\n');
         text.push_str(&line);
     }
-    let hash = held.map(|held| held.hash.get(..CERTAIN).unwrap_or(&held.hash)).unwrap_or_default();
-    text.push_str(&format!("\n  to accept it: toolbus pin approve {}/{}@{hash}", escaped(server), escaped(tool)));
+    let hash = held.map(|held| held.hash.get(..COLLISION_FREE).unwrap_or(&held.hash)).unwrap_or_default();
+    text.push_str(&format!("\n  to approve: toolbus pin approve {}/{}@{hash}", escaped(server), escaped(tool)));
     text
 }
 
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_shown_is_approved_by_its_hash() {
+    fn approval_by_hash_requires_the_same_definition() {
         let hash = "0123456789abcdef".repeat(4);
         let definition = json!({"name": "t"});
         let held = json!({"hash": hash, "era": "modern", "since": "x", "definition": definition});
@@ -288,10 +288,10 @@ mod tests {
         for name in ["t", "s/t", "t@0123456789abcdef", &format!("s/t@{hash}")] {
             assert_eq!(approve(name.to_owned()).ok(), Some(1), "{name}");
         }
-        assert!(matches!(approve("s/t@f123456789abcdef".to_owned()), Err(Failure::NotWhatWasShown { .. })));
-        assert_eq!(approve("t@0123".to_owned()).ok(), Some(0), "that could mean many");
+        assert!(matches!(approve("s/t@f123456789abcdef".to_owned()), Err(Failure::PinHashMismatch { .. })));
+        assert_eq!(approve("t@0123".to_owned()).ok(), Some(0), "too short to identify a definition");
         assert!(
-            in_words("h", "s", "t", &pins.servers["s"]["t"]).contains("approve s/t@0123456789abcdef0123456789abcdef")
+            as_text("h", "s", "t", &pins.servers["s"]["t"]).contains("approve s/t@0123456789abcdef0123456789abcdef")
         );
     }
 }

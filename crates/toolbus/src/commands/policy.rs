@@ -1,4 +1,5 @@
-//! `toolbus policy check`: what the rules say about a call, which rule it is, and where it stands. Nothing is called.
+//! `toolbus policy check`: the policy's decision about a call, the rule behind it, and the rule's position in the file.
+//! Nothing is called.
 
 use super::print_line;
 use crate::config::Rules;
@@ -13,7 +14,7 @@ use toolbus_policy::{Arguments, Decision, Effect, Item, Limit, Position, Questio
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
-    /// Say whether a role may use something, and by which rule. Exit code: 0 allow, 1 deny, 2 ask, 3 no decision.
+    /// Check whether a role may use a tool, resource or prompt. Exit code: 0 allow, 1 deny, 2 ask, 3 no decision.
     Check(CheckArgs),
 }
 
@@ -21,32 +22,32 @@ pub enum PolicyCommand {
 #[command(
     group(ArgGroup::new("item").required(true).args(["tool", "resource", "prompt"])),
     after_help = "\
-Without --args the question is whether any call could be allowed, which is what lists show.
+Without --args the decision is whether any call could be allowed, as for lists.
 
 Examples:
   toolbus policy check --role reader --tool write_file --server files --args '{\"path\": \"/tmp/x\"}'
   toolbus policy check --role reader --resource file:///etc/passwd --json"
 )]
 pub struct CheckArgs {
-    /// The role that asks.
+    /// The role of the caller.
     #[arg(long, value_name = "ROLE")]
     role: String,
-    /// The tool, under the name that workers see.
+    /// The tool, by the name that workers see.
     #[arg(long, value_name = "TOOL")]
     tool: Option<String>,
-    /// A resource's address.
+    /// The URI of a resource.
     #[arg(long, value_name = "URI")]
     resource: Option<String>,
-    /// A prompt, under the name that workers see.
+    /// The prompt, by the name that workers see.
     #[arg(long, value_name = "NAME")]
     prompt: Option<String>,
-    /// The server that has it. Default: each server of the configuration.
+    /// The server of the tool, resource or prompt. Default: each server of the configuration.
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
     /// The arguments of the call, as JSON; - reads them from standard input.
     #[arg(long, value_name = "JSON")]
     args: Option<String>,
-    /// The toolbus.toml to read. Default: toolbus.toml in this folder, or in ~/.config/toolbus.
+    /// The toolbus.toml to read. Default: toolbus.toml in the working folder, or in ~/.config/toolbus.
     #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON.
@@ -54,14 +55,14 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Stands for a server that no rule names.
+/// Placeholder for a server that no rule names.
 const ANY_SERVER: &str = "(any)";
 
 pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
     let PolicyCommand::Check(args) = command;
     let rules = Rules::load(args.config.as_deref())?;
     for warning in &rules.warnings {
-        eprintln!("warning: {}", place(rules.file.as_deref(), &warning.to_string()));
+        eprintln!("warning: {}", in_file(rules.file.as_deref(), &warning.to_string()));
     }
     let arguments = args.arguments()?;
     let arguments = arguments.as_deref().map_or(Arguments::Unknown, Arguments::Known);
@@ -113,7 +114,7 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn as_text(&self, decisions: &[(&str, Decision<'_>)]) -> String {
         let mut lines = Vec::new();
-        // One answer for all servers needs no list of them.
+        // The same decision for all servers is printed once.
         let alike = decisions.windows(2).all(|pair| {
             pair[0].1.effect == pair[1].1.effect && pair[0].1.reason.to_string() == pair[1].1.reason.to_string()
         });
@@ -123,7 +124,7 @@ impl Shown<'_> {
             if let Some(rule) = decision.rule() {
                 lines.push(format!("  at {}", self.at(rule.position)));
                 if self.args.args.is_none() && !rule.conditions.is_empty() {
-                    lines.push("  for some arguments; --args says for which".to_owned());
+                    lines.push("  for some arguments; check specific ones with --args".to_owned());
                 }
             }
             lines.extend(decision.limits.iter().map(|limit| format!("  limit: {}", described(limit))));
@@ -134,18 +135,18 @@ impl Shown<'_> {
         lines.join("\n")
     }
 
-    /// What the decision alone doesn't show.
+    /// An explanation if the role is unknown.
     fn note(&self, decisions: &[(&str, Decision<'_>)]) -> Option<String> {
         let role = &self.args.role;
         let is_unknown = decisions.iter().any(|(_, decision)| matches!(decision.reason, Reason::UnknownRole));
         if is_unknown && self.own_roles {
-            return Some(format!("add [roles.{role}] to toolbus.toml to allow something"));
+            return Some(format!("to allow something, add [roles.{role}] to toolbus.toml"));
         }
         is_unknown.then(|| {
             format!(
-                "no [roles] are configured: only the built-in roles local and operator may use anything; add \
-                 [roles.{role}] to toolbus.toml to allow something. With a shared token and no [roles], every role may \
-                 use everything"
+                "no [roles] are configured: only the built-in roles local and operator may use anything; to allow \
+                 something, add [roles.{role}] to toolbus.toml. With a shared token and no [roles], every role may use \
+                 everything"
             )
         })
     }
@@ -175,16 +176,16 @@ impl Shown<'_> {
     }
 }
 
-fn place(file: Option<&Path>, what: &str) -> String {
-    file.map_or_else(|| what.to_owned(), |file| format!("{}: {what}", file.display()))
+fn in_file(file: Option<&Path>, text: &str) -> String {
+    file.map_or_else(|| text.to_owned(), |file| format!("{}: {text}", file.display()))
 }
 
 fn described(limit: &Limit) -> String {
     let parts = [
         limit.rate.map(|rate| format!("{rate}")),
-        limit.concurrency.map(|most| format!("{most} at a time")),
-        limit.max_result.map(|bytes| format!("results of {bytes} bytes")),
-        limit.deadline.map(|time| format!("{time:?} long")),
+        limit.concurrency.map(|most| format!("{most} concurrent calls")),
+        limit.max_result.map(|bytes| format!("results of at most {bytes} bytes")),
+        limit.deadline.map(|time| format!("deadline {time:?}")),
     ];
     format!(
         "{} (line {}): {}",

@@ -1,10 +1,10 @@
-//! `toolbus ps`: who is connected, what waits, and for how long.
+//! `toolbus ps`: connections, hosts with their calls, and mailboxes with their queued messages.
 
 use super::print_line;
 use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
 use crate::hosts_admin::hosts;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
@@ -18,14 +18,14 @@ pub struct PsArgs {
 }
 
 pub async fn run(args: PsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Operator, passing_agent(None), false).await?;
-    // The name that the credential brought.
+    let client = args.reach.connect(LocalAgent::Operator, transient_agent(None), false).await?;
+    // The connection of this command itself is not shown. Its name comes from the credential.
     let me = client.me();
     let mut status = client.status().await?;
     status.connections.retain(|connection| connection.agent.session_id != me.session_id);
     let client = client.into_multiplexed();
     let hosts = hosts(&client, None).await?;
-    // Hosts that do not answer are told of, and the rest is shown.
+    // A warning was printed for each host that did not answer; the rest is shown.
     let calls = all_calls(&client, &hosts, true).await.map(|(calls, _)| calls).unwrap_or_default();
     client.close().await;
     let shown = Shown { status, hosts, calls };
@@ -38,7 +38,7 @@ struct Shown {
     calls: Vec<Call>,
 }
 
-/// States in the order in which calls go through them.
+/// The states in the order in which a call passes through them.
 const STATES: [&str; 7] = ["queued", "waiting for approval", "running", "done", "failed", "cancelled", "unknown"];
 
 fn as_json(shown: &Shown) -> String {
@@ -103,7 +103,7 @@ fn as_table(shown: &Shown) -> String {
         text.push_str(&format!("\nand {} more mailboxes", status.more_mailboxes));
     }
     if status.set_aside > 0 {
-        text.push_str(&format!("\n{} damaged records were set aside; see the broker's log", status.set_aside));
+        text.push_str(&format!("\n{} corrupt records were set aside; see the broker's log", status.set_aside));
     }
     text
 }
@@ -118,7 +118,7 @@ fn hosts_table(hosts: &[HostEntry], calls: &[Call]) -> String {
             Some(format!("{count} {state}"))
         };
         let words: Vec<String> = STATES.iter().filter_map(count).collect();
-        let state = if host.online { "there" } else { "away" };
+        let state = if host.online { "online" } else { "away" };
         let calls = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
         rows.push([host.id.to_string(), format!("{state} for {}", age(host.since_ms)), calls]);
     }

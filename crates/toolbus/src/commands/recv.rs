@@ -1,4 +1,4 @@
-//! `toolbus recv`: an agent's mailbox on standard output.
+//! `toolbus recv`: prints the messages of a mailbox and acknowledges them.
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
@@ -11,22 +11,22 @@ use toolbus_protocol::{AgentRef, InboxMessage, MsgId};
 
 #[derive(Args)]
 pub struct RecvArgs {
-    /// Whose mailbox to read. Default: that of the credential's agent.
+    /// The mailbox to read. Default: that of the credential's agent.
     #[arg(long = "as", value_name = "NAME", default_value = OWN_NAME, hide_default_value = true)]
     name: String,
     /// Role to act in.
     #[arg(long)]
     role: Option<String>,
-    /// Go on as messages arrive. Without it, what waits now is printed.
+    /// Keep printing new messages. Without it, only the queued messages are printed.
     #[arg(long)]
     follow: bool,
-    /// Leave the messages in the mailbox.
+    /// Leave the messages in the mailbox: don't acknowledge them.
     #[arg(long)]
     no_ack: bool,
-    /// How long to wait for the next message before it counts as the last.
+    /// Without --follow: exit if no message arrives for this time.
     #[arg(long, value_parser = parse_duration, default_value = "500ms", value_name = "DURATION")]
     wait: Duration,
-    /// Stop after so many messages.
+    /// Exit after this many messages.
     #[arg(long, value_name = "N")]
     max: Option<u64>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub async fn run(args: RecvArgs) -> Result<(), Failure> {
         print_message(&message, args.reach.json)?;
         count += 1;
         if !args.no_ack {
-            // Only now that it is printed: a message that could not be shown stays.
+            // After printing, so that a message that could not be printed stays in the mailbox.
             client.ack(message.id.clone()).await?;
             last = Some(message.id);
         }
@@ -63,7 +63,7 @@ async fn next(client: &BrokerClient, args: &RecvArgs) -> Option<InboxMessage> {
     }
 }
 
-/// Acknowledgements before it are durable once the last one is.
+/// Waits until the last acknowledgement is durable; the ones before it are then durable too.
 async fn finish(client: &BrokerClient, last: Option<MsgId>) -> Result<(), Failure> {
     if let Some(last) = last {
         client.ack_confirmed(last).await?;
@@ -88,6 +88,6 @@ fn print_message(message: &InboxMessage, json: bool) -> Result<(), Failure> {
     });
     let head = head.to_string();
     let open = head.strip_suffix('}').unwrap_or(&head);
-    // The body goes in as it came: parsing it could change numbers.
+    // The body is inserted as raw text, because parsing it could change numbers.
     print_line(&format!("{open},\"body\":{body}}}"))
 }

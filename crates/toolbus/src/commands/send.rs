@@ -1,8 +1,8 @@
-//! `toolbus send`: one message, one receipt.
+//! `toolbus send`: delivers one message and waits for its receipt.
 
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use clap::Args;
 use std::io::Read;
 use std::time::Duration;
@@ -14,19 +14,19 @@ pub struct SendArgs {
     /// The agent to send to.
     #[arg(long, value_name = "NAME")]
     to: String,
-    /// What the message is for.
+    /// The kind of the message, such as task or note.
     #[arg(long, default_value = "task")]
     kind: String,
     /// The body as JSON; `-` reads it from standard input.
     #[arg(long, default_value = "null", value_name = "JSON|-")]
     body: String,
-    /// The id of the message. Sending the same message again under the same id stores it once.
+    /// The id of the message, its idempotency key: the same message with the same id is stored only once.
     #[arg(long)]
     id: Option<String>,
-    /// Send in this agent's name.
+    /// The sender's mailbox. Default: a new mailbox of the credential's agent.
     #[arg(long = "as", value_name = "NAME")]
     sender: Option<String>,
-    /// How long the message is worth delivering, such as 30s. For ever by default.
+    /// Deadline of the message, such as 30s: it is not delivered after that. Default: none.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     deadline: Option<Duration>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct SendArgs {
 
 pub async fn run(args: SendArgs) -> Result<(), Failure> {
     let body = read_body(args.body)?;
-    let me = args.sender.map_or_else(|| passing_agent(None), AgentRef::new);
+    let me = args.sender.map_or_else(|| transient_agent(None), AgentRef::new);
     let client = args.reach.connect(LocalAgent::Operator, me.clone(), true).await?;
     let mut message = InboxMessage::new(me, args.kind, body);
     if let Some(id) = args.id {

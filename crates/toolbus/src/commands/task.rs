@@ -1,12 +1,12 @@
-//! `toolbus task`: calls that go on by themselves. Their hosts keep them and what came of them, for as long as was agreed;
-//! each agent sees its own, and an operator sees all.
+//! `toolbus task`: calls that run detached from their caller. Their hosts keep them and their results until their time
+//! to live is over. Each agent sees its own tasks, an operator sees all.
 
-use super::outcome::{Reader, report};
+use super::outcome::{OutputOptions, report};
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
 use crate::progress::one_line;
 use crate::queue::{self, Withdrawal};
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::stop_signal;
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
@@ -30,11 +30,11 @@ Examples:
   toolbus task result 7c0e
   toolbus task cancel 7c0e
 
-Exit code of wait and result: 0 the tool's result, 1 an error of the tool, 2 no answer, 130 cancelled.")]
+Exit code of wait and result: 0 result of the tool, 1 error of the tool, 2 no answer, 130 cancelled.")]
 pub struct TaskArgs {
     #[command(subcommand)]
-    what: Option<What>,
-    /// The tasks of all agents, as the operator.
+    action: Option<Action>,
+    /// Act as the operator, on the tasks of all agents.
     #[arg(long, global = true)]
     all: bool,
     /// Role to act in.
@@ -45,52 +45,52 @@ pub struct TaskArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Show the tasks that hosts keep.
+enum Action {
+    /// List the tasks at the hosts.
     List,
     /// Wait until a task has ended.
     Wait {
-        /// The id of the task, or as much of its last part as is needed.
+        /// The id of the task, or a unique prefix of its last part.
         id: String,
         /// How long to wait.
         #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
         timeout: Duration,
     },
-    /// Show what a task came to, as `toolbus call` would have.
+    /// Print the result of a task in the same form as `toolbus call`.
     Result {
-        /// The id of the task, or as much of its last part as is needed.
+        /// The id of the task, or a unique prefix of its last part.
         id: String,
-        /// Wait for it so long; 0s says at once if there is no result yet.
+        /// How long to wait for the result (0s: fail at once if there is none yet).
         #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
         timeout: Duration,
-        /// Folder for images and other files in the result; made if it is not there.
+        /// Folder for images and other files in the result; created if it does not exist.
         #[arg(long, default_value = ".", value_name = "DIR")]
         out: PathBuf,
     },
-    /// Call a task off.
+    /// Cancel a task.
     Cancel {
-        /// The id of the task, or as much of its last part as is needed.
+        /// The id of the task, or a unique prefix of its last part.
         id: String,
     },
 }
 
-/// A host that is there answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a host waits for the end of a task before it is asked again.
-const SLICE: Duration = Duration::from_secs(20);
-/// The host is not asked more often.
-const SHORTEST_SLICE: Duration = Duration::from_millis(500);
-/// Pages of one host's list that are asked for at most.
-const MOST_PAGES: usize = 256;
+/// Timeout of an admin query; a connected host answers at once.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one `task_wait` query waits for the end of a task before it is repeated.
+const WAIT_SLICE: Duration = Duration::from_secs(20);
+/// Minimum interval between two queries.
+const MIN_QUERY_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of pages that are read of one host's list.
+const MAX_PAGES: usize = 256;
 const CANCELLED: u8 = 130;
 
 pub async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
-    let who = if args.all { LocalAgent::Operator } else { LocalAgent::Worker };
-    let client = args.reach.connect(who, passing_agent(args.role), true).await?.into_multiplexed();
+    let local_agent = if args.all { LocalAgent::Operator } else { LocalAgent::Worker };
+    let client = args.reach.connect(local_agent, transient_agent(args.role), true).await?.into_multiplexed();
     let admin = Admin { client: &client, json: args.reach.json, all: args.all };
     let stop = stop_signal()?;
     let done = tokio::select! {
-        done = admin.serve(args.what.unwrap_or(What::List)) => done,
+        done = admin.run(args.action.unwrap_or(Action::List)) => done,
         () = stop.cancelled() => Ok(ExitCode::from(CANCELLED)),
     };
     client.close().await;
@@ -103,61 +103,62 @@ struct Admin<'a> {
     all: bool,
 }
 
-/// A task and the name by which it is asked for.
+/// A task with its name on the bus.
 struct Named {
     name: TaskName,
     view: TaskView,
 }
 
 impl Admin<'_> {
-    async fn serve(&self, what: What) -> Result<ExitCode, Failure> {
-        match what {
-            What::List => self.list().await,
-            What::Wait { id, timeout } => {
-                let name = self.meant(&id).await?;
-                let view = self.ended(&name, timeout).await?;
-                self.say(&name, &view)?;
+    async fn run(&self, action: Action) -> Result<ExitCode, Failure> {
+        match action {
+            Action::List => self.list().await,
+            Action::Wait { id, timeout } => {
+                let name = self.resolve(&id).await?;
+                let view = self.wait_until_ended(&name, timeout).await?;
+                self.print_status(&name, &view)?;
                 Ok(code_of(&view))
             }
-            What::Result { id, timeout, out } => {
+            Action::Result { id, timeout, out } => {
                 let unusable = |source| Failure::OutFolder { folder: out.clone(), source };
                 std::fs::create_dir_all(&out).map_err(unusable)?;
-                let name = self.meant(&id).await?;
-                let view = self.ended(&name, timeout).await?;
+                let name = self.resolve(&id).await?;
+                let view = self.wait_until_ended(&name, timeout).await?;
                 self.show(view, &out)
             }
-            What::Cancel { id } => {
-                let name = self.meant(&id).await?;
+            Action::Cancel { id } => {
+                let name = self.resolve(&id).await?;
                 self.cancel(&name).await
             }
         }
     }
 
-    /// What its host has not seen yet is taken back at the broker.
+    /// Cancels a task at its host. If the host is away and never received the task, it is withdrawn at the broker.
     async fn cancel(&self, name: &TaskName) -> Result<ExitCode, Failure> {
         let request = AdminRequest::TaskCancel { id: name.id.clone() };
         if self.is_away(&name.host).await? {
             let id = MsgId::from(name.id.clone());
-            let is_untouched = queue::is_untouched(self.client, &name.host, &id).await;
-            if !is_untouched {
+            let was_never_pushed = queue::was_never_pushed(self.client, &name.host, &id).await;
+            if !was_never_pushed {
                 return Err(Failure::TaskHostAway { host: name.host.clone() });
             }
-            match queue::take_back(self.client, &name.host, &id).await? {
-                Withdrawal::Gone => {
-                    let words = json!({"task": name.to_string(), "host": name.host, "status": "cancelled"}).to_string();
+            match queue::withdraw(self.client, &name.host, &id).await? {
+                Withdrawal::Withdrawn => {
+                    let status =
+                        json!({"task": name.to_string(), "host": name.host, "status": "cancelled"}).to_string();
                     print_line(&if self.json {
-                        words
+                        status
                     } else {
-                        format!("{name} cancelled: taken back from the queue")
+                        format!("{name} cancelled: withdrawn from the queue")
                     })?;
                     return Ok(ExitCode::SUCCESS);
                 }
-                Withdrawal::StillThere => return Err(Failure::NotTakenBack { id: name.to_string() }),
+                Withdrawal::StillQueued => return Err(Failure::NotWithdrawn { id: name.to_string() }),
                 Withdrawal::AskHost => {}
             }
         }
-        let view = self.task(name, request, PATIENCE).await?;
-        self.say(name, &view)?;
+        let view = self.task(name, request, REPLY_TIMEOUT).await?;
+        self.print_status(name, &view)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -176,22 +177,22 @@ impl Admin<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Until the task has ended, wherever its host is meanwhile.
-    async fn ended(&self, name: &TaskName, timeout: Duration) -> Result<TaskView, Failure> {
+    /// Waits until the task has ended, also across outages of its host.
+    async fn wait_until_ended(&self, name: &TaskName, timeout: Duration) -> Result<TaskView, Failure> {
         let end = Instant::now() + timeout;
-        let mut told = false;
+        let mut noted = false;
         loop {
             let asked = Instant::now();
             let is_away = self.is_away(&name.host).await?;
-            if is_away && !std::mem::replace(&mut told, true) && !timeout.is_zero() {
+            if is_away && !std::mem::replace(&mut noted, true) && !timeout.is_zero() {
                 eprintln!("note: host {} is away; waiting until it is back", one_line(&name.host));
             }
-            let slice = end.saturating_duration_since(asked).min(SLICE);
+            let slice = end.saturating_duration_since(asked).min(WAIT_SLICE);
             let request = AdminRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
             if !is_away {
-                match self.task(name, request, slice + PATIENCE).await {
+                match self.task(name, request, slice + REPLY_TIMEOUT).await {
                     Ok(view) if view.status.has_ended() => return Ok(view),
-                    // It may have left meanwhile.
+                    // The host may have disconnected meanwhile.
                     Ok(_) | Err(Failure::Client(BrokerError::Timeout(_))) => {}
                     Err(failure) => return Err(failure),
                 }
@@ -199,11 +200,11 @@ impl Admin<'_> {
             if Instant::now() >= end {
                 return Err(match is_away {
                     true => Failure::TaskHostAway { host: name.host.clone() },
-                    false => Failure::TaskWorks { id: name.to_string() },
+                    false => Failure::TaskRunning { id: name.to_string() },
                 });
             }
-            // A host with too many who wait answers at once.
-            tokio::time::sleep_until(end.min(asked + SHORTEST_SLICE)).await;
+            // A host with too many waiting queries answers at once, so limit the rate of repetition.
+            tokio::time::sleep_until(end.min(asked + MIN_QUERY_INTERVAL)).await;
         }
     }
 
@@ -213,10 +214,10 @@ impl Admin<'_> {
     }
 
     fn show(&self, view: TaskView, out: &std::path::Path) -> Result<ExitCode, Failure> {
-        let reader = Reader { tool: &view.tool, json: self.json, out };
+        let output = OutputOptions { tool: &view.tool, json: self.json, out };
         match (view.result, view.error) {
-            (Some(result), _) => report(&reader, Outcome::Result(result)),
-            (None, Some(error)) => report(&reader, Outcome::Error(error)),
+            (Some(result), _) => report(&output, Outcome::Result(result)),
+            (None, Some(error)) => report(&output, Outcome::Error(error)),
             (None, None) => {
                 eprintln!("cancelled");
                 Ok(ExitCode::from(CANCELLED))
@@ -224,39 +225,41 @@ impl Admin<'_> {
         }
     }
 
-    fn say(&self, name: &TaskName, view: &TaskView) -> Result<(), Failure> {
+    fn print_status(&self, name: &TaskName, view: &TaskView) -> Result<(), Failure> {
         if self.json {
             return print_line(as_json(name, view).get());
         }
         let message = view.message.as_ref().map_or(String::new(), |message| format!(": {}", one_line(message)));
-        print_line(&format!("{name} {}{message}", word(view)))
+        print_line(&format!("{name} {}{message}", status_name(view)))
     }
 
-    /// The task of that name, or the only one whose id begins so.
-    async fn meant(&self, id: &str) -> Result<TaskName, Failure> {
+    /// Resolves a full name, or finds the only task whose id begins with `id`.
+    async fn resolve(&self, id: &str) -> Result<TaskName, Failure> {
         if let Some(name) = TaskName::parse(id) {
             return Ok(name);
         }
         let mut names: Vec<TaskName> = self.tasks().await?.into_iter().map(|task| task.name).collect();
         names.extend(self.queued().await?);
-        let mut meant = names.into_iter().filter(|name| name.id.starts_with(id));
-        match (meant.next(), meant.next()) {
+        let mut matches = names.into_iter().filter(|name| name.id.starts_with(id));
+        match (matches.next(), matches.next()) {
             (Some(name), None) => Ok(name),
             _ => Err(Failure::NoTask { id: id.to_owned() }),
         }
     }
 
-    /// What waits for hosts that are away; tasks are among it.
+    /// The pending messages of hosts that are away, which include tasks.
     async fn queued(&self) -> Result<Vec<TaskName>, Failure> {
         let mut names = Vec::new();
         for host in self.client.client().hosts(&BTreeMap::new()).await?.iter().filter(|host| !host.online) {
-            let looked = queue::waiting_for(self.client, &host.id).await.unwrap_or_default();
-            names.extend(looked.rows.iter().map(|row| TaskName { host: host.id.to_string(), id: row.id.to_string() }));
+            let inspected = queue::pending_of(self.client, &host.id).await.unwrap_or_default();
+            names.extend(
+                inspected.rows.iter().map(|row| TaskName { host: host.id.to_string(), id: row.id.to_string() }),
+            );
         }
         Ok(names)
     }
 
-    /// Of all hosts that are there. One that can't be asked hides no other.
+    /// The tasks of all connected hosts. A host that fails to answer does not hide the others.
     async fn tasks(&self) -> Result<Vec<Named>, Failure> {
         let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
         let mut tasks = Vec::new();
@@ -267,7 +270,7 @@ impl Admin<'_> {
             }
             match self.tasks_at(&host.id).await {
                 Ok(of_host) => tasks.extend(of_host),
-                Err(failure) => eprintln!("warning: host {} was left out: {failure}", one_line(&host.id)),
+                Err(failure) => eprintln!("warning: host {} is not included: {failure}", one_line(&host.id)),
             }
         }
         Ok(tasks)
@@ -275,8 +278,8 @@ impl Admin<'_> {
 
     async fn tasks_at(&self, host: &str) -> Result<Vec<Named>, Failure> {
         let (mut tasks, mut after) = (Vec::new(), None);
-        for _ in 0..MOST_PAGES {
-            let page = self.ask(host, AdminRequest::TaskList { after }, PATIENCE).await?;
+        for _ in 0..MAX_PAGES {
+            let page = self.ask(host, AdminRequest::TaskList { after }, REPLY_TIMEOUT).await?;
             let page: TaskList = read(&page)?;
             let named = |view: TaskView| Named { name: TaskName { host: host.to_owned(), id: view.id.clone() }, view };
             tasks.extend(page.tasks.into_iter().map(named));
@@ -288,19 +291,19 @@ impl Admin<'_> {
         Ok(tasks)
     }
 
-    async fn task(&self, name: &TaskName, request: AdminRequest, patience: Duration) -> Result<TaskView, Failure> {
-        read(&self.ask(&name.host, request, patience).await?)
+    async fn task(&self, name: &TaskName, request: AdminRequest, timeout: Duration) -> Result<TaskView, Failure> {
+        read(&self.ask(&name.host, request, timeout).await?)
     }
 
-    async fn ask(&self, host: &str, request: AdminRequest, patience: Duration) -> Result<Raw, Failure> {
+    async fn ask(&self, host: &str, request: AdminRequest, timeout: Duration) -> Result<Raw, Failure> {
         let body = Body::parse(HostRequest::Admin(request).into_json())?;
         let message = InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body);
-        let reply = self.client.request_message(host, message, patience).await?;
+        let reply = self.client.request_message(host, message, timeout).await?;
         match HostReply::parse(&String::from_utf8_lossy(reply.body.as_bytes()))? {
             HostReply::Rpc(Outcome::Result(result)) => Ok(result),
             HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
             HostReply::Task(_) | HostReply::Cancelled => {
-                Err(Failure::BadReply("neither a result nor an error".to_owned()))
+                Err(Failure::BadReply("it is neither a result nor an error".to_owned()))
             }
         }
     }
@@ -318,8 +321,8 @@ fn code_of(view: &TaskView) -> ExitCode {
     }
 }
 
-/// A result in which the tool says that it failed is a failure to people.
-fn word(view: &TaskView) -> &'static str {
+/// The displayed status. A completed task whose result has `isError` is shown as failed.
+fn status_name(view: &TaskView) -> &'static str {
     match view.status {
         TaskStatus::Working => "working",
         TaskStatus::InputRequired => "input_required",
@@ -333,12 +336,12 @@ fn word(view: &TaskView) -> &'static str {
 fn as_json(name: &TaskName, view: &TaskView) -> Raw {
     let mut task = Members::default();
     let members = json!({"task": name.to_string(), "host": name.host, "agent": view.agent, "server": view.server,
-        "tool": view.tool, "status": word(view), "message": view.message, "created_ms": view.created_ms,
+        "tool": view.tool, "status": status_name(view), "message": view.message, "created_ms": view.created_ms,
         "updated_ms": view.updated_ms, "ttl_ms": view.ttl_ms});
     for (name, value) in members.as_object().into_iter().flatten() {
         task.set(name.clone(), raw(value));
     }
-    // As the tool wrote it.
+    // Raw JSON, as the tool wrote it.
     if let Some(result) = &view.result {
         task.set("result", result.clone());
     }
@@ -356,7 +359,7 @@ fn as_table(tasks: &[Named], all: bool) -> String {
             name.to_string(),
             format!("{}/{}", view.server, view.tool),
             view.agent.clone(),
-            word(view).to_owned(),
+            status_name(view).to_owned(),
             age(now.saturating_sub(view.created_ms)),
             age((view.created_ms + view.ttl_ms).saturating_sub(now)),
             view.message.as_deref().map(one_line).unwrap_or_default(),

@@ -1,10 +1,10 @@
-//! `toolbus tools`: which tools there are, where they run, and what is wrong with those that don't.
+//! `toolbus tools`: lists the tools of all hosts, and reports hosts that are away and servers that are down.
 
 use super::print_line;
-use crate::catalog::{Catalog, HostSeen, ToolSeen};
-use crate::failure::{Failure, ROLE_HINT, whom};
+use crate::catalog::{Catalog, KnownHost, KnownTool};
+use crate::failure::{Failure, ROLE_HINT, caller_description};
 use crate::progress::one_line;
-use crate::reach::{LocalAgent, ReachArgs, passing_agent};
+use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table, terminal_width};
 use clap::Args;
 use serde::Serialize;
@@ -13,10 +13,10 @@ use toolbus_mcp::{Members, Raw, ServerManifest, ServerState, raw};
 
 #[derive(Args)]
 pub struct ToolsArgs {
-    /// Show the tools of this host only.
+    /// List only the tools of this host.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Role to act in: what its rules hide is not shown.
+    /// Role to act in. Only tools that it may use are listed.
     #[arg(long, env = "TOOLBUS_ROLE")]
     role: Option<String>,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct ToolsArgs {
 }
 
 pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
-    let client = args.reach.connect(LocalAgent::Worker, passing_agent(args.role.clone()), false).await?;
+    let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), false).await?;
     let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     let role = client.me().role.map(|role| role.to_string());
     client.close().await;
@@ -35,7 +35,7 @@ pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
 }
 
 fn as_json(catalog: &Catalog) -> String {
-    let tool = |tool: ToolSeen<'_>| {
+    let tool = |tool: KnownTool<'_>| {
         raw(&ToolJson {
             name: tool.name(),
             server: tool.server.name.clone(),
@@ -45,14 +45,14 @@ fn as_json(catalog: &Catalog) -> String {
             definition: tool.definition.clone(),
         })
     };
-    let server = |(host, server): (&HostSeen, &ServerManifest)| {
+    let server = |(host, server): (&KnownHost, &ServerManifest)| {
         json!({
             "name": server.name, "host": host.name, "state": server.state, "down": server.down, "eras": server.eras,
             "tools": server.tools.len(), "resources": server.resources.len(),
             "resource_templates": server.resource_templates.len(), "prompts": server.prompts.len(),
         })
     };
-    let host = |host: &HostSeen| {
+    let host = |host: &KnownHost| {
         json!({
             "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.manifest.problems,
         })
@@ -72,14 +72,14 @@ struct ToolJson {
     host: String,
     online: bool,
     hints: Vec<&'static str>,
-    /// As the server wrote it.
+    /// Raw JSON, as the server wrote it.
     definition: Raw,
 }
 
 fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> String {
     if catalog.hosts.is_empty() {
         return "No host has announced any tools yet.\n\
-            Start one with `toolbus up` (with a demo server if you configure none) or `toolbus host --broker URL`."
+            Start one with `toolbus up` (it hosts a demo server if none is configured) or `toolbus host --broker URL`."
             .to_owned();
     }
     let mut rows = vec![["NAME", "SERVER", "HOST", "HINTS", "DESCRIPTION"].map(str::to_owned)];
@@ -92,25 +92,25 @@ fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> Strin
         rows.push([tool.name(), tool.server.name.clone(), host, hints, one_line(&tool.description())]);
     }
     let mut text = match rows.len() {
-        1 if catalog.has_nothing_for_role() => {
-            format!("The hosts have no tools for {}.\nhint: {ROLE_HINT}", whom(role))
+        1 if catalog.has_no_tools_for_role() => {
+            format!("The hosts offer no tools to {}.\nhint: {ROLE_HINT}", caller_description(role))
         }
-        1 => "The hosts have no tools now.".to_owned(),
+        1 => "The hosts offer no tools at the moment.".to_owned(),
         _ => table(&rows, width),
     };
-    for remark in catalog.hosts.iter().flat_map(remarks) {
+    for note in catalog.hosts.iter().flat_map(notes) {
         text.push_str("\n\n");
-        text.push_str(&remark);
+        text.push_str(&note);
     }
     text
 }
 
-/// What is to be known about a host beside its tools.
-fn remarks(host: &HostSeen) -> Vec<String> {
-    let mut remarks = Vec::new();
+/// Notes about a host: its absence, servers that are not up, and problems of its manifest.
+fn notes(host: &KnownHost) -> Vec<String> {
+    let mut notes = Vec::new();
     if !host.online {
-        remarks.push(format!(
-            "{} is away (for {}): calls wait for it until their deadline",
+        notes.push(format!(
+            "{} is away (for {}): calls to it wait until their deadline",
             host.name,
             age(host.since_ms)
         ));
@@ -118,19 +118,19 @@ fn remarks(host: &HostSeen) -> Vec<String> {
     for server in &host.manifest.servers {
         match (&server.down, server.state) {
             (Some(down), ServerState::Down) => {
-                let mut remark = format!("{} on {} is down: {}", server.name, host.name, one_line(&down.reason));
+                let mut note = format!("{} on {} is down: {}", server.name, host.name, one_line(&down.reason));
                 for line in &down.stderr {
-                    remark.push_str(&format!("\n  | {}", one_line(line)));
+                    note.push_str(&format!("\n  | {}", one_line(line)));
                 }
-                remarks.push(remark);
+                notes.push(note);
             }
-            (_, ServerState::Down) => remarks.push(format!("{} on {} is down", server.name, host.name)),
-            (_, ServerState::Starting) => remarks.push(format!("{} on {} is starting", server.name, host.name)),
+            (_, ServerState::Down) => notes.push(format!("{} on {} is down", server.name, host.name)),
+            (_, ServerState::Starting) => notes.push(format!("{} on {} is starting", server.name, host.name)),
             (_, ServerState::Up) => {}
         }
     }
-    remarks.extend(
+    notes.extend(
         host.manifest.problems.iter().map(|problem| format!("problem on {}: {}", host.name, one_line(problem))),
     );
-    remarks
+    notes
 }

@@ -1,14 +1,14 @@
-//! `toolbus up`: all of it in one process. The broker, a host with the servers of the configuration (or with the demo
-//! server), and the MCP endpoint for HTTP clients.
+//! `toolbus up`: one process with the broker, a host for the configured servers (or the demo server), and the MCP
+//! endpoint for HTTP clients.
 
 use super::broker::BrokerArgs;
-use super::tell;
+use super::print_startup;
+use crate::banner::Banner;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{Hosting, HostingArgs};
 use crate::reload;
 use crate::stop::service_stop_signal;
-use crate::welcome::Welcome;
 use clap::Args;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use toolbus_protocol::AgentRef;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  toolbus up                                  a demo server, to see how it works
-  toolbus up --mcp-config ~/.cursor/mcp.json  the servers of another client's configuration
-  toolbus init && toolbus up                  the servers of toolbus.toml")]
+  toolbus up                                  host the demo server
+  toolbus up --mcp-config ~/.cursor/mcp.json  host the servers of an MCP client's configuration
+  toolbus init && toolbus up                  host the servers of toolbus.toml")]
 pub struct UpArgs {
     #[command(flatten)]
     hosting: HostingArgs,
@@ -33,20 +33,24 @@ pub struct UpArgs {
     endpoint: EndpointArgs,
 }
 
-/// How long servers may take to end before the broker goes.
-const FAREWELL: Duration = Duration::from_secs(8);
+/// How long servers may take to shut down before the broker stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
-    let broker_args =
-        args.broker.or(config.listen, config.data.clone(), config.shared_token_file.clone(), config.auth.clone());
+    let broker_args = args.broker.or_config(
+        config.listen,
+        config.data.clone(),
+        config.shared_token_file.clone(),
+        config.auth.clone(),
+    );
     let mode = broker_args.identities();
     let mut hosting = args.hosting.hosting(&config, mode, true)?;
     let stop = service_stop_signal()?;
     let broker = broker_args.open().await?;
     let name = hosting.name.clone();
-    args.hosting.state_place(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
-    broker.follow(&hosting.options.policy);
+    args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
+    broker.use_policy(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
     let roles = config.roles();
     let roles: Vec<&str> = roles.iter().map(String::as_str).collect();
@@ -54,29 +58,29 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let mcp_role = args.endpoint.mcp_role.clone();
     endpoint::mount(&broker, args.endpoint)?;
     let mcp_role = mcp_role.as_deref();
-    let welcome = Welcome { broker: &broker, hosting: &hosting, roles, warnings, mcp_role };
-    tell(&welcome.text());
+    let banner = Banner { broker: &broker, hosting: &hosting, roles, warnings, mcp_role };
+    print_startup(&banner.text());
 
     let policy = Arc::clone(&hosting.options.policy);
-    tokio::spawn(reload::of_host(args.hosting, config, mode, policy, stop.clone()));
+    tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
     let server = Arc::clone(&broker.server);
     tokio::spawn(async move {
         stop.cancelled().await;
         tracing::info!("stopping");
-        // The servers first, while their answers still have a way to go.
+        // The host stops first, so that its last replies still reach the broker.
         hosts_stop.cancel();
-        tokio::time::timeout(FAREWELL, host).await.ok();
+        tokio::time::timeout(SHUTDOWN_TIMEOUT, host).await.ok();
         server.stop();
     });
     broker.server.serve(broker.listener).await?;
-    tracing::info!("stopped; everything accepted is on disk");
+    tracing::info!("stopped; all accepted messages are on disk");
     Ok(())
 }
 
-/// The host in the broker's own process. Its connection can't be lost to the network, but somebody else may take its
-/// name; then it tries to get it back, ever more rarely.
+/// Runs the host in the broker's process. Its connection can't fail, but another host may displace it by subscribing to
+/// its mailbox; it then retries with backoff.
 async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: CancellationToken) {
     const BACKOFF: Duration = Duration::from_millis(500);
     const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -84,8 +88,8 @@ async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: Cancell
     loop {
         match host_once(Arc::clone(&server), &hosting, &stop).await {
             Ok(()) if stop.is_cancelled() => return,
-            Ok(()) => tracing::warn!("the host ended; trying again in {backoff:?}"),
-            Err(error) => tracing::warn!("{error}; trying again in {backoff:?}"),
+            Ok(()) => tracing::warn!("the host ended; retrying in {backoff:?}"),
+            Err(error) => tracing::warn!("{error}; retrying in {backoff:?}"),
         }
         tokio::select! {
             () = tokio::time::sleep(backoff) => {}

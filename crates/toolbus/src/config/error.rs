@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, where, and what to do about it.
+//! Errors in a configuration file, with their position and a hint.
 
 use std::fmt;
 use std::io;
@@ -34,7 +34,7 @@ pub enum ConfigProblem {
     InBothFiles { server: String, first: PathBuf },
 }
 
-/// Both counted from 1.
+/// Line and column, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     pub line: usize,
@@ -62,15 +62,15 @@ impl ConfigProblem {
 
     fn hint(&self) -> String {
         match self {
-            Self::Unreadable(_) => "check the path; `toolbus init` writes a file to begin with".into(),
-            Self::Syntax(..) => "correct the file at that place".into(),
+            Self::Unreadable(_) => "check the path; `toolbus init` writes a commented file".into(),
+            Self::Syntax(..) => "correct the file at that position".into(),
             Self::UnknownKey { nearest: Some(nearest), .. } => format!("did you mean {nearest}?"),
             Self::UnknownKey { known, .. } => format!("known keys: {known}"),
             Self::WrongType { .. } => "correct the value".into(),
             Self::Auth(error) => error.hint(),
             Self::Servers(error) => error.hint(),
             Self::Policy(error) => error.hint(),
-            Self::InBothFiles { .. } => "give one of them another name".into(),
+            Self::InBothFiles { .. } => "rename one of the two".into(),
         }
     }
 }

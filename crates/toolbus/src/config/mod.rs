@@ -1,7 +1,7 @@
-//! What toolbus.toml and `--mcp-config` say: where to listen, which servers to host, and which role may use what.
+//! The configuration from toolbus.toml and `--mcp-config`: listen address, servers to host, roles and limits.
 //!
-//! The file is the one of `--config`, or `toolbus.toml` in the working folder, or the one in the user's config folder;
-//! the first that is there counts, and none is fine.
+//! The file is that of `--config`, else `toolbus.toml` in the working folder, else the one in the user's config folder.
+//! The first that exists is used; without any, the defaults apply.
 
 mod error;
 mod read;
@@ -18,40 +18,40 @@ use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
 
 pub const FILE_NAME: &str = "toolbus.toml";
 
-/// What `toolbus init` writes.
+/// The file that `toolbus init` writes.
 pub const TEMPLATE: &str = include_str!("template.toml");
 
 #[derive(Debug)]
 pub struct Config {
-    /// The toolbus.toml that was read.
+    /// The toolbus.toml that was read, if any.
     pub file: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
-    /// One token for all.
+    /// File of the token that all agents share.
     pub shared_token_file: Option<PathBuf>,
-    /// Who else is believed about who a peer is.
+    /// JWT issuers and client certificates that are accepted beside the broker's own tokens.
     pub auth: AuthConfig,
     /// The host's name on the bus.
     pub name: Option<String>,
-    /// In the order of the files; those of toolbus.toml come first.
+    /// In file order; those of toolbus.toml come first.
     pub servers: Vec<ServerConfig>,
-    /// What the file says about roles and limits; where it names no roles, the built-in ones.
+    /// Roles and limits of the file, or the built-in roles if it has none.
     pub policy: PolicySet,
-    /// Which definitions of tools count as approved.
+    /// Which tool definitions count as approved.
     pub pin: PinMode,
-    /// How long a call goes on whose caller is not connected any more; none means until its deadline.
+    /// How long a call keeps running after its caller disconnected. `None`: until its deadline.
     pub caller_grace: Option<Duration>,
     pub journal: JournalSettings,
-    /// What was passed over, in sentences.
+    /// Problems that are not fatal, as text for the log.
     pub warnings: Vec<String>,
 }
 
-/// How much a host remembers of the calls that it answered.
+/// Retention and durability of the host's call journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalSettings {
     pub keep: Duration,
     pub max_size: u64,
-    /// Whether a result is on disk before its caller is told.
+    /// Whether a result is synced to disk before it is sent to the caller.
     pub sync_results: bool,
 }
 
@@ -86,9 +86,9 @@ impl Config {
         read::own_roles(&self.policy)
     }
 
-    /// Reads the file that counts, and the servers of an `mcpServers` file beside it.
+    /// Reads the configuration file, and adds the servers of an `mcpServers` file.
     pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let mut config = match explicit.map(Path::to_owned).or_else(usual_file) {
+        let mut config = match explicit.map(Path::to_owned).or_else(default_file) {
             Some(file) => Self::read(&file)?,
             None => Self::default(),
         };
@@ -125,28 +125,28 @@ impl Config {
     }
 }
 
-/// Where a broker that was started by this configuration is.
+/// The settings of the broker in this configuration: address, data folder, credentials and rules for messages.
 #[derive(Debug, Default)]
 pub struct LocalBroker {
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
     pub shared_token_file: Option<PathBuf>,
     pub auth: AuthConfig,
-    /// Those that have rules.
+    /// Names of the roles that have rules.
     pub roles: Vec<String>,
-    /// Only their names.
+    /// Names of the servers.
     pub servers: Vec<String>,
-    /// For plain messages.
+    /// Rules for plain messages.
     pub policy: PolicySet,
-    /// The file itself, where it was read for a broker.
+    /// The file itself, if it was read to start a broker.
     pub file: Option<PathBuf>,
     pub warnings: Vec<String>,
 }
 
 impl LocalBroker {
-    /// For a broker without a host: only what is about it is read, and has to be right.
+    /// Loads the settings of a broker without a host. Only the keys that concern the broker are checked.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else { return Ok(Self::default()) };
+        let Some(file) = explicit.map(Path::to_owned).or_else(default_file) else { return Ok(Self::default()) };
         let text = read_file(&file)?;
         let mut local = read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
         local.auth = auth_of(&file, &text)?;
@@ -162,7 +162,7 @@ impl LocalBroker {
     }
 }
 
-/// A path in the file means the same wherever the command is started.
+/// Resolves a path relative to the file, so that it does not depend on the working folder.
 fn beside(file: &Path, path: &Path) -> PathBuf {
     file.parent().map_or_else(|| path.to_owned(), |folder| folder.join(path))
 }
@@ -172,28 +172,29 @@ fn auth_of(file: &Path, text: &str) -> Result<AuthConfig, ConfigFailure> {
     read_auth(text, folder).map_err(|error| ConfigProblem::Auth(error).in_file(file))
 }
 
-/// For commands that only want to reach the broker: whatever else is wrong in the file is not their business. But where the
-/// file can't be read at all, nobody knows which broker is meant, and another one's agents must not be changed instead.
+/// The broker of this configuration, for commands that connect to it or manage its agents. Errors in other parts of the
+/// file are ignored. A file that can't be read or parsed is an error: with the defaults the command would address
+/// another broker and could change that one's agents.
 pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
-    let Some(file) = explicit.or_else(usual_file) else { return Ok(LocalBroker::default()) };
+    let Some(file) = explicit.or_else(default_file) else { return Ok(LocalBroker::default()) };
     let local = read::read_local(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
     Ok(local.beside(&file))
 }
 
-/// The rules alone, for those who want to know what they say.
+/// The rules alone, for `toolbus policy check`.
 pub struct Rules {
     pub file: Option<PathBuf>,
     pub policy: PolicySet,
     pub warnings: Vec<Warning>,
-    /// The names of the servers.
+    /// Names of the servers.
     pub servers: Vec<String>,
 }
 
 impl Rules {
-    /// Variables need not be set for this, and servers need not be right.
+    /// Loads the rules. Variables need not be set, and the servers' settings are not checked.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let Some(file) = explicit.map(Path::to_owned).or_else(usual_file) else {
+        let Some(file) = explicit.map(Path::to_owned).or_else(default_file) else {
             return Ok(Self { file: None, policy: PolicySet::built_in(), warnings: Vec::new(), servers: Vec::new() });
         };
         let text = read_file(&file)?;
@@ -205,7 +206,8 @@ impl Rules {
     }
 }
 
-pub fn usual_file() -> Option<PathBuf> {
+/// The toolbus.toml in the working folder or in the user's config folder.
+pub fn default_file() -> Option<PathBuf> {
     let here = PathBuf::from(FILE_NAME);
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));

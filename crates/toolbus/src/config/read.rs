@@ -1,4 +1,4 @@
-//! toolbus.toml from its text. Every key is known or refused, with its place in the file.
+//! Parses toolbus.toml. Unknown keys are rejected with their position in the file.
 
 use super::error::{ConfigProblem, Position};
 use super::{Config, JournalSettings, LocalBroker};
@@ -24,14 +24,14 @@ const KEYS: [&str; 11] = [
     "journal",
 ];
 const JOURNAL_KEYS: [&str; 3] = ["keep", "max_size", "sync_results"];
-const KEEP: &str = "a time of at least \"1h\", such as \"24h\", and longer than any call may take";
-/// A call that is forgotten while its caller may still ask for it would run a second time.
-const SHORTEST_KEEP: Duration = Duration::from_secs(3600);
-const GRACE: &str = "a time such as \"30s\" or \"2m\", or \"off\"";
-const SIZE: &str = "a size of at least 16MiB, such as \"256MiB\" or \"1GiB\"";
-/// Less would be a few large answers.
-const SMALLEST_JOURNAL: u64 = 16 << 20;
-const ADDRESS: &str = "an address such as \"127.0.0.1:7420\"";
+const KEEP_EXPECTED: &str = "a duration of at least \"1h\", such as \"24h\", and longer than the longest call deadline";
+/// A call that is forgotten while its caller may still repeat it would run a second time.
+const MIN_KEEP: Duration = Duration::from_secs(3600);
+const GRACE_EXPECTED: &str = "a duration such as \"30s\" or \"2m\", or \"off\"";
+const SIZE_EXPECTED: &str = "a size of at least 16MiB, such as \"256MiB\" or \"1GiB\"";
+/// Anything smaller holds only a few large results.
+const MIN_JOURNAL_SIZE: u64 = 16 << 20;
+const ADDRESS_EXPECTED: &str = "an address such as \"127.0.0.1:7420\"";
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
@@ -41,14 +41,14 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, 
     let mut config = Config::default();
     for (key, value) in file.get_ref() {
         match &**key.get_ref() {
-            "listen" => config.listen = Some(reader.parsed("listen", value, ADDRESS)?),
+            "listen" => config.listen = Some(reader.parsed("listen", value, ADDRESS_EXPECTED)?),
             "data" => config.data = Some(reader.text("data", value)?.into()),
             "shared_token_file" => config.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             "name" => config.name = Some(reader.text("name", value)?.to_owned()),
             "pin" => config.pin = reader.pin(value)?,
             "caller_grace" => config.caller_grace = reader.grace(value)?,
             "journal" => config.journal = reader.journal(value)?,
-            // Below and elsewhere, by those who know what a server is, and what a rule.
+            // Read by the crates for servers, policy and identity: below, and in `Config::read`.
             "servers" | "roles" | "limits" | "auth" => {}
             _ => return Err(reader.unknown(key, &KEYS)),
         }
@@ -65,16 +65,16 @@ fn syntax(text: &str, error: &toml::de::Error) -> ConfigProblem {
     let span = error.span().unwrap_or_default();
     let position = Position::of_offset(text, span.start);
     let mut reason = error.message().to_owned();
-    // The parser doesn't say what is there twice.
+    // The parser's message does not name the duplicate key.
     if reason.starts_with("duplicate key") {
         let line = text.lines().nth(position.line - 1).unwrap_or_default().trim();
         let name = if line.starts_with('[') { line } else { line.split('=').next().unwrap_or(line).trim_end() };
-        reason = format!("{name} stands in the file twice");
+        reason = format!("duplicate {name}");
     }
     ConfigProblem::Syntax(position, reason)
 }
 
-/// Only where the broker is.
+/// Reads the broker's address and data folder and the names of roles and servers; ignores everything else.
 pub fn read_local(text: &str) -> Result<LocalBroker, ConfigProblem> {
     let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
     let text = |key: &str| file.get_ref().get(key).and_then(|value| value.get_ref().as_str());
@@ -87,14 +87,14 @@ pub fn read_local(text: &str) -> Result<LocalBroker, ConfigProblem> {
     Ok(LocalBroker { listen, data, roles: names("roles"), servers: names("servers"), ..LocalBroker::default() })
 }
 
-/// What a broker alone has to know. Servers and their variables are a host's business.
+/// Reads the settings of a broker without a host. Servers and their variables are not checked.
 pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
     let file = DeTable::parse(text).map_err(|error| syntax(text, &error))?;
     let reader = Reader { text };
     let mut local = LocalBroker::default();
     for (key, value) in file.get_ref() {
         match &**key.get_ref() {
-            "listen" => local.listen = Some(reader.parsed("listen", value, ADDRESS)?),
+            "listen" => local.listen = Some(reader.parsed("listen", value, ADDRESS_EXPECTED)?),
             "data" => local.data = Some(reader.text("data", value)?.into()),
             "shared_token_file" => local.shared_token_file = Some(reader.text("shared_token_file", value)?.into()),
             known if KEYS.contains(&known) => {}
@@ -108,7 +108,7 @@ pub fn read_broker(text: &str) -> Result<LocalBroker, ConfigProblem> {
     Ok(local)
 }
 
-/// The roles that the file names.
+/// Names of the roles in the file.
 pub fn own_roles(policy: &PolicySet) -> Vec<String> {
     policy.named_roles().map(str::to_owned).collect()
 }
@@ -126,7 +126,7 @@ impl Reader<'_> {
     fn grace(&self, value: &Value<'_>) -> Result<Option<Duration>, ConfigProblem> {
         match value.get_ref().as_str() {
             Some("off") => Ok(None),
-            _ => self.time("caller_grace", value, GRACE).map(Some),
+            _ => self.time("caller_grace", value, GRACE_EXPECTED).map(Some),
         }
     }
 
@@ -136,14 +136,14 @@ impl Reader<'_> {
         for (key, value) in table {
             match &**key.get_ref() {
                 "keep" => {
-                    let keep = self.time("journal.keep", value, KEEP)?;
+                    let keep = self.time("journal.keep", value, KEEP_EXPECTED)?;
                     journal.keep = Some(keep)
-                        .filter(|keep| *keep >= SHORTEST_KEEP)
-                        .ok_or_else(|| self.wrong("journal.keep", value, KEEP))?;
+                        .filter(|keep| *keep >= MIN_KEEP)
+                        .ok_or_else(|| self.wrong("journal.keep", value, KEEP_EXPECTED))?;
                 }
                 "max_size" => {
-                    let size = value.get_ref().as_str().and_then(parse_size).filter(|size| *size >= SMALLEST_JOURNAL);
-                    journal.max_size = size.ok_or_else(|| self.wrong("journal.max_size", value, SIZE))?;
+                    let size = value.get_ref().as_str().and_then(parse_size).filter(|size| *size >= MIN_JOURNAL_SIZE);
+                    journal.max_size = size.ok_or_else(|| self.wrong("journal.max_size", value, SIZE_EXPECTED))?;
                 }
                 "sync_results" => {
                     let sync = value.get_ref().as_bool();
@@ -196,30 +196,30 @@ mod tests {
     use std::path::Path;
 
     fn refused(text: &str) -> String {
-        let failure = read(text, &|_| None).expect_err("it is wrong").in_file(Path::new("toolbus.toml"));
+        let failure = read(text, &|_| None).expect_err("an error").in_file(Path::new("toolbus.toml"));
         format!("{failure} / {}", failure.hint())
     }
 
     #[test]
-    fn the_template_is_a_configuration() {
-        let config = read(super::super::TEMPLATE, &|_| None).expect("what we write can be read");
-        assert!(config.servers.is_empty() && !config.policy.has_own_roles(), "everything in it is a comment at first");
+    fn the_template_is_valid_with_and_without_its_comments() {
+        let config = read(super::super::TEMPLATE, &|_| None).expect("the template is valid");
+        assert!(config.servers.is_empty() && !config.policy.has_own_roles(), "everything in it is commented out");
         let uncommented: String = super::super::TEMPLATE
             .lines()
             .map(|line| format!("{}\n", line.strip_prefix("#:").unwrap_or(line)))
             .collect();
-        let config = read(&uncommented, &|_| Some("secret".into())).expect("so can what it proposes");
+        let config = read(&uncommented, &|_| Some("secret".into())).expect("the uncommented template is valid");
         assert_eq!(config.servers.len(), 3, "{uncommented}");
         assert_eq!(own_roles(&config.policy), ["local", "operator", "reader"]);
         assert_eq!(config.warnings, [""; 0]);
     }
 
     #[test]
-    fn mistakes_have_a_place_and_a_hint() {
+    fn errors_have_a_position_and_a_hint() {
         let check = |text, expected| assert_eq!(refused(text), format!("toolbus.toml: {expected}"));
         check(
             "listen = \n",
-            "line 1, column 10: string values must be quoted, expected literal string / correct the file at that place",
+            "line 1, column 10: string values must be quoted, expected literal string / correct the file at that position",
         );
         check("\n lisen = 1", "line 2, column 2: unknown key \"lisen\" / did you mean listen?");
         check(
@@ -230,7 +230,7 @@ mod tests {
         check("[roles.a]\nallow = [1]", "line 2, column 10: roles.a.allow has to be a string / correct the value");
         check(
             "[servers.a]\ncommand = 'a'\n[servers.a]\ncommand = 'b'",
-            "line 3, column 10: [servers.a] stands in the file twice / correct the file at that place",
+            "line 3, column 10: duplicate [servers.a] / correct the file at that position",
         );
         check(
             "zzz = 1",
@@ -239,18 +239,18 @@ mod tests {
         );
         check(
             "caller_grace = 'soon'",
-            "line 1, column 16: caller_grace has to be a time such as \"30s\" or \"2m\", or \"off\" / correct the value",
+            "line 1, column 16: caller_grace has to be a duration such as \"30s\" or \"2m\", or \"off\" / correct the value",
         );
         check("[journal]\nkep = '1h'", "line 2, column 1: unknown key \"kep\" / did you mean keep?");
         check(
             "[journal]\nkeep = 5",
-            "line 2, column 8: journal.keep has to be a time of at least \"1h\", such as \"24h\", and longer than any call may \
-             take / correct the value",
+            "line 2, column 8: journal.keep has to be a duration of at least \"1h\", such as \"24h\", and longer than \
+             the longest call deadline / correct the value",
         );
         check(
             "[journal]\nkeep = '59m'",
-            "line 2, column 8: journal.keep has to be a time of at least \"1h\", such as \"24h\", and longer than any call may \
-             take / correct the value",
+            "line 2, column 8: journal.keep has to be a duration of at least \"1h\", such as \"24h\", and longer than \
+             the longest call deadline / correct the value",
         );
         check(
             "[journal]\nsync_results = 'yes'",
@@ -264,11 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_keeps_of_calls_is_said_beside_its_servers() {
-        let usual = read("", &|_| None).expect("nothing is fine");
-        assert_eq!(usual.caller_grace, Some(Duration::from_secs(120)));
+    fn caller_grace_and_journal_settings_are_read_or_default() {
+        let default = read("", &|_| None).expect("an empty file is valid");
+        assert_eq!(default.caller_grace, Some(Duration::from_secs(120)));
         let keep = Duration::from_secs(24 * 3600);
-        assert_eq!(usual.journal, JournalSettings { keep, max_size: 1 << 30, sync_results: false });
+        assert_eq!(default.journal, JournalSettings { keep, max_size: 1 << 30, sync_results: false });
         let text = "caller_grace = 'off'\n[journal]\nkeep = '2h'\nmax_size = '64MiB'\nsync_results = true";
         let config = read(text, &|_| None).expect("a configuration");
         assert_eq!(config.caller_grace, None);

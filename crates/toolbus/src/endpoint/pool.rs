@@ -1,6 +1,6 @@
-//! One connection to the bus for each agent that comes over HTTP, within this process, with that agent's own rights.
+//! One in-process bus connection for each agent that uses the HTTP endpoint, with that agent's rights.
 
-use super::gate::principal;
+use super::authentication::principal;
 use crate::frontend_bus;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use toolbus_broker::{BrokerServer, EndReason, Identity, Standing};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
 use toolbus_worker::{BoxFuture, Bus, BusPool, Principal};
 
-/// Agents that have a connection at the same time; past it those go that are not used.
+/// Maximum number of agents with a connection. At the limit, unused connections are closed.
 const MAX_AGENTS: usize = 1024;
-/// Credentials of one agent that are good at the same time, as far as its connection knows.
+/// Maximum number of valid credentials that are tracked for one agent.
 const MAX_STANDINGS: usize = 64;
 
 pub struct Pool {
@@ -20,29 +20,29 @@ pub struct Pool {
 
 struct Entry {
     identity: Identity,
-    /// Of every credential that the agent came with. The connection ends with the last of them.
+    /// One for each credential that the agent has used. The connection ends with the last of them.
     standings: Mutex<Vec<Standing>>,
     bus: tokio::sync::Mutex<Option<Arc<dyn Bus>>>,
 }
 
 impl Entry {
-    /// The agent's connection has a mailbox of its own: the same agent in another role must not take it over.
+    /// The connection gets its own mailbox, because the same agent in another role must not displace it.
     fn new(identity: &Identity) -> Arc<Self> {
         let mut own = identity.clone();
         own.agent.session_id = format!("{}#mcp-{}", identity.principal(), uuid::Uuid::new_v4()).into();
         own.standing = Standing::forever();
         let standings = Mutex::new(vec![identity.standing.clone()]);
         let entry = Arc::new(Self { identity: own, standings, bus: tokio::sync::Mutex::default() });
-        tokio::spawn(end_with_the_last(Arc::clone(&entry)));
+        tokio::spawn(end_with_last_credential(Arc::clone(&entry)));
         entry
     }
 
-    fn is_good(&self) -> bool {
+    fn is_valid(&self) -> bool {
         self.identity.standing.ended().is_none()
     }
 
-    fn learn(&self, standing: &Standing) {
-        let mut standings = self.standings.lock().expect("no code panics while it holds the standings");
+    fn add_standing(&self, standing: &Standing) {
+        let mut standings = self.standings.lock().expect("no code panics while it holds this lock");
         if standings.iter().any(|known| known.is_same_as(standing)) {
             return;
         }
@@ -53,26 +53,26 @@ impl Entry {
     }
 
     fn is_unused(&self) -> bool {
-        // Somebody opens it right now, or somebody holds what was opened.
+        // A locked entry is being opened, and more than one reference means that a session uses it.
         let Ok(bus) = self.bus.try_lock() else { return false };
         bus.as_ref().is_none_or(|bus| Arc::strong_count(bus) == 1)
     }
 }
 
-async fn end_with_the_last(entry: Arc<Entry>) {
-    let mut why = EndReason::Expired;
+async fn end_with_last_credential(entry: Arc<Entry>) {
+    let mut reason = EndReason::Expired;
     loop {
         let next = {
-            let mut standings = entry.standings.lock().expect("no code panics while it holds the standings");
+            let mut standings = entry.standings.lock().expect("no code panics while it holds this lock");
             standings.retain(|known| known.ended().is_none());
             let Some(next) = standings.first().cloned() else {
-                // Before anybody can bring another: from here on a new entry is needed.
-                entry.identity.standing.end(why);
+                // Under the lock: no credential can be added to an ended entry, so the next request creates a new one.
+                entry.identity.standing.end(reason);
                 return;
             };
             next
         };
-        why = next.wait().await;
+        reason = next.wait().await;
     }
 }
 
@@ -81,14 +81,14 @@ impl Pool {
         Self { server, agents: Mutex::default() }
     }
 
-    /// Whoever came through the gate.
-    pub fn introduce(&self, identity: &Identity) {
-        let mut agents = self.agents.lock().expect("no code panics while it holds the agents");
+    /// Registers an authenticated agent.
+    pub fn register(&self, identity: &Identity) {
+        let mut agents = self.agents.lock().expect("no code panics while it holds this lock");
         let key = principal(identity);
-        if let Some(entry) = agents.get(&key).filter(|entry| entry.is_good()) {
-            return entry.learn(&identity.standing);
+        if let Some(entry) = agents.get(&key).filter(|entry| entry.is_valid()) {
+            return entry.add_standing(&identity.standing);
         }
-        agents.retain(|_, entry| entry.is_good());
+        agents.retain(|_, entry| entry.is_valid());
         if agents.len() >= MAX_AGENTS {
             agents.retain(|_, entry| {
                 let is_used = !entry.is_unused();
@@ -104,14 +104,14 @@ impl Pool {
     }
 
     fn entry(&self, principal: &Principal) -> Option<Arc<Entry>> {
-        self.agents.lock().expect("no code panics while it holds the agents").get(principal).cloned()
+        self.agents.lock().expect("no code panics while it holds this lock").get(principal).cloned()
     }
 }
 
 impl BusPool for Pool {
     fn bus<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<Arc<dyn Bus>, BrokerError>> {
         Box::pin(async move {
-            let full = || BrokerError::Transport(format!("{MAX_AGENTS} agents use this endpoint already"));
+            let full = || BrokerError::Transport(format!("agent limit of the endpoint reached ({MAX_AGENTS} agents)"));
             let entry = self.entry(principal).ok_or_else(full)?;
             let mut open = entry.bus.lock().await;
             if let Some(bus) = open.as_ref().filter(|bus| bus.is_alive()) {

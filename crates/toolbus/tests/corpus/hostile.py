@@ -1,4 +1,4 @@
-"""An MCP server of the legacy era that misbehaves in the way its first argument says, and is well otherwise."""
+"""A legacy MCP server that misbehaves in the mode named by its first argument."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def call(request):
         return
     if MODE == "foreign":
         say({"jsonrpc": "2.0", "id": 987654321, "result": {"content": []}})
-        say({"jsonrpc": "2.0", "id": "nobody", "error": {"code": 1, "message": "?"}})
+        say({"jsonrpc": "2.0", "id": "unknown", "error": {"code": 1, "message": "?"}})
         say({"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "?"}})
     if MODE == "huge":
         text["content"][0]["text"] = "x" * (100 << 20)

@@ -1,6 +1,6 @@
-"""An MCP server that plays the corpus: it answers a request with the stored text of its case, byte for byte, after the
-stored notifications, and writes the text of the params it received to stderr. Both eras, or the one that the second
-argument names. The case is the last word of the tool's name, the prompt's name or the resource's address."""
+"""An MCP server for the corpus: it answers a request with the stored text of its case, byte for byte, after the stored
+notifications, and writes the raw params of the request to stderr. It speaks both eras, or the one named by the second
+argument. The case is the last path segment of the tool's name, the prompt's name or the resource's URI."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def is_foreign(modern):
 
 
 def raw_member(text, name):
-    """The text of one member of the outermost object, without reading its numbers."""
+    """The raw text of one member of the outermost object, so that numbers are not changed."""
     decoder, at, depth_one = json.JSONDecoder(), 1, {}
     while True:
         match = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*:\s*').match(text, at)

@@ -1,4 +1,4 @@
-//! Clients that misbehave, against the whole: each gets a precise answer, and the next good request is served.
+//! Misbehaving clients, end to end: each invalid request gets a precise error, and the next valid request is served.
 
 use crate::mcp_client::{HttpClient, McpClient, StdioClient};
 use crate::mcp_process::{UpProcess, python};
@@ -10,7 +10,7 @@ const INITIALIZE: &str =
     r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"careless","version":"1"}}"#;
 const GOOD_CALL: &str = r#"{"name":"good_0","arguments":{"text":"x"}}"#;
 
-/// With one server behind it toolbus passes on what it does not know; with two it has to decide itself.
+/// With one server, toolbus forwards methods that it does not know; with two, it must answer them itself.
 async fn hosting(count: usize) -> UpProcess {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/hostile.py").display().to_string();
     let server = |mode: &str| json!({"command": python(), "args": [script, mode]});
@@ -20,7 +20,7 @@ async fn hosting(count: usize) -> UpProcess {
     UpProcess::hosting(|_| json!({ "mcpServers": servers })).await
 }
 
-/// What is wrong with them, and the codes that say so. Where the server is the one to say it, any error will do.
+/// Invalid requests, each with the error codes that are accepted. Several are listed if the server may answer itself.
 fn bad_lines() -> [(Value, &'static [i64]); 9] {
     let request =
         |method: Value, params: Value| json!({"jsonrpc": "2.0", "id": "bad", "method": method, "params": params});
@@ -49,7 +49,7 @@ async fn check_good(client: &mut impl McpClient) {
 }
 
 #[tokio::test]
-async fn bad_lines_are_answered_one_by_one() {
+async fn invalid_lines_are_answered_with_errors() {
     for servers in [1, 2] {
         let up = hosting(servers).await;
         let mut client = StdioClient::start(&up).await;
@@ -70,7 +70,7 @@ async fn bad_lines_are_answered_one_by_one() {
 }
 
 #[tokio::test]
-async fn bad_posts_are_answered_one_by_one() {
+async fn invalid_posts_are_answered_with_errors() {
     for servers in [1, 2] {
         let up = hosting(servers).await;
         let mut client = HttpClient::new(&up);
@@ -102,11 +102,11 @@ async fn headers_that_contradict_the_body_are_refused() {
         "io.modelcontextprotocol/clientCapabilities": {}});
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": "good_0", "arguments": {"text": "x"}, "_meta": meta}});
-    let check = async |version: &str, method: &str, name: &str, status: u16, said: &str| {
+    let check = async |version: &str, method: &str, name: &str, status: u16, expected: &str| {
         let headers = [("mcp-protocol-version", version), ("mcp-method", method), ("mcp-name", name)];
         let (seen, text) = soon("an answer", client.send(&headers, call.to_string())).await;
         assert_eq!(seen, status, "{headers:?}: {text}");
-        assert!(text.contains(said), "{headers:?}: {text}");
+        assert!(text.contains(expected), "{headers:?}: {text}");
     };
     check("2026-07-28", "tools/call", "good_0", 200, "ok good").await;
     check("2026-07-28", "tools/list", "good_0", 400, "-32020").await;

@@ -1,4 +1,4 @@
-//! Calls that report on their way: events and stored news in order, then the reply, against a real broker.
+//! Calls with events against a real broker: live and stored events in order, then the reply.
 
 use crate::support::{Cutter, TestBus, connect, soon};
 use std::time::Duration;
@@ -39,11 +39,11 @@ async fn store_event(from: &BrokerClient, request: &InboxMessage, value: u64) {
     soon("receipt", from.deliver("caller", event)).await.expect("accepted");
 }
 
-/// Everything that comes back for a call: the events, and the reply at the end.
-async fn all_of(call: &mut Call) -> (Vec<u64>, Result<InboxMessage, BrokerError>) {
+/// All events of a call, and its reply.
+async fn collect(call: &mut Call) -> (Vec<u64>, Result<InboxMessage, BrokerError>) {
     let mut events = Vec::new();
     loop {
-        match soon("the next item", call.next()).await.expect("the reply comes first") {
+        match soon("the next item", call.next()).await.expect("no end before the reply") {
             CallItem::Event(body) => events.push(body.to().expect("a number")),
             CallItem::Reply(outcome) => {
                 assert!(soon("the end", call.next()).await.is_none(), "nothing comes after the reply");
@@ -54,7 +54,7 @@ async fn all_of(call: &mut Call) -> (Vec<u64>, Result<InboxMessage, BrokerError>
 }
 
 #[tokio::test]
-async fn events_come_in_order_and_before_the_reply() {
+async fn events_arrive_in_order_before_the_reply() {
     for framing in [Framing::Compact, Framing::Json] {
         let bus = TestBus::start().await;
         let (host, caller) = (host(&bus, framing).await, caller(&bus, framing).await);
@@ -66,7 +66,7 @@ async fn events_come_in_order_and_before_the_reply() {
             }
         }
         soon("receipt", host.reply(&request, InboxKind::McpReply, number(99))).await.expect("accepted");
-        let (events, reply) = all_of(&mut call).await;
+        let (events, reply) = collect(&mut call).await;
         assert_eq!(events, Vec::from_iter(0..30));
         assert_eq!(reply.expect("answered").body, number(99));
         soon("the stored events are acknowledged", async {
@@ -80,7 +80,7 @@ async fn events_come_in_order_and_before_the_reply() {
 }
 
 #[tokio::test]
-async fn an_event_is_handed_out_while_the_call_is_still_under_way() {
+async fn events_are_delivered_while_the_call_runs() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let (mut call, request) = start(&caller, &host).await;
@@ -90,12 +90,12 @@ async fn an_event_is_handed_out_while_the_call_is_still_under_way() {
         assert!(matches!(item, Some(CallItem::Event(body)) if body == number(step)));
     }
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
-    assert!(all_of(&mut call).await.1.is_ok());
+    assert!(collect(&mut call).await.1.is_ok());
     bus.stop().await;
 }
 
 #[tokio::test]
-async fn events_of_others_and_of_other_calls_are_not_the_calls_own() {
+async fn events_of_other_senders_and_calls_are_not_mixed_in() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let intruder = bus.client("intruder").await;
@@ -104,7 +104,7 @@ async fn events_of_others_and_of_other_calls_are_not_the_calls_own() {
     store_event(&intruder, &request, 667).await;
     host.publish_event("caller", &toolbus::MsgId::from("another-call"), number(668)).await.expect("open");
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
-    let (events, reply) = all_of(&mut call).await;
+    let (events, reply) = collect(&mut call).await;
     assert!(events.is_empty() && reply.is_ok(), "{events:?}");
     for (from, value) in [("intruder", 666), ("host", 668)] {
         let event = soon("event", caller.client().next_event()).await.expect("open");
@@ -116,7 +116,7 @@ async fn events_of_others_and_of_other_calls_are_not_the_calls_own() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_is_cancelled_and_its_events_go_nowhere() {
+async fn a_dropped_call_is_cancelled_and_its_events_are_discarded() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let (call, request) = start(&caller, &host).await;
@@ -124,7 +124,7 @@ async fn a_dropped_call_is_cancelled_and_its_events_go_nowhere() {
     soon("status", caller.client().status()).await.expect("the event is here");
     drop(call);
     assert_eq!(soon("cancel", host.next_cancel()).await.expect("open"), request.id);
-    // The reply that comes too late settles itself, and so did the event that nobody took.
+    // The client acknowledges the late reply and the unread event by itself.
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
     soon("an empty mailbox", async {
         while caller.client().status().await.expect("open").mailboxes.iter().any(|mailbox| mailbox.messages > 0) {
@@ -143,12 +143,12 @@ async fn a_cancelled_call_still_gets_its_reply() {
     call.cancel();
     assert_eq!(soon("cancel", host.next_cancel()).await.expect("open"), request.id);
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(7))).await.expect("accepted");
-    assert_eq!(all_of(&mut call).await.1.expect("answered").body, number(7));
+    assert_eq!(collect(&mut call).await.1.expect("answered").body, number(7));
     bus.stop().await;
 }
 
 #[tokio::test]
-async fn events_that_nobody_takes_are_bounded_and_the_newest_stay() {
+async fn unread_events_are_bounded_and_the_newest_are_kept() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let (mut call, request) = start(&caller, &host).await;
@@ -157,7 +157,7 @@ async fn events_that_nobody_takes_are_bounded_and_the_newest_stay() {
     }
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
     soon("status", caller.client().status()).await.expect("the reply is here");
-    let (events, reply) = all_of(&mut call).await;
+    let (events, reply) = collect(&mut call).await;
     assert!(reply.is_ok());
     assert_eq!((events.len(), events.last()), (1024, Some(&2999)));
     assert_eq!(call.dropped_events(), 3000 - 1024);
@@ -165,20 +165,20 @@ async fn events_that_nobody_takes_are_bounded_and_the_newest_stay() {
 }
 
 #[tokio::test]
-async fn a_call_ends_when_its_time_is_up_even_while_events_keep_coming() {
+async fn a_call_ends_at_its_deadline_despite_a_stream_of_events() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let mut call = caller.start_call("host", call_message(), Duration::from_millis(200)).await.expect("open");
     let request = soon("the request", host.next_message()).await.expect("open");
-    let talking = async {
+    let publishing = async {
         loop {
             host.publish_event("caller", &request.id, number(1)).await.expect("open");
             tokio::task::yield_now().await;
         }
     };
     let outcome = tokio::select! {
-        () = talking => unreachable!("it talks for ever"),
-        (_, outcome) = all_of(&mut call) => outcome,
+        () = publishing => unreachable!("an endless loop"),
+        (_, outcome) = collect(&mut call) => outcome,
     };
     assert!(matches!(outcome, Err(BrokerError::Timeout(_))), "{outcome:?}");
     assert_eq!(soon("cancel", host.next_cancel()).await.expect("open"), request.id);
@@ -186,27 +186,27 @@ async fn a_call_ends_when_its_time_is_up_even_while_events_keep_coming() {
 }
 
 #[tokio::test]
-async fn an_id_can_be_under_way_only_once() {
+async fn a_second_call_with_the_same_id_is_rejected() {
     let bus = TestBus::start().await;
     let (host, caller) = (host(&bus, Framing::Compact).await, caller(&bus, Framing::Compact).await);
     let message = call_message();
     let mut first = caller.start_call("host", message.clone(), LONG).await.expect("open");
-    let second = caller.request_message("host", message, LONG).await.expect_err("it is under way");
+    let second = caller.request_message("host", message, LONG).await.expect_err("a call with this id is running");
     assert_eq!(second.code(), Some(ErrorCode::IdConflict));
     let request = soon("the request", host.next_message()).await.expect("open");
     soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
-    assert!(all_of(&mut first).await.1.is_ok(), "the first is not disturbed");
+    assert!(collect(&mut first).await.1.is_ok(), "the first is not disturbed");
     bus.stop().await;
 }
 
 #[tokio::test]
-async fn stored_events_survive_cut_links_and_are_handed_out_once() {
+async fn stored_events_survive_cut_connections_and_are_delivered_once() {
     let bus = TestBus::start().await;
     let cutter = Cutter::start(bus.address).await;
     let host = host(&bus, Framing::Compact).await;
     let caller = connect(&cutter.url(), "caller", Framing::Compact).await.into_multiplexed();
     let (mut call, request) = start(&caller, &host).await;
-    let telling = async {
+    let sending = async {
         for step in 0..60 {
             store_event(&host, &request, step).await;
             if step % 7 == 3 {
@@ -215,7 +215,7 @@ async fn stored_events_survive_cut_links_and_are_handed_out_once() {
         }
         soon("receipt", host.reply(&request, InboxKind::McpReply, number(1))).await.expect("accepted");
     };
-    let ((events, reply), ()) = tokio::join!(all_of(&mut call), telling);
+    let ((events, reply), ()) = tokio::join!(collect(&mut call), sending);
     assert_eq!(events, Vec::from_iter(0..60));
     assert!(reply.is_ok());
     bus.stop().await;

@@ -1,9 +1,10 @@
-//! A canary planted wherever a secret can be: as an agent's token, and as environment, file, command and header of servers
-//! that say it wherever they can. It is found in no log, file, page, output, and in no byte that a worker is sent.
+//! Secrets with a recognisable text (the canary) are planted as an agent's token and as environment variable, file,
+//! command output and header of servers that leak them in every message. The canary must not occur in any log, file,
+//! page or output, nor in any byte sent to a worker.
 
 use crate::mcp_process::python;
 use crate::support::soon;
-use crate::up::{Said, toolbus};
+use crate::up::{CommandOutput, toolbus};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,15 +14,15 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 
-/// Every canary begins with it, so that a part of one is found too.
+/// Every canary begins with this text, so that a partial leak is found too.
 const CANARY: &str = "cnry7f3a";
 
 const LEAKY: &str = r#"
 import json, os, sys
-said = " ".join(os.environ[name] for name in ["API_TOKEN", "FROM_FILE", "FROM_EXEC"])
-sys.stderr.write("starting with " + said + "\n")
+secrets = " ".join(os.environ[name] for name in ["API_TOKEN", "FROM_FILE", "FROM_EXEC"])
+sys.stderr.write("starting with " + secrets + "\n")
 if os.path.exists(sys.argv[1]):
-    sys.stderr.write("not any more, says " + said)
+    sys.stderr.write("not any more, says " + secrets)
     sys.exit(4)
 def send(message):
     print(json.dumps(dict(message, jsonrpc="2.0")), flush=True)
@@ -31,38 +32,38 @@ for line in sys.stdin:
         continue
     id, method, params = message["id"], message["method"], message.get("params", {})
     if method == "initialize":
-        info = {"name": "leaky", "version": said}
+        info = {"name": "leaky", "version": secrets}
         send({"id": id, "result": {"protocolVersion": params["protocolVersion"], "serverInfo": info,
-                                   "capabilities": {"tools": {}, "logging": {}}, "instructions": said}})
+                                   "capabilities": {"tools": {}, "logging": {}}, "instructions": secrets}})
     elif method == "tools/list":
         names = ["say", "fail", "noise", "die"]
-        send({"id": id, "result": {"tools": [{"name": n, "description": said, "inputSchema": {"type": "object"}} for n in names]}})
+        send({"id": id, "result": {"tools": [{"name": n, "description": secrets, "inputSchema": {"type": "object"}} for n in names]}})
     elif method == "tools/call" and params["name"] == "say":
-        send({"id": id, "result": {"content": [{"type": "text", "text": said}], "structuredContent": {said: said}}})
+        send({"id": id, "result": {"content": [{"type": "text", "text": secrets}], "structuredContent": {secrets: secrets}}})
     elif method == "tools/call" and params["name"] == "noise":
-        print("not JSON at all: " + said, flush=True)
-        send({"method": "notifications/message", "params": {"level": "error", "data": said}})
+        print("not JSON at all: " + secrets, flush=True)
+        send({"method": "notifications/message", "params": {"level": "error", "data": secrets}})
         token = params.get("_meta", {}).get("progressToken")
-        send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1, "message": said}})
+        send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1, "message": secrets}})
         send({"id": id, "result": {"content": []}})
     elif method == "tools/call" and params["name"] == "fail":
-        send({"id": id, "error": {"code": -32000, "message": said, "data": {"env": said}}})
+        send({"id": id, "error": {"code": -32000, "message": secrets, "data": {"env": secrets}}})
     elif method == "tools/call":
-        sys.stderr.write("x" * 480 + " " + said + "\n" + said)
+        sys.stderr.write("x" * 480 + " " + secrets + "\n" + secrets)
         sys.stderr.flush()
         os._exit(3)
     else:
         send({"id": id, "error": {"code": -32601, "message": "no " + method}})
 "#;
 
-struct Nest {
+struct LeakyService {
     folder: TempDir,
-    up: Child,
+    child: Child,
     url: String,
-    said: Arc<Mutex<String>>,
+    banner: Arc<Mutex<String>>,
 }
 
-impl Nest {
+impl LeakyService {
     async fn start(web: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = |name: &str| folder.path().join(name);
@@ -84,7 +85,7 @@ impl Nest {
             file("leaky.py"),
             file("secret").display(),
         );
-        // The command line of `exec` is configuration; what it prints is the secret.
+        // The command line of `exec` is not secret, only its output is; so the canary must not be in the command line.
         let config = config.replace(&format!("%s-exec\" {CANARY}"), "%s7f3a-exec\" cnry");
         std::fs::write(file("toolbus.toml"), config).expect("written");
         let mut command = toolbus(folder.path());
@@ -93,13 +94,13 @@ impl Nest {
             command.env(name, format!("{CANARY}-{kind}"));
         }
         let log = std::fs::File::create(file("log")).expect("a log");
-        let mut up = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the binary starts");
-        let mut lines = BufReader::new(up.stdout.take().expect("it is piped")).lines();
-        let said = Arc::new(Mutex::new(String::new()));
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let banner = Arc::new(Mutex::new(String::new()));
         let mut url = String::new();
-        soon("the welcome", async {
+        soon("the banner", async {
             while let Some(line) = lines.next_line().await.expect("text") {
-                said.lock().expect("no panic").push_str(&line);
+                banner.lock().expect("no panic").push_str(&line);
                 if let Some(address) = line.strip_prefix("listening on ") {
                     url = address.to_owned();
                     break;
@@ -107,27 +108,27 @@ impl Nest {
             }
         })
         .await;
-        let rest = Arc::clone(&said);
+        let rest = Arc::clone(&banner);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 rest.lock().expect("no panic").push_str(&line);
             }
         });
-        Self { folder, up, url, said }
+        Self { folder, child, url, banner }
     }
 
     fn address(&self) -> String {
         self.url.trim_start_matches("ws://").trim_end_matches("/bus").to_owned()
     }
 
-    async fn run(&self, url: &str, args: &[&str]) -> Said {
+    async fn run(&self, url: &str, args: &[&str]) -> CommandOutput {
         let mut command = toolbus(self.folder.path());
         command.args(args).env("TOOLBUS_BROKER", url);
-        Said::of(soon("the command ends", command.output()).await.expect("the binary starts"))
+        CommandOutput::of(soon("the command ends", command.output()).await.expect("the binary starts"))
     }
 }
 
-/// Answers as an MCP server, and with the headers it got.
+/// An HTTP MCP server that echoes the request headers in its responses.
 async fn web() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -186,22 +187,22 @@ fn web_answer(request: &Value, head: &str) -> (&'static str, String) {
     ("200 OK", json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string())
 }
 
-/// Between a worker and the broker: keeps every byte that the worker is sent.
-async fn eavesdrop(broker: String) -> (String, Arc<Mutex<Vec<u8>>>) {
+/// A proxy between worker and broker that records every byte sent to the worker.
+async fn record_traffic(broker: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("ws://{}/bus", listener.local_addr().expect("an address"));
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let ears = Arc::clone(&heard);
+    let captured = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&captured);
     tokio::spawn(async move {
         while let Ok((worker, _)) = listener.accept().await {
-            let (broker, ears) = (TcpStream::connect(&broker).await.expect("the broker"), Arc::clone(&ears));
+            let (broker, recorder) = (TcpStream::connect(&broker).await.expect("the broker"), Arc::clone(&recorder));
             let ((mut from_worker, mut to_worker), (mut from_broker, mut to_broker)) =
                 (worker.into_split(), broker.into_split());
             tokio::spawn(async move { tokio::io::copy(&mut from_worker, &mut to_broker).await });
             tokio::spawn(async move {
                 let mut buffer = vec![0; 64 << 10];
                 while let Ok(count @ 1..) = from_broker.read(&mut buffer).await {
-                    ears.lock().expect("no panic").extend_from_slice(&buffer[..count]);
+                    recorder.lock().expect("no panic").extend_from_slice(&buffer[..count]);
                     if to_worker.write_all(&buffer[..count]).await.is_err() {
                         return;
                     }
@@ -209,7 +210,7 @@ async fn eavesdrop(broker: String) -> (String, Arc<Mutex<Vec<u8>>>) {
             });
         }
     });
-    (url, heard)
+    (url, captured)
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -227,60 +228,66 @@ async fn get(address: &str, path: &str) -> String {
 }
 
 #[track_caller]
-fn silent(place: &str, bytes: &[u8], canary: &str) {
+fn assert_absent(source: &str, bytes: &[u8], canary: &str) {
     let found = bytes.windows(canary.len()).position(|window| window == canary.as_bytes());
     if let Some(at) = found {
         let around = &bytes[at.saturating_sub(200)..bytes.len().min(at + 200)];
-        panic!("a canary sings in {place}: …{}…", String::from_utf8_lossy(around));
+        panic!("a secret leaked into {source}: …{}…", String::from_utf8_lossy(around));
     }
 }
 
 #[tokio::test]
-async fn no_secret_is_found_anywhere_but_where_it_belongs() {
-    let mut nest = Nest::start(web().await).await;
-    let added = nest.run(&nest.url, &["agent", "add", "bob", "--role", "worker"]).await;
+async fn secrets_leak_into_no_log_file_page_output_or_message() {
+    let mut service = LeakyService::start(web().await).await;
+    let added = service.run(&service.url, &["agent", "add", "bob", "--role", "worker"]).await;
     let token = added.out.split_whitespace().find(|word| word.starts_with("tb_")).expect("a token").to_owned();
     let secret = token.rsplit('_').next().expect("a secret part").to_owned();
-    let token_file = nest.folder.path().join("bob.token");
+    let token_file = service.folder.path().join("bob.token");
     std::fs::write(&token_file, &token).expect("written");
     let token_file = token_file.display().to_string();
-    let (wire, heard) = eavesdrop(nest.address()).await;
+    let (wire, captured) = record_traffic(service.address()).await;
 
-    let mut outputs: Vec<(String, Said)> = Vec::new();
+    let mut outputs: Vec<(String, CommandOutput)> = Vec::new();
     soon("the tools", async {
         loop {
-            let said = nest.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
-            if ["\"web_say\"", "\"noise\"", "\"shared_die\""].iter().all(|tool| said.out.contains(tool)) {
+            let output = service.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
+            if ["\"web_say\"", "\"noise\"", "\"shared_die\""].iter().all(|tool| output.out.contains(tool)) {
                 break;
             }
         }
     })
     .await;
     for tool in ["say", "fail", "noise", "web_say", "web_fail", "web_deny", "die", "say"] {
-        let said = nest.run(&wire, &["call", tool, "--token-file", &token_file]).await;
+        let output = service.run(&wire, &["call", tool, "--token-file", &token_file]).await;
         if matches!(tool, "say" | "fail" | "web_say" | "web_fail") {
-            assert!(format!("{}{}", said.out, said.err).contains("[redacted]"), "{tool}: {} {}", said.out, said.err);
+            assert!(
+                format!("{}{}", output.out, output.err).contains("[redacted]"),
+                "{tool}: {} {}",
+                output.out,
+                output.err
+            );
         }
-        outputs.push((tool.to_owned(), said));
+        outputs.push((tool.to_owned(), output));
     }
-    // A server that stays down has its last words in every worker's view of the hosts.
-    std::fs::write(nest.folder.path().join("dead"), "").expect("written");
-    outputs.push(("shared_die".into(), nest.run(&wire, &["call", "shared_die", "--token-file", &token_file]).await));
-    soon("the last words", async {
+    // The manifest contains the last stderr lines of a server that is down.
+    std::fs::write(service.folder.path().join("dead"), "").expect("written");
+    outputs.push(("shared_die".into(), service.run(&wire, &["call", "shared_die", "--token-file", &token_file]).await));
+    soon("the stderr lines in the manifest", async {
         loop {
-            let said = nest.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
-            let is_told = said.out.contains("not any more");
-            outputs.push(("tools while a server is down".into(), said));
-            if is_told {
+            let output = service.run(&wire, &["tools", "--json", "--token-file", &token_file]).await;
+            let is_reported = output.out.contains("not any more");
+            outputs.push(("tools while a server is down".into(), output));
+            if is_reported {
                 break;
             }
         }
     })
     .await;
-    // A token that is not valid is no better kept than one that is.
-    let bad = nest.folder.path().join("bad.token");
+    // An invalid token must not leak either.
+    let bad = service.folder.path().join("bad.token");
     std::fs::write(&bad, format!("{token}x{CANARY}-token")).expect("written");
-    outputs.push(("a bad token".into(), nest.run(&wire, &["tools", "--token-file", &bad.display().to_string()]).await));
+    outputs
+        .push(("a bad token".into(), service.run(&wire, &["tools", "--token-file", &bad.display().to_string()]).await));
     for args in [
         &["tools", "--json", "--token-file", &token_file][..],
         &["audit", "tail", "-n", "1000", "--json"],
@@ -291,30 +298,30 @@ async fn no_secret_is_found_anywhere_but_where_it_belongs() {
         &["ps", "--json"],
         &["agent", "list"],
     ] {
-        outputs.push((args.join(" "), nest.run(&nest.url, args).await));
+        outputs.push((args.join(" "), service.run(&service.url, args).await));
     }
     let mut pages = Vec::new();
     for path in ["/healthz", "/readyz", "/metrics", "/", "/mcp", "/status"] {
-        pages.push((path, get(&nest.address(), path).await));
+        pages.push((path, get(&service.address(), path).await));
     }
-    let pid = nest.up.id().expect("it runs").to_string();
+    let pid = service.child.id().expect("it runs").to_string();
     std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
-    soon("the end", nest.up.wait()).await.expect("it ends");
+    soon("the end", service.child.wait()).await.expect("it ends");
 
     for canary in [CANARY, &secret] {
-        for (name, said) in &outputs {
-            silent(name, said.out.as_bytes(), canary);
-            silent(name, said.err.as_bytes(), canary);
+        for (name, output) in &outputs {
+            assert_absent(name, output.out.as_bytes(), canary);
+            assert_absent(name, output.err.as_bytes(), canary);
         }
         for (path, page) in &pages {
-            silent(path, page.as_bytes(), canary);
+            assert_absent(path, page.as_bytes(), canary);
         }
-        for file in files(&nest.folder.path().join("data")) {
-            silent(&file.display().to_string(), &std::fs::read(&file).unwrap_or_default(), canary);
+        for file in files(&service.folder.path().join("data")) {
+            assert_absent(&file.display().to_string(), &std::fs::read(&file).unwrap_or_default(), canary);
         }
-        silent("the log", &std::fs::read(nest.folder.path().join("log")).expect("a log"), canary);
-        silent("the output", nest.said.lock().expect("no panic").as_bytes(), canary);
-        silent("what a worker was sent", &heard.lock().expect("no panic"), canary);
+        assert_absent("the log", &std::fs::read(service.folder.path().join("log")).expect("a log"), canary);
+        assert_absent("the output", service.banner.lock().expect("no panic").as_bytes(), canary);
+        assert_absent("the bytes sent to a worker", &captured.lock().expect("no panic"), canary);
     }
-    assert!(heard.lock().expect("no panic").len() > 1000, "nothing was listened to");
+    assert!(captured.lock().expect("no panic").len() > 1000, "nothing was recorded");
 }

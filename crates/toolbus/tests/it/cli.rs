@@ -1,4 +1,4 @@
-//! The commands as a user types them.
+//! The commands `send`, `recv`, `ps` and `ask`, and their errors.
 
 use crate::support::{BrokerProcess, TOKEN, connect, soon};
 use serde_json::Value;
@@ -31,7 +31,7 @@ impl Shell {
         soon("the command ends", self.command(args).output()).await.expect("the binary starts")
     }
 
-    async fn says(&self, args: &[&str]) -> String {
+    async fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args).await;
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
@@ -39,39 +39,39 @@ impl Shell {
 }
 
 #[tokio::test]
-async fn send_recv_and_ps_fit_together() {
+async fn a_sent_message_is_shown_by_ps_and_read_by_recv() {
     let shell = Shell::start().await;
-    let sent = shell.says(&["send", "--to", "bob", "--body", r#"{"big":9007199254740993}"#, "--json"]).await;
+    let sent = shell.stdout_of(&["send", "--to", "bob", "--body", r#"{"big":9007199254740993}"#, "--json"]).await;
     let sent: Value = serde_json::from_str(&sent).expect("JSON");
-    let status: Value = serde_json::from_str(&shell.says(&["ps", "--json"]).await).expect("JSON");
+    let status: Value = serde_json::from_str(&shell.stdout_of(&["ps", "--json"]).await).expect("JSON");
     assert_eq!(status["mailboxes"][0]["name"], "bob");
     assert_eq!(status["mailboxes"][0]["messages"], 1);
-    let left = shell.says(&["recv", "--as", "bob", "--no-ack", "--json", "--max", "1"]).await;
+    let left = shell.stdout_of(&["recv", "--as", "bob", "--no-ack", "--json", "--max", "1"]).await;
     assert!(left.contains(r#""body":{"big":9007199254740993}"#), "{left}");
     let taken: Value =
-        serde_json::from_str(&shell.says(&["recv", "--as", "bob", "--json"]).await).expect("one line of JSON");
+        serde_json::from_str(&shell.stdout_of(&["recv", "--as", "bob", "--json"]).await).expect("one line of JSON");
     assert_eq!(taken["id"], sent["delivered"]);
-    assert_eq!(shell.says(&["recv", "--as", "bob", "--wait", "50ms"]).await, "");
-    let table = shell.says(&["ps"]).await;
+    assert_eq!(shell.stdout_of(&["recv", "--as", "bob", "--wait", "50ms"]).await, "");
+    let table = shell.stdout_of(&["ps"]).await;
     assert!(table.contains("AGENT") && table.contains("MAILBOX"), "{table}");
 }
 
 #[tokio::test]
-async fn the_body_comes_from_standard_input_with_a_dash() {
+async fn a_dash_reads_the_body_from_standard_input() {
     let shell = Shell::start().await;
     let mut child = shell
         .command(&["send", "--to", "bob", "--kind", "note", "--body", "-"])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("the binary starts");
-    child.stdin.take().expect("piped").write_all(b"[1, 2]\n").await.expect("it reads");
+    child.stdin.take().expect("piped").write_all(b"[1, 2]\n").await.expect("it reads its input");
     assert!(soon("exit", child.wait()).await.expect("it ends").success());
-    let got = shell.says(&["recv", "--as", "bob"]).await;
+    let got = shell.stdout_of(&["recv", "--as", "bob"]).await;
     assert!(got.contains("note from") && got.contains("[1, 2]"), "{got}");
 }
 
 #[tokio::test]
-async fn ask_prints_the_answer_of_whoever_is_asked() {
+async fn ask_prints_the_answer() {
     let shell = Shell::start().await;
     let oracle = connect(&shell.url, "oracle", Framing::Compact).await;
     oracle.subscribe().await.expect("open");
@@ -80,19 +80,19 @@ async fn ask_prints_the_answer_of_whoever_is_asked() {
         assert_eq!(question.body.to::<toolbus::Ask>().expect("an ask").question, "six times seven?");
         oracle.answer(&question, "42").await.expect("delivered");
     });
-    assert_eq!(shell.says(&["ask", "oracle", "six times seven?"]).await, "42\n");
+    assert_eq!(shell.stdout_of(&["ask", "oracle", "six times seven?"]).await, "42\n");
     soon("the answer's receipt", answering).await.expect("answered");
 }
 
 #[tokio::test]
-async fn failures_have_a_reason_a_code_and_a_hint() {
+async fn errors_have_a_reason_a_code_and_a_hint() {
     let shell = Shell::start().await;
     let check = async |args: &[&str], parts: &[&str]| {
         let output = shell.run(args).await;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         for part in parts {
-            assert!(said.contains(part), "{args:?} should say {part:?}, but says: {said}");
+            assert!(stderr.contains(part), "{args:?} should print {part:?}, but prints: {stderr}");
         }
     };
     check(&["send", "--to", "bob", "--body", "hello"], &["not JSON", "hint: quote"]).await;
@@ -108,19 +108,19 @@ async fn failures_have_a_reason_a_code_and_a_hint() {
 }
 
 #[tokio::test]
-async fn a_broker_without_a_token_file_makes_one_that_only_its_owner_reads() {
+async fn a_broker_creates_a_private_token_file_that_commands_find() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
     command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
     let broker = BrokerProcess::spawn(command).await;
     let token = folder.path().join("token");
-    let mode = std::fs::metadata(&token).expect("it was made").permissions().mode();
+    let mode = std::fs::metadata(&token).expect("a token file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let output = Command::new(env!("CARGO_BIN_EXE_toolbus"))
         .args(["ps", "--broker", &broker.url()])
         .env("TOOLBUS_DATA", folder.path())
         .env_remove("TOOLBUS_TOKEN")
         .output();
-    assert!(soon("ps", output).await.expect("it starts").status.success(), "it finds the token by itself");
+    assert!(soon("ps", output).await.expect("it starts").status.success(), "it finds the token");
 }

@@ -11,7 +11,7 @@ use toolbus_protocol::Framing;
 const FRAMINGS: [Framing; 2] = [Framing::Compact, Framing::Json];
 
 #[tokio::test]
-async fn a_delivered_message_waits_for_its_recipient_and_goes_when_acknowledged() {
+async fn a_message_is_kept_for_its_recipient_until_it_is_acknowledged() {
     for framing in FRAMINGS {
         let bus = TestBus::start().await;
         let sender = connect(&bus.url(), "alice", framing).await;
@@ -21,7 +21,7 @@ async fn a_delivered_message_waits_for_its_recipient_and_goes_when_acknowledged(
         let received = soon("message", receiver.next_message()).await.expect("open");
         assert_eq!((received.id.clone(), received.body.to::<u64>().expect("a number")), (id.clone(), 7));
         assert_eq!(&*received.from.session_id, "alice", "the broker stamps the sender");
-        soon("confirmation", receiver.ack_confirmed(id)).await.expect("it was mine");
+        soon("confirmation", receiver.ack_confirmed(id)).await.expect("a message of this mailbox");
         let status = soon("status", receiver.status()).await.expect("version 2");
         assert!(status.mailboxes.iter().all(|mailbox| mailbox.messages == 0), "{status:?}");
         bus.stop().await;
@@ -29,13 +29,13 @@ async fn a_delivered_message_waits_for_its_recipient_and_goes_when_acknowledged(
 }
 
 #[tokio::test]
-async fn many_requests_on_one_connection_get_their_own_answers() {
+async fn concurrent_requests_on_one_connection_get_their_own_replies() {
     for framing in FRAMINGS {
         let bus = TestBus::start().await;
         let host = connect(&bus.url(), "host", framing).await;
         host.subscribe().await.expect("open");
         let hosting = tokio::spawn(async move {
-            // Answers in reverse within each group of eight, so that order can't be what matches them.
+            // Answers each group of eight in reverse, so that replies can't be matched by order.
             let mut group = Vec::new();
             while let Some(request) = host.next_message().await {
                 group.push(request);
@@ -69,7 +69,7 @@ async fn many_requests_on_one_connection_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn a_reply_from_someone_else_is_not_the_answer() {
+async fn a_reply_from_another_sender_is_ignored() {
     let bus = TestBus::start().await;
     let host = bus.client("host").await;
     host.subscribe().await.expect("open");
@@ -86,7 +86,7 @@ async fn a_reply_from_someone_else_is_not_the_answer() {
 }
 
 #[tokio::test]
-async fn an_abandoned_request_is_cancelled_at_the_other_end() {
+async fn a_timed_out_request_is_cancelled_at_the_recipient() {
     let bus = TestBus::start().await;
     let host = bus.client("host").await;
     host.subscribe().await.expect("open");
@@ -102,7 +102,7 @@ async fn an_abandoned_request_is_cancelled_at_the_other_end() {
 }
 
 #[tokio::test]
-async fn a_message_past_its_deadline_is_not_delivered_and_its_sender_is_told() {
+async fn a_message_past_its_deadline_is_not_delivered() {
     let bus = TestBus::start().await;
     let sender = bus.client("alice").await;
     sender.subscribe().await.expect("open");
@@ -118,7 +118,7 @@ async fn a_message_past_its_deadline_is_not_delivered_and_its_sender_is_told() {
 }
 
 #[tokio::test]
-async fn cut_links_lose_nothing_and_repeat_nothing() {
+async fn cut_connections_lose_and_duplicate_no_message() {
     for framing in FRAMINGS {
         let bus = TestBus::start().await;
         let cutter = Cutter::start(bus.address).await;
@@ -133,7 +133,7 @@ async fn cut_links_lose_nothing_and_repeat_nothing() {
             let sender = Arc::clone(&sender);
             deliveries.spawn(async move { sender.deliver("bob", message).await });
             if number % 20 == 7 {
-                // Somewhere in the middle of the next frames, the same places in every run.
+                // In the middle of one of the next frames, at the same offsets in every run.
                 cutter.cut_after(number * 37 % 1500);
             }
             if number % 50 == 49 {
@@ -156,27 +156,27 @@ async fn cut_links_lose_nothing_and_repeat_nothing() {
             }
         })
         .await;
-        assert!(seen.values().all(|times| *times == 1), "the recipient's link was never cut");
+        assert!(seen.values().all(|times| *times == 1), "only the sender's connection was cut");
         bus.stop().await;
     }
 }
 
 #[tokio::test]
-async fn the_same_id_with_other_content_is_refused_with_a_code() {
+async fn a_duplicate_id_with_other_content_is_rejected() {
     let bus = TestBus::start().await;
     let sender = bus.client("alice").await;
     let first = message(1);
     let mut second = message(2);
     second.id = first.id.clone();
     soon("receipt", sender.deliver("bob", first.clone())).await.expect("accepted");
-    soon("receipt", sender.deliver("bob", first)).await.expect("the same again is fine");
+    soon("receipt", sender.deliver("bob", first)).await.expect("a duplicate gets a receipt");
     let refused = soon("refusal", sender.deliver("bob", second)).await.expect_err("other content");
     assert_eq!(refused.code(), Some(ErrorCode::IdConflict));
     bus.stop().await;
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused_before_it_is_sent() {
+async fn an_oversized_message_is_rejected_before_it_is_sent() {
     let bus = TestBus::start().await;
     let sender = bus.client("alice").await;
     let huge = Body::of(&"x".repeat(17 << 20)).expect("a string");
@@ -190,7 +190,7 @@ async fn a_message_that_is_too_large_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_displaced_subscriber_learns_of_it() {
+async fn a_displaced_subscriber_is_notified() {
     let bus = TestBus::start().await;
     let first = bus.client("bob").await;
     first.subscribe().await.expect("open");
@@ -204,12 +204,12 @@ async fn a_displaced_subscriber_learns_of_it() {
 }
 
 #[tokio::test]
-async fn live_events_reach_the_one_who_waits() {
+async fn live_events_reach_the_subscriber_in_order() {
     let bus = TestBus::start().await;
     let host = bus.client("host").await;
     let caller = bus.client("caller").await;
     caller.subscribe().await.expect("open");
-    soon("status", caller.status()).await.expect("the subscription is known to the broker now");
+    soon("status", caller.status()).await.expect("the broker has processed the subscription");
     let call = MsgId::from("call-1");
     for step in 0..3u64 {
         host.publish_event("caller", &call, Body::of(&step).expect("a number")).await.expect("open");
@@ -227,9 +227,9 @@ async fn presence_lists_the_subscribers_of_a_role() {
     let options = toolbus::ClientOptions::default();
     let agent = toolbus::AgentRef::new("w1").with_role("worker");
     let worker = toolbus::BrokerClient::connect_with(&bus.url(), agent, crate::support::TOKEN, options).await;
-    let worker = worker.expect("let in");
+    let worker = worker.expect("a connection");
     worker.subscribe().await.expect("open");
-    soon("status", worker.status()).await.expect("the subscription is known to the broker now");
+    soon("status", worker.status()).await.expect("the broker has processed the subscription");
     let other = bus.client("other").await;
     assert_eq!(soon("presence", other.list_connected("worker")).await.expect("answered"), ["w1"]);
     assert!(soon("presence", other.list_connected("boss")).await.expect("answered").is_empty());

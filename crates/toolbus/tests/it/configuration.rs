@@ -1,7 +1,7 @@
-//! toolbus.toml and `--mcp-config`: what `init` writes, what is hosted, and what a mistake in them looks like.
+//! toolbus.toml and `--mcp-config`: the file of `init`, the hosted servers, and the errors for invalid files.
 
 use crate::support::soon;
-use crate::up::{Place, Said, toolbus};
+use crate::up::{CommandOutput, UpInstance, toolbus};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -11,26 +11,28 @@ fn folder_with(file: &str, text: &str) -> TempDir {
     folder
 }
 
-async fn run(folder: &TempDir, args: &[&str]) -> Said {
-    Said::of(soon("the command ends", toolbus(folder.path()).args(args).output()).await.expect("the binary starts"))
+async fn run(folder: &TempDir, args: &[&str]) -> CommandOutput {
+    CommandOutput::of(
+        soon("the command ends", toolbus(folder.path()).args(args).output()).await.expect("the binary starts"),
+    )
 }
 
 #[tokio::test]
-async fn init_writes_a_file_once_and_again_only_by_force() {
+async fn init_overwrites_a_file_only_with_force() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     run(&folder, &["init"]).await.check(0, &["wrote toolbus.toml"], &[]);
     let file = folder.path().join("toolbus.toml");
-    let written = std::fs::read_to_string(&file).expect("it is there");
+    let written = std::fs::read_to_string(&file).expect("the file exists");
     assert!(written.contains("[servers.files]") && written.contains("[roles.reader]"), "{written}");
     std::fs::write(&file, "mine").expect("writable");
-    run(&folder, &["init"]).await.check(1, &[], &["is there already", "--force"]);
-    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
+    run(&folder, &["init"]).await.check(1, &[], &["already exists", "--force"]);
+    assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), "mine");
     run(&folder, &["init", "--force"]).await.check(0, &["wrote"], &[]);
-    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), written);
+    assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), written);
 }
 
 #[tokio::test]
-async fn mistakes_in_a_configuration_are_said_with_their_place_and_a_hint() {
+async fn configuration_errors_have_a_position_and_a_hint() {
     let check = async |file: &str, text: &str, args: &[&str], parts: &[&str]| {
         run(&folder_with(file, text), args).await.check(1, &[], parts);
     };
@@ -60,17 +62,17 @@ async fn mistakes_in_a_configuration_are_said_with_their_place_and_a_hint() {
 }
 
 #[tokio::test]
-async fn a_broken_server_is_shown_with_its_last_words_and_disturbs_no_other() {
+async fn a_broken_server_is_shown_with_its_stderr_and_does_not_affect_others() {
     let me = env!("CARGO_BIN_EXE_toolbus");
     let servers = json!({"mcpServers": {
         "broken": {"command": "sh", "args": ["-c", "echo out of cheese >&2; exit 3"]},
         "good": {"command": me, "args": ["demo-server"]},
     }});
     let folder = folder_with("mcp.json", &servers.to_string());
-    let place = Place::start_in(folder, &["--mcp-config", "mcp.json", "--id", "admin"]).await;
-    soon("both are known", async {
+    let instance = UpInstance::start_in(folder, &["--mcp-config", "mcp.json", "--id", "admin"]).await;
+    soon("the state of both servers", async {
         loop {
-            let text = place.run(&["tools"]).await.out;
+            let text = instance.run(&["tools"]).await.out;
             if text.contains("text_stats") && text.contains("broken on admin is down") {
                 assert!(text.contains("| out of cheese"), "{text}");
                 break;
@@ -78,32 +80,36 @@ async fn a_broken_server_is_shown_with_its_last_words_and_disturbs_no_other() {
         }
     })
     .await;
-    place.run(&["call", "now"]).await.check(0, &["UTC"], &[]);
+    instance.run(&["call", "now"]).await.check(0, &["UTC"], &[]);
 }
 
 #[tokio::test]
-async fn with_a_shared_token_roles_are_chosen_and_see_and_call_only_what_they_may() {
+async fn with_a_shared_token_a_chosen_role_sees_and_calls_only_allowed_tools() {
     let text = format!(
         "[servers.demo]\ncommand = {:?}\nargs = ['demo-server']\n[roles.clerk]\nallow = ['now', 'text_*']\n",
         env!("CARGO_BIN_EXE_toolbus")
     );
     let folder = folder_with("toolbus.toml", &text);
-    // Where commands look for it by themselves.
+    // The default token file of commands.
     let token = folder.path().join("data/toolbus/token");
-    std::fs::create_dir_all(token.parent().expect("it has one")).expect("writable");
+    std::fs::create_dir_all(token.parent().expect("a parent folder")).expect("writable");
     std::fs::write(&token, "one for all").expect("writable");
-    let place = Place::start_in(folder, &["--shared-token-file", "data/toolbus/token"]).await;
+    let instance = UpInstance::start_in(folder, &["--shared-token-file", "data/toolbus/token"]).await;
     let tools = async |role: &[&str]| -> Vec<String> {
-        let said = place.run(&[&["tools", "--json"], role].concat()).await;
-        let listed: Value = serde_json::from_str(&said.out).expect("JSON");
+        let output = instance.run(&[&["tools", "--json"], role].concat()).await;
+        let listed: Value = serde_json::from_str(&output.out).expect("JSON");
         let names = listed["tools"].as_array().into_iter().flatten();
         names.filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
     };
     soon("the clerk's tools", async { while tools(&["--role", "clerk"]).await != ["now", "text_stats"] {} }).await;
     assert_eq!(tools(&[]).await, Vec::<String>::new(), "no role, no tools");
-    assert!(place.said.contains("--role clerk") && place.said.contains("--mcp-role"), "{}", place.said);
-    place.run(&["tools"]).await.check(0, &["callers without a role", "--role or TOOLBUS_ROLE"], &[]);
-    place.run(&["call", "now", "--role", "clrek"]).await.check(2, &[], &["none for the role \"clrek\"", "--role"]);
-    place.run(&["call", "now", "--role", "clerk"]).await.check(0, &["UTC"], &[]);
-    place.run(&["call", "slow", "--role", "clerk"]).await.check(2, &[], &["no tool"]);
+    assert!(instance.banner.contains("--role clerk") && instance.banner.contains("--mcp-role"), "{}", instance.banner);
+    instance.run(&["tools"]).await.check(0, &["callers without a role", "--role or TOOLBUS_ROLE"], &[]);
+    instance.run(&["call", "now", "--role", "clrek"]).await.check(
+        2,
+        &[],
+        &["no tools to the role \"clrek\"", "--role"],
+    );
+    instance.run(&["call", "now", "--role", "clerk"]).await.check(0, &["UTC"], &[]);
+    instance.run(&["call", "slow", "--role", "clerk"]).await.check(2, &[], &["no tool"]);
 }

@@ -1,16 +1,16 @@
-//! What no rule allows is denied: on every way of starting, with and without a configuration file, over the bus, stdio and
-//! HTTP. The operator of the machine keeps its rights through a built-in rule.
+//! Requests that no rule allows are denied: for all ways to start toolbus, with and without a configuration file, over
+//! the bus, stdio and HTTP. The operator keeps its rights through a built-in rule.
 
 use crate::mcp_client::{HttpClient, McpClient, StdioClient};
 use crate::support::{BrokerProcess, soon};
-use crate::up::{Place, Said, toolbus};
+use crate::up::{CommandOutput, UpInstance, toolbus};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tempfile::TempDir;
 use tokio::process::Child;
 
-/// Everything runs in one process, or broker and host are two.
+/// How toolbus is started: in one process, or as broker and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     UpWithDemo,
@@ -18,7 +18,7 @@ enum Start {
     BrokerAndHost,
 }
 
-/// What toolbus.toml says, and which roles may call the tool then.
+/// The content of toolbus.toml, and which roles may then call the tool.
 #[derive(Debug, Clone, Copy)]
 struct File {
     text: Option<&'static str>,
@@ -37,7 +37,7 @@ const FILES: [File; 3] = [
     },
 ];
 
-/// A running service, and the credentials that were made for it.
+/// A running service in a temporary folder.
 struct Service {
     folder: TempDir,
     url: String,
@@ -54,17 +54,17 @@ impl Service {
             std::fs::write(folder.path().join("toolbus.toml"), text).expect("the folder is writable");
         }
         let service = match start {
-            Start::UpWithDemo => Self::of(Place::start_in(folder, &[]).await),
-            Start::UpWithMcpConfig => Self::of(Place::start_in(folder, &["--mcp-config", "mcp.json"]).await),
+            Start::UpWithDemo => Self::of(UpInstance::start_in(folder, &[]).await),
+            Start::UpWithMcpConfig => Self::of(UpInstance::start_in(folder, &["--mcp-config", "mcp.json"]).await),
             Start::BrokerAndHost => Self::broker_and_host(folder).await,
         };
         service.until_the_tool_is_listed().await;
         service
     }
 
-    fn of(place: Place) -> Self {
-        let url = place.url().to_owned();
-        Self { folder: place.folder, url, _processes: vec![place.up] }
+    fn of(instance: UpInstance) -> Self {
+        let url = instance.url().to_owned();
+        Self { folder: instance.folder, url, _processes: vec![instance.child] }
     }
 
     async fn broker_and_host(folder: TempDir) -> Self {
@@ -92,13 +92,13 @@ impl Service {
         self.folder.path().join("data/toolbus")
     }
 
-    async fn run(&self, token: &Path, args: &[&str]) -> Said {
+    async fn run(&self, token: &Path, args: &[&str]) -> CommandOutput {
         let mut command = toolbus(self.folder.path());
         command.args(args).args(["--broker", &self.url, "--token-file"]).arg(token);
-        Said::of(soon("the command ends", command.output()).await.expect("the binary starts"))
+        CommandOutput::of(soon("the command ends", command.output()).await.expect("the binary starts"))
     }
 
-    /// The token of an agent of that role.
+    /// A token of an agent with that role.
     async fn token(&self, role: &str) -> PathBuf {
         match role {
             "local" => self.data().join("token"),
@@ -107,7 +107,7 @@ impl Service {
                 let file = self.folder.path().join(format!("{role}.token"));
                 let mut add = toolbus(self.folder.path());
                 add.args(["agent", "add", &format!("{role}-agent"), "--role", role, "--token-file"]).arg(&file);
-                Said::of(add.output().await.expect("the binary starts")).check(0, &[], &[]);
+                CommandOutput::of(add.output().await.expect("the binary starts")).check(0, &[], &[]);
                 file
             }
         }
@@ -137,17 +137,17 @@ impl Service {
 }
 
 #[tokio::test]
-async fn what_no_rule_allows_is_denied_by_up_with_the_demo_server() {
+async fn up_with_the_demo_server_denies_by_default() {
     check_all_files(Start::UpWithDemo).await;
 }
 
 #[tokio::test]
-async fn what_no_rule_allows_is_denied_by_up_with_an_mcp_config() {
+async fn up_with_an_mcp_config_denies_by_default() {
     check_all_files(Start::UpWithMcpConfig).await;
 }
 
 #[tokio::test]
-async fn what_no_rule_allows_is_denied_by_broker_and_host() {
+async fn broker_and_host_deny_by_default() {
     check_all_files(Start::BrokerAndHost).await;
 }
 
@@ -162,8 +162,8 @@ async fn check_all_files(start: Start) {
             assert_eq!([bus, stdio, http], [expected; 3], "{start:?} {file:?} role {role}: bus, stdio, HTTP");
             let mut check = toolbus(service.folder.path());
             check.args(["policy", "check", "--role", role, "--tool", "now", "--server", "demo"]);
-            let said = Said::of(check.output().await.expect("the binary starts"));
-            said.check(if expected { 0 } else { 1 }, &[if expected { "allow" } else { "deny" }], &[]);
+            let output = CommandOutput::of(check.output().await.expect("the binary starts"));
+            output.check(if expected { 0 } else { 1 }, &[if expected { "allow" } else { "deny" }], &[]);
         }
     }
 }
@@ -174,7 +174,7 @@ async fn the_operators_built_in_rule_is_shown_and_can_be_replaced() {
     let check = async |role: &str| {
         let mut check = toolbus(folder.path());
         check.args(["policy", "check", "--role", role, "--tool", "write_file", "--server", "files"]);
-        Said::of(check.output().await.expect("the binary starts"))
+        CommandOutput::of(check.output().await.expect("the binary starts"))
     };
     check("operator").await.check(0, &["allow: allow \"**\" in [roles.operator]", "(built in)"], &[]);
     check("local").await.check(0, &["allow: allow \"**\" in [roles.local]", "(built in)"], &[]);

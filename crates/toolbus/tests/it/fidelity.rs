@@ -1,6 +1,5 @@
-//! Nothing is lost on the way: a corpus of requests, results, errors and notifications goes through toolbus, and what
-//! comes out is the text that went in, in both eras, over stdio and over HTTP. Between the eras only the members that one
-//! of them has and the other has not may differ.
+//! A corpus of requests, results, errors and notifications passes through toolbus byte for byte, in both eras, over
+//! stdio and over HTTP. If client and server speak different eras, only the members that exist in one era may differ.
 
 use crate::mcp_client::{Answered, HttpClient, McpClient, StdioClient};
 use crate::mcp_process::{UpProcess, python};
@@ -35,8 +34,8 @@ enum Era {
 }
 
 impl Era {
-    /// The era in which such a server is spoken to.
-    fn spoken(server: &str, client: Self) -> Self {
+    /// The era in which the host talks to such a server.
+    fn towards(server: &str, client: Self) -> Self {
         match server {
             "legacy" => Self::Legacy,
             "modern" => Self::Modern,
@@ -49,53 +48,53 @@ const MODERN_META: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-
 const INITIALIZE: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"experimental":{"x":{"n":1.0}}},"clientInfo":{"name":"fidelity","version":"1.0"}}"#;
 
 #[tokio::test]
-async fn legacy_over_stdio_is_the_same_text() {
+async fn legacy_over_stdio_is_unchanged() {
     through_stdio(Era::Legacy, "both").await;
 }
 
 #[tokio::test]
-async fn modern_over_stdio_is_the_same_text() {
+async fn modern_over_stdio_is_unchanged() {
     through_stdio(Era::Modern, "both").await;
 }
 
 #[tokio::test]
-async fn legacy_over_http_is_the_same_text() {
+async fn legacy_over_http_is_unchanged() {
     through_http(Era::Legacy, "both").await;
 }
 
 #[tokio::test]
-async fn modern_over_http_is_the_same_text() {
+async fn modern_over_http_is_unchanged() {
     through_http(Era::Modern, "both").await;
 }
 
 #[tokio::test]
-async fn a_modern_client_gets_a_legacy_servers_own_words() {
+async fn legacy_server_with_modern_client_is_unchanged() {
     through_stdio(Era::Modern, "legacy").await;
     through_http(Era::Modern, "legacy").await;
 }
 
 #[tokio::test]
-async fn a_legacy_client_gets_a_modern_servers_own_words() {
+async fn modern_server_with_legacy_client_is_unchanged() {
     through_stdio(Era::Legacy, "modern").await;
     through_http(Era::Legacy, "modern").await;
 }
 
 async fn through_stdio(client: Era, server: &str) {
-    let up = hosting_the_corpus(server).await;
-    Play { client, server: Era::spoken(server, client), up: &up }.run(&mut StdioClient::start(&up).await).await;
+    let up = host_corpus(server).await;
+    CorpusRun { client, server: Era::towards(server, client), up: &up }.run(&mut StdioClient::start(&up).await).await;
 }
 
 async fn through_http(client: Era, server: &str) {
-    let up = hosting_the_corpus(server).await;
-    Play { client, server: Era::spoken(server, client), up: &up }.run(&mut HttpClient::new(&up)).await;
+    let up = host_corpus(server).await;
+    CorpusRun { client, server: Era::towards(server, client), up: &up }.run(&mut HttpClient::new(&up)).await;
 }
 
 fn corpus_file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name)
 }
 
-/// The server leaves what it received in a file: its stderr is the host's business.
-async fn hosting_the_corpus(era: &str) -> UpProcess {
+/// Redirects the server's stderr, which records what it received, to a file, because the host consumes stderr.
+async fn host_corpus(era: &str) -> UpProcess {
     let script = "exec \"$0\" \"$1\" \"$2\" \"$3\" 2>>\"$4\"";
     UpProcess::hosting(|folder| {
         let file = |path: PathBuf| path.display().to_string();
@@ -106,14 +105,14 @@ async fn hosting_the_corpus(era: &str) -> UpProcess {
     .await
 }
 
-/// One client and one server, and the whole corpus between them.
-struct Play<'a> {
+/// Sends the whole corpus from one client to one server.
+struct CorpusRun<'a> {
     client: Era,
     server: Era,
     up: &'a UpProcess,
 }
 
-impl Play<'_> {
+impl CorpusRun<'_> {
     async fn run(&self, client: &mut impl McpClient) {
         let corpus: Corpus = serde_json::from_slice(&std::fs::read(corpus_file("corpus.json")).expect("the corpus"))
             .expect("it is JSON");
@@ -131,11 +130,11 @@ impl Play<'_> {
             assert_eq!(member(&answered.response, "result", "x-list"), "1.50");
         }
         for case in &corpus.cases {
-            self.play(case, client).await;
+            self.check_case(case, client).await;
         }
     }
 
-    async fn play(&self, case: &Case, client: &mut impl McpClient) {
+    async fn check_case(&self, case: &Case, client: &mut impl McpClient) {
         let params = with_meta(&case.params, self.client);
         let Answered { response, notifications } = soon(&case.name, client.request(&case.method, &params)).await;
         let expected = match (self.server, &case.modern) {
@@ -145,20 +144,20 @@ impl Play<'_> {
         let outcome = expected.split_once(':').expect("a member").1;
         let field = if expected.starts_with("\"error\"") { "error" } else { "result" };
         let got = inner(&response, field).unwrap_or_else(|| panic!("{}: no {field} in {response}", case.name));
-        self.check_same(&got, outcome, &format!("{}: what the client got", case.name));
+        self.check_same(&got, outcome, &format!("{}: at the client", case.name));
 
         let sent: Vec<String> = case.notifications.iter().map(|note| note.replace("$TOKEN", &token(&params))).collect();
         assert_eq!(params_of(&notifications), params_of(&sent), "{}: notifications before the answer", case.name);
 
         let received = self.up.received();
         let line = received.lines().rfind(|line| line.starts_with(&format!("received {} ", case.name)));
-        let received = line.and_then(|line| line.splitn(3, ' ').nth(2)).expect("the server wrote down what it got");
+        let received = line.and_then(|line| line.splitn(3, ' ').nth(2)).expect("the server recorded the params");
         let received = match self.server {
             Era::Legacy => received.to_owned(),
-            // All workers share one connection to a modern server, so it gets tokens of the host's own.
+            // All workers share one connection to a modern server, so the host replaces their progress tokens.
             Era::Modern => received.replace(&token_member(received), &token_member(&params)),
         };
-        self.check_same(&received, &params, &format!("{}: what the server got", case.name));
+        self.check_same(&received, &params, &format!("{}: at the server", case.name));
     }
 
     fn check_same(&self, got: &str, expected: &str, what: &str) {
@@ -170,7 +169,7 @@ impl Play<'_> {
     }
 }
 
-/// The members in their order, each as its text, without those that only one era has.
+/// The members in order, each as raw text, without those that exist in one era only.
 fn without_era(object: &str) -> Vec<(String, String)> {
     let object = RawValue::from_string(object.to_owned()).expect("JSON");
     let mut members = Vec::new();
@@ -187,7 +186,7 @@ fn without_era(object: &str) -> Vec<(String, String)> {
     members
 }
 
-/// In the modern era every request says who asks; the corpus says the rest.
+/// Adds the `_meta` that every modern request has to the params of the corpus.
 fn with_meta(params: &str, era: Era) -> String {
     match (era, params) {
         (Era::Legacy, params) => params.to_owned(),
@@ -217,7 +216,7 @@ fn member(message: &str, outer: &str, name: &str) -> String {
         .expect("the member is there")
 }
 
-/// A member's own text.
+/// The raw text of a member.
 fn inner(object: &str, name: &str) -> Option<String> {
     let members: std::collections::HashMap<String, Box<RawValue>> = serde_json::from_str(object).ok()?;
     members.get(name).map(|value| value.get().to_owned())

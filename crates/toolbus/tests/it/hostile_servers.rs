@@ -1,4 +1,4 @@
-//! Servers that misbehave: the one who calls them gets a precise error, and nobody else notices.
+//! Misbehaving servers: their caller gets a precise error, and calls to other servers are not affected.
 
 use crate::mcp_client::{McpClient, StdioClient};
 use crate::mcp_process::{UpProcess, python};
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 const INITIALIZE: &str =
     r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"careful","version":"1"}}"#;
 
-/// A server that is well, and one that misbehaves in that way.
-async fn beside_a_good_one(mode: &str) -> (UpProcess, StdioClient) {
+/// Hosts a good server, and one that misbehaves in this mode.
+async fn with_bad_server(mode: &str) -> (UpProcess, StdioClient) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/hostile.py").display().to_string();
-    // Long enough for 100 MB on a busy machine; only the silent server is meant to need it.
+    // Long enough for 100 MB on a busy machine; only the silent server is expected to reach it.
     let timeout = if mode == "silent" { "1s" } else { "15s" };
     let server = |mode: &str| json!({"command": python(), "args": [script, mode], "timeout": timeout});
     let up = UpProcess::hosting(|_| json!({"mcpServers": {"good": server("good"), "bad": server(mode)}})).await;
@@ -38,21 +38,21 @@ fn stable_code(answer: &Value) -> &str {
 
 #[tokio::test]
 async fn garbage_on_stdout_is_skipped() {
-    let (_up, mut client) = beside_a_good_one("garbage").await;
+    let (_up, mut client) = with_bad_server("garbage").await;
     assert_eq!(call(&mut client, "garbage_0").await["result"]["content"][0]["text"], "ok garbage");
     check_good(&mut client).await;
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_blocks_nobody() {
-    let (_up, mut client) = beside_a_good_one("stderr").await;
+async fn a_flood_on_stderr_does_not_block_calls() {
+    let (_up, mut client) = with_bad_server("stderr").await;
     assert_eq!(call(&mut client, "stderr_0").await["result"]["content"][0]["text"], "ok stderr");
     check_good(&mut client).await;
 }
 
 #[tokio::test]
-async fn a_server_that_dies_in_a_call_says_so_and_comes_back() {
-    let (_up, mut client) = beside_a_good_one("dies").await;
+async fn a_server_that_dies_during_a_call_is_reported_and_restarted() {
+    let (_up, mut client) = with_bad_server("dies").await;
     for _ in 0..2 {
         let answer = call(&mut client, "dies_0").await;
         assert_eq!(stable_code(&answer), "TB0408");
@@ -62,16 +62,16 @@ async fn a_server_that_dies_in_a_call_says_so_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_runs_into_its_time_limit() {
-    let (_up, mut client) = beside_a_good_one("silent").await;
+async fn a_server_that_never_answers_hits_its_timeout() {
+    let (_up, mut client) = with_bad_server("silent").await;
     assert_eq!(stable_code(&call(&mut client, "silent_0").await), "TB0407");
     check_good(&mut client).await;
 }
 
 #[tokio::test]
-async fn a_second_answer_and_foreign_answers_are_dropped() {
+async fn duplicate_and_unknown_responses_are_dropped() {
     for mode in ["twice", "foreign"] {
-        let (_up, mut client) = beside_a_good_one(mode).await;
+        let (_up, mut client) = with_bad_server(mode).await;
         for _ in 0..3 {
             let answer = call(&mut client, &format!("{mode}_0")).await;
             assert_eq!(answer["result"]["content"][0]["text"], format!("ok {mode}"));
@@ -81,8 +81,8 @@ async fn a_second_answer_and_foreign_answers_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_result_of_100_megabytes_is_an_error_for_that_call_only() {
-    let (_up, mut client) = beside_a_good_one("huge").await;
+async fn a_result_of_100_megabytes_fails_only_its_own_call() {
+    let (_up, mut client) = with_bad_server("huge").await;
     for _ in 0..2 {
         assert_eq!(stable_code(&call(&mut client, "huge_0").await), "TB0405");
     }
@@ -91,7 +91,7 @@ async fn a_result_of_100_megabytes_is_an_error_for_that_call_only() {
 
 #[tokio::test]
 async fn five_thousand_tools_are_all_listed() {
-    let (_up, mut client) = beside_a_good_one("many").await;
+    let (_up, mut client) = with_bad_server("many").await;
     let (mut names, mut cursor) = (std::collections::BTreeSet::new(), Value::Null);
     loop {
         let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
@@ -110,8 +110,8 @@ async fn five_thousand_tools_are_all_listed() {
 }
 
 #[tokio::test]
-async fn a_list_that_changes_in_a_loop_does_not_flood_the_client() {
-    let (_up, mut client) = beside_a_good_one("loop").await;
+async fn endless_list_changed_notifications_do_not_block_calls() {
+    let (_up, mut client) = with_bad_server("loop").await;
     for _ in 0..20 {
         assert_eq!(call(&mut client, "loop_0").await["result"]["content"][0]["text"], "ok loop");
         check_good(&mut client).await;

@@ -1,4 +1,4 @@
-//! Hosts as their clients see them: manifests by role, news of changes, and announcements that outlive connections.
+//! Hosts and their manifests at the broker: manifests by role, change notifications, and renewal after a reconnect.
 
 use crate::support::{Cutter, TOKEN, TestBus, connect, soon};
 use std::time::Duration;
@@ -13,14 +13,14 @@ async fn client(url: &str, name: &'static str, role: Option<&'static str>, frami
     let agent = AgentRef { session_id: name.into(), role: role.map(Into::into) };
     let quick = Duration::from_millis(20);
     let options = ClientOptions { framing, backoff: quick, longest_backoff: quick, ..ClientOptions::default() };
-    BrokerClient::connect_with(url, agent, TOKEN, options).await.expect("let in")
+    BrokerClient::connect_with(url, agent, TOKEN, options).await.expect("a connection")
 }
 
 async fn hosts(client: &BrokerClient) -> Vec<HostEntry> {
     soon("hosts", client.hosts(&KnownHosts::new())).await.expect("answered")
 }
 
-/// Asks until the answer is right; changes take a moment.
+/// Polls the hosts until the condition holds.
 async fn until(client: &BrokerClient, what: &str, right: impl Fn(&[HostEntry]) -> bool) {
     soon(what, async {
         while !client.hosts(&KnownHosts::new()).await.is_ok_and(|hosts| right(&hosts)) {
@@ -31,14 +31,14 @@ async fn until(client: &BrokerClient, what: &str, right: impl Fn(&[HostEntry]) -
 }
 
 #[tokio::test]
-async fn each_role_sees_its_own_manifest_or_the_common_one_or_nothing() {
+async fn each_role_sees_its_own_manifest_or_the_default_or_none() {
     for framing in [Framing::Compact, Framing::Json] {
         let bus = TestBus::start().await;
         let open = client(&bus.url(), "open", None, framing).await;
         let closed = client(&bus.url(), "closed", None, framing).await;
         let common = vec![(None, manifest(r#"{ "n": 1.0 }"#)), (Some("boss".to_owned()), manifest("[2]"))];
-        soon("announced", open.announce(common)).await.expect("kept");
-        soon("announced", closed.announce(vec![(Some("boss".to_owned()), manifest("3"))])).await.expect("kept");
+        soon("announced", open.announce(common)).await.expect("accepted");
+        soon("announced", closed.announce(vec![(Some("boss".to_owned()), manifest("3"))])).await.expect("accepted");
         for (role, expected) in [
             (Some("boss"), vec![("closed", "3"), ("open", "[2]")]),
             (Some("worker"), vec![("open", r#"{ "n": 1.0 }"#)]),
@@ -56,26 +56,29 @@ async fn each_role_sees_its_own_manifest_or_the_common_one_or_nothing() {
             assert!(again.len() == hosts.len() && again.iter().all(|host| host.manifest.is_none()), "{again:?}");
         }
         soon("withdrawn", open.announce(vec![])).await.expect("done");
-        assert!(hosts(&closed).await.is_empty(), "one has no manifest for this role, the other is no host any more");
+        assert!(
+            hosts(&closed).await.is_empty(),
+            "one has no manifest for this role, the other has withdrawn its manifests"
+        );
         bus.stop().await;
     }
 }
 
 #[tokio::test]
-async fn watchers_hear_of_hosts_that_come_change_and_go() {
+async fn watchers_are_notified_when_hosts_connect_announce_and_disconnect() {
     let bus = TestBus::start().await;
     let watching = bus.client("watching").await;
     let mut watch = watching.watch_hosts();
     assert!(hosts(&watching).await.is_empty());
     let host = bus.client("host").await;
     for number in 1..=3u64 {
-        soon("announced", host.announce(vec![(None, Body::of(&number).expect("a number"))])).await.expect("kept");
-        soon("news", watch.changed()).await.expect("open");
+        soon("announced", host.announce(vec![(None, Body::of(&number).expect("a number"))])).await.expect("accepted");
+        soon("a change", watch.changed()).await.expect("open");
         let hosts = hosts(&watching).await;
         assert_eq!(hosts[0].manifest.as_ref().map(|manifest| manifest.to::<u64>().expect("a number")), Some(number));
     }
     host.close().await;
-    soon("news", watch.changed()).await.expect("open");
+    soon("a change", watch.changed()).await.expect("open");
     until(&watching, "the host is away and still listed", |hosts| {
         hosts.len() == 1 && !hosts[0].online && hosts[0].manifest.is_some()
     })
@@ -92,19 +95,19 @@ async fn announcements_and_watches_are_renewed_after_a_reconnect() {
     let host = client(&cutter.url(), "host", None, Framing::Compact).await;
     let asking = client(&cutter.url(), "asking", None, Framing::Compact).await;
     let outside = bus.client("outside").await;
-    soon("announced", host.announce(vec![(None, manifest("1"))])).await.expect("kept");
+    soon("announced", host.announce(vec![(None, manifest("1"))])).await.expect("accepted");
     let mut watch = asking.watch_hosts();
     for round in 0..3u64 {
         let before = hosts(&outside).await[0].clone();
         tokio::time::sleep(Duration::from_millis(30)).await;
         cutter.cut();
         until(&outside, "the host is back", |hosts| hosts[0].online && hosts[0].since_ms < before.since_ms + 30).await;
-        soon("a ring after the reconnect", watch.changed()).await.expect("open");
+        soon("a notification after the reconnect", watch.changed()).await.expect("open");
         until(&asking, "the watch is renewed", |hosts| hosts.len() == 1).await;
         let body = Body::of(&round).expect("a number");
         let other = bus.client("other").await;
-        soon("announced", other.announce(vec![(None, body)])).await.expect("kept");
-        soon("news", async {
+        soon("announced", other.announce(vec![(None, body)])).await.expect("accepted");
+        soon("a change", async {
             while hosts(&asking).await.len() < 2 {
                 watch.changed().await.expect("open");
             }
@@ -117,13 +120,13 @@ async fn announcements_and_watches_are_renewed_after_a_reconnect() {
 }
 
 #[tokio::test]
-async fn manifests_that_do_not_fit_into_one_answer_come_in_several() {
+async fn manifests_larger_than_one_response_arrive_in_several() {
     let bus = TestBus::start().await;
     let mut all = Vec::new();
     for name in ["a", "b", "c", "d"] {
         let host = connect(&bus.url(), name, Framing::Compact).await;
         let large = Body::of(&name.repeat(5 << 20)).expect("a string");
-        soon("announced", host.announce(vec![(None, large)])).await.expect("kept");
+        soon("announced", host.announce(vec![(None, large)])).await.expect("accepted");
         all.push(host);
     }
     let hosts = hosts(&all[0]).await;
@@ -134,7 +137,7 @@ async fn manifests_that_do_not_fit_into_one_answer_come_in_several() {
 }
 
 #[tokio::test]
-async fn manifests_beyond_the_limits_are_refused_with_a_code() {
+async fn manifests_beyond_the_limits_are_rejected() {
     let bus = TestBus::start().await;
     let host = bus.client("host").await;
     let large = Body::of(&"x".repeat(8 << 20)).expect("a string");

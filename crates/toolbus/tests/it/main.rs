@@ -1,9 +1,10 @@
-//! The bus as its users meet it: the binary, its commands, and the client library, over real sockets.
+//! Integration tests of the binary, its commands and the client library, over real sockets and processes.
 
 mod agents;
+mod approvals_pins_audit;
 mod bad_clients;
 mod calls;
-mod calls_seen;
+mod calls_and_dead_letters;
 mod canary;
 mod cli;
 mod client;
@@ -11,17 +12,16 @@ mod configuration;
 mod credentials;
 mod deny_by_default;
 mod fidelity;
-mod guarded;
 mod hostile_servers;
 mod hosts;
+mod in_process;
 mod kill;
-mod local;
 mod mcp_client;
 mod mcp_process;
 mod one_effect;
+mod outages;
 mod policy;
 mod process;
 mod support;
-mod tokens_stay_home;
+mod token_scope;
 mod up;
-mod up_trouble;

@@ -1,4 +1,4 @@
-//! MCP clients that know nothing but lines of JSON: what the tests send is what is sent, and they see what came.
+//! Minimal MCP clients on raw JSON text, over stdio and HTTP, so that tests control and see every byte.
 
 use crate::mcp_process::UpProcess;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// The response, and what came before it.
+/// The response, and the notifications before it.
 pub struct Answered {
     pub response: String,
     pub notifications: Vec<String>,
@@ -50,8 +50,8 @@ impl StdioClient {
             .kill_on_drop(true)
             .spawn()
             .expect("the binary starts");
-        let input = child.stdin.take().expect("it is piped");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let input = child.stdin.take().expect("a pipe");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         Self { child, input, lines, ids: 0 }
     }
 
@@ -65,11 +65,11 @@ impl StdioClient {
     }
 
     pub async fn send(&mut self, line: &str) {
-        self.input.write_all(format!("{line}\n").as_bytes()).await.expect("it reads");
+        self.input.write_all(format!("{line}\n").as_bytes()).await.expect("it reads its input");
     }
 
     pub async fn next_line(&mut self) -> String {
-        self.lines.next_line().await.expect("its output is text").expect("it goes on")
+        self.lines.next_line().await.expect("its output is text").expect("a line")
     }
 }
 
@@ -116,9 +116,9 @@ impl HttpClient {
         self.session.as_deref().expect("a session was opened")
     }
 
-    /// A body as it is, under these headers besides the usual ones.
+    /// Posts a raw body with these headers in addition to the default ones.
     pub async fn send(&self, headers: &[(&str, &str)], body: String) -> (u16, String) {
-        let request = headers.iter().fold(self.usual(), |request, (name, value)| request.header(*name, *value));
+        let request = headers.iter().fold(self.post_builder(), |request, (name, value)| request.header(*name, *value));
         let response = self.client.request(request.body(Full::from(body)).expect("a request")).await;
         let response = response.expect("the server answers");
         let status = response.status().as_u16();
@@ -126,7 +126,7 @@ impl HttpClient {
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }
 
-    fn usual(&self) -> Builder {
+    fn post_builder(&self) -> Builder {
         Request::post(&self.url)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
@@ -134,8 +134,8 @@ impl HttpClient {
     }
 
     async fn post(&mut self, method: &str, params: &str, body: String) -> String {
-        let mut request = self.usual();
-        let params: Routed = serde_json::from_str(params).unwrap_or_default();
+        let mut request = self.post_builder();
+        let params: RoutedParams = serde_json::from_str(params).unwrap_or_default();
         if params.meta.contains_key("io.modelcontextprotocol/protocolVersion") {
             request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
             let named = matches!(method, "tools/call" | "prompts/get" | "resources/read");
@@ -180,7 +180,7 @@ impl McpClient for HttpClient {
     }
 }
 
-/// Only what these clients need to know, so that numbers no Rust type can hold stay text.
+/// Only the members that the clients need; everything else stays text, so that numbers are not changed.
 #[derive(Deserialize)]
 struct Envelope {
     id: Option<Box<RawValue>>,
@@ -192,9 +192,9 @@ fn is_response_to(text: &str, id: u64) -> bool {
     envelope.is_ok_and(|it| it.method.is_none() && it.id.is_some_and(|own| own.get() == id.to_string()))
 }
 
-/// What HTTP clients of the modern era repeat in headers.
+/// The params that modern HTTP clients repeat in headers.
 #[derive(Deserialize, Default)]
-struct Routed {
+struct RoutedParams {
     name: Option<String>,
     uri: Option<String>,
     #[serde(rename = "_meta", default)]

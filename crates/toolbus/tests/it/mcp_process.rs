@@ -1,6 +1,6 @@
-//! `toolbus up` as its own process, hosting what a test wants.
+//! `toolbus up` as its own process, with the servers of a test.
 
-use crate::support::{PATIENCE, soon};
+use crate::support::{TIMEOUT, soon};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ pub struct UpProcess {
 }
 
 impl UpProcess {
-    /// Started with such an `mcpServers` file; returns when its servers are there.
+    /// Starts with this `mcpServers` file, and returns when its servers are up.
     pub async fn hosting(config: impl FnOnce(&Path) -> Value) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("mcp.json");
@@ -38,10 +38,10 @@ impl UpProcess {
             .kill_on_drop(true)
             .spawn()
             .expect("the binary starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let address = soon("it says where it listens", async {
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let address = soon("it prints its address", async {
             loop {
-                let line = lines.next_line().await.expect("its output is text").expect("it says where it listens");
+                let line = lines.next_line().await.expect("its output is text").expect("it prints its address");
                 if let Some((_, rest)) = line.split_once("ws://") {
                     break rest.split('/').next().expect("an address").to_owned();
                 }
@@ -64,7 +64,7 @@ impl UpProcess {
             if up >= count {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{listed}\n{}", String::from_utf8_lossy(&output.stderr));
+            assert!(start.elapsed() < TIMEOUT, "{listed}\n{}", String::from_utf8_lossy(&output.stderr));
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -82,10 +82,10 @@ impl UpProcess {
     }
 
     pub fn token(&self) -> String {
-        std::fs::read_to_string(self.token_file()).expect("the token is there").trim().to_owned()
+        std::fs::read_to_string(self.token_file()).expect("a token file").trim().to_owned()
     }
 
-    /// What servers left in the file `received`.
+    /// The content of the file `received`, which servers write.
     pub fn received(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("received")).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! The rules of toolbus.toml from outside: what `policy check` says of them, and how a change comes into force.
+//! `toolbus policy check`, and reloading of the rules in toolbus.toml.
 
 use crate::support::soon;
-use crate::up::{Place, Said, toolbus};
+use crate::up::{CommandOutput, UpInstance, toolbus};
 use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
@@ -31,14 +31,14 @@ fn folder_with(text: &str) -> TempDir {
     folder
 }
 
-async fn check(folder: &Path, args: &[&str]) -> Said {
+async fn check(folder: &Path, args: &[&str]) -> CommandOutput {
     let mut command = toolbus(folder);
     command.args(["policy", "check"]).args(args);
-    Said::of(soon("the command ends", command.output()).await.expect("the binary starts"))
+    CommandOutput::of(soon("the command ends", command.output()).await.expect("the binary starts"))
 }
 
 #[tokio::test]
-async fn a_decision_is_explained_with_its_rule_and_its_place() {
+async fn a_decision_is_printed_with_its_rule_and_position() {
     let folder = folder_with(RULES);
     let check = async |args: &[&str], code, out: &[&str]| check(folder.path(), args).await.check(code, out, &[]);
     let reader = |rest: &[&'static str]| [&["--role", "reader"], rest].concat();
@@ -64,22 +64,22 @@ async fn a_decision_is_explained_with_its_rule_and_its_place() {
 }
 
 #[tokio::test]
-async fn a_decision_is_also_json_and_trouble_is_no_decision() {
+async fn decisions_are_printed_as_json_and_errors_have_their_own_exit_code() {
     let folder = folder_with(RULES);
-    let said =
+    let output =
         check(folder.path(), &["--role", "reader", "--tool", "read_secret", "--server", "files", "--json"]).await;
-    said.check(1, &[], &[]);
-    let json: Value = serde_json::from_str(&said.out).expect("JSON");
+    output.check(1, &[], &[]);
+    let json: Value = serde_json::from_str(&output.out).expect("JSON");
     let decision = &json["decisions"][0];
     assert_eq!((&json["role"], &json["kind"], &decision["effect"]), (&"reader".into(), &"tool".into(), &"deny".into()));
     assert_eq!(decision["rule"]["line"], 8);
     assert_eq!(decision["rule"]["file"], "toolbus.toml");
     check(folder.path(), &["--role", "reader"]).await.check(3, &[], &["--tool"]);
-    let said = check(folder.path(), &["--role", "reader", "--tool", "x", "--args", "{"]).await;
-    said.check(3, &[], &["not JSON"]);
+    let output = check(folder.path(), &["--role", "reader", "--tool", "x", "--args", "{"]).await;
+    output.check(3, &[], &["not JSON"]);
     let broken = folder_with("[roles.reader]\nallow = [\"a[\"]");
-    let said = check(broken.path(), &["--role", "reader", "--tool", "x"]).await;
-    said.check(3, &[], &["toolbus.toml: line 2, column 10", "a["]);
+    let output = check(broken.path(), &["--role", "reader", "--tool", "x"]).await;
+    output.check(3, &[], &["toolbus.toml: line 2, column 10", "a["]);
     let odd = folder_with("[roles.reader]\nallow = [\"a\"]\ndeny = [\"a\"]");
     check(odd.path(), &["--role", "reader", "--tool", "a"]).await.check(
         1,
@@ -91,16 +91,16 @@ async fn a_decision_is_also_json_and_trouble_is_no_decision() {
     check(none.path(), &["--role", "worker", "--tool", "x"]).await.check(1, &["deny"], &[]);
 }
 
-/// A service whose rules are changed under it.
-struct Changing {
-    place: Place,
+/// A running service whose rules the test changes.
+struct ReloadingService {
+    instance: UpInstance,
 }
 
-impl Changing {
+impl ReloadingService {
     async fn start(rules: &str) -> Self {
         let folder = folder_with(&Self::file(rules));
         let log = File::create(folder.path().join("log")).expect("writable");
-        Self { place: Place::start_with_log(folder, &[], Stdio::from(log)).await }
+        Self { instance: UpInstance::start_with_log(folder, &[], Stdio::from(log)).await }
     }
 
     fn file(rules: &str) -> String {
@@ -108,17 +108,17 @@ impl Changing {
         format!("[servers.demo]\ncommand = {me:?}\nargs = [\"demo-server\"]\n{rules}\n")
     }
 
-    /// As an editor does it.
+    /// Replaces the file by a rename, as editors do.
     fn change(&self, rules: &str) {
-        let new = self.place.folder.path().join("new");
+        let new = self.instance.folder.path().join("new");
         std::fs::write(&new, Self::file(rules)).expect("writable");
-        std::fs::rename(new, self.place.folder.path().join("toolbus.toml")).expect("in its place");
+        std::fs::rename(new, self.instance.folder.path().join("toolbus.toml")).expect("renamed");
     }
 
     async fn until_tools(&self, there: &str, not_there: &str) {
-        soon("the rules count", async {
+        soon("the rules are in force", async {
             loop {
-                let tools = self.place.run(&["tools"]).await.out;
+                let tools = self.instance.run(&["tools"]).await.out;
                 if tools.contains(there) && !tools.contains(not_there) {
                     return;
                 }
@@ -128,9 +128,9 @@ impl Changing {
     }
 
     async fn until_logged(&self, parts: &[&str]) {
-        soon("the log says it", async {
+        soon("the log lines", async {
             loop {
-                let log = std::fs::read_to_string(self.place.folder.path().join("log")).expect("a log");
+                let log = std::fs::read_to_string(self.instance.folder.path().join("log")).expect("a log");
                 if parts.iter().all(|part| log.contains(part)) {
                     return;
                 }
@@ -141,45 +141,45 @@ impl Changing {
     }
 
     fn hang_up(&self) {
-        let pid = self.place.up.id().expect("it runs").to_string();
+        let pid = self.instance.child.id().expect("it runs").to_string();
         let sent = std::process::Command::new("kill").args(["-HUP", &pid]).status().expect("kill starts");
         assert!(sent.success());
     }
 }
 
 #[tokio::test]
-async fn a_change_counts_at_once_and_a_bad_file_changes_nothing() {
-    let service = Changing::start("[roles.local]\nallow = [\"now\"]").await;
+async fn changed_rules_apply_at_once_and_an_invalid_file_changes_nothing() {
+    let service = ReloadingService::start("[roles.local]\nallow = [\"now\"]").await;
     service.until_tools("now", "chart").await;
     service.change("[roles.local]\nallow = [\"chart\"]");
     service.until_tools("chart", "now ").await;
-    service.place.run(&["call", "now", "--arg", "zone=UTC"]).await.check(2, &[], &[]);
+    service.instance.run(&["call", "now", "--arg", "zone=UTC"]).await.check(2, &[], &[]);
     service.change("[roles.local]\nallow = [\"now\"]\nrats = 5");
     service.until_logged(&["toolbus.toml: line 6, column 1: unknown key \"rats\"", "stay in force"]).await;
     service.until_tools("chart", "now ").await;
-    std::fs::remove_file(service.place.folder.path().join("toolbus.toml")).expect("it was there");
+    std::fs::remove_file(service.instance.folder.path().join("toolbus.toml")).expect("it was there");
     service.until_logged(&["can't be read"]).await;
     service.until_tools("chart", "now ").await;
     service.change("name = \"other\"\n[roles.local]\nallow = [\"now\"]");
     service.until_logged(&["unknown key \"name\""]).await;
     service.change("[servers.more]\nurl = \"http://127.0.0.1:9/\"\n[roles.local]\nallow = [\"now\"]");
-    service.until_logged(&["servers counts from the next start on"]).await;
+    service.until_logged(&["changes of servers take effect after a restart"]).await;
     service.until_tools("now", "chart").await;
 }
 
 #[tokio::test]
-async fn sighup_reads_the_rules_again_and_does_not_end_the_service() {
-    let service = Changing::start("[roles.local]\nallow = [\"now\"]").await;
+async fn sighup_reloads_the_rules_without_ending_the_service() {
+    let service = ReloadingService::start("[roles.local]\nallow = [\"now\"]").await;
     service.until_tools("now", "chart").await;
     service.hang_up();
-    service.until_logged(&["the rules were read again"]).await;
+    service.until_logged(&["reloaded the rules"]).await;
     service.change("[roles.local]\nallow = [\"chart\"]");
     service.hang_up();
     service.until_tools("chart", "now ").await;
 }
 
 #[tokio::test]
-async fn patterns_that_match_nothing_are_warned_of_with_the_name_that_was_meant() {
-    let service = Changing::start("[roles.local]\nallow = [\"now\", \"demo/chrat\"]").await;
+async fn patterns_that_match_nothing_cause_a_warning_with_a_suggestion() {
+    let service = ReloadingService::start("[roles.local]\nallow = [\"now\", \"demo/chrat\"]").await;
     service.until_logged(&["\"demo/chrat\" matches no known name; did you mean demo/chart?"]).await;
 }

@@ -1,4 +1,4 @@
-//! The broker as a process: signals, descriptors, memory of the past.
+//! The broker as a process: signals, file descriptors, a full disk, and its data after a restart.
 
 use crate::support::{BrokerProcess, TOKEN, connect, message, soon};
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use tokio::process::Command;
 use toolbus_protocol::Framing;
 
 #[tokio::test]
-async fn sigterm_stops_within_five_seconds_and_keeps_everything() {
+async fn sigterm_stops_within_five_seconds_and_keeps_all_messages() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
     let sender = connect(&broker.url(), "alice", Framing::Compact).await;
@@ -16,12 +16,12 @@ async fn sigterm_stops_within_five_seconds_and_keeps_everything() {
         soon("receipt", sender.deliver("bob", message(number))).await.expect("accepted");
     }
     let pid = broker.child.id().expect("it runs").to_string();
-    let asked = Instant::now();
+    let start = Instant::now();
     let killed = Command::new("kill").arg(&pid).status().await.expect("kill exists");
     assert!(killed.success());
-    let status = soon("exit", broker.child.wait()).await.expect("it can be waited for");
+    let status = soon("exit", broker.child.wait()).await.expect("an exit status");
     assert!(status.success(), "{status}");
-    assert!(asked.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(5));
 
     let broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
     let receiver = connect(&broker.url(), "bob", Framing::Compact).await;
@@ -33,7 +33,7 @@ async fn sigterm_stops_within_five_seconds_and_keeps_everything() {
 }
 
 #[tokio::test]
-async fn hole_07_running_out_of_descriptors_passes_and_honest_clients_are_served_again() {
+async fn hole_07_clients_are_served_again_after_descriptors_ran_out() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let token = folder.path().join("test-token");
     std::fs::write(&token, TOKEN).expect("writable");
@@ -69,7 +69,7 @@ async fn hole_07_running_out_of_descriptors_passes_and_honest_clients_are_served
 }
 
 #[tokio::test]
-async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_fight() {
+async fn a_displaced_host_exits_with_the_reason_and_does_not_reconnect() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
     let binary = env!("CARGO_BIN_EXE_toolbus");
@@ -77,7 +77,7 @@ async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_f
     let (config, token) = (folder.path().join("servers.json"), folder.path().join("host-token"));
     std::fs::write(&config, servers.to_string()).expect("writable");
     std::fs::write(&token, TOKEN).expect("writable");
-    // As if on two machines.
+    // Separate state folders, as on two machines.
     let host = |state: &str| {
         let mut command = Command::new(binary);
         command.current_dir(folder.path()).args(["host", "--id", "admin", "--broker", &broker.url(), "--token-file"]);
@@ -94,14 +94,14 @@ async fn a_host_whose_name_another_one_takes_ends_with_the_reason_and_does_not_f
     })
     .await;
     let mut second = host("other");
-    let ended = soon("the end of the first", first.wait_with_output()).await.expect("it can be waited for");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("error[TB0206]") && said.contains("hint:"), "{said}");
-    assert!(second.try_wait().expect("it can be asked").is_none(), "the second one serves");
+    let ended = soon("the end of the first", first.wait_with_output()).await.expect("an exit status");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && stderr.contains("error[TB0206]") && stderr.contains("hint:"), "{stderr}");
+    assert!(second.try_wait().expect("a status").is_none(), "the second host runs");
 }
 
 #[tokio::test]
-async fn a_second_broker_on_the_same_folder_is_refused_with_a_reason() {
+async fn a_second_broker_on_the_same_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let _first = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
     let second = Command::new(env!("CARGO_BIN_EXE_toolbus"))
@@ -109,16 +109,16 @@ async fn a_second_broker_on_the_same_folder_is_refused_with_a_reason() {
         .arg(folder.path())
         .output();
     let second = soon("exit", second).await.expect("it starts");
-    let said = String::from_utf8_lossy(&second.stderr);
+    let stderr = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success());
-    assert!(said.contains("another process uses the data folder"), "{said}");
-    assert!(said.contains("hint:"), "{said}");
+    assert!(stderr.contains("another process uses the data folder"), "{stderr}");
+    assert!(stderr.contains("hint:"), "{stderr}");
 }
 
 #[tokio::test]
 async fn a_full_disk_refuses_new_messages_until_the_old_ones_are_acknowledged() {
     let Some(disk) = SmallDisk::mount() else {
-        println!("not allowed to mount a small disk here; nothing was tested");
+        println!("mounting a tmpfs is not permitted here; nothing was tested");
         return;
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
@@ -153,7 +153,7 @@ async fn a_full_disk_refuses_new_messages_until_the_old_ones_are_acknowledged() 
     .await;
 }
 
-/// A disk of 32 MiB in memory.
+/// A tmpfs of 32 MiB.
 struct SmallDisk {
     folder: tempfile::TempDir,
     _open: OwnedFd,
@@ -176,7 +176,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: the broker may still be on its way out.
+        // A lazy unmount, because the broker may still be running.
         std::process::Command::new("umount").arg("-l").arg(self.folder.path()).status().ok();
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: a broker in this process, a broker in its own, and a link that can be cut.
+//! Shared fixtures: a broker in this process, a broker as its own process, and a TCP proxy that cuts connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use toolbus::{AgentRef, Body, BrokerClient, BrokerCore, BrokerServer, ClientOpti
 use toolbus_protocol::Framing;
 
 pub const TOKEN: &str = "test-token";
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A broker in this process.
 pub struct TestBus {
@@ -31,11 +31,11 @@ impl TestBus {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let core = BrokerCore::new(folder.path()).expect("an empty folder opens");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let server = BrokerServer::new(core, TOKEN);
         let serving = tokio::spawn({
             let server = Arc::clone(&server);
-            async move { server.serve(listener).await.expect("it stops when asked") }
+            async move { server.serve(listener).await.expect("it stops without an error") }
         });
         Self { _folder: folder, address, server, serving }
     }
@@ -61,18 +61,18 @@ impl TestBus {
 pub async fn connect(url: &str, name: &str, framing: Framing) -> BrokerClient {
     let quick = Duration::from_millis(20);
     let options = ClientOptions { framing, backoff: quick, longest_backoff: quick, ..ClientOptions::default() };
-    BrokerClient::connect_with(url, AgentRef::new(name.to_owned()), TOKEN, options).await.expect("the broker is there")
+    BrokerClient::connect_with(url, AgentRef::new(name.to_owned()), TOKEN, options).await.expect("a connection")
 }
 
 pub fn message(number: u64) -> InboxMessage {
-    InboxMessage::new(AgentRef::new("whoever"), "task", Body::of(&number).expect("a number is JSON"))
+    InboxMessage::new(AgentRef::new("overwritten-by-the-broker"), "task", Body::of(&number).expect("a number is JSON"))
 }
 
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what}: not within {TIMEOUT:?}"))
 }
 
-/// The broker as its own process, killed with the test.
+/// A broker as its own process, killed when the test ends.
 pub struct BrokerProcess {
     pub child: Child,
     pub address: SocketAddr,
@@ -90,10 +90,10 @@ impl BrokerProcess {
     pub async fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn().expect("the binary starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let address = soon("the broker says where it listens", async {
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let address = soon("the broker prints its address", async {
             loop {
-                let line = lines.next_line().await.expect("its output is text").expect("it says where it listens");
+                let line = lines.next_line().await.expect("its output is text").expect("it prints its address");
                 if let Some(address) = line.strip_prefix("listening on ws://") {
                     break address.trim_end_matches("/bus").parse().expect("an address");
                 }
@@ -107,25 +107,25 @@ impl BrokerProcess {
         format!("ws://{}/bus", self.address)
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub async fn kill(mut self) -> SocketAddr {
         self.child.kill().await.expect("it was running");
         self.address
     }
 }
 
-/// A link to the broker that can be cut, at once or after a number of bytes.
+/// A TCP proxy before the broker that can cut its connections, at once or after a number of bytes.
 pub struct Cutter {
     pub address: SocketAddr,
     cuts: watch::Sender<u64>,
-    /// Bytes until the next cut; a random-looking number is drawn after each.
+    /// Bytes until the next cut.
     budget: Arc<AtomicU64>,
 }
 
 impl Cutter {
     pub async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let (cuts, _) = watch::channel(0);
         let budget = Arc::new(AtomicU64::new(u64::MAX));
         let cutter = Self { address, cuts: cuts.clone(), budget: Arc::clone(&budget) };
@@ -156,7 +156,7 @@ impl Cutter {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Cuts whichever connection carries the byte with that number.
+    /// Cuts the connection that carries the byte with that number.
     pub fn cut_after(&self, bytes: u64) {
         self.budget.store(bytes, Ordering::Relaxed);
     }

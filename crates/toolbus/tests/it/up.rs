@@ -1,6 +1,6 @@
-//! `toolbus up` and the commands around it, as a new user meets them: real processes, the demo server, no settings.
+//! `toolbus up` and the commands for it, with real processes, the demo server and no configuration.
 
-use crate::support::{PATIENCE, soon};
+use crate::support::{TIMEOUT, soon};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// A folder of one's own with `toolbus up` in it.
-pub struct Place {
+/// A temporary folder with a running `toolbus up`.
+pub struct UpInstance {
     pub folder: TempDir,
-    pub up: Child,
+    pub child: Child,
     url: String,
-    pub said: String,
+    pub banner: String,
 }
 
 pub fn toolbus(folder: &Path) -> Command {
@@ -27,7 +27,7 @@ pub fn toolbus(folder: &Path) -> Command {
     command
 }
 
-impl Place {
+impl UpInstance {
     pub async fn start(args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self::start_in(folder, args).await
@@ -40,14 +40,14 @@ impl Place {
     pub async fn start_with_log(folder: TempDir, args: &[&str], log: Stdio) -> Self {
         let mut command = toolbus(folder.path());
         command.arg("up").args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped()).stderr(log);
-        let mut up = command.spawn().expect("the binary starts");
-        let mut lines = BufReader::new(up.stdout.take().expect("it is piped")).lines();
-        let mut said = String::new();
+        let mut child = command.spawn().expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut banner = String::new();
         let mut url = String::new();
-        soon("the welcome", async {
+        soon("the banner", async {
             while let Some(line) = lines.next_line().await.expect("its output is text") {
-                said.push_str(&line);
-                said.push('\n');
+                banner.push_str(&line);
+                banner.push('\n');
                 if let Some(address) = line.strip_prefix("listening on ") {
                     url = address.to_owned();
                 }
@@ -57,7 +57,7 @@ impl Place {
             }
         })
         .await;
-        Self { folder, up, url, said }
+        Self { folder, child, url, banner }
     }
 
     pub fn url(&self) -> &str {
@@ -74,24 +74,24 @@ impl Place {
         command
     }
 
-    pub async fn run(&self, args: &[&str]) -> Said {
-        Said::of(soon("the command ends", self.command(args).output()).await.expect("the binary starts"))
+    pub async fn run(&self, args: &[&str]) -> CommandOutput {
+        CommandOutput::of(soon("the command ends", self.command(args).output()).await.expect("the binary starts"))
     }
 
-    /// Until the demo server's tools are there.
+    /// Waits until the demo server's tools are listed.
     pub async fn settled(self) -> Self {
         soon("the tools", async { while !self.run(&["tools"]).await.out.contains("text_stats") {} }).await;
         self
     }
 }
 
-pub struct Said {
+pub struct CommandOutput {
     code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
@@ -101,57 +101,65 @@ impl Said {
     pub fn check(&self, code: i32, out: &[&str], err: &[&str]) {
         assert_eq!(self.code, Some(code), "out: {} err: {}", self.out, self.err);
         for part in out {
-            assert!(self.out.contains(part), "stdout should say {part:?}, but says: {}", self.out);
+            assert!(self.out.contains(part), "stdout should contain {part:?}, but is: {}", self.out);
         }
         for part in err {
-            assert!(self.err.contains(part), "stderr should say {part:?}, but says: {}", self.err);
+            assert!(self.err.contains(part), "stderr should contain {part:?}, but is: {}", self.err);
         }
     }
 }
 
 #[tokio::test]
-async fn up_says_what_to_paste_and_its_tools_can_be_called_at_once() {
-    let place = Place::start(&[]).await;
+async fn up_prints_its_banner_and_serves_the_demo_tools() {
+    let instance = UpInstance::start(&[]).await;
     for part in ["token in", "hosting the demo server", "claude mcp add", "\"mcpServers\"", "/mcp", "Bearer"] {
-        assert!(place.said.contains(part), "{part}: {}", place.said);
+        assert!(instance.banner.contains(part), "{part}: {}", instance.banner);
     }
-    assert!(!place.said.contains("WARNING"), "{}", place.said);
-    place.run(&["tools"]).await.check(0, &["NAME", "demo", "host", "read-only", "chart"], &[]);
-    place.run(&["call", "now", "--arg", "zone=Asia/Tokyo"]).await.check(0, &["JST"], &[]);
-    let json = place.run(&["call", "text_stats", r#"{"text": "a bee"}"#, "--json"]).await;
+    assert!(!instance.banner.contains("WARNING"), "{}", instance.banner);
+    instance.run(&["tools"]).await.check(0, &["NAME", "demo", "host", "read-only", "chart"], &[]);
+    instance.run(&["call", "now", "--arg", "zone=Asia/Tokyo"]).await.check(0, &["JST"], &[]);
+    let json = instance.run(&["call", "text_stats", r#"{"text": "a bee"}"#, "--json"]).await;
     let result: Value = serde_json::from_str(&json.out).expect("the raw result");
     assert_eq!(result["structuredContent"]["words"], 2);
-    let tools: Value = serde_json::from_str(&place.run(&["tools", "--json"]).await.out).expect("JSON");
+    let tools: Value = serde_json::from_str(&instance.run(&["tools", "--json"]).await.out).expect("JSON");
     assert_eq!(tools["servers"][0]["state"], "up");
     assert_eq!(tools["tools"].as_array().map(Vec::len), Some(5));
 }
 
 #[tokio::test]
-async fn exit_codes_tell_a_result_from_the_tools_error_and_from_everything_else() {
-    let place = Place::start(&[]).await.settled().await;
-    let no_zone = place.run(&["call", "now", "--arg", "zone=Nowhere"]).await;
+async fn exit_codes_distinguish_tool_errors_from_other_errors() {
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let no_zone = instance.run(&["call", "now", "--arg", "zone=Nowhere"]).await;
     no_zone.check(1, &[], &["no time zone \"Nowhere\"", "now failed"]);
-    place.run(&["call", "cuontdown"]).await.check(2, &[], &["no tool", "did you mean countdown?"]);
-    place.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to analyse)", "hint:"]);
-    place.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
-    place.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
-    place.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from has to be of type integer"]);
-    place.run(&["call", "now", "--arg", "zone=a", "--arg", "zone=b"]).await.check(2, &[], &["2 times", "give it once"]);
-    place.run(&["call", "now", "--host", "nohost"]).await.check(2, &[], &["no host \"nohost\"", "known: host"]);
-    place.run(&["tools", "--host", "nohost"]).await.check(1, &[], &["no host \"nohost\"", "known: host"]);
-    place.run(&["call", "now", "{zone}"]).await.check(2, &[], &["not JSON", "hint: quote"]);
-    place.run(&["call", "now", "{}", "--arg", "a=b"]).await.check(2, &[], &["cannot be used with"]);
-    place.run(&["call", "now", "--broker", "ws://127.0.0.1:1/bus"]).await.check(2, &[], &["can't reach"]);
+    instance.run(&["call", "cuontdown"]).await.check(2, &[], &["no tool", "did you mean countdown?"]);
+    instance.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to analyse)", "hint:"]);
+    instance.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
+    instance.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
+    instance.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from must be of type integer"]);
+    instance.run(&["call", "now", "--arg", "zone=a", "--arg", "zone=b"]).await.check(
+        2,
+        &[],
+        &["2 times", "give it once"],
+    );
+    instance.run(&["call", "now", "--host", "nohost"]).await.check(
+        2,
+        &[],
+        &["no host \"nohost\"", "known hosts: host"],
+    );
+    instance.run(&["tools", "--host", "nohost"]).await.check(1, &[], &["no host \"nohost\"", "known hosts: host"]);
+    instance.run(&["call", "now", "{zone}"]).await.check(2, &[], &["not JSON", "hint: quote"]);
+    instance.run(&["call", "now", "{}", "--arg", "a=b"]).await.check(2, &[], &["cannot be used with"]);
+    instance.run(&["call", "now", "--broker", "ws://127.0.0.1:1/bus"]).await.check(2, &[], &["can't reach"]);
 }
 
 #[tokio::test]
-async fn progress_is_told_and_images_are_saved_beside_each_other() {
-    let place = Place::start(&[]).await.settled().await;
-    let counted = place.run(&["call", "countdown", "--arg", "from=3", "--arg", "interval_ms=1"]).await;
+async fn progress_is_printed_and_images_are_saved_without_overwriting() {
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let counted = instance.run(&["call", "countdown", "--arg", "from=3", "--arg", "interval_ms=1"]).await;
     counted.check(0, &["Counted from 3 to 0."], &["progress 1/3 2 to go", "progress 3/3 0 to go"]);
-    let out = place.folder.path().join("new/pictures");
+    let out = instance.folder.path().join("new/pictures");
     for name in ["chart.png", "chart-1.png"] {
-        let drawn = place.run(&["call", "chart", "--arg", "values=1,-2,3.5", "--out", "new/pictures"]).await;
+        let drawn = instance.run(&["call", "chart", "--arg", "values=1,-2,3.5", "--out", "new/pictures"]).await;
         drawn.check(0, &["A chart of 3 numbers.", &format!("saved to new/pictures/{name}")], &[]);
         assert!(std::fs::read(out.join(name)).expect("it was saved").starts_with(b"\x89PNG"));
     }
@@ -159,26 +167,26 @@ async fn progress_is_told_and_images_are_saved_beside_each_other() {
 
 #[tokio::test]
 async fn ctrl_c_cancels_the_call_at_its_server() {
-    let place = Place::start(&[]).await.settled().await;
-    let mut call = place.command(&["call", "slow", "--arg", "seconds=3000"]);
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let mut call = instance.command(&["call", "slow", "--arg", "seconds=3000"]);
     let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    let mut lines = BufReader::new(call.stderr.take().expect("it is piped")).lines();
+    let mut lines = BufReader::new(call.stderr.take().expect("a pipe")).lines();
     let first = soon("progress", lines.next_line()).await.expect("text").expect("a line");
     assert_eq!(first, "progress 0/3000 3000 s left");
     let began = Instant::now();
     signal(&call, "INT").await;
-    let status = soon("exit", call.wait()).await.expect("it can be waited for");
+    let status = soon("exit", call.wait()).await.expect("an exit status");
     assert_eq!(status.code(), Some(130));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    let mut said = Vec::new();
+    let mut rest = Vec::new();
     while let Some(line) = soon("the rest", lines.next_line()).await.expect("text") {
-        said.push(line);
+        rest.push(line);
     }
-    assert_eq!(said.last().map(String::as_str), Some("cancelled"), "{said:?}");
-    // Nothing is left under way, neither at the host nor on the way back.
-    soon("nothing under way", async {
+    assert_eq!(rest.last().map(String::as_str), Some("cancelled"), "{rest:?}");
+    // Neither the request nor a reply is left in a mailbox.
+    soon("all mailboxes are empty", async {
         loop {
-            let ps: Value = serde_json::from_str(&place.run(&["ps", "--json"]).await.out).expect("JSON");
+            let ps: Value = serde_json::from_str(&instance.run(&["ps", "--json"]).await.out).expect("JSON");
             let idle = |mailbox: &Value| mailbox["messages"] == 0;
             if ps["mailboxes"].as_array().is_some_and(|mailboxes| mailboxes.iter().all(idle)) {
                 break;
@@ -189,16 +197,16 @@ async fn ctrl_c_cancels_the_call_at_its_server() {
 }
 
 #[tokio::test]
-async fn children_are_gone_after_every_way_out() {
+async fn child_processes_end_on_sigterm_sigint_and_sigkill() {
     for way in ["TERM", "INT", "KILL"] {
-        let mut place = Place::start(&[]).await.settled().await;
-        let parent = place.up.id().expect("it runs");
+        let mut instance = UpInstance::start(&[]).await.settled().await;
+        let parent = instance.child.id().expect("it runs");
         let children = descendants(parent);
         assert!(children.len() >= 2, "a guard and a server: {children:?}");
-        signal(&place.up, way).await;
-        let status = soon("exit", place.up.wait()).await.expect("it can be waited for");
+        signal(&instance.child, way).await;
+        let status = soon("exit", instance.child.wait()).await.expect("an exit status");
         assert_eq!(status.success(), way != "KILL", "{way}: {status}");
-        soon("the children's end", async {
+        soon("the children end", async {
             while children.iter().any(|child| is_running(*child)) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -208,51 +216,51 @@ async fn children_are_gone_after_every_way_out() {
 }
 
 #[tokio::test]
-async fn the_token_opens_mcp_and_a_loopback_role_does_so_without_one() {
+async fn mcp_needs_a_token_unless_a_loopback_role_is_set() {
     let initialize = json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
     });
-    let place = Place::start(&[]).await.settled().await;
-    let token = std::fs::read_to_string(place.folder.path().join("data/toolbus/token")).expect("it was made");
-    let answer = post(&place.url, Some(token.trim()), &initialize).await;
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let token = std::fs::read_to_string(instance.folder.path().join("data/toolbus/token")).expect("a token file");
+    let answer = post(&instance.url, Some(token.trim()), &initialize).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("toolbus-demo"), "{answer}");
     for wrong in [None, Some("wrong")] {
-        let answer = post(&place.url, wrong, &initialize).await;
+        let answer = post(&instance.url, wrong, &initialize).await;
         assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("TB0103"), "{answer}");
     }
-    let open = Place::start(&["--loopback-role", "guest"]).await.settled().await;
-    assert!(open.said.contains("WARNING") && open.said.contains("'guest'"), "{}", open.said);
-    assert!(open.said.contains("--loopback-role guest: there are no [roles]"), "{}", open.said);
+    let open = UpInstance::start(&["--loopback-role", "guest"]).await.settled().await;
+    assert!(open.banner.contains("WARNING") && open.banner.contains("'guest'"), "{}", open.banner);
+    assert!(open.banner.contains("--loopback-role guest: there are no [roles]"), "{}", open.banner);
     let answer = post(&open.url, None, &initialize).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = post(&open.url, Some("wrong"), &initialize).await;
-    assert!(answer.starts_with("HTTP/1.1 401"), "a wrong token is no less wrong: {answer}");
+    assert!(answer.starts_with("HTTP/1.1 401"), "a wrong token is refused even with a loopback role: {answer}");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let args = ["up", "--listen", "0.0.0.0:0", "--insecure", "--loopback-role", "guest"];
     let refused = soon("exit", toolbus(folder.path()).args(args).output()).await.expect("it starts");
-    Said::of(refused).check(1, &[], &["other machines can reach", "hint:"]);
+    CommandOutput::of(refused).check(1, &[], &["other machines can reach", "hint:"]);
 }
 
 #[tokio::test]
 async fn connect_is_an_mcp_server_on_stdin_and_stdout() {
-    let place = Place::start(&[]).await.settled().await;
-    let mut command = place.command(&["connect"]);
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let mut command = instance.command(&["connect"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary starts");
-    let mut input = child.stdin.take().expect("it is piped");
-    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
     });
     let params = json!({"_meta": meta, "name": "text_stats", "arguments": {"text": "one two"}});
     let request = json!({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params});
-    input.write_all(format!("{request}\n").as_bytes()).await.expect("it reads");
+    input.write_all(format!("{request}\n").as_bytes()).await.expect("it reads its input");
     let answer = soon("an answer", lines.next_line()).await.expect("text").expect("a line");
     let answer: Value = serde_json::from_str(&answer).expect("nothing but MCP on stdout");
     assert_eq!(answer["id"], "x");
     assert_eq!(answer["result"]["structuredContent"]["words"], 2);
     drop(input);
-    assert!(soon("exit", child.wait()).await.expect("it can be waited for").success());
+    assert!(soon("exit", child.wait()).await.expect("an exit status").success());
 }
 
 pub async fn signal(child: &Child, name: &str) {
@@ -272,7 +280,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     children.iter().flat_map(|child| [vec![*child], descendants(*child)].concat()).collect()
 }
 
-/// One HTTP request, and everything that comes back.
+/// Sends one HTTP request and returns the whole response.
 async fn post(bus_url: &str, token: Option<&str>, body: &Value) -> String {
     use tokio::io::AsyncReadExt;
     let address = bus_url.trim_start_matches("ws://").trim_end_matches("/bus");
@@ -284,8 +292,8 @@ async fn post(bus_url: &str, token: Option<&str>, body: &Value) -> String {
         body.len()
     );
     let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
-    socket.write_all(request.as_bytes()).await.expect("it reads");
+    socket.write_all(request.as_bytes()).await.expect("it reads its input");
     let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("in time").expect("text");
+    tokio::time::timeout(TIMEOUT, socket.read_to_string(&mut answer)).await.expect("in time").expect("text");
     answer
 }

@@ -1,4 +1,4 @@
-//! The real clients as processes: each runs its checks against a target and has to say that all of them held.
+//! The real clients as processes: each runs its checks against a target and must report that all of them passed.
 
 use crate::installed::{Installed, script};
 use serde_json::{Value, json};
@@ -7,16 +7,16 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Client {
     PythonLegacy,
-    /// Asks for the modern era first.
+    /// Tries the modern era first.
     PythonAuto,
-    /// The SDK that only knows the legacy era.
+    /// The SDK that supports only the legacy era.
     TypeScript1,
-    /// Its successor, as it comes: legacy.
+    /// Its successor with the default options: legacy.
     TypeScript2,
     TypeScript2Auto,
 }
@@ -43,41 +43,41 @@ impl Client {
         command
     }
 
-    /// Runs the checks of these profiles; the era the client ended up in has to be the expected one.
+    /// Runs the checks of these profiles, and checks the era that the client negotiated.
     pub async fn check(self, installed: &Installed, target: &Value, profiles: &[&str], modern: bool) {
         let mut command = self.command(installed, target);
         command.args(profiles);
-        let said = run(&format!("{self:?} against {target}"), command).await;
-        let spoken = said.lines().find_map(|line| line.strip_prefix("speaks ")).unwrap_or("nothing");
+        let stdout = run(&format!("{self:?} against {target}"), command).await;
+        let spoken = stdout.lines().find_map(|line| line.strip_prefix("speaks ")).unwrap_or("nothing");
         let is_modern = matches!(spoken, "modern" | "2026-07-28");
-        assert_eq!(is_modern, modern, "{self:?} speaks {spoken}:\n{said}");
-        assert!(said.trim_end().ends_with("checks hold"), "{self:?} stopped early:\n{said}");
+        assert_eq!(is_modern, modern, "{self:?} speaks {spoken}:\n{stdout}");
+        assert!(stdout.trim_end().ends_with("checks passed"), "{self:?} stopped early:\n{stdout}");
     }
 }
 
-/// One tool call by the inspector's command line.
+/// Makes one tool call with the inspector's command line.
 pub async fn inspect_echo(installed: &Installed, target: &[&str]) {
     let mut command = Command::new(installed.node());
     command.arg(installed.inspector()).arg("--cli").args(target);
     command.args(["--method", "tools/call", "--tool-name", "echo", "--tool-arg", "message=hello"]);
-    let said = run("the inspector", command).await;
-    let result: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}:\n{said}"));
-    assert_eq!(result["content"], json!([{ "type": "text", "text": "Echo: hello" }]), "{said}");
+    let stdout = run("the inspector", command).await;
+    let result: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}:\n{stdout}"));
+    assert_eq!(result["content"], json!([{ "type": "text", "text": "Echo: hello" }]), "{stdout}");
 }
 
 async fn run(what: &str, mut command: Command) -> String {
     let errors = tempfile::NamedTempFile::new().expect("a temporary file");
-    let error_file = errors.reopen().expect("it was just made");
-    // A file, not a pipe: servers that outlive the client for a moment would keep a pipe open.
+    let error_file = errors.reopen().expect("the temporary file exists");
+    // A file, not a pipe: servers that briefly outlive the client would keep a pipe open.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(error_file).kill_on_drop(true).spawn();
     let output = child.expect("the parts are installed").wait_with_output();
-    let output = tokio::time::timeout(PATIENCE, output).await;
-    let complaints = read(errors.path());
-    let output = output.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}\n{complaints}"));
-    let output = output.expect("a child can be waited for");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{what}: {}\n{said}\n{complaints}", output.status);
-    said
+    let output = tokio::time::timeout(TIMEOUT, output).await;
+    let stderr = read(errors.path());
+    let output = output.unwrap_or_else(|_| panic!("{what}: not within {TIMEOUT:?}\n{stderr}"));
+    let output = output.expect("an exit status");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {}\n{stdout}\n{stderr}", output.status);
+    stdout
 }
 
 fn read(path: &Path) -> String {

@@ -1,4 +1,4 @@
-//! One `toolbus up` with all the real servers behind it.
+//! One `toolbus up` that hosts all the real servers.
 
 use crate::installed::Installed;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// One tool of each server.
 const EXPECTED: [&str; 4] = ["\"wait_until_cancelled\"", "\"echo\"", "\"read_text_file\"", "\"create_entities\""];
@@ -56,7 +56,7 @@ impl Hosted {
     }
 
     pub fn over_stdio(&self) -> Value {
-        let [command, arguments @ ..] = &self.connect_command()[..] else { unreachable!("it begins with the binary") };
+        let [command, arguments @ ..] = &self.connect_command()[..] else { unreachable!("it is not empty") };
         json!({ "command": command, "args": arguments })
     }
 
@@ -64,7 +64,7 @@ impl Hosted {
         format!("http://{}/mcp", self.address)
     }
 
-    /// What a user would put into a client's configuration.
+    /// The command for a client's configuration.
     pub fn connect_command(&self) -> Vec<String> {
         let broker = format!("ws://{}/bus", self.address);
         let token: PathBuf = self.folder.path().join("data/token");
@@ -74,9 +74,9 @@ impl Hosted {
 
     async fn wait_for_all_servers(&mut self) {
         let mut listed = String::new();
-        let ready = tokio::time::timeout(PATIENCE, async {
+        let ready = tokio::time::timeout(TIMEOUT, async {
             while !EXPECTED.iter().all(|tool| listed.contains(tool)) {
-                if let Some(status) = self.child.try_wait().expect("a child can be asked") {
+                if let Some(status) = self.child.try_wait().expect("a status") {
                     panic!("toolbus ended: {status}\n{}", self.log());
                 }
                 tokio::time::sleep(POLL).await;
@@ -84,7 +84,7 @@ impl Hosted {
             }
         });
         if ready.await.is_err() {
-            panic!("not all servers within {PATIENCE:?}; listed: {listed}\n{}", self.log());
+            panic!("not all servers are up within {TIMEOUT:?}; listed: {listed}\n{}", self.log());
         }
     }
 
@@ -95,7 +95,7 @@ impl Hosted {
 
 async fn free_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-    listener.local_addr().expect("it is bound")
+    listener.local_addr().expect("a bound listener")
 }
 
 async fn list_tools(address: SocketAddr) -> std::io::Result<String> {

@@ -1,9 +1,9 @@
-//! Where the real parts are, and how each server is started.
+//! The folder of the installed servers and clients, and the command of each server.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// One stdio server, as the `mcpServers` of a client's configuration would name it.
+/// One stdio server, as in the `mcpServers` of a client's configuration.
 pub struct Server {
     pub name: &'static str,
     pub definition: Value,
@@ -14,7 +14,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Fails the test rather than skipping it: a test that did not run proves nothing.
+    /// Fails the test if the parts are not installed, rather than skipping it.
     pub fn find() -> Self {
         let folder = std::env::var_os("TOOLBUS_PARTS").expect(
             "TOOLBUS_PARTS is not set. `cargo xtask test` installs the real servers and clients and sets it; \
@@ -79,7 +79,7 @@ impl Installed {
     }
 }
 
-/// A program of these tests that is not Rust.
+/// The path of a Python or JavaScript program of these tests.
 pub fn script(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real_parts").join(path)
 }

@@ -1,5 +1,5 @@
-//! Servers and clients that other people wrote, installed by `cargo xtask parts`. First against each other, which shows
-//! that the checks themselves are sound; then the same checks with toolbus in between.
+//! Third-party servers and clients, installed by `cargo xtask parts`: first directly against each other, to validate
+//! the checks, then the same checks with toolbus in between.
 
 mod clients;
 mod direct;

@@ -1,4 +1,4 @@
-//! The checks of the real clients, with toolbus between them and four real servers at once.
+//! The checks of the real clients, with toolbus between them and four real servers.
 
 use crate::clients::{Client, inspect_echo};
 use crate::hosted::Hosted;
@@ -40,7 +40,7 @@ async fn check_all(clients: &[Client], target: impl Fn(&Hosted) -> Value) {
     let installed = Installed::find();
     let hosted = Hosted::start(&installed).await;
     for &client in clients {
-        // In front of legacy servers too, toolbus speaks the era that the client prefers.
+        // toolbus speaks the era that the client prefers, also for legacy servers.
         client.check(&installed, &target(&hosted), &PROFILES, client.prefers_modern()).await;
     }
 }

@@ -1,30 +1,30 @@
-// The TypeScript clients against a target: `checks.mjs CLIENT '{"url": …}' PROFILE…` or `'{"command": …, "args": […]}'`.
-// CLIENT is `v1` (the SDK that knows only the legacy era), `v2` (its successor, legacy by default) or `v2-auto`. The
-// same checks hold for a server itself and for whatever stands in front of it. A check that does not hold ends the
-// program with an error; the last line counts those that did.
+// The TypeScript clients against a target: `checks.mjs CLIENT '{"url": …}' PROFILE…` or `'{"command": …, "args":
+// […]}'`. CLIENT is `v1` (the SDK that supports only the legacy era), `v2` (its successor, legacy by default) or
+// `v2-auto`. The same checks apply to a server itself and to a proxy in front of it. The first check that fails ends
+// the program with an error; the last line counts the checks that passed.
 
 import { existsSync, mkdtempSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 
-const PATIENCE = 30_000;
+const TIMEOUT = 30_000;
 const parts = process.env.TOOLBUS_PARTS;
 if (!parts) throw new Error("TOOLBUS_PARTS is not set");
 const require = createRequire(join(parts, "node/"));
 
-let held = 0;
+let passed = 0;
 function check(name, holds, seen) {
   if (!holds) {
     console.log(`FAILED ${name}: ${JSON.stringify(seen)}`);
     process.exit(1);
   }
-  held += 1;
+  passed += 1;
   console.log("ok", name);
 }
 
 async function until(holds) {
-  const end = Date.now() + PATIENCE;
+  const end = Date.now() + TIMEOUT;
   while (!(await holds())) {
     if (Date.now() > end) return false;
     await new Promise((resolve) => setTimeout(resolve, 20));
@@ -91,19 +91,19 @@ const CLIENTS = {
 
 const text = (result) => result.content.filter((block) => block.type === "text").map((block) => block.text).join("\n");
 
-// These clients drop a notification that arrives in one read with the result of its call, also directly from a server.
-// The Python checks, whose client does not, insist on the last step too.
+// These clients drop a notification that arrives in the same read as the result of its call, also without toolbus. The
+// Python client does not, so its checks require the last step too.
 function inOrder(steps, expected) {
   return steps.length >= expected.length - 1 && steps.every((step, index) => step === expected[index]);
 }
 
 function usable({ client, transport, callTool }) {
-  const patience = { timeout: PATIENCE };
+  const defaults = { timeout: TIMEOUT };
   return {
     client,
     transport,
     isModern: () => (client.getNegotiatedProtocolVersion?.() ?? "") >= "2026-07-28",
-    call: (name, args = {}, options = {}) => callTool({ name, arguments: args }, { ...patience, ...options }),
+    call: (name, args = {}, options = {}) => callTool({ name, arguments: args }, { ...defaults, ...options }),
   };
 }
 
@@ -173,7 +173,7 @@ async function cancels({ call }) {
 
 async function everything({ client, call }) {
   const wanted = ["trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"];
-  // It registers these once it knows what the client can do.
+  // The server registers these once it knows the client's capabilities.
   const listed = await until(async () => {
     const names = (await client.listTools(undefined, { cacheMode: "refresh" })).tools.map((tool) => tool.name);
     return wanted.every((name) => names.includes(name));
@@ -215,7 +215,7 @@ async function memory({ call }) {
   const entity = { name: "Ada", entityType: "person", observations: ["wrote the first program"] };
   await call("create_entities", { entities: [entity] });
   const graph = (await call("read_graph")).structuredContent;
-  check("what was remembered is recalled", graph.entities.some((seen) => seen.name === "Ada"), graph);
+  check("stored entities are returned", graph.entities.some((seen) => seen.name === "Ada"), graph);
 }
 
 const [kind, target, ...profiles] = process.argv.slice(2);
@@ -224,4 +224,4 @@ await connection.client.connect(connection.transport);
 console.log("speaks", connection.isModern() ? "modern" : "legacy");
 for (const profile of profiles) await { both_eras, everything, files, memory }[profile](connection);
 await connection.client.close();
-console.log(`${held} checks hold`);
+console.log(`${passed} checks passed`);

@@ -1,7 +1,7 @@
 """The Python SDK's client against a target: `checks.py '{"url": …}' MODE PROFILE…` or `'{"command": …, "args": […]}'`.
 
-MODE is `legacy`, `auto` or a modern revision. The same checks hold for a server itself and for whatever stands in front
-of it. A check that does not hold ends the program with an error; the last line counts those that did.
+MODE is `legacy`, `auto` or a modern revision. The same checks apply to a server itself and to a proxy in front of it. The
+first check that fails ends the program with an error; the last line counts the checks that passed.
 """
 
 import json
@@ -17,23 +17,23 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 warnings.simplefilter("ignore")
-PATIENCE = 30
+TIMEOUT = 30
 HUGE = 2**60 + 1
-held = 0
+passed = 0
 
 
 def check(name: str, holds: object, seen: object = None) -> None:
-    global held
+    global passed
     if not holds:
         print(f"FAILED {name}: {seen!r}", flush=True)
-        # At once: unwinding the open connection would bury the one line that matters.
+        # Exits at once, because the errors of closing the connection would hide the failed check.
         os._exit(1)
-    held += 1
+    passed += 1
     print("ok", name, flush=True)
 
 
 class Seen:
-    """What came from the server without being asked for, and what it asked."""
+    """Records the server's notifications and its requests to the client."""
 
     def __init__(self) -> None:
         self.notifications: list[object] = []
@@ -58,7 +58,7 @@ class Seen:
         return types.ListRootsResult(roots=[types.Root(uri="file:///somewhere", name="somewhere")])
 
     async def until(self, name: str, matches) -> None:
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(TIMEOUT):
             while not any(matches(seen) for seen in self.notifications):
                 await anyio.sleep(0.02)
         check(name, any(matches(seen) for seen in self.notifications), self.notifications)
@@ -73,7 +73,7 @@ async def call(client: Client, name: str, **arguments: object) -> types.CallTool
 
 
 async def hears(client: Client, seen: Seen, name: str, expected: type, trigger, **filter: object) -> None:
-    """Legacy: it just comes. Modern: it comes on a stream asked for."""
+    """Waits for a notification: unsolicited in the legacy era, on a subscribed stream in the modern era."""
     if client.protocol_version < "2026-07-28":
         seen.notifications.clear()
         for uri in filter.get("resource_subscriptions", ()):
@@ -131,11 +131,11 @@ async def both_eras(client: Client, seen: Seen) -> None:
         elicited = await call(client, "test_input_required_result_elicitation")
         await call(client, "test_input_required_result_list_roots")
         await call(client, "test_input_required_result_multi_round")
-        check("it is asked for all it needs", {"sampling", "elicitation", "roots"} <= set(seen.asked), seen.asked)
+        check("the server sends all its requests", {"sampling", "elicitation", "roots"} <= set(seen.asked), seen.asked)
     else:
         sampled = await call(client, "test_sampling", prompt="what?")
         elicited = await call(client, "test_elicitation", message="who?")
-        check("it is asked for all it needs", seen.asked == ["sampling", "elicitation"], seen.asked)
+        check("the server sends all its requests", seen.asked == ["sampling", "elicitation"], seen.asked)
     check("sampling goes round", "sampled 100" in text(sampled), sampled)
     check("elicitation goes round", "Ada" in text(elicited), elicited)
 
@@ -159,7 +159,7 @@ async def cancels(client: Client) -> None:
 
 
 async def appears(path: Path) -> bool:
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(TIMEOUT):
         while not path.exists():
             await anyio.sleep(0.02)
     return path.exists()
@@ -168,8 +168,8 @@ async def appears(path: Path) -> bool:
 async def everything(client: Client, seen: Seen) -> None:
     wanted = {"trigger-sampling-request", "trigger-elicitation-request", "get-roots-list"}
     names: set[str] = set()
-    with anyio.move_on_after(PATIENCE):
-        # It registers these once it knows what the client can do.
+    with anyio.move_on_after(TIMEOUT):
+        # The server registers these once it knows the client's capabilities.
         while not wanted <= names:
             names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
     check("tools that depend on the client's capabilities", wanted <= names, names)
@@ -214,7 +214,7 @@ async def memory(client: Client, _seen: Seen) -> None:
     entity = {"name": "Ada", "entityType": "person", "observations": ["wrote the first program"]}
     await call(client, "create_entities", entities=[entity])
     graph = (await call(client, "read_graph")).structured_content
-    check("what was remembered is recalled", entity["name"] in [seen["name"] for seen in graph["entities"]], graph)
+    check("stored entities are returned", entity["name"] in [seen["name"] for seen in graph["entities"]], graph)
 
 
 PROFILES = {"both_eras": both_eras, "everything": everything, "files": files, "memory": memory}
@@ -227,7 +227,7 @@ async def main() -> None:
     client = Client(
         server,
         mode=mode,
-        read_timeout_seconds=PATIENCE,
+        read_timeout_seconds=TIMEOUT,
         sampling_callback=seen.sample,
         elicitation_callback=seen.elicit,
         list_roots_callback=seen.roots,
@@ -238,7 +238,7 @@ async def main() -> None:
             print("speaks", client.protocol_version)
             for profile in profiles:
                 await PROFILES[profile](client, seen)
-    print(f"{held} checks hold")
+    print(f"{passed} checks passed")
 
 
 anyio.run(main)

@@ -1,4 +1,5 @@
-"""The Python SDK's own example server, which speaks both eras, with a few tools that make its inner life visible.
+"""The Python SDK's own example server, which speaks both eras, with additional tools that expose cancellation and
+notifications to tests.
 
 Over stdio, or over HTTP with `--http PORT`.
 """
@@ -13,19 +14,19 @@ from mcp_everything_server.server import event_store, mcp
 
 @mcp.tool()
 async def wait_until_cancelled(started: str, cancelled: str) -> str:
-    """Leaves one file when it starts and another when it is cancelled, so that a test sees both."""
+    """Creates one file when it starts and another when it is cancelled, so that a test can observe both."""
     Path(started).touch()
     try:
         await anyio.sleep(60)
     except anyio.get_cancelled_exc_class():
         Path(cancelled).touch()
         raise
-    return "nobody cancelled"
+    return "not cancelled"
 
 
 @mcp.tool()
 async def announce_tools(ctx: Context) -> str:
-    """Says that the list of tools changed, in the manner of the client's era."""
+    """Notifies that the list of tools changed, in the form of the client's era."""
     if ctx.request_context.protocol_version < "2026-07-28":
         await ctx.session.send_tool_list_changed()
     else:
@@ -35,7 +36,7 @@ async def announce_tools(ctx: Context) -> str:
 
 @mcp.tool()
 async def announce_resource(uri: str, ctx: Context) -> str:
-    """Says that a resource changed, in the manner of the client's era."""
+    """Notifies that a resource changed, in the form of the client's era."""
     if ctx.request_context.protocol_version < "2026-07-28":
         await ctx.session.send_resource_updated(uri)
     else:
@@ -45,7 +46,7 @@ async def announce_resource(uri: str, ctx: Context) -> str:
 
 @mcp.tool()
 def exact(number: int) -> dict[str, int]:
-    """Gives back an integer, however large, as structured content."""
+    """Returns an integer of any size as structured content."""
     return {"number": number}
 
 

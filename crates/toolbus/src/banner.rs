@@ -1,29 +1,29 @@
-//! What `toolbus up` says at start: where it is, what it hosts, and lines to paste that work as they stand.
+//! The banner of `toolbus up`: addresses, hosted servers, and commands that can be pasted unchanged.
 
 use crate::commands::broker::{DEFAULT_PORT, OpenBroker};
 use crate::endpoint;
 use crate::folders;
 use crate::hosting::Hosting;
-use crate::reach::from_here;
+use crate::reach::dial_address;
 use serde_json::json;
 
-/// The role of the agent that a broker makes for its own machine.
+/// The role of the agent that a broker creates for its own machine.
 const LOCAL_ROLE: &str = "local";
 
-pub struct Welcome<'a> {
+pub struct Banner<'a> {
     pub broker: &'a OpenBroker,
     pub hosting: &'a Hosting,
-    /// Those that have rules.
+    /// The roles that have rules.
     pub roles: Vec<&'a str>,
-    /// About the roles of HTTP clients.
+    /// Warnings about the roles of HTTP clients.
     pub warnings: Vec<String>,
     pub mcp_role: Option<&'a str>,
 }
 
-impl Welcome<'_> {
-    /// Everything in one piece: whoever reads it may stop reading at any line.
+impl Banner<'_> {
+    /// The whole banner, to be written at once: a reader may close the pipe after any line.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\nhosting {}\n", self.broker.whereabouts(), self.hosted());
+        let mut text = format!("{}\nhosting {}\n", self.broker.startup_lines(), self.hosted());
         for warning in &self.warnings {
             text.push_str(&format!("\n{warning}\n"));
         }
@@ -31,29 +31,29 @@ impl Welcome<'_> {
         text.push_str(&self.for_stdio());
         text.push_str(&self.for_http());
         if self.broker.address.ip().is_unspecified() {
-            text.push_str(self.words_for_elsewhere());
+            text.push_str(self.remote_note());
         }
         text.push_str(&format!("\nTry in another terminal:\n{}", self.next_commands()));
         text
     }
 
-    fn words_for_elsewhere(&self) -> &'static str {
+    fn remote_note(&self) -> &'static str {
         if self.broker.is_secure {
-            return "\nFrom other machines: put a name that the certificate is for in the place of 127.0.0.1, and give \
-                    them a token (`toolbus agent add`).\n";
+            return "\nFrom other machines: replace 127.0.0.1 with a name in the certificate, and give each agent a \
+                    token (`toolbus agent add`).\n";
         }
-        "\nFrom other machines: put this machine's name or address in the place of 127.0.0.1 (--allow-host NAME lets \
-         clients in by a name), and give them a token. There is no TLS: use a private network.\n"
+        "\nFrom other machines: replace 127.0.0.1 with this machine's name or address (--allow-host NAME accepts a \
+         name), and give each agent a token. There is no TLS: use a private network only.\n"
     }
 
     fn hosted(&self) -> String {
         if self.hosting.demo {
-            return "the demo server; `toolbus init` writes a toolbus.toml for servers of your own".to_owned();
+            return "the demo server; `toolbus init` writes a toolbus.toml for your own servers".to_owned();
         }
         self.hosting.server_names()
     }
 
-    /// Whether the token of this machine is of use: its agent has a role like any other.
+    /// Whether the role of this machine's token has rules. Without any, the token is of no use.
     fn local_has_rules(&self) -> bool {
         self.broker.shared_token || self.roles.is_empty() || self.roles.contains(&LOCAL_ROLE)
     }
@@ -63,18 +63,18 @@ impl Welcome<'_> {
             return String::new();
         }
         let mut data = String::new();
-        if folders::users_data_folder().is_none_or(|usual| usual != self.broker.data) {
+        if folders::users_data_folder().is_none_or(|default| default != self.broker.data) {
             data = format!(" --data {}", quoted(&self.broker.data.to_string_lossy()));
         }
         let command = format!("{} agent add NAME --role ROLE{data}", quoted(&program()));
         match (self.local_has_rules(), self.roles.is_empty()) {
             (true, true) => format!(
-                "\nThe agent \"{LOCAL_ROLE}\" of this machine may use everything. Others get a token and a role of their \
-                 own,\nand what [roles.ROLE] in toolbus.toml allows:\n  {command}\n"
+                "\nThe agent \"{LOCAL_ROLE}\" of this machine may use everything. Other agents need their own token and \
+                 role,\nand may use what [roles.ROLE] in toolbus.toml allows:\n  {command}\n"
             ),
-            (true, false) => format!("\nMore agents, each with a token and a role of its own:\n  {command}\n"),
+            (true, false) => format!("\nTo add an agent with its own token and role:\n  {command}\n"),
             (false, _) => format!(
-                "\nEach agent gets a token and a role of its own (the role \"{LOCAL_ROLE}\" of this machine's token has no \
+                "\nEach agent needs its own token and role (the role \"{LOCAL_ROLE}\" of this machine's token has no \
                  rules):\n  {command} --token-file NAME.token\n  where ROLE is one of {}\n",
                 self.roles.join(", ")
             ),
@@ -94,8 +94,8 @@ impl Welcome<'_> {
             _ => format!("  where ROLE is one of {}\n", self.roles.join(", ")),
         };
         format!(
-            "\nMCP clients that start a program (stdio):\n  claude mcp add toolbus -- {} {}\n  or in their \
-             configuration:\n  {snippet}\n{note}",
+            "\nMCP clients over stdio:\n  claude mcp add toolbus -- {} {}\n  or in the client's configuration:\n  \
+             {snippet}\n{note}",
             quoted(&program()),
             line.join(" "),
         )
@@ -105,13 +105,13 @@ impl Welcome<'_> {
         let note = match (self.roles.is_empty(), self.mcp_role) {
             _ if !self.broker.shared_token => String::new(),
             (true, _) => String::new(),
-            (false, Some(role)) => format!("  they act in the role {role} (--mcp-role)\n"),
+            (false, Some(role)) => format!("  their role is {role} (--mcp-role)\n"),
             (false, None) => {
                 "  they have no role, so they may use nothing; --mcp-role ROLE gives them one\n".to_owned()
             }
         };
         format!(
-            "\nMCP clients that speak HTTP:\n  {}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
+            "\nMCP clients over HTTP:\n  {}{}\n  with the header \"Authorization: Bearer $(cat {})\"\n{note}",
             self.broker.web_address(),
             endpoint::PATH,
             quoted(&self.token_file()),
@@ -136,7 +136,7 @@ impl Welcome<'_> {
 
     fn bus_url(&self) -> String {
         let scheme = if self.broker.is_secure { "wss" } else { "ws" };
-        format!("{scheme}://{}/bus", from_here(self.broker.address))
+        format!("{scheme}://{}/bus", dial_address(self.broker.address))
     }
 
     fn token_file(&self) -> String {
@@ -147,11 +147,11 @@ impl Welcome<'_> {
         std::path::absolute(file).unwrap_or_else(|_| file.clone()).to_string_lossy().into_owned()
     }
 
-    /// Clients are started anywhere: only the user's own data folder is where they look by themselves.
+    /// Clients are started in any folder, and find a token by themselves only in the user's own data folder.
     fn token_args(&self) -> Vec<String> {
-        let usual = folders::users_data_folder().map(|folder| folder.join(folders::TOKEN_FILE));
+        let default = folders::users_data_folder().map(|folder| folder.join(folders::TOKEN_FILE));
         let file = self.token_file();
-        if usual.is_some_and(|usual| usual.to_string_lossy() == file) {
+        if default.is_some_and(|default| default.to_string_lossy() == file) {
             return Vec::new();
         }
         vec!["--token-file".to_owned(), file]
@@ -168,7 +168,7 @@ impl Welcome<'_> {
     }
 }
 
-/// What a client should start: the name if it is on the path, else where this program is.
+/// The command that a client starts: the name if this program is on the path, otherwise its full path.
 fn program() -> String {
     let me = std::env::current_exe().unwrap_or_default();
     let on_path = std::env::var_os("PATH")
@@ -176,7 +176,7 @@ fn program() -> String {
     if on_path { "toolbus".to_owned() } else { me.to_string_lossy().into_owned() }
 }
 
-/// For a shell.
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,@+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

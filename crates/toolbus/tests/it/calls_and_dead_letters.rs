@@ -1,14 +1,14 @@
-//! Calls and dead letters by their commands, with a broker and a host as processes of their own.
+//! `toolbus calls`, `dead` and `task`, with broker and host as separate processes.
 
 use crate::mcp_process::python;
 use crate::support::{BrokerProcess, soon};
-use crate::up::{Said, toolbus};
+use crate::up::{CommandOutput, toolbus};
 use serde_json::Value;
 use std::process::Stdio;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-/// `hold` never answers, `die` ends its server.
+/// `hold` never answers, `die` crashes its server.
 const SERVER: &str = r#"
 import json, os, sys
 for line in sys.stdin:
@@ -59,16 +59,16 @@ impl Bus {
         command
     }
 
-    async fn run(&self, args: &[&str]) -> Said {
-        Said::of(soon("the command ends", self.command(args).output()).await.expect("the binary starts"))
+    async fn run(&self, args: &[&str]) -> CommandOutput {
+        CommandOutput::of(soon("the command ends", self.command(args).output()).await.expect("the binary starts"))
     }
 
-    fn begin(&self, args: &[&str]) -> Child {
+    fn spawn(&self, args: &[&str]) -> Child {
         self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     }
 
-    /// The only call that is listed, once it is in that state.
-    async fn call_that_is(&self, state: &str) -> Value {
+    /// Waits until one call is listed and is in that state.
+    async fn wait_for_call(&self, state: &str) -> Value {
         soon("the call", async {
             loop {
                 let listed: Value = serde_json::from_str(&self.run(&["calls", "--json"]).await.out).expect("JSON");
@@ -89,50 +89,50 @@ fn host(folder: &TempDir, broker: &BrokerProcess) -> Child {
     command.spawn().expect("it starts")
 }
 
-async fn end(child: Child) -> Said {
-    Said::of(soon("the call ends", child.wait_with_output()).await.expect("an end"))
+async fn finish(child: Child) -> CommandOutput {
+    CommandOutput::of(soon("the call ends", child.wait_with_output()).await.expect("an exit status"))
 }
 
 #[tokio::test]
-async fn a_call_is_seen_counted_and_ended_by_command() {
+async fn calls_are_listed_counted_and_cancelled() {
     let bus = Bus::start().await;
     bus.run(&["calls"]).await.check(0, &["no calls under way"], &[]);
-    let held = bus.begin(&["call", "hold"]);
-    let call = bus.call_that_is("running").await;
+    let pending = bus.spawn(&["call", "hold"]);
+    let call = bus.wait_for_call("running").await;
     assert_eq!((&call["tool"], &call["agent"], &call["attempts"]), (&"hold".into(), &"local".into(), &1.into()));
     let id = call["id"].as_str().expect("an id");
     bus.run(&["calls"]).await.check(0, &["s/hold", "local", "running", id], &[]);
     bus.run(&["ps"]).await.check(0, &["HOST", "1 running"], &[]);
     bus.run(&["calls", "cancel", &id[..8]]).await.check(0, &["cancelled"], &[]);
-    end(held).await.check(2, &[], &["TB0214", "cancelled by operator"]);
+    finish(pending).await.check(2, &[], &["TB0214", "cancelled by operator"]);
     bus.run(&["calls", "cancel", id]).await.check(1, &[], &["TB0424"]);
     bus.run(&["calls", "--all"]).await.check(0, &["s/hold", "cancelled"], &[]);
     bus.run(&["calls", "cancel", "nothing"]).await.check(1, &[], &["toolbus calls --all"]);
 }
 
 #[tokio::test]
-async fn a_call_for_an_absent_host_is_seen_and_taken_back_or_not_made_at_all() {
+async fn a_queued_call_is_listed_and_withdrawn_and_fail_fast_queues_none() {
     let mut bus = Bus::start().await;
-    bus.host.kill().await.expect("it ran");
-    soon("the absence", async { while !bus.run(&["ps"]).await.out.contains("away for") {} }).await;
+    bus.host.kill().await.expect("it was running");
+    soon("the host is away", async { while !bus.run(&["ps"]).await.out.contains("away for") {} }).await;
     bus.run(&["call", "hold", "--fail-fast"]).await.check(2, &[], &["TB0427", "it was not run"]);
-    let held = bus.begin(&["call", "hold"]);
-    let call = bus.call_that_is("queued").await;
+    let pending = bus.spawn(&["call", "hold"]);
+    let call = bus.wait_for_call("queued").await;
     bus.run(&["calls"]).await.check(0, &["queued", "host away for"], &[]);
     bus.run(&["calls", "cancel", call["id"].as_str().expect("an id")]).await.check(0, &["cancelled"], &[]);
-    end(held).await.check(2, &[], &["at position 1", "TB0214"]);
+    finish(pending).await.check(2, &[], &["at position 1", "TB0214"]);
 }
 
 #[tokio::test]
-async fn a_task_for_an_absent_host_is_taken_back_by_another_command_of_the_agent() {
+async fn a_queued_task_is_withdrawn_by_another_command_of_the_agent() {
     let mut bus = Bus::start().await;
-    bus.host.kill().await.expect("it ran");
-    soon("the absence", async { while !bus.run(&["ps"]).await.out.contains("away for") {} }).await;
+    bus.host.kill().await.expect("it was running");
+    soon("the host is away", async { while !bus.run(&["ps"]).await.out.contains("away for") {} }).await;
     bus.run(&["call", "hold", "--detach", "--fail-fast"]).await.check(2, &[], &["TB0427", "it was not run"]);
     bus.run(&["call", "hold", "--detach", "--deadline", "5s"]).await.check(2, &[], &["cannot be used with"]);
-    let begun = bus.run(&["call", "hold", "--detach"]).await;
-    begun.check(0, &["toolbus:"], &["is away; the task waits for it"]);
-    let task = begun.out.trim();
+    let started = bus.run(&["call", "hold", "--detach"]).await;
+    started.check(0, &["toolbus:"], &["is away; the task waits for it"]);
+    let task = started.out.trim();
     bus.run(&["task", "wait", task, "--timeout", "1s"]).await.check(2, &[], &["waiting until it is back", "TB0401"]);
     let id = task.rsplit(':').next().expect("an id");
     bus.run(&["task", "cancel", &id[..8]]).await.check(0, &[task, "cancelled"], &[]);
@@ -142,7 +142,7 @@ async fn a_task_for_an_absent_host_is_taken_back_by_another_command_of_the_agent
 }
 
 #[tokio::test]
-async fn a_dead_letter_is_shown_retried_and_dropped_by_command() {
+async fn dead_letters_are_shown_retried_and_dropped() {
     let bus = Bus::start().await;
     bus.run(&["dead", "list"]).await.check(0, &["no dead letters"], &[]);
     bus.run(&["call", "die"]).await.check(2, &[], &["TB0421", "toolbus dead show"]);
@@ -152,8 +152,8 @@ async fn a_dead_letter_is_shown_retried_and_dropped_by_command() {
     let id = listed["letters"][0]["id"].as_str().expect("an id").to_owned();
     bus.run(&["dead", "show", &id[..8]]).await.check(0, &["3 attempts", "attempt 1", "params"], &[]);
     bus.run(&["dead", "retry", &id]).await.check(0, &["runs once more as task"], &[]);
-    // It kills its server again, and is among the dead letters under its new id.
-    let again = soon("the letter", async {
+    // The retry crashes the server again and is dead-lettered under its new id.
+    let again = soon("the dead letter", async {
         loop {
             let listed: Value = serde_json::from_str(&bus.run(&["dead", "list", "--json"]).await.out).expect("JSON");
             if let Some(again) = listed["letters"][0]["id"].as_str().filter(|again| *again != id) {

@@ -1,15 +1,15 @@
-//! The client within the broker's own process, without a socket.
+//! A client in the broker's own process, connected without a socket.
 
 use crate::support::{TestBus, message, soon};
 use std::sync::Arc;
 use toolbus::{AgentRef, BrokerClient, BrokerError, ClientOptions};
 
 #[tokio::test]
-async fn a_client_over_a_pipe_sends_and_receives_like_any_other() {
+async fn an_in_process_client_sends_and_receives() {
     let bus = TestBus::start().await;
     let agent = AgentRef::new("inside").with_role("worker");
-    let pipe = bus.server().attach(agent.clone()).expect("a seat");
-    let inside = BrokerClient::connect_over(pipe, agent, ClientOptions::default()).await.expect("let in");
+    let pipe = bus.server().attach(agent.clone()).expect("a connection slot");
+    let inside = BrokerClient::connect_over(pipe, agent, ClientOptions::default()).await.expect("a connection");
     inside.subscribe().await.expect("open");
     let outside = bus.client("outside").await;
     outside.subscribe().await.expect("open");
@@ -23,27 +23,27 @@ async fn a_client_over_a_pipe_sends_and_receives_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_client_that_may_ask_for_another_pipe_reconnects() {
+async fn an_in_process_client_reconnects_over_a_new_pipe() {
     let bus = TestBus::start().await;
     let (server, agent) = (Arc::clone(bus.server()), AgentRef::new("inside"));
     let quick = std::time::Duration::from_millis(5);
     let options = ClientOptions { backoff: quick, ..ClientOptions::default() };
-    let (cut, fate) = tokio::sync::watch::channel(0);
+    let (cut, cuts) = tokio::sync::watch::channel(0);
     let pipes = move || {
         let real = server.attach(AgentRef::new("inside")).map_err(|error| BrokerError::Transport(error.to_string()))?;
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let mut fate = fate.clone();
+        let mut cuts = cuts.clone();
         tokio::spawn(async move {
             let (mut real, mut ours) = (real, ours);
-            fate.mark_unchanged();
+            cuts.mark_unchanged();
             tokio::select! {
                 _ = tokio::io::copy_bidirectional(&mut real, &mut ours) => {}
-                _ = fate.changed() => {}
+                _ = cuts.changed() => {}
             }
         });
         Ok(theirs)
     };
-    let inside = BrokerClient::connect_local(pipes, agent, options).await.expect("let in");
+    let inside = BrokerClient::connect_local(pipes, agent, options).await.expect("a connection");
     inside.subscribe().await.expect("open");
     let outside = bus.client("outside").await;
     for number in 0..4 {

@@ -1,7 +1,7 @@
-//! The commands when something is missing: no broker, no host, a client that leaves in the middle.
+//! Commands without a broker or a host, and clients that exit during a call.
 
 use crate::support::soon;
-use crate::up::{Place, Said, descendants, signal, toolbus};
+use crate::up::{CommandOutput, UpInstance, descendants, signal, toolbus};
 use serde_json::{Value, json};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -19,50 +19,50 @@ fn piped(command: &mut Command) -> Child {
 }
 
 #[tokio::test]
-async fn without_a_broker_the_commands_say_how_to_start_one() {
+async fn without_a_broker_commands_hint_how_to_start_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("toolbus.toml"), "listen = '127.0.0.1:1'").expect("writable");
-    let said = soon("exit", toolbus(folder.path()).arg("tools").output()).await.expect("it starts");
-    Said::of(said).check(1, &[], &["no broker at ws://127.0.0.1:1/bus", "toolbus up"]);
+    let output = soon("exit", toolbus(folder.path()).arg("tools").output()).await.expect("it starts");
+    CommandOutput::of(output).check(1, &[], &["no broker at ws://127.0.0.1:1/bus", "toolbus up"]);
 }
 
 #[tokio::test]
-async fn connect_without_a_broker_answers_in_time_and_ends_with_its_input() {
+async fn connect_without_a_broker_answers_with_an_error_and_exits_at_end_of_input() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut connect = toolbus(folder.path());
     connect.args(["connect", "--broker", "ws://127.0.0.1:1/bus"]).env("TOOLBUS_TOKEN", "t");
     let idle = soon("exit", connect.stdin(Stdio::null()).output()).await.expect("it starts");
-    Said::of(idle).check(0, &[], &[]);
+    CommandOutput::of(idle).check(0, &[], &[]);
     let mut child = piped(&mut connect);
-    let mut input = child.stdin.take().expect("it is piped");
-    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-    input.write_all(initialize().as_bytes()).await.expect("it reads");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    input.write_all(initialize().as_bytes()).await.expect("it reads its input");
     let answer = soon("an answer", lines.next_line()).await.expect("text").expect("a line");
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32050)), "{answer}");
     assert!(answer["error"]["data"]["hint"].as_str().is_some_and(|hint| hint.contains("toolbus up")), "{answer}");
     drop(input);
-    let rest = soon("exit", child.wait_with_output()).await.expect("it can be waited for");
+    let rest = soon("exit", child.wait_with_output()).await.expect("an exit status");
     let log = String::from_utf8_lossy(&rest.stderr).into_owned();
     assert!(rest.status.success() && !log.contains('\u{1b}'), "{log}");
-    assert!((1..=8).contains(&log.lines().count()), "ever more rarely: {log}");
+    assert!((1..=8).contains(&log.lines().count()), "warnings with a growing interval: {log}");
 }
 
 #[tokio::test]
-async fn what_a_client_said_before_there_was_a_broker_is_answered_by_it() {
-    let place = Place::start(&[]).await.settled().await;
-    let mut stopped = place;
-    let address = stopped.said.lines().find_map(|line| line.strip_prefix("listening on ws://")).expect("it says so");
+async fn requests_before_the_broker_started_are_answered_once_it_runs() {
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let mut stopped = instance;
+    let address = stopped.banner.lines().find_map(|line| line.strip_prefix("listening on ws://")).expect("its address");
     let address = address.trim_end_matches("/bus").to_owned();
     let url = format!("ws://{address}/bus");
-    signal(&stopped.up, "TERM").await;
-    soon("exit", stopped.up.wait()).await.expect("it can be waited for");
+    signal(&stopped.child, "TERM").await;
+    soon("exit", stopped.child.wait()).await.expect("an exit status");
     let mut child = piped(stopped.command(&["connect"]).env("TOOLBUS_BROKER", &url));
-    let mut input = child.stdin.take().expect("it is piped");
-    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    input.write_all(initialize().as_bytes()).await.expect("it reads");
-    soon("it found no broker", log.next_line()).await.expect("text").expect("a line");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    input.write_all(initialize().as_bytes()).await.expect("it reads its input");
+    soon("the warning that there is no broker", log.next_line()).await.expect("text").expect("a line");
     let mut up = toolbus(stopped.folder.path());
     let _up = up.args(["up", "--listen", &address]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let answer = soon("an answer", lines.next_line()).await.expect("text").expect("a line");
@@ -70,8 +70,8 @@ async fn what_a_client_said_before_there_was_a_broker_is_answered_by_it() {
 }
 
 #[tokio::test]
-async fn sessions_of_clients_that_left_are_closed_at_the_host() {
-    // A server of the legacy era has a process for every session.
+async fn sessions_of_exited_clients_are_closed_at_the_host() {
+    // A legacy server has one process per session.
     let server = "import sys, json\n\
         for line in iter(sys.stdin.readline, ''):\n\
         \x20 m = json.loads(line); method = m.get('method')\n\
@@ -84,16 +84,16 @@ async fn sessions_of_clients_that_left_are_closed_at_the_host() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let servers = json!({"mcpServers": {"s": {"command": "python3", "args": ["-c", server]}}});
     std::fs::write(folder.path().join("mcp.json"), servers.to_string()).expect("writable");
-    let place = Place::start_in(folder, &["--mcp-config", "mcp.json"]).await;
-    soon("the tools", async { while !place.run(&["tools"]).await.out.contains("hi") {} }).await;
-    let processes = || descendants(place.up.id().expect("it runs")).len();
+    let instance = UpInstance::start_in(folder, &["--mcp-config", "mcp.json"]).await;
+    soon("the tools", async { while !instance.run(&["tools"]).await.out.contains("hi") {} }).await;
+    let processes = || descendants(instance.child.id().expect("it runs")).len();
     let at_first = processes();
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "hi", "arguments": {}}});
     for way in ["EOF", "TERM", "INT"] {
-        let mut child = piped(&mut place.command(&["connect"]));
-        let mut input = child.stdin.take().expect("it is piped");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        input.write_all(format!("{}{call}\n", initialize()).as_bytes()).await.expect("it reads");
+        let mut child = piped(&mut instance.command(&["connect"]));
+        let mut input = child.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        input.write_all(format!("{}{call}\n", initialize()).as_bytes()).await.expect("it reads its input");
         for _ in 0..2 {
             soon("an answer", lines.next_line()).await.expect("text").expect("a line");
         }
@@ -102,7 +102,7 @@ async fn sessions_of_clients_that_left_are_closed_at_the_host() {
             "EOF" => drop(input),
             signal_name => signal(&child, signal_name).await,
         }
-        assert!(soon("exit", child.wait()).await.expect("it can be waited for").success(), "{way}");
+        assert!(soon("exit", child.wait()).await.expect("an exit status").success(), "{way}");
         soon("the session's end", async {
             while processes() > at_first {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -113,66 +113,73 @@ async fn sessions_of_clients_that_left_are_closed_at_the_host() {
 }
 
 #[tokio::test]
-async fn a_call_says_that_its_host_or_its_broker_is_away() {
-    let mut place = Place::start(&["--id", "admin"]).await.settled().await;
+async fn a_call_reports_that_its_host_or_broker_is_away() {
+    let mut instance = UpInstance::start(&["--id", "admin"]).await.settled().await;
     let demo = json!({"mcpServers": {"far": {
         "command": env!("CARGO_BIN_EXE_toolbus"), "args": ["demo-server"], "prefix": "far_",
     }}});
-    std::fs::write(place.folder.path().join("far.json"), demo.to_string()).expect("writable");
-    let added = place.run(&["agent", "add", "far", "--role", "host", "--host", "--token-file", "far.token"]).await;
+    std::fs::write(instance.folder.path().join("far.json"), demo.to_string()).expect("writable");
+    let added = instance.run(&["agent", "add", "far", "--role", "host", "--host", "--token-file", "far.token"]).await;
     added.check(0, &[], &[]);
     let options = ["--mcp-config", "far.json", "--id", "far", "--token-file", "far.token"];
-    let mut host = piped(&mut place.command(&[&["host"], &options[..]].concat()));
-    let mut said = BufReader::new(host.stdout.take().expect("it is piped")).lines();
-    assert_eq!(soon("its start", said.next_line()).await.expect("text").as_deref(), Some("hosting far as \"far\""));
-    soon("its tools", async { while !place.run(&["tools"]).await.out.contains("far_slow") {} }).await;
+    let mut host = piped(&mut instance.command(&[&["host"], &options[..]].concat()));
+    let mut start_lines = BufReader::new(host.stdout.take().expect("a pipe")).lines();
+    assert_eq!(
+        soon("its start", start_lines.next_line()).await.expect("text").as_deref(),
+        Some("hosting far as \"far\"")
+    );
+    soon("its tools", async { while !instance.run(&["tools"]).await.out.contains("far_slow") {} }).await;
 
-    let mut call = piped(&mut place.command(&["call", "far_slow", "--arg", "seconds=3000", "--deadline", "4s"]));
-    let mut lines = BufReader::new(call.stderr.take().expect("it is piped")).lines();
+    let mut call = piped(&mut instance.command(&["call", "far_slow", "--arg", "seconds=3000", "--deadline", "4s"]));
+    let mut lines = BufReader::new(call.stderr.take().expect("a pipe")).lines();
     soon("progress", lines.next_line()).await.expect("text").expect("a line");
     host.kill().await.expect("it runs");
-    let mut words = String::new();
+    let mut stderr = String::new();
     while let Some(line) = soon("the end", lines.next_line()).await.expect("text") {
-        words.push_str(&line);
-        words.push('\n');
+        stderr.push_str(&line);
+        stderr.push('\n');
     }
     for part in ["far is away; waiting until it is back", "error[TB0401]", "whether far_slow was run is unknown"] {
-        assert!(words.contains(part), "{part}: {words}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
-    let away = place.run(&["call", "far_now", "--deadline", "300ms"]).await;
+    let away = instance.run(&["call", "far_now", "--deadline", "300ms"]).await;
     away.check(2, &[], &["far is away (for", "error[TB0401]", "far_now was not run"]);
-    let slow = place.run(&["call", "slow", "--arg", "seconds=3000", "--deadline", "300ms"]).await;
+    let slow = instance.run(&["call", "slow", "--arg", "seconds=3000", "--deadline", "300ms"]).await;
     slow.check(2, &[], &["error[TB0407]: slow did not answer within 300ms", "--deadline"]);
 
-    let call = piped(&mut place.command(&["call", "slow", "--arg", "seconds=3000", "--deadline", "3s"]));
-    soon("it runs", async { while !place.run(&["ps"]).await.out.contains("cli-") {} }).await;
-    signal(&place.up, "KILL").await;
-    soon("exit", place.up.wait()).await.expect("it can be waited for");
-    let said = Said::of(soon("the end", call.wait_with_output()).await.expect("it can be waited for"));
-    said.check(2, &[], &["the broker is away"]);
+    let call = piped(&mut instance.command(&["call", "slow", "--arg", "seconds=3000", "--deadline", "3s"]));
+    soon("it runs", async { while !instance.run(&["ps"]).await.out.contains("cli-") {} }).await;
+    signal(&instance.child, "KILL").await;
+    soon("exit", instance.child.wait()).await.expect("an exit status");
+    let output = CommandOutput::of(soon("the end", call.wait_with_output()).await.expect("an exit status"));
+    output.check(2, &[], &["the broker is away"]);
 }
 
 #[tokio::test]
 async fn sigterm_cancels_a_call_as_ctrl_c_does() {
-    let place = Place::start(&[]).await.settled().await;
-    let mut call = piped(&mut place.command(&["call", "slow", "--arg", "seconds=3000"]));
-    let mut lines = BufReader::new(call.stderr.take().expect("it is piped")).lines();
+    let instance = UpInstance::start(&[]).await.settled().await;
+    let mut call = piped(&mut instance.command(&["call", "slow", "--arg", "seconds=3000"]));
+    let mut lines = BufReader::new(call.stderr.take().expect("a pipe")).lines();
     soon("progress", lines.next_line()).await.expect("text").expect("a line");
     let began = Instant::now();
     signal(&call, "TERM").await;
-    assert_eq!(soon("exit", call.wait()).await.expect("it can be waited for").code(), Some(130));
+    assert_eq!(soon("exit", call.wait()).await.expect("an exit status").code(), Some(130));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn a_broker_alone_takes_listen_and_data_from_the_configuration() {
+async fn a_broker_without_a_host_reads_listen_and_data_from_its_configuration() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = "listen = '127.0.0.1:0'\ndata = 'mail'\n[servers.s]\nurl = 'https://${NO_SUCH}'\n";
     std::fs::write(folder.path().join("mine.toml"), text).expect("writable");
     let mut broker = piped(toolbus(folder.path()).args(["broker", "--config", "mine.toml"]));
-    let mut lines = BufReader::new(broker.stdout.take().expect("it is piped")).lines();
+    let mut lines = BufReader::new(broker.stdout.take().expect("a pipe")).lines();
     assert_eq!(soon("its start", lines.next_line()).await.expect("text").as_deref(), Some("data in mail"));
     let mut refused = toolbus(folder.path());
     refused.args(["broker", "--config", "none.toml"]);
-    Said::of(soon("exit", refused.output()).await.expect("it starts")).check(1, &[], &["none.toml", "can't be read"]);
+    CommandOutput::of(soon("exit", refused.output()).await.expect("it starts")).check(
+        1,
+        &[],
+        &["none.toml", "can't be read"],
+    );
 }

@@ -1,8 +1,8 @@
-//! A token goes only where it belongs: one that was found in a data folder to that folder's broker on this machine, one
-//! that was given not in plain text to another machine. The address may come from a toolbus.toml that somebody else wrote.
+//! Where tokens are sent: a token found in a data folder only to that folder's broker on this machine, a given token
+//! not in plain text to another machine. The address may come from a toolbus.toml of another author.
 
 use crate::support::soon;
-use crate::up::{Place, Said, toolbus};
+use crate::up::{CommandOutput, UpInstance, toolbus};
 use futures_util::StreamExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,80 +11,84 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_websockets::ServerBuilder;
 
-/// An address of a network that is for documentation: nothing answers there.
-const ELSEWHERE: &str = "203.0.113.5:7999";
+/// An address in a documentation network (RFC 5737), where nothing answers.
+const OTHER_MACHINE: &str = "203.0.113.5:7999";
 const COMMANDS: [&[&str]; 5] =
     [&["ps"], &["tools"], &["call", "now"], &["send", "--to", "bob", "--body", "1"], &["calls"]];
 
-/// Somebody else's folder with a toolbus.toml that points to that address.
-fn strangers_folder(listen: &str) -> tempfile::TempDir {
+/// A folder of another author, with a toolbus.toml that points to this address.
+fn foreign_folder(listen: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("toolbus.toml"), format!("listen = \"{listen}\"\n")).expect("writable");
     folder
 }
 
-/// The user's command in that folder, with the data folder of the user's own broker.
-async fn run(folder: &Path, user: &Place, args: &[&str]) -> Said {
+/// Runs a command in that folder, with the data folder of the user's own broker.
+async fn run(folder: &Path, user: &UpInstance, args: &[&str]) -> CommandOutput {
     let mut command = toolbus(folder);
     command.args(args).env("XDG_DATA_HOME", user.folder.path().join("data"));
-    Said::of(soon("the command ends", command.output()).await.expect("the binary starts"))
+    CommandOutput::of(soon("the command ends", command.output()).await.expect("the binary starts"))
 }
 
 #[tokio::test]
 async fn a_found_token_is_not_sent_to_another_machine() {
-    let user = Place::start(&[]).await.settled().await;
-    let folder = strangers_folder(ELSEWHERE);
+    let user = UpInstance::start(&[]).await.settled().await;
+    let folder = foreign_folder(OTHER_MACHINE);
     for args in COMMANDS {
         let start = Instant::now();
-        let said = run(folder.path(), &user, args).await;
-        assert!(said.err.contains("error[TB0117]") && said.err.contains("hint:"), "{args:?}: {}", said.err);
-        assert!(start.elapsed() < Duration::from_secs(5), "it did not even dial");
+        let output = run(folder.path(), &user, args).await;
+        assert!(output.err.contains("error[TB0117]") && output.err.contains("hint:"), "{args:?}: {}", output.err);
+        assert!(start.elapsed() < Duration::from_secs(5), "it must fail before it connects");
     }
-    let url = format!("ws://{ELSEWHERE}/bus");
-    let said = run(folder.path(), &user, &["ps", "--broker", &url]).await;
-    assert!(said.err.contains("error[TB0117]"), "{}", said.err);
+    let url = format!("ws://{OTHER_MACHINE}/bus");
+    let output = run(folder.path(), &user, &["ps", "--broker", &url]).await;
+    assert!(output.err.contains("error[TB0117]"), "{}", output.err);
 }
 
 #[tokio::test]
-async fn a_found_token_is_not_sent_to_a_program_that_took_the_port() {
-    let user = Place::start(&[]).await.settled().await;
+async fn a_found_token_is_not_sent_to_another_program_on_the_port() {
+    let user = UpInstance::start(&[]).await.settled().await;
     let squatter = Squatter::start(None).await;
-    let folder = strangers_folder(&squatter.address);
+    let folder = foreign_folder(&squatter.address);
     for args in COMMANDS {
-        let said = run(folder.path(), &user, args).await;
-        assert!(said.err.contains("error[TB0117]") && said.err.contains("does not prove"), "{args:?}: {}", said.err);
+        let output = run(folder.path(), &user, args).await;
+        assert!(
+            output.err.contains("error[TB0117]") && output.err.contains("does not prove"),
+            "{args:?}: {}",
+            output.err
+        );
     }
     squatter.check_saw_no_token(&user);
 }
 
 #[tokio::test]
-async fn a_found_token_is_not_sent_through_a_program_that_passes_the_challenge_on() {
-    let user = Place::start(&[]).await.settled().await;
+async fn a_found_token_is_not_sent_through_a_relay_of_the_challenge() {
+    let user = UpInstance::start(&[]).await.settled().await;
     let relay = Squatter::start(Some(user.address().to_owned())).await;
-    let folder = strangers_folder(&relay.address);
-    let said = run(folder.path(), &user, &["ps"]).await;
-    assert!(said.err.contains("error[TB0117]") && said.err.contains("belongs to another"), "{}", said.err);
+    let folder = foreign_folder(&relay.address);
+    let output = run(folder.path(), &user, &["ps"]).await;
+    assert!(output.err.contains("error[TB0117]") && output.err.contains("belongs to another"), "{}", output.err);
     relay.check_saw_no_token(&user);
 }
 
 #[tokio::test]
 async fn a_found_token_is_not_sent_to_the_broker_of_another_folder() {
-    let (user, other) = (Place::start(&[]).await.settled().await, Place::start(&[]).await);
-    let said = run(user.folder.path(), &user, &["ps", "--broker", other.url()]).await;
-    assert!(said.err.contains("error[TB0117]") && said.err.contains("belongs to another"), "{}", said.err);
+    let (user, other) = (UpInstance::start(&[]).await.settled().await, UpInstance::start(&[]).await);
+    let output = run(user.folder.path(), &user, &["ps", "--broker", other.url()]).await;
+    assert!(output.err.contains("error[TB0117]") && output.err.contains("belongs to another"), "{}", output.err);
     run(user.folder.path(), &user, &["ps", "--broker", user.url()]).await.check(0, &["host"], &[]);
     let by_name = user.url().replace("127.0.0.1", "localhost");
     run(user.folder.path(), &user, &["ps", "--broker", &by_name]).await.check(0, &["host"], &[]);
 }
 
 #[tokio::test]
-async fn a_running_worker_sends_its_token_to_no_program_that_takes_the_port_of_its_broker() {
-    let mut user = Place::start(&[]).await.settled().await;
+async fn a_reconnecting_worker_does_not_send_its_token_to_another_program_on_the_port() {
+    let mut user = UpInstance::start(&[]).await.settled().await;
     let mut connect = user.command(&["connect"]);
     connect.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut worker = connect.spawn().expect("the binary starts");
     soon("the worker is connected", async { while !user.run(&["ps"]).await.out.contains("local#connect") {} }).await;
-    user.up.kill().await.expect("it was running");
+    user.child.kill().await.expect("it was running");
     let squatter = Squatter::on(user.address(), None).await;
     soon("the worker tries again", async {
         while squatter.seen().matches("toolbus-challenge").count() < 2 {
@@ -92,7 +96,7 @@ async fn a_running_worker_sends_its_token_to_no_program_that_takes_the_port_of_i
         }
     })
     .await;
-    assert!(worker.try_wait().expect("it can be asked").is_none(), "its broker may come back");
+    assert!(worker.try_wait().expect("a status").is_none(), "it keeps waiting for its broker");
     squatter.check_saw_no_token(&user);
 }
 
@@ -101,7 +105,7 @@ async fn a_given_token_is_not_sent_in_plain_text_to_another_machine() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bob.token");
     std::fs::write(&file, "tb_secret").expect("writable");
-    let url = format!("ws://{ELSEWHERE}/bus");
+    let url = format!("ws://{OTHER_MACHINE}/bus");
     let mut by_file = toolbus(folder.path());
     by_file.args(["ps", "--broker", &url, "--token-file"]).arg(&file);
     let mut by_environment = toolbus(folder.path());
@@ -110,13 +114,13 @@ async fn a_given_token_is_not_sent_in_plain_text_to_another_machine() {
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers":{"x":{"command":"true"}}}"#).expect("writable");
     host.args(["host", "--mcp-config", "mcp.json", "--broker", &url, "--token-file"]).arg(&file);
     for mut command in [by_file, by_environment, host] {
-        let said = Said::of(soon("exit", command.output()).await.expect("the binary starts"));
-        said.check(1, &[], &["error[TB0118]", "plain text", "--insecure"]);
+        let output = CommandOutput::of(soon("exit", command.output()).await.expect("the binary starts"));
+        output.check(1, &[], &["error[TB0118]", "plain text", "--insecure"]);
     }
 }
 
-/// A program that listens where a broker is expected, takes every WebSocket, and keeps what it is sent. With the address of
-/// a real broker it passes everything on.
+/// A program that listens at the address of a broker, accepts every WebSocket, and records what it receives. With the
+/// address of a real broker it relays everything.
 struct Squatter {
     address: String,
     seen: Arc<Mutex<String>>,
@@ -139,10 +143,10 @@ impl Squatter {
         .await;
         let address = listener.local_addr().expect("it is bound").to_string();
         let seen = Arc::<Mutex<String>>::default();
-        let kept = Arc::clone(&seen);
+        let recorded = Arc::clone(&seen);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(squat(socket, real.clone(), Arc::clone(&kept)));
+                tokio::spawn(squat(socket, real.clone(), Arc::clone(&recorded)));
             }
         });
         Self { address, seen }
@@ -152,9 +156,9 @@ impl Squatter {
         self.seen.lock().expect("not poisoned").clone()
     }
 
-    fn check_saw_no_token(&self, user: &Place) {
+    fn check_saw_no_token(&self, user: &UpInstance) {
         let seen = self.seen();
-        assert!(seen.contains("toolbus-challenge"), "it was asked to prove itself: {seen}");
+        assert!(seen.contains("toolbus-challenge"), "it received a challenge: {seen}");
         assert!(!seen.contains("hello") && !seen.contains("tb_"), "{seen}");
         for file in ["token", "host.token", "operator.token", "broker.key"] {
             let secret = std::fs::read_to_string(user.folder.path().join("data/toolbus").join(file)).expect("a secret");
@@ -164,24 +168,24 @@ impl Squatter {
 }
 
 async fn squat(mut socket: TcpStream, real: Option<String>, seen: Arc<Mutex<String>>) {
-    let keep = |text: &str| seen.lock().expect("not poisoned").push_str(text);
+    let record = |text: &str| seen.lock().expect("not poisoned").push_str(text);
     if let Some(real) = real {
         let mut broker = TcpStream::connect(real).await.expect("the broker is there");
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             request.push(socket.read_u8().await.expect("a request"));
         }
-        keep(&String::from_utf8_lossy(&request));
-        broker.write_all(&request).await.expect("it reads");
-        // The client has to hang up as soon as it sees a wrong proof.
+        record(&String::from_utf8_lossy(&request));
+        broker.write_all(&request).await.expect("it reads its input");
+        // The client must close the connection as soon as it sees a wrong proof.
         let (from_client, _) = copy_bidirectional(&mut socket, &mut broker).await.unwrap_or_default();
         return if from_client > 0 {
-            keep("hello")
+            record("hello")
         };
     }
     let Ok((request, mut socket)) = ServerBuilder::new().accept(socket).await else { return };
-    keep(&format!("{:?}", request.headers()));
+    record(&format!("{:?}", request.headers()));
     while let Some(Ok(message)) = socket.next().await {
-        keep(message.as_text().unwrap_or_default());
+        record(message.as_text().unwrap_or_default());
     }
 }

@@ -1,8 +1,8 @@
-//! Approvals, pins and the audit log by their commands.
+//! The commands `approvals`, `pin` and `audit`.
 
 use crate::mcp_process::python;
 use crate::support::soon;
-use crate::up::{Place, toolbus};
+use crate::up::{UpInstance, toolbus};
 use serde_json::Value;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 "#;
 
-async fn place(roles: &str) -> Place {
+async fn start(roles: &str) -> UpInstance {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| folder.path().join(name);
     std::fs::write(file("server.py"), SERVER).expect("written");
@@ -33,13 +33,13 @@ async fn place(roles: &str) -> Place {
         python()
     );
     std::fs::write(file("toolbus.toml"), config).expect("written");
-    Place::start_in(folder, &[]).await
+    UpInstance::start_in(folder, &[]).await
 }
 
-async fn until_listed(place: &Place, tool: &str) {
+async fn until_listed(instance: &UpInstance, tool: &str) {
     soon("the tool", async {
         loop {
-            let listed: Value = serde_json::from_str(&place.run(&["tools", "--json"]).await.out).unwrap_or_default();
+            let listed: Value = serde_json::from_str(&instance.run(&["tools", "--json"]).await.out).unwrap_or_default();
             if listed["tools"].as_array().is_some_and(|tools| tools.iter().any(|listed| listed["name"] == tool)) {
                 return;
             }
@@ -49,13 +49,13 @@ async fn until_listed(place: &Place, tool: &str) {
 }
 
 #[tokio::test]
-async fn a_call_is_approved_by_command_and_everything_is_written_down() {
-    let place = place("[roles.local]\nask = ['wipe']").await;
-    until_listed(&place, "wipe").await;
-    let call = place.command(&["call", "wipe"]).stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+async fn an_approved_call_runs_and_is_recorded_in_the_audit_log() {
+    let instance = start("[roles.local]\nask = ['wipe']").await;
+    until_listed(&instance, "wipe").await;
+    let call = instance.command(&["call", "wipe"]).stdout(std::process::Stdio::piped()).spawn().expect("it starts");
     let waiting = soon("the approval", async {
         loop {
-            let listed = place.run(&["approvals", "--json"]).await;
+            let listed = instance.run(&["approvals", "--json"]).await;
             listed.check(0, &[], &[]);
             let listed: Value = serde_json::from_str(&listed.out).expect("JSON");
             if let Some(pending) = listed["approvals"].as_array().and_then(|all| all.first()) {
@@ -65,36 +65,36 @@ async fn a_call_is_approved_by_command_and_everything_is_written_down() {
     })
     .await;
     assert_eq!((&waiting["name"], &waiting["role"]), (&"wipe".into(), &"local".into()));
-    place.run(&["approvals"]).await.check(0, &["s/wipe", "local"], &[]);
-    place.run(&["approvals", "approve", "zzz"]).await.check(1, &[], &["zzz", "hint"]);
+    instance.run(&["approvals"]).await.check(0, &["s/wipe", "local"], &[]);
+    instance.run(&["approvals", "approve", "zzz"]).await.check(1, &[], &["zzz", "hint"]);
     let id = waiting["id"].as_str().expect("an id");
-    place.run(&["approvals", "approve", &id[..8]]).await.check(0, &["approved"], &[]);
+    instance.run(&["approvals", "approve", &id[..8]]).await.check(0, &["approved"], &[]);
     let called = soon("the call", call.wait_with_output()).await.expect("it ends");
     assert!(called.status.success() && String::from_utf8_lossy(&called.stdout).contains("wiped"));
 
-    let tail = place.run(&["audit", "tail", "-n", "100"]).await;
+    let tail = instance.run(&["audit", "tail", "-n", "100"]).await;
     tail.check(0, &["decision", "effect=ask", "state=parked", "state=approved", "outcome=ok", "connection"], &[]);
-    let verified = place.run(&["audit", "verify", "--json"]).await;
+    let verified = instance.run(&["audit", "verify", "--json"]).await;
     verified.check(0, &["\"problem\":null"], &[]);
-    let log = place.folder.path().join("data/toolbus/hosts/host/audit/audit-000001.jsonl");
+    let log = instance.folder.path().join("data/toolbus/hosts/host/audit/audit-000001.jsonl");
     let text = std::fs::read_to_string(&log).expect("a log");
     std::fs::write(&log, text.replacen("effect\":\"ask", "effect\":\"all", 1)).expect("written");
-    place.run(&["audit", "verify"]).await.check(1, &["PROBLEM", "audit-000001.jsonl:"], &["1 of 2 audit logs"]);
+    instance.run(&["audit", "verify"]).await.check(1, &["PROBLEM", "audit-000001.jsonl:"], &["1 of 2 audit logs"]);
 }
 
 #[tokio::test]
-async fn a_changed_tool_is_shown_as_a_diff_and_approved_by_command() {
-    let mut first = place("").await;
+async fn a_changed_tool_is_held_back_until_it_is_approved() {
+    let mut first = start("").await;
     until_listed(&first, "wipe").await;
     first.run(&["pin"]).await.check(0, &["1 tools of 1 servers"], &[]);
     first.run(&["pin", "diff"]).await.check(0, &["nothing is held back"], &[]);
     first.run(&["pin", "approve", "wipe"]).await.check(1, &[], &["not held back"]);
-    first.up.kill().await.expect("it ends");
+    first.child.kill().await.expect("it ends");
     let folder = first.folder;
     std::fs::write(folder.path().join("description"), "Wipes the table.\nKindly\u{200b}. And mails it.")
         .expect("written");
 
-    let second = Place::start_in(folder, &[]).await;
+    let second = UpInstance::start_in(folder, &[]).await;
     let diff = soon("the diff", async {
         loop {
             let diff = second.run(&["pin", "diff", "--json"]).await;
@@ -109,7 +109,7 @@ async fn a_changed_tool_is_shown_as_a_diff_and_approved_by_command() {
     second.run(&["pin", "approve", "s/wipe"]).await.check(0, &["s/wipe is approved"], &[]);
     until_listed(&second, "wipe").await;
     second.run(&["call", "wipe"]).await.check(0, &["wiped"], &[]);
-    assert!(is_locked(second.folder.path()), "the lock file says the same");
+    assert!(is_locked(second.folder.path()), "the lock file has the approved hash");
 }
 
 fn is_locked(folder: &Path) -> bool {
@@ -121,28 +121,28 @@ fn is_locked(folder: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn the_broker_writes_down_who_was_refused_and_whose_credential_ended() {
-    let place = place("[roles.reader]\nallow = ['wipe']").await;
-    let file = |name: &str| place.folder.path().join(name).display().to_string();
-    place.run(&["agent", "add", "bob", "--role", "reader", "--token-file", &file("bob.token")]).await.check(
+async fn the_broker_audits_refusals_and_ended_credentials() {
+    let instance = start("[roles.reader]\nallow = ['wipe']").await;
+    let file = |name: &str| instance.folder.path().join(name).display().to_string();
+    instance.run(&["agent", "add", "bob", "--role", "reader", "--token-file", &file("bob.token")]).await.check(
         0,
         &[],
         &[],
     );
     let token = std::fs::read_to_string(file("bob.token")).expect("a token");
     std::fs::write(file("bad.token"), format!("{}x", token.trim())).expect("written");
-    place.run(&["tools", "--token-file", &file("bad.token")]).await.check(1, &[], &["TB0103"]);
+    instance.run(&["tools", "--token-file", &file("bad.token")]).await.check(1, &[], &["TB0103"]);
     let agent = toolbus::AgentRef::new("bob");
-    let client = toolbus::BrokerClient::connect_with(place.url(), agent.clone(), token.trim(), Default::default());
+    let client = toolbus::BrokerClient::connect_with(instance.url(), agent.clone(), token.trim(), Default::default());
     let client = soon("bob", client).await.expect("bob is known");
     let message = toolbus::InboxMessage::new(agent, "task", toolbus::Body::null());
-    client.deliver("somebody", message).await.expect_err("bob may not");
-    place.run(&["agent", "revoke", "bob"]).await.check(0, &[], &[]);
+    client.deliver("another", message).await.expect_err("not allowed");
+    instance.run(&["agent", "revoke", "bob"]).await.check(0, &[], &[]);
     let words = ["connections_refused code=TB0103 count=1", "code=TB0216 count=1", "what=revoked", "code=TB0113"];
     soon("the lines", async {
         loop {
-            let said = place.run(&["audit", "tail", "-n", "100"]).await.out;
-            if words.iter().all(|word| said.contains(word)) {
+            let lines = instance.run(&["audit", "tail", "-n", "100"]).await.out;
+            if words.iter().all(|word| lines.contains(word)) {
                 break;
             }
         }
@@ -151,12 +151,13 @@ async fn the_broker_writes_down_who_was_refused_and_whose_credential_ended() {
 }
 
 #[tokio::test]
-async fn commands_without_a_host_say_what_to_do() {
+async fn without_a_host_audit_and_pin_print_a_hint() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (args, words) in [(&["audit", "verify"][..], "no audit log"), (&["pin", "list"], "no host has seen any tools")]
+    for (args, words) in
+        [(&["audit", "verify"][..], "no audit log"), (&["pin", "list"], "no host has recorded any tools")]
     {
         let output = toolbus(folder.path()).args(args).output().await.expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words) && said.contains("hint"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains(words) && stderr.contains("hint"), "{stderr}");
     }
 }

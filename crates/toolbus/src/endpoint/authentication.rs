@@ -1,4 +1,4 @@
-//! Who an HTTP client is, and for how long.
+//! Authenticates HTTP clients, and ends their streams when the credential ends.
 
 use hyper::Request;
 use hyper::body::Bytes;
@@ -14,25 +14,25 @@ use toolbus_broker::{AppBody, BrokerServer, Credential, Identity, OWN_NAME, Peer
 use toolbus_protocol::AgentRef;
 use toolbus_worker::{AuthFailure, BoxFuture, Principal, Principals};
 
-/// The mailboxes of HTTP clients: with the shared token, with a credential of their own, and without any.
+/// The mailboxes of HTTP clients: with the shared token, with their own credential, and without a token.
 const WITH_SHARED_TOKEN: &str = "mcp";
 const SUFFIX: &str = "#mcp";
 pub const WITHOUT_TOKEN: &str = "loopback";
 
-pub struct Gate {
+pub struct HttpAuthenticator {
     pub server: Arc<BrokerServer>,
     pub shared_token: bool,
-    /// Of those with the shared token.
+    /// Role of clients with the shared token.
     pub role: Option<String>,
     pub loopback_role: Option<String>,
 }
 
-/// What the gate found; it travels with the request.
+/// The result of the authentication, stored in the extensions of the request.
 #[derive(Clone)]
-pub struct Admission(pub Result<Identity, AuthFailure>);
+pub struct AuthOutcome(pub Result<Identity, AuthFailure>);
 
-impl Gate {
-    pub fn look_at(&self, request: &Request<Incoming>) -> Result<Identity, AuthFailure> {
+impl HttpAuthenticator {
+    pub fn authenticate(&self, request: &Request<Incoming>) -> Result<Identity, AuthFailure> {
         let certificate = request.extensions().get::<PeerCertificate>().map(|certificate| &*certificate.0);
         let mut headers = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (headers.next(), headers.next()) {
@@ -62,13 +62,13 @@ fn bearer(header: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Takes the gate's word.
-pub struct FromAdmission;
+/// Reads the principal from the extensions of the request.
+pub struct RequestPrincipals;
 
-impl Principals for FromAdmission {
+impl Principals for RequestPrincipals {
     fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>> {
-        let admission = head.extensions.get::<Admission>().map(|Admission(admission)| admission.clone());
-        let principal = admission.unwrap_or(Err(AuthFailure::Missing)).map(|identity| principal(&identity));
+        let outcome = head.extensions.get::<AuthOutcome>().map(|AuthOutcome(outcome)| outcome.clone());
+        let principal = outcome.unwrap_or(Err(AuthFailure::Missing)).map(|identity| principal(&identity));
         Box::pin(std::future::ready(principal))
     }
 }
@@ -78,15 +78,15 @@ pub fn principal(identity: &Identity) -> Principal {
     Principal { name: identity.principal().to_owned(), role }
 }
 
-/// An answer that breaks off when the credential it was asked with is no longer good.
-pub struct WhileGood {
+/// A response body that ends when the credential of its request ends.
+pub struct RevocableBody {
     body: AppBody,
     ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl WhileGood {
+impl RevocableBody {
     pub fn new(body: AppBody, standing: Standing) -> Self {
-        // A page is there at once; only a stream can outlast its reader's rights.
+        // A body of known size is sent at once; only a stream can outlive the credential.
         let is_stream = body.size_hint().exact().is_none();
         let ended = is_stream.then(|| {
             Box::pin(async move {
@@ -97,7 +97,7 @@ impl WhileGood {
     }
 }
 
-impl Body for WhileGood {
+impl Body for RevocableBody {
     type Data = Bytes;
     type Error = Infallible;
 
