@@ -2,7 +2,7 @@
 //! own, a tool that appends a line to a file, and callers that repeat what they got no answer to.
 
 use crate::mcp_client::{McpClient, StdioClient};
-use crate::support::{BrokerProcess, PATIENCE, soon};
+use crate::support::{BrokerProcess, TIMEOUT, soon};
 use crate::up::toolbus;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -238,7 +238,7 @@ async fn a_call_that_outlives_the_hosts_grace_time_has_an_unknown_outcome() {
     let asked = Instant::now();
     signal(&fixture.host, "-TERM").await;
     soon("the host ends", fixture.host.wait()).await.expect("it can be waited for");
-    assert!(asked.elapsed() < PATIENCE / 2, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < TIMEOUT / 2, "{:?}", asked.elapsed());
     fixture.host = start_host(fixture.path(), &fixture.broker.url(), "state");
     assert_eq!(code(&worker.response().await), "TB0420");
     assert_eq!(fixture.effects_of("long"), 1);
