@@ -1,13 +1,15 @@
-//! Which role may use which tools of a host.
+//! The tools of a host that each role may use.
 
 use crate::tool::ToolSchema;
 use std::collections::{HashMap, HashSet};
 
-/// A role with an entry sees and calls what its entry names, and nothing else; an empty entry is a lockout. A role
-/// without an entry, or no role at all, is unrestricted, unless [`RoleToolAllowlist::deny_unlisted`] says otherwise.
+/// The tools that each role may list and call.
 ///
-/// The role is the one that the broker vouches for. With one token shared by all agents, that is whatever the agent
-/// says of itself: then the list guards against mistakes, not against malice.
+/// A role with an entry may use only the tools in it; an empty entry denies all tools. A role without an entry, or a
+/// caller without a role, is unrestricted unless [`RoleToolAllowlist::deny_unlisted`] is set.
+///
+/// The role is the one that the broker stamps on messages. With a token shared by all agents the broker can't verify
+/// it: then the allowlist guards against mistakes, not against malicious agents.
 #[derive(Debug, Clone, Default)]
 pub struct RoleToolAllowlist {
     entries: HashMap<String, HashSet<String>>,
@@ -20,6 +22,7 @@ impl RoleToolAllowlist {
         Self::default()
     }
 
+    /// An allowlist with these entries of a role and its tools.
     pub fn from_entries<R, T, I>(entries: I) -> Self
     where
         R: Into<String>,
@@ -29,13 +32,13 @@ impl RoleToolAllowlist {
         entries.into_iter().fold(Self::default(), |list, (role, tools)| list.with_role(role, tools))
     }
 
-    /// Adds a role's entry, or replaces it.
+    /// Adds or replaces the entry of a role.
     pub fn with_role(mut self, role: impl Into<String>, tools: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.entries.insert(role.into(), tools.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Locks out every role that has no entry, and whoever has no role.
+    /// Denies all tools to roles without an entry and to callers without a role.
     pub fn deny_unlisted(mut self) -> Self {
         self.deny_unlisted = true;
         self
@@ -48,7 +51,7 @@ impl RoleToolAllowlist {
         }
     }
 
-    /// What of a manifest the role may see.
+    /// The tools of the manifest that the role may use.
     pub(crate) fn visible(&self, role: Option<&str>, mut tools: Vec<ToolSchema>) -> Vec<ToolSchema> {
         tools.retain(|tool| self.allows(role, &tool.function.name));
         tools
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_use_what() {
+    fn entries_restrict_roles_and_deny_unlisted_the_others() {
         let list = RoleToolAllowlist::from_entries([("researcher", vec!["click"]), ("locked", vec![])]);
         let check = |list: &RoleToolAllowlist, role, tool, expected| {
             assert_eq!(list.allows(role, tool), expected, "{role:?} {tool}");

@@ -1,5 +1,5 @@
-//! What a host has to remember of its calls beyond a connection: which run, which are answered but not safely sent, which
-//! are over. A request that the broker pushes again is found here and does not run again.
+//! The calls of a host, across connections: running, answered without a receipt yet, and settled. A redelivered request
+//! is recognised here and does not run again.
 
 use crate::executor::{ToolExecutionContext, ToolExecutor};
 use crate::host::McpProxyHostOptions;
@@ -14,39 +14,39 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use toolbus_client::{AgentRef, Body, InboxKind, InboxMessage, MsgId};
 
-/// Ids of calls that are over, and of calls that were cancelled before they arrived. The broker repeats no more than one
-/// window of messages, which is a fraction of this.
+/// Remembered ids of settled calls, and of calls that were cancelled before they arrived. The broker redelivers at most
+/// one window of messages, which is a fraction of this.
 const REMEMBERED_IDS: usize = 32 << 10;
 
 pub struct Calls {
     me: AgentRef,
     backend: Arc<dyn ToolExecutor>,
     options: McpProxyHostOptions,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     open: HashMap<MsgId, Call>,
     tasks: JoinSet<Finished>,
-    over: RecentIds,
+    settled: RecentIds,
     cancelled_early: RecentIds,
 }
 
 enum Call {
     Running(AbortHandle),
-    Answered(Arc<Answer>),
+    Answered(Arc<PendingReply>),
 }
 
-/// A reply on its way to being safe. Its id stays the same however often it is sent.
-pub struct Answer {
+/// A reply without a receipt yet. It keeps its id when it is sent again, so that the broker can deduplicate it.
+pub struct PendingReply {
     pub request: InboxMessage,
     pub reply: InboxMessage,
-    /// It says that the real answer could not be sent.
-    is_apology: bool,
+    /// True for the error that replaces a reply which the broker rejected.
+    is_replacement: bool,
 }
 
-/// What is to be done on the connection.
-pub enum Step {
-    Nothing,
-    Ack(MsgId),
-    Send(Arc<Answer>),
+/// An action on the connection.
+pub enum Action {
+    None,
+    Acknowledge(MsgId),
+    Send(Arc<PendingReply>),
 }
 
 struct Finished {
@@ -56,42 +56,42 @@ struct Finished {
 
 enum Outcome {
     Reply(McpReply),
-    /// Nobody waits for the answer any more.
+    /// The deadline of the request passed.
     Expired,
 }
 
 impl Calls {
     pub fn new(me: AgentRef, backend: Arc<dyn ToolExecutor>, options: McpProxyHostOptions) -> Self {
-        let turns = Arc::new(Semaphore::new(options.max_concurrent_calls));
+        let permits = Arc::new(Semaphore::new(options.max_concurrent_calls));
         Self {
             me,
             backend,
             options,
-            turns,
+            permits,
             open: HashMap::new(),
             tasks: JoinSet::new(),
-            over: RecentIds::default(),
+            settled: RecentIds::default(),
             cancelled_early: RecentIds::default(),
         }
     }
 
-    /// Whether another request may be taken from the mailbox.
+    /// Whether another request may be taken from the mailbox (backpressure).
     pub fn has_room(&self) -> bool {
         self.open.len() < self.options.max_concurrent_calls + self.options.max_waiting_calls
     }
 
-    pub fn take(&mut self, request: InboxMessage, deadline: Option<Instant>) -> Step {
+    pub fn admit(&mut self, request: InboxMessage, deadline: Option<Instant>) -> Action {
         let id = request.id.clone();
-        if request.kind != InboxKind::McpRequest || self.over.contains(&id) {
-            return Step::Ack(id);
+        if request.kind != InboxKind::McpRequest || self.settled.contains(&id) {
+            return Action::Acknowledge(id);
         }
         if self.cancelled_early.remove(&id) {
-            self.over.insert(id.clone());
-            return Step::Ack(id);
+            self.settled.insert(id.clone());
+            return Action::Acknowledge(id);
         }
         if self.open.contains_key(&id) {
-            // It runs, or its answer is being sent.
-            return Step::Nothing;
+            // Redelivered: the call is running, or its reply is being sent.
+            return Action::None;
         }
         let role = request.from.role.as_deref();
         match request.body.to::<McpRequest>() {
@@ -101,54 +101,54 @@ impl Calls {
             }
             Ok(McpRequest::Call { tool, .. }) if !self.options.allowlist.allows(role, &tool) => {
                 let role = role.unwrap_or("<none>");
-                tracing::warn!(role, tool, caller = &*request.from.session_id, "a call was denied");
+                tracing::warn!(role, tool, caller = &*request.from.session_id, "tool call denied");
                 let denial = McpReply::error(format!("tool '{tool}' is not allowed for role '{role}'"));
                 self.answer(request, denial)
             }
             Ok(McpRequest::Call { tool, arguments }) => {
                 self.start(request, FunctionCall { name: tool, arguments }, deadline);
-                Step::Nothing
+                Action::None
             }
             Err(error) => self.answer(request, McpReply::error(format!("bad mcp request: {error}"))),
         }
     }
 
-    /// The next call that ends; never, while none runs.
-    pub async fn finished(&mut self) -> Step {
+    /// Resolves when a call ends. Pending while none is running.
+    pub async fn finished(&mut self) -> Action {
         loop {
             match self.tasks.join_next().await {
-                // Cancelled: it was settled then, even if it ended by itself in the same moment.
+                // An aborted call was settled when it was cancelled, even if it completed at the same time.
                 Some(Err(_)) => {}
                 Some(Ok(Finished { request, .. })) if !self.open.contains_key(&request.id) => {}
                 Some(Ok(Finished { request, outcome: Outcome::Reply(reply) })) => return self.answer(request, reply),
                 Some(Ok(Finished { request, outcome: Outcome::Expired })) => {
                     self.settle(&request.id);
-                    return Step::Ack(request.id);
+                    return Action::Acknowledge(request.id);
                 }
                 None => std::future::pending().await,
             }
         }
     }
 
-    pub fn cancel(&mut self, id: &MsgId) -> Step {
+    pub fn cancel(&mut self, id: &MsgId) -> Action {
         match self.open.get(id) {
             Some(Call::Running(task)) => {
                 task.abort();
                 self.settle(id);
-                Step::Ack(id.clone())
+                Action::Acknowledge(id.clone())
             }
-            Some(Call::Answered(_)) => Step::Nothing,
+            Some(Call::Answered(_)) => Action::None,
             None => {
-                if !self.over.contains(id) {
+                if !self.settled.contains(id) {
                     self.cancelled_early.insert(id.clone());
                 }
-                Step::Nothing
+                Action::None
             }
         }
     }
 
-    /// Answers that no connection has brought to safety yet.
-    pub fn unsent(&self) -> Vec<Arc<Answer>> {
+    /// Replies without a receipt.
+    pub fn pending_replies(&self) -> Vec<Arc<PendingReply>> {
         let answer = |call: &Call| match call {
             Call::Answered(answer) => Some(Arc::clone(answer)),
             Call::Running(_) => None,
@@ -156,45 +156,45 @@ impl Calls {
         self.open.values().filter_map(answer).collect()
     }
 
-    /// The broker refuses an answer, and always will: its caller gets the reason instead, if that can be sent.
-    pub fn refused(&mut self, answer: &Answer, reason: &dyn std::fmt::Display) -> Step {
+    /// Handles a permanent rejection of a reply by the broker: the caller gets an error with the reason instead.
+    pub fn reply_rejected(&mut self, answer: &PendingReply, reason: &dyn std::fmt::Display) -> Action {
         let request = answer.request.clone();
-        tracing::warn!(id = request.id.as_str(), %reason, "an answer can't be sent");
-        if answer.is_apology {
+        tracing::warn!(id = request.id.as_str(), %reason, "the broker rejected a reply");
+        if answer.is_replacement {
             self.settle(&request.id);
-            return Step::Ack(request.id);
+            return Action::Acknowledge(request.id);
         }
-        let apology = McpReply::error(format!("the tool ran, but its answer can't be sent: {reason}"));
-        self.keep_answer(request, &apology, true)
+        let replacement = McpReply::error(format!("the tool ran, but its result could not be sent: {reason}"));
+        self.store_reply(request, &replacement, true)
     }
 
-    /// The call is over: its answer is safe, or nobody wants one.
+    /// Marks the call as done: its reply is receipted, or it needs none.
     pub fn settle(&mut self, id: &MsgId) {
         self.open.remove(id);
-        self.over.insert(id.clone());
+        self.settled.insert(id.clone());
     }
 
-    fn answer(&mut self, request: InboxMessage, reply: McpReply) -> Step {
-        self.keep_answer(request, &reply, false)
+    fn answer(&mut self, request: InboxMessage, reply: McpReply) -> Action {
+        self.store_reply(request, &reply, false)
     }
 
-    fn keep_answer(&mut self, request: InboxMessage, reply: &McpReply, is_apology: bool) -> Step {
-        let body = Body::of(reply).expect("strings and JSON values serialise");
+    fn store_reply(&mut self, request: InboxMessage, reply: &McpReply, is_replacement: bool) -> Action {
+        let body = Body::of(reply).expect("strings and JSON values always serialise");
         let reply = InboxMessage::new(self.me.clone(), InboxKind::McpReply, body).correlated_to(request.id.clone());
-        let answer = Arc::new(Answer { request, reply, is_apology });
+        let answer = Arc::new(PendingReply { request, reply, is_replacement });
         self.open.insert(answer.request.id.clone(), Call::Answered(Arc::clone(&answer)));
-        Step::Send(answer)
+        Action::Send(answer)
     }
 
     fn start(&mut self, request: InboxMessage, function: FunctionCall, deadline: Option<Instant>) {
         let id = request.id.clone();
         let call = ToolCall { id: format!("mcp-{id}"), tool_type: "function".into(), function };
-        let (backend, turns) = (Arc::clone(&self.backend), Arc::clone(&self.turns));
-        let longest = self.options.longest_call;
+        let (backend, permits) = (Arc::clone(&self.backend), Arc::clone(&self.permits));
+        let max_duration = self.options.longest_call;
         let task = self.tasks.spawn(async move {
             let running = async {
-                let _turn = turns.acquire().await.expect("nobody closes it");
-                run(&*backend, &call, &request, longest).await
+                let _permit = permits.acquire().await.expect("the semaphore is never closed");
+                run(&*backend, &call, &request, max_duration).await
             };
             let outcome = match deadline {
                 Some(deadline) => timeout_at(deadline, running).await.map_or(Outcome::Expired, Outcome::Reply),
@@ -210,7 +210,7 @@ async fn run(
     backend: &dyn ToolExecutor,
     call: &ToolCall,
     request: &InboxMessage,
-    longest: std::time::Duration,
+    max_duration: std::time::Duration,
 ) -> McpReply {
     let context = ToolExecutionContext {
         tool_call_id: &call.id,
@@ -218,17 +218,17 @@ async fn run(
         role: request.from.role.as_deref(),
     };
     let tool = &call.function.name;
-    // A tool that panics has an answer too, and its neighbours go on.
+    // A panic becomes an error reply and does not affect other calls.
     let running = AssertUnwindSafe(backend.execute_with_context(call, context)).catch_unwind();
-    match timeout(longest, running).await {
+    match timeout(max_duration, running).await {
         Ok(Ok(Ok(result))) => McpReply::result(result),
         Ok(Ok(Err(error))) => McpReply::error(error.to_string()),
         Ok(Err(_panic)) => McpReply::error(format!("tool '{tool}' panicked")),
-        Err(_) => McpReply::error(format!("tool '{tool}' took longer than the host's limit of {longest:?}")),
+        Err(_) => McpReply::error(format!("tool '{tool}' took longer than the host's limit of {max_duration:?}")),
     }
 }
 
-/// The latest ids of some kind.
+/// A bounded set of the most recent ids.
 #[derive(Default)]
 struct RecentIds {
     ids: HashSet<MsgId>,
@@ -252,7 +252,7 @@ impl RecentIds {
         self.ids.contains(id)
     }
 
-    /// Its place in the order stays until it is the oldest, which is bounded as well.
+    /// Leaves the entry in `order`, which is bounded too.
     fn remove(&mut self, id: &MsgId) -> bool {
         self.ids.remove(id)
     }

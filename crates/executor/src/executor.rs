@@ -1,13 +1,15 @@
-//! The trait that everything with tools implements: a host's real tools, and a worker's view of them across the bus.
+//! The trait of everything that runs tools: the tools of a host, and a worker's proxy for them.
 
 use crate::tool::{ToolCall, ToolError, ToolResult, ToolSchema};
 use async_trait::async_trait;
 
+/// A set of tools that can be listed and called.
 #[async_trait]
 pub trait ToolExecutor: Send + Sync {
+    /// Runs a tool and returns its result.
     async fn execute(&self, call: &ToolCall) -> Result<ToolResult, ToolError>;
 
-    /// Like `execute`, for tools that want to know on whose behalf they run. Dropping the future abandons the call.
+    /// Like `execute`, for tools that need to know their caller. Dropping the future cancels the call.
     async fn execute_with_context(
         &self,
         call: &ToolCall,
@@ -17,28 +19,28 @@ pub trait ToolExecutor: Send + Sync {
         self.execute(call).await
     }
 
-    /// Every tool that can be called right now.
+    /// All tools that can be called now.
     fn list_tools(&self) -> Vec<ToolSchema>;
 
-    /// Whether there is a tool of exactly this name. Worth overriding where listing is costly.
+    /// Whether a tool with exactly this name exists. Override it if listing the tools is expensive.
     fn owns_exact_tool(&self, tool_name: &str) -> bool {
         self.list_tools().iter().any(|tool| tool.function.name == tool_name)
     }
 }
 
-/// On whose behalf a call runs. It informs and grants nothing: what a role may do was decided before.
+/// The caller of a tool. Informational only: the call has already been authorised.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolExecutionContext<'a> {
-    /// Identifies the call, also when it is sent again.
+    /// The id of the call, which stays the same when the call is redelivered.
     pub tool_call_id: &'a str,
-    /// The mailbox of the caller.
+    /// The caller's mailbox.
     pub session_id: Option<&'a str>,
-    /// The caller's role as the broker knows it.
+    /// The caller's role as stamped by the broker.
     pub role: Option<&'a str>,
 }
 
 impl<'a> ToolExecutionContext<'a> {
-    /// A call of which nothing is known but its id.
+    /// The context of a call without a known caller.
     pub fn none(tool_call_id: &'a str) -> Self {
         Self { tool_call_id, session_id: None, role: None }
     }

@@ -1,9 +1,9 @@
-//! The host side: tools of this process, served to workers over the bus, on one connection or on one after another.
+//! The host side: serves the tools of this process to workers over the bus, on one connection or with reconnects.
 
 use crate::allowlist::RoleToolAllowlist;
+use crate::backoff::ReconnectBackoff;
 use crate::calls::Calls;
 use crate::executor::ToolExecutor;
-use crate::restarts::Restarts;
 use crate::serve::serve;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_client::{AgentRef, BrokerClient, BrokerError, BrokerResult, ClientOptions, ErrorCode};
 
-/// Who may use the tools, and every limit of a host, by name.
+/// The allowlist and the limits of a [`McpProxyHost`].
 #[derive(Debug, Clone)]
 pub struct McpProxyHostOptions {
+    /// The tools that each role may use.
     pub allowlist: Arc<RoleToolAllowlist>,
-    /// Calls that run at the same time; others wait for their turn.
+    /// Maximum concurrent calls. Further calls wait for a permit.
     pub max_concurrent_calls: usize,
-    /// Calls that wait for their turn; past it the host takes no more from its mailbox.
+    /// Maximum calls that wait for a permit. Beyond it the host takes no requests from its mailbox (backpressure).
     pub max_waiting_calls: usize,
-    /// How long a call may run, whatever its caller allows.
+    /// The maximum duration of a call, even if the caller's deadline is later.
     pub longest_call: Duration,
-    /// The connection's own options. Whether it reconnects by itself is not among them: the host decides that.
+    /// The options of the connection. `reconnect` is overridden, because the host reconnects itself.
     pub client: ClientOptions,
 }
 
@@ -37,11 +38,11 @@ impl Default for McpProxyHostOptions {
     }
 }
 
-/// A host of tools: answers the `mcp_request`s in its mailbox, many at a time.
+/// A host of tools: answers the `mcp_request` messages in its mailbox, concurrently.
 ///
-/// A request runs once in the life of a host, also when its connection is lost and the broker pushes the request again:
-/// the call goes on meanwhile, and its answer goes out on the next connection. A call is abandoned when its caller
-/// cancels it or its deadline passes, also while it waits for its turn.
+/// A request runs once in the lifetime of a host, even if the connection is lost and the broker redelivers the request:
+/// the call goes on without a connection, and its reply is sent on the next one. A call is aborted when its caller
+/// cancels it or its deadline passes, also while it waits for a permit.
 pub struct McpProxyHost {
     endpoint: String,
     me: AgentRef,
@@ -51,6 +52,7 @@ pub struct McpProxyHost {
 }
 
 impl McpProxyHost {
+    /// A host that connects to `endpoint` as `me` and serves the tools of `backend`.
     pub fn new(
         endpoint: &str,
         me: AgentRef,
@@ -61,37 +63,37 @@ impl McpProxyHost {
         Self { endpoint: endpoint.to_owned(), me, token: token.to_owned(), backend, options }
     }
 
-    /// Serves on one connection, until it is lost. Calls that run then are abandoned.
+    /// Serves on one connection until it is lost, then aborts the running calls.
     pub async fn serve(&self) -> BrokerResult<()> {
-        self.serve_once(&mut self.no_calls()).await
+        self.serve_once(&mut self.new_calls()).await
     }
 
-    /// Serves until `shutdown`, which stops it at once. A lost connection is made again after a while, longer each time;
-    /// unless the credential was taken back, or the broker gave the mailbox to another host of the same credential.
+    /// Serves until `shutdown`, which stops it immediately. Reconnects with backoff, unless the credential was revoked
+    /// or has expired, or another host with the same credential displaced this one.
     pub async fn serve_supervised(&self, shutdown: CancellationToken) {
         tokio::select! {
             biased;
-            () = shutdown.cancelled() => tracing::info!(host = &*self.me.session_id, "the host stops"),
-            () = self.serve_for_ever() => {}
+            () = shutdown.cancelled() => tracing::info!(host = &*self.me.session_id, "host stopped"),
+            () = self.serve_with_reconnects() => {}
         }
     }
 
-    async fn serve_for_ever(&self) {
-        let mut calls = self.no_calls();
-        let mut restarts = Restarts::default();
+    async fn serve_with_reconnects(&self) {
+        let mut calls = self.new_calls();
+        let mut backoff = ReconnectBackoff::default();
         loop {
             let started = Instant::now();
             let outcome = self.serve_once(&mut calls).await;
-            let wait = restarts.wait_after(started.elapsed());
+            let delay = backoff.delay_after(started.elapsed());
             match outcome {
-                Ok(()) => tracing::warn!(?wait, "the host's connection was lost; it will be made again"),
+                Ok(()) => tracing::warn!(?delay, "connection lost; reconnecting"),
                 Err(error) if is_final(&error) => {
-                    tracing::error!(%error, host = &*self.me.session_id, "the host ends: its credential is of no more use");
+                    tracing::error!(%error, host = &*self.me.session_id, "host stopped; not reconnecting");
                     return;
                 }
-                Err(error) => tracing::warn!(%error, ?wait, "the host can't serve; it will try again"),
+                Err(error) => tracing::warn!(%error, ?delay, "serving failed; reconnecting"),
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(delay).await;
         }
     }
 
@@ -101,18 +103,18 @@ impl McpProxyHost {
         serve(client, calls).await
     }
 
-    fn no_calls(&self) -> Calls {
+    fn new_calls(&self) -> Calls {
         Calls::new(self.me.clone(), Arc::clone(&self.backend), self.options.clone())
     }
 }
 
-/// The broker has closed the connection for a reason that stays: to come back would be refused, or a fight for the mailbox.
+/// Whether reconnecting is pointless: it would be rejected, or two hosts would keep displacing each other.
 fn is_final(error: &BrokerError) -> bool {
     let code = if let BrokerError::Auth { code, .. } = error { *code } else { None };
     matches!(code, Some(ErrorCode::Displaced | ErrorCode::CredentialRevoked | ErrorCode::CredentialExpired))
 }
 
-/// Serves the tools of `backend` as `me` until the connection is lost. See [`McpProxyHost`] for the options.
+/// Serves the tools of `backend` as `me` until the connection is lost. Use [`McpProxyHost`] to set other options.
 pub async fn serve_mcp_proxy(
     endpoint: &str,
     me: AgentRef,
@@ -124,8 +126,8 @@ pub async fn serve_mcp_proxy(
     McpProxyHost::new(endpoint, me, token, backend, options).serve().await
 }
 
-/// Like [`serve_mcp_proxy`], until `shutdown`: a lost connection is made again after 500 ms, doubling to 30 s, and from
-/// the start after a run of 10 s.
+/// Like [`serve_mcp_proxy`], but reconnects until `shutdown`: after 500 ms, doubling up to 30 s, and from 500 ms again
+/// after a connection that lasted 10 s.
 pub async fn serve_mcp_proxy_supervised(
     endpoint: &str,
     me: AgentRef,

@@ -1,17 +1,17 @@
-//! Tools over the bus, for programs in Rust: a host serves whatever implements [`ToolExecutor`], a worker uses it through
-//! another `ToolExecutor` as if it were local.
+//! Tools over the bus, for programs in Rust: a host serves any implementation of [`ToolExecutor`], a worker calls it
+//! through another `ToolExecutor` as if it were local.
 //!
-//! `tool` and `executor` are the vocabulary, `wire` the two operations that cross the bus, `allowlist` who may use what.
-//! The host side is `host` (options, restarts), `serve` (one connection) and `calls` (what outlives a connection). The
-//! worker side is `proxy` (the executor) and `link` (its connection and manifest).
+//! `tool` and `executor` define the types, `wire` the two operations of the protocol, `allowlist` the tools per role.
+//! The host side is `host` (options, reconnects), `serve` (one connection) and `calls` (state that outlives a
+//! connection). The worker side is `proxy` (the executor) and `connection` (its connection and manifest).
 
 mod allowlist;
+mod backoff;
 mod calls;
+mod connection;
 mod executor;
 mod host;
-mod link;
 mod proxy;
-mod restarts;
 mod serve;
 mod tool;
 mod wire;

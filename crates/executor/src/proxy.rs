@@ -1,7 +1,7 @@
-//! The worker side: a host's tools across the bus, as a `ToolExecutor`.
+//! The worker side: a `ToolExecutor` that calls the tools of a host over the bus.
 
+use crate::connection::{Destination, HostConnection, Manifest};
 use crate::executor::ToolExecutor;
-use crate::link::{Destination, Link, Manifest};
 use crate::tool::{ToolCall, ToolError, ToolResult, ToolSchema};
 use crate::wire::{McpReply, McpRequest};
 use async_trait::async_trait;
@@ -11,14 +11,15 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use toolbus_client::{AgentRef, Body, BrokerError, BrokerResult, ClientOptions, InboxKind, InboxMessage};
 
-/// Every limit of an executor, by name.
+/// The limits of a [`McpProxyExecutor`].
 #[derive(Debug, Clone)]
 pub struct McpProxyExecutorOptions {
-    /// How long a call may take, from `execute` to its result.
+    /// The maximum duration of a call, from `execute` to its result.
     pub timeout: Duration,
-    /// How often in a row a lost connection is tried to be made again before waiting calls fail. A later call begins
-    /// anew. The waits between are `backoff` to `longest_backoff` of the client.
+    /// Consecutive reconnect attempts before waiting calls fail. A later call starts over. The delays between attempts
+    /// are `backoff` to `longest_backoff` of the client.
     pub reconnect_attempts: NonZeroU32,
+    /// The options of the connection. `reconnect` and `reconnect_attempts` are overridden.
     pub client: ClientOptions,
 }
 
@@ -26,21 +27,21 @@ impl Default for McpProxyExecutorOptions {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(60),
-            reconnect_attempts: NonZeroU32::new(5).expect("five is not zero"),
+            reconnect_attempts: NonZeroU32::new(5).expect("5 is not zero"),
             client: ClientOptions::default(),
         }
     }
 }
 
-/// Calls a host's tools over the bus. Many calls share one connection and overlap.
+/// Calls a host's tools over the bus. Concurrent calls share one connection.
 ///
-/// When the connection is lost, running calls wait for the next one: their requests keep their ids, so none is run twice
-/// and no answer is missed. The manifest is fetched again on every new connection.
+/// When the connection is lost, running calls wait for the next one. Their requests keep their ids, so that no call
+/// runs twice and no reply is lost. The manifest is fetched again on every new connection.
 pub struct McpProxyExecutor {
     destination: Arc<Destination>,
     manifest: Arc<Manifest>,
-    link: Mutex<Arc<Link>>,
-    /// Held by the one who replaces a closed link, for all who need it. Keeps how the last attempt failed.
+    connection: Mutex<Arc<HostConnection>>,
+    /// Held by the caller that replaces a closed connection, so that only one does. Stores the last failure.
     renewal: tokio::sync::Mutex<Option<FailedRenewal>>,
     attempts: NonZeroU32,
 }
@@ -66,6 +67,7 @@ impl McpProxyExecutor {
         Self::connect_with(endpoint, me, token, orchestrator, options).await
     }
 
+    /// Connects as `me` and fetches the manifest of the host whose mailbox is `host`.
     pub async fn connect_with(
         endpoint: &str,
         me: AgentRef,
@@ -78,45 +80,45 @@ impl McpProxyExecutor {
         let (endpoint, token, host) = (endpoint.to_owned(), token.to_owned(), host.into());
         let destination = Arc::new(Destination { endpoint, me, token, host, timeout, client });
         let manifest = Arc::new(Manifest::default());
-        let link = Mutex::new(Arc::new(Link::open(&destination, &manifest).await?));
-        Ok(Self { destination, manifest, link, renewal: tokio::sync::Mutex::new(None), attempts })
+        let connection = Mutex::new(Arc::new(HostConnection::open(&destination, &manifest).await?));
+        Ok(Self { destination, manifest, connection, renewal: tokio::sync::Mutex::new(None), attempts })
     }
 
-    /// How many tools the manifest lists.
+    /// The number of tools in the manifest.
     pub fn tool_count(&self) -> usize {
         self.manifest.tools().len()
     }
 
     async fn call(&self, call: &ToolCall, deadline: Instant) -> BrokerResult<McpReply> {
-        let link = self.open_link().await?;
+        let connection = self.open_connection().await?;
         let operation =
             McpRequest::Call { tool: call.function.name.clone(), arguments: call.function.arguments.clone() };
         let Destination { me, host, .. } = &*self.destination;
         let request = InboxMessage::new(me.clone(), InboxKind::McpRequest, Body::of(&operation)?);
         let left = deadline.saturating_duration_since(Instant::now());
-        let reply = link.request(host, request, left).await?;
-        reply.body.to().map_err(|error| BrokerError::Protocol(format!("a reply that can't be read: {error}")))
+        let reply = connection.request(host, request, left).await?;
+        reply.body.to().map_err(|error| BrokerError::Protocol(format!("invalid reply: {error}")))
     }
 
-    /// The link, or a new one where the client has given up. However many callers need a new one, one makes it.
-    async fn open_link(&self) -> BrokerResult<Arc<Link>> {
-        let asked_at = Instant::now();
-        if let Some(link) = self.link_unless_closed() {
-            return Ok(link);
+    /// The connection, or a new one if the client has given up. Concurrent callers share one attempt to replace it.
+    async fn open_connection(&self) -> BrokerResult<Arc<HostConnection>> {
+        let requested_at = Instant::now();
+        if let Some(connection) = self.connection_unless_closed() {
+            return Ok(connection);
         }
         let mut last_failure = self.renewal.lock().await;
-        if let Some(link) = self.link_unless_closed() {
-            return Ok(link);
+        if let Some(connection) = self.connection_unless_closed() {
+            return Ok(connection);
         }
-        // Whoever waited for an attempt that failed shares its failure, instead of trying for as long once more.
-        if let Some(failed) = last_failure.as_ref().filter(|failed| failed.at >= asked_at) {
+        // A caller that waited for an attempt which failed shares the failure, instead of retrying for as long again.
+        if let Some(failed) = last_failure.as_ref().filter(|failed| failed.at >= requested_at) {
             return Err(failed.error.clone());
         }
         match self.renew().await {
-            Ok(link) => {
-                let link = Arc::new(link);
-                *self.lock_link() = Arc::clone(&link);
-                Ok(link)
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                *self.lock_connection() = Arc::clone(&connection);
+                Ok(connection)
             }
             Err(error) => {
                 *last_failure = Some(FailedRenewal { at: Instant::now(), error: error.clone() });
@@ -125,13 +127,13 @@ impl McpProxyExecutor {
         }
     }
 
-    async fn renew(&self) -> BrokerResult<Link> {
+    async fn renew(&self) -> BrokerResult<HostConnection> {
         let mut backoff = self.destination.client.backoff;
         let mut attempt = 1;
         loop {
-            match Link::reopen(&self.destination, &self.manifest).await {
+            match HostConnection::reopen(&self.destination, &self.manifest).await {
                 Err(error) if attempt < self.attempts.get() && !matches!(error, BrokerError::Auth { .. }) => {
-                    tracing::debug!(%error, attempt, "no connection yet");
+                    tracing::debug!(%error, attempt, "reconnect attempt failed");
                 }
                 outcome => return outcome,
             }
@@ -141,13 +143,13 @@ impl McpProxyExecutor {
         }
     }
 
-    fn link_unless_closed(&self) -> Option<Arc<Link>> {
-        let link = Arc::clone(&*self.lock_link());
-        (!link.is_closed()).then_some(link)
+    fn connection_unless_closed(&self) -> Option<Arc<HostConnection>> {
+        let connection = Arc::clone(&*self.lock_connection());
+        (!connection.is_closed()).then_some(connection)
     }
 
-    fn lock_link(&self) -> std::sync::MutexGuard<'_, Arc<Link>> {
-        self.link.lock().expect("no code panics while it holds the link")
+    fn lock_connection(&self) -> std::sync::MutexGuard<'_, Arc<HostConnection>> {
+        self.connection.lock().expect("no code panics while it holds the lock")
     }
 }
 
@@ -167,7 +169,8 @@ impl ToolExecutor for McpProxyExecutor {
         if let Some(reason) = reply.error {
             return Err(ToolError::Execution(reason));
         }
-        let result = reply.result.ok_or_else(|| ToolError::Execution("the reply has no result".into()))?;
+        let result =
+            reply.result.ok_or_else(|| ToolError::Execution("the reply has neither a result nor an error".into()))?;
         Ok(result.into())
     }
 

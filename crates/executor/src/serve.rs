@@ -1,27 +1,27 @@
-//! A host on one connection: takes requests, lets `Calls` decide, sends the answers.
+//! A host on one connection: receives requests, passes them to `Calls`, and sends the replies.
 
-use crate::calls::{Answer, Calls, Step};
+use crate::calls::{Action, Calls, PendingReply};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use toolbus_client::{BrokerClient, BrokerError, BrokerResult, ErrorCode};
 
-/// How long a broker takes at most to close the connection of a host that it displaced, if it does.
-const CLOSES_SOON: Duration = Duration::from_secs(1);
+/// How long to wait for the broker to close the connection of a displaced host.
+const DISPLACED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves until the connection is lost.
 pub async fn serve(client: BrokerClient, calls: &mut Calls) -> BrokerResult<()> {
     client.subscribe().await?;
     let client = Arc::new(client);
-    let mut sending = Sending { client: Arc::clone(&client), tasks: JoinSet::new() };
-    // Answers of calls that ended while there was no connection.
-    calls.unsent().into_iter().for_each(|answer| sending.start(answer));
+    let mut outgoing = OutgoingReplies { client: Arc::clone(&client), tasks: JoinSet::new() };
+    // Replies of calls that ended while there was no connection.
+    calls.pending_replies().into_iter().for_each(|answer| outgoing.start(answer));
     loop {
-        let step = tokio::select! {
+        let action = tokio::select! {
             request = client.next_message(), if calls.has_room() => match request {
                 Some(request) => {
                     let deadline = client.deadline_of(&request.id);
-                    calls.take(request, deadline)
+                    calls.admit(request, deadline)
                 }
                 None => return ended(&client).await,
             },
@@ -29,22 +29,22 @@ pub async fn serve(client: BrokerClient, calls: &mut Calls) -> BrokerResult<()> 
                 Some(id) => calls.cancel(&id),
                 None => return ended(&client).await,
             },
-            step = calls.finished() => step,
-            Some((answer, outcome)) = sending.next() => sent(calls, answer, outcome),
+            action = calls.finished() => action,
+            Some((answer, outcome)) = outgoing.next() => reply_sent(calls, answer, outcome),
         };
-        match step {
-            Step::Nothing => {}
-            Step::Ack(id) => client.ack(id).await?,
-            Step::Send(answer) => sending.start(answer),
+        match action {
+            Action::None => {}
+            Action::Acknowledge(id) => client.ack(id).await?,
+            Action::Send(answer) => outgoing.start(answer),
         }
     }
 }
 
-/// The end of a connection is not an error, but to be replaced by another host is. Where credentials say who is who, the
-/// broker then closes the connection, and the credential is of no more use here.
+/// A lost connection is not an error, but displacement by another host is. If credentials are per agent, the broker
+/// closes the connection of a displaced host, and its end reason is then an authentication error.
 async fn ended(client: &BrokerClient) -> BrokerResult<()> {
     if client.end_reason().is_some_and(|end| end.code() == Some(ErrorCode::Displaced)) {
-        tokio::time::timeout(CLOSES_SOON, client.closed()).await.ok();
+        tokio::time::timeout(DISPLACED_CLOSE_TIMEOUT, client.closed()).await.ok();
     }
     match client.end_reason() {
         Some(end @ BrokerError::Auth { .. }) if client.is_closed() => return Err(end),
@@ -55,35 +55,35 @@ async fn ended(client: &BrokerClient) -> BrokerResult<()> {
     Err(BrokerError::Rejected { code: Some(ErrorCode::Displaced), reason, id: None })
 }
 
-fn sent(calls: &mut Calls, answer: Arc<Answer>, outcome: BrokerResult<()>) -> Step {
+fn reply_sent(calls: &mut Calls, answer: Arc<PendingReply>, outcome: BrokerResult<()>) -> Action {
     match outcome {
         Ok(()) => {
             calls.settle(&answer.request.id);
-            Step::Nothing
+            Action::None
         }
-        // Its request has expired or was taken back. Should it only be forgotten and come again, the client has the answer.
+        // The request has expired or was withdrawn. If the broker only lost it, the client resends the reply later.
         Err(BrokerError::Rejected { code: Some(ErrorCode::NotYourRequest), .. }) => {
             calls.settle(&answer.request.id);
-            Step::Nothing
+            Action::None
         }
-        // Nobody knows whether it arrived; under the same id it counts once.
-        Err(BrokerError::Timeout(_)) => Step::Send(answer),
+        // Whether the reply arrived is unknown. It keeps its id, so the broker deduplicates it.
+        Err(BrokerError::Timeout(_)) => Action::Send(answer),
         Err(error @ (BrokerError::Rejected { .. } | BrokerError::Body(_) | BrokerError::Address(_))) => {
-            calls.refused(&answer, &error)
+            calls.reply_rejected(&answer, &error)
         }
-        // The connection is gone; the answer waits for the next one.
-        Err(_) => Step::Nothing,
+        // The connection is lost; the reply is sent on the next one.
+        Err(_) => Action::None,
     }
 }
 
-/// Answers on their way: no more than there are open calls.
-struct Sending {
+/// Replies that are being sent. Bounded by the number of open calls.
+struct OutgoingReplies {
     client: Arc<BrokerClient>,
-    tasks: JoinSet<(Arc<Answer>, BrokerResult<()>)>,
+    tasks: JoinSet<(Arc<PendingReply>, BrokerResult<()>)>,
 }
 
-impl Sending {
-    fn start(&mut self, answer: Arc<Answer>) {
+impl OutgoingReplies {
+    fn start(&mut self, answer: Arc<PendingReply>) {
         let client = Arc::clone(&self.client);
         self.tasks.spawn(async move {
             let outcome = client.reply_message(&answer.request, &answer.reply).await;
@@ -91,7 +91,7 @@ impl Sending {
         });
     }
 
-    async fn next(&mut self) -> Option<(Arc<Answer>, BrokerResult<()>)> {
-        self.tasks.join_next().await.map(|sent| sent.expect("sending neither panics nor is aborted"))
+    async fn next(&mut self) -> Option<(Arc<PendingReply>, BrokerResult<()>)> {
+        self.tasks.join_next().await.map(|joined| joined.expect("the sending task neither panics nor is aborted"))
     }
 }

@@ -1,51 +1,66 @@
-//! The bodies of `mcp_request` and `mcp_reply`: the two operations of the original protocol. Fields that a peer doesn't
-//! know are ignored by it, so results can carry more than the original's do.
+//! The bodies of `mcp_request` and `mcp_reply`: the two operations of the original protocol. Peers ignore unknown
+//! fields, so results may have more fields than the original's.
 
 use crate::tool::{ToolResult, ToolResultImage, ToolSchema};
 use serde::{Deserialize, Serialize};
 
-/// What a worker asks of a host. An operation that is not listed here doesn't parse, and is answered with an error.
+/// A request of a worker to a host. An unknown operation fails to parse and is answered with an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum McpRequest {
-    /// Which tools may I use?
+    /// Lists the tools that the worker's role may use.
     Manifest,
-    /// Run a tool; `arguments` is JSON text.
-    Call { tool: String, arguments: String },
+    /// Runs a tool.
+    Call {
+        /// The name of the tool.
+        tool: String,
+        /// The arguments as JSON text.
+        arguments: String,
+    },
 }
 
-/// A host's answer: one of the three, the others are left out.
+/// The reply of a host. Exactly one field is set; the others are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct McpReply {
+    /// The answer to [`McpRequest::Manifest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Vec<ToolSchema>>,
+    /// The result of a tool that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ProxiedResult>,
+    /// Why the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl McpReply {
+    /// A reply with a manifest.
     pub fn manifest(tools: Vec<ToolSchema>) -> Self {
         Self { manifest: Some(tools), ..Self::default() }
     }
 
+    /// A reply with the result of a tool.
     pub fn result(result: impl Into<ProxiedResult>) -> Self {
         Self { result: Some(result.into()), ..Self::default() }
     }
 
+    /// A reply with an error.
     pub fn error(reason: impl Into<String>) -> Self {
         Self { error: Some(reason.into()), ..Self::default() }
     }
 }
 
-/// A tool's result on its way. The original's peers read and write the first two fields.
+/// The wire format of a tool's result. Peers of the original know only the first two fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxiedResult {
+    /// Whether the tool itself reports success.
     pub success: bool,
+    /// The output of the tool.
     pub result: String,
+    /// A hint for user interfaces on how to display the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_preference: Option<String>,
+    /// Images in the result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<ToolResultImage>,
 }
@@ -69,7 +84,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn bodies_are_those_of_the_original() {
+    fn the_json_is_that_of_the_original() {
         let check = |body: serde_json::Value, expected| assert_eq!(body, expected);
         let to = |reply: McpReply| serde_json::to_value(reply).expect("it serialises");
         check(serde_json::to_value(McpRequest::Manifest).expect("it serialises"), json!({"op": "manifest"}));
@@ -101,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_with_an_image_is_whole_at_the_other_end() {
+    fn a_result_with_an_image_survives_a_round_trip() {
         let image = ToolResultImage { mime_type: "image/png".into(), data: "iVBORw0=".into() };
         let sent = ToolResult { images: vec![image], ..ToolResult::text(true, "a screenshot") };
         let text = serde_json::to_string(&McpReply::result(sent.clone())).expect("it serialises");

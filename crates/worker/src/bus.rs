@@ -1,5 +1,5 @@
-//! What a front needs of the bus: calls with events, messages that nobody answers, the hosts' manifests, and what hosts say
-//! outside of any call. A trait, so that tests can put a host of their own behind it.
+//! The interface of a frontend to the bus: calls with events, one-way messages, host manifests, and the events of hosts
+//! that belong to no call. A trait, so that tests can replace the broker and the hosts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,22 +10,26 @@ use toolbus_client::BrokerError;
 use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::Body;
 
+/// The return type of the async methods of the `dyn` traits of this crate.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A host as the broker knows it: connected now, or away since then with the manifest that it left.
+/// A host in the broker's directory, connected or away. The manifest of an away host is the last one it announced.
 #[derive(Debug, Clone)]
 pub struct HostEntry {
+    /// The host's mailbox.
     pub name: String,
-    /// Milliseconds since 1970; `None` while the host is connected.
+    /// When the host disconnected, in milliseconds since the Unix epoch; `None` while it is connected.
     pub away_since_ms: Option<u64>,
+    /// The servers of the host, filtered by this worker's role.
     pub manifest: Arc<HostManifest>,
 }
 
-/// All hosts that this worker may use, replaced as a whole when one changes.
+/// A snapshot of all hosts that this worker may use, replaced as a whole when one changes.
 pub type Hosts = Arc<Vec<HostEntry>>;
 
+/// A connection to the bus.
 pub trait Bus: Send + Sync + 'static {
-    /// Sends a request; its answer has to come within the limit. Requests leave in the order of these calls.
+    /// Sends a request whose reply has to arrive within `limit`. Requests are sent in the order of these calls.
     fn start_call<'a>(
         &'a self,
         host: &'a str,
@@ -33,85 +37,93 @@ pub trait Bus: Send + Sync + 'static {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>>;
 
-    /// Sends what is not answered, in order with the requests, without waiting for its receipt.
+    /// Sends a one-way message, in order with the requests, without waiting for its receipt.
     fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>>;
 
-    /// The same, and returns when the message is safe: whoever is about to leave has no other chance.
+    /// Like [`Bus::send`], but returns only once the message is receipted. For callers that disconnect right after it.
     fn deliver<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
         self.send(host, body, limit)
     }
 
-    /// How many messages are before that call in its host's mailbox. `None` if it does not wait there, or nobody can tell.
+    /// The number of messages ahead of the call in its host's mailbox. `None` if the call is not queued there or the
+    /// position is unknown.
     fn ahead<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, Option<u64>> {
         Box::pin(async { None })
     }
 
-    /// Requests of this agent that wait for that host, in order. `None` if nobody can tell.
+    /// This agent's requests that are queued in the host's mailbox, in order. `None` if that is unknown.
     fn waiting<'a>(&'a self, _host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
         Box::pin(async { None })
     }
 
-    /// The same of one request. `None` if it does not wait there, or nobody can tell.
+    /// The queued request with the id `call`. `None` if it is not queued there or that is unknown.
     fn waits<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<Waiting>> {
         Box::pin(async move { self.waiting(host).await?.into_iter().find(|waiting| waiting.id == call) })
     }
 
-    /// Whether it is certain that the call waits for its host and was never brought to it.
+    /// True only if the call is certainly still queued and was never delivered to its host.
     fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move { self.waits(host, call).await.is_some_and(|waiting| waiting.is_untouched) })
     }
 
-    /// Takes a request back that waits for a host that is away. True once it is certain that the host never gets it.
+    /// Withdraws a request that is queued for an absent host. True only if the host certainly never receives it.
     fn withdraw<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
 
+    /// Watches the hosts that this worker may use.
     fn hosts(&self) -> watch::Receiver<Hosts>;
 
-    /// False when the bus is gone for good, so that a new one is needed.
+    /// False once the connection is closed for good and has to be replaced by a new one.
     fn is_alive(&self) -> bool {
         true
     }
 
-    /// From now on, what hosts say to that session outside of any call arrives here, until the receiver is dropped.
+    /// Subscribes to the events that hosts send to the session outside of any call, until the receiver is dropped.
     fn open_session(&self, key: &str) -> mpsc::Receiver<SessionEvent>;
 }
 
-/// A request in its host's mailbox.
+/// A request that is queued in its host's mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
+    /// The id of the request on the bus.
     pub id: String,
-    /// It was never brought to the host.
+    /// True if the request was never delivered to the host.
     pub is_untouched: bool,
-    /// For how long it has waited, where that is known.
+    /// How long the request has been queued; 0 if that is unknown.
     pub age_ms: u64,
 }
 
-/// What a host says to a session outside of any call.
+/// An event that a host sends to a session outside of any call.
 #[derive(Debug)]
 pub struct SessionEvent {
+    /// The sender.
     pub host: String,
+    /// The notification or request.
     pub event: HostEvent,
 }
 
-/// A call under way. Dropping it before its reply cancels it at the host.
+/// A running call. Dropping it before its reply cancels it at the host.
 pub trait BusCall: Send {
-    /// The call's id on the bus, by which the host knows it.
+    /// The id of the call on the bus.
     fn id(&self) -> &str;
 
-    /// Takes the call back if it still waits for its host: then its reply is that it was cancelled. Otherwise the host is
-    /// asked to give it up, and its reply comes as ever.
+    /// Cancels the call. If it is still queued, it is withdrawn and its reply is the error `cancelled`; otherwise the
+    /// host is asked to cancel it and replies as usual.
     fn take_back(&mut self);
 
-    /// The next event, in the end the reply, once. Giving up the wait loses nothing.
+    /// The next event; the last item is the reply, once. Cancellation-safe.
     fn next(&mut self) -> BoxFuture<'_, BusItem>;
 
-    /// Leaves the call to itself, once its request is safe: it is not cancelled, and nobody waits for its reply.
+    /// Waits for the receipt of the request, then detaches from the call: it goes on, and its reply is ignored.
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>>;
 }
 
+/// An item of a running call.
 #[derive(Debug)]
 pub enum BusItem {
+    /// A [`HostEvent`] that precedes the reply.
     Event(Body),
+    /// The reply, or the reason why there is none. The last item.
     Reply(Result<Body, BrokerError>),
 }

@@ -1,5 +1,5 @@
-//! The bus as its client gives it: one connection for all sessions of an identity. Tasks of its own keep the hosts'
-//! manifests up to date and bring what belongs to no call to its session.
+//! The [`Bus`] over a broker client: one connection for all MCP sessions of an identity. Background tasks keep the
+//! host manifests up to date and route events that belong to no call to their session.
 
 use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
 use crate::worker::lock;
@@ -16,45 +16,47 @@ use toolbus_client::{
 use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
-/// What waits for one session; a client that does not read loses the rest.
+/// Events buffered per session. Events for a client that does not read are dropped beyond it.
 const SESSION_QUEUE: usize = 256;
-/// How long the broker may take to say where a call stands.
+/// Limit for one queue inspection.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often it is asked whether a request was taken back.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// The pause after the broker did not say which hosts there are.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval of the inspections that wait for a withdrawal to take effect.
+const WITHDRAW_POLL: Duration = Duration::from_millis(50);
+/// Delay before the list of hosts is requested again after an error.
+const HOSTS_RETRY: Duration = Duration::from_secs(1);
 
+/// The [`Bus`] of one identity, on one connection to the broker.
 pub struct BusClient {
     client: Arc<MultiplexedClient>,
     hosts: watch::Receiver<Hosts>,
-    sessions: Arc<SessionAdmin>,
+    sessions: Arc<SessionEvents>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl BusClient {
-    /// Takes over the connection. Fails if the broker does not say which hosts there are.
+    /// Takes over the connection and fetches the hosts; fails if that fails.
     pub async fn start(client: BrokerClient) -> BrokerResult<Arc<Self>> {
         let client = Arc::new(client.into_multiplexed());
         let watch = client.client().watch_hosts();
         let mut directory = Directory { client: Arc::clone(&client), manifests: BTreeMap::new() };
-        let (sender, hosts) = watch::channel(directory.ask().await?);
-        let sessions = Arc::new(SessionAdmin::default());
+        let (sender, hosts) = watch::channel(directory.fetch().await?);
+        let sessions = Arc::new(SessionEvents::default());
         let tasks = vec![
-            tokio::spawn(directory.keep(watch, sender)),
-            tokio::spawn(bring_live_events(Arc::clone(&client), Arc::clone(&sessions))),
-            tokio::spawn(bring_messages(Arc::clone(&client), Arc::clone(&sessions))),
+            tokio::spawn(directory.keep_current(watch, sender)),
+            tokio::spawn(forward_live_events(Arc::clone(&client), Arc::clone(&sessions))),
+            tokio::spawn(forward_messages(Arc::clone(&client), Arc::clone(&sessions))),
         ];
         Ok(Arc::new(Self { client, hosts, sessions, tasks }))
     }
 
+    /// The broker client that this bus uses.
     pub fn client(&self) -> &MultiplexedClient {
         &self.client
     }
 
     async fn inspect(&self, inspect: Inspect) -> Option<Inspected> {
         let inspected = tokio::time::timeout(INSPECT_TIMEOUT, self.client.client().inspect(inspect)).await;
-        inspected.ok()?.inspect_err(|error| tracing::debug!(%error, "the broker does not let us inspect")).ok()
+        inspected.ok()?.inspect_err(|error| tracing::debug!(%error, "queue inspection failed")).ok()
     }
 
     fn message(&self, body: Body) -> InboxMessage {
@@ -78,8 +80,12 @@ impl Bus for BusClient {
         let message = self.message(body);
         Box::pin(async move {
             let id = message.id.to_string();
-            let sent =
-                Sent { client: Arc::clone(&self.client), host: host.to_owned(), message: message.clone(), limit };
+            let sent = SentRequest {
+                client: Arc::clone(&self.client),
+                host: host.to_owned(),
+                message: message.clone(),
+                limit,
+            };
             let call = self.client.start_call(host, message, limit).await?;
             Ok(Box::new(ClientCall { id, call, sent }) as Box<dyn BusCall>)
         })
@@ -109,8 +115,8 @@ impl Bus for BusClient {
     }
 
     fn waits<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<Waiting>> {
-        let inspect = self.inspect(look_for(host, call));
-        Box::pin(async move { found(&inspect.await?, call) })
+        let inspect = self.inspect(inspect_call(host, call));
+        Box::pin(async move { find_queued(&inspect.await?, call) })
     }
 
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
@@ -121,14 +127,14 @@ impl Bus for BusClient {
             if self.client.client().cancel(host, &MsgId::from(call.to_owned())).await.is_err() {
                 return false;
             }
-            // The broker does not answer a cancel, so it is asked what became of the message.
+            // A cancel has no reply, so its effect is polled.
             let until = Instant::now() + INSPECT_TIMEOUT;
             while Instant::now() < until {
-                match self.inspect(look_for(host, call)).await {
-                    // A host that is back may have got it just before.
+                match self.inspect(inspect_call(host, call)).await {
+                    // A host that has reconnected may have received the request before the cancel.
                     Some(inspected) if inspected.peers.first() != Some(&false) => return false,
-                    Some(inspected) if found(&inspected, call).is_none() => return !inspected.more,
-                    _ => tokio::time::sleep(LOOK_AGAIN).await,
+                    Some(inspected) if find_queued(&inspected, call).is_none() => return !inspected.more,
+                    _ => tokio::time::sleep(WITHDRAW_POLL).await,
                 }
             }
             false
@@ -148,8 +154,8 @@ impl Bus for BusClient {
     }
 }
 
-/// Whether the host is there, where the request stands, and how often it was brought.
-fn look_for(host: &str, call: &str) -> Inspect {
+/// Inspects the presence of the host, the queue position of the request and its delivery attempts.
+fn inspect_call(host: &str, call: &str) -> Inspect {
     let messages = vec![MessageRef { to: host.into(), id: call.into() }];
     Inspect { peers: vec![host.into()], messages, rows_of: Some(host.into()), ..Inspect::default() }
 }
@@ -158,27 +164,27 @@ fn as_waiting(row: &MessageRow) -> Waiting {
     Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0, age_ms: row.age_ms }
 }
 
-/// The request among the rows; or behind them, where their number is limited.
-fn found(inspected: &Inspected, call: &str) -> Option<Waiting> {
+/// The request among the rows of the inspection, or beyond them if the row limit cut the list.
+fn find_queued(inspected: &Inspected, call: &str) -> Option<Waiting> {
     let row = inspected.rows.iter().find(|row| &*row.id == call).map(as_waiting);
-    let behind = || {
+    let beyond = || {
         inspected.messages.first().copied().flatten()?;
-        // Messages are brought in order, so none behind one was brought that was not.
+        // Delivery is in order: if the last row was never delivered, no message after it was.
         let is_untouched =
             inspected.more && inspected.rows.last().is_some_and(|row| row.attempt == 0 && !row.in_flight);
         Some(Waiting { id: call.to_owned(), is_untouched, age_ms: 0 })
     };
-    row.or_else(behind)
+    row.or_else(beyond)
 }
 
 struct ClientCall {
     id: String,
     call: Call,
-    sent: Sent,
+    sent: SentRequest,
 }
 
-/// What it takes to send a request once more.
-struct Sent {
+/// A request as it was sent, kept so that it can be sent again.
+struct SentRequest {
     client: Arc<MultiplexedClient>,
     host: String,
     message: InboxMessage,
@@ -206,8 +212,8 @@ impl BusCall for ClientCall {
 
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
         Box::pin(async move {
-            let Self { call, sent: Sent { client, host, message, limit }, .. } = *self;
-            // Calls don't ask for receipts. The same message sent again is stored once, and gets one.
+            let Self { call, sent: SentRequest { client, host, message, limit }, .. } = *self;
+            // Calls request no receipt. Sending the same message again yields one; the broker deduplicates by id.
             client.client().deliver_with(&host, message, SendOptions { deadline: Some(limit) }).await?;
             call.detach();
             Ok(())
@@ -215,14 +221,14 @@ impl BusCall for ClientCall {
     }
 }
 
-/// The hosts and their manifests; a manifest is fetched and read once for each of its versions.
+/// The hosts and their manifests. Each version of a manifest is fetched and parsed once.
 struct Directory {
     client: Arc<MultiplexedClient>,
     manifests: BTreeMap<String, (u64, Arc<HostManifest>)>,
 }
 
 impl Directory {
-    async fn ask(&mut self) -> BrokerResult<Hosts> {
+    async fn fetch(&mut self) -> BrokerResult<Hosts> {
         let known: KnownHosts = self.manifests.iter().map(|(host, (version, _))| (host.clone(), *version)).collect();
         let hosts = self.client.client().hosts(&known).await?;
         let mut manifests = BTreeMap::new();
@@ -230,7 +236,7 @@ impl Directory {
         let entries = hosts.into_iter().map(|host| {
             let name = host.id.to_string();
             let manifest = match host.manifest {
-                Some(manifest) => read(&name, &manifest),
+                Some(manifest) => parse_manifest(&name, &manifest),
                 None => self.manifests.get(&name).map(|(_, manifest)| Arc::clone(manifest)).unwrap_or_default(),
             };
             manifests.insert(name.clone(), (host.version, Arc::clone(&manifest)));
@@ -242,38 +248,38 @@ impl Directory {
         Ok(entries)
     }
 
-    async fn keep(mut self, mut watch: HostsWatch, sender: watch::Sender<Hosts>) {
+    async fn keep_current(mut self, mut watch: HostsWatch, sender: watch::Sender<Hosts>) {
         while watch.changed().await.is_some() {
             loop {
-                match self.ask().await {
+                match self.fetch().await {
                     Ok(hosts) => {
                         sender.send_replace(hosts);
                         break;
                     }
                     Err(_) if self.client.client().is_closed() => return,
-                    Err(error) => tracing::debug!(%error, "which hosts there are is not known now"),
+                    Err(error) => tracing::debug!(%error, "fetching the list of hosts failed"),
                 }
-                tokio::time::sleep(ASK_AGAIN).await;
+                tokio::time::sleep(HOSTS_RETRY).await;
             }
         }
     }
 }
 
-fn read(host: &str, manifest: &Body) -> Arc<HostManifest> {
+fn parse_manifest(host: &str, manifest: &Body) -> Arc<HostManifest> {
     let manifest = serde_json::from_slice(manifest.as_bytes());
     Arc::new(manifest.unwrap_or_else(|error| {
-        tracing::warn!(%host, %error, "the manifest of this host can't be read");
+        tracing::warn!(%host, %error, "invalid host manifest");
         HostManifest::default()
     }))
 }
 
-/// Which session gets what belongs to no call.
+/// Routes events that belong to no call to their session.
 #[derive(Default)]
-struct SessionAdmin {
+struct SessionEvents {
     open: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
 }
 
-impl SessionAdmin {
+impl SessionEvents {
     fn open(&self, key: &str) -> mpsc::Receiver<SessionEvent> {
         let (sender, receiver) = mpsc::channel(SESSION_QUEUE);
         let mut open = lock(&self.open);
@@ -282,28 +288,28 @@ impl SessionAdmin {
         receiver
     }
 
-    fn bring(&self, key: &str, host: &str, body: &Body) {
+    fn dispatch(&self, key: &str, host: &str, body: &Body) {
         let Some(session) = lock(&self.open).get(key).cloned() else { return };
         let event = std::str::from_utf8(body.as_bytes()).ok().and_then(|text| HostEvent::parse(text).ok());
         let Some(event) = event else { return };
         if session.try_send(SessionEvent { host: host.to_owned(), event }).is_err() {
-            tracing::debug!(%host, session = %key, "a client does not take what it is told");
+            tracing::debug!(%host, session = %key, "an event was dropped: the session's queue is full or closed");
         }
     }
 }
 
-async fn bring_live_events(client: Arc<MultiplexedClient>, sessions: Arc<SessionAdmin>) {
+async fn forward_live_events(client: Arc<MultiplexedClient>, sessions: Arc<SessionEvents>) {
     while let Some(event) = client.client().next_event().await {
-        sessions.bring(event.correlation_id.as_str(), &event.from, &event.body);
+        sessions.dispatch(event.correlation_id.as_str(), &event.from, &event.body);
     }
 }
 
-async fn bring_messages(client: Arc<MultiplexedClient>, sessions: Arc<SessionAdmin>) {
+async fn forward_messages(client: Arc<MultiplexedClient>, sessions: Arc<SessionEvents>) {
     while let Some(message) = client.client().next_message().await {
         if let (InboxKind::McpEvent, Some(key)) = (&message.kind, &message.correlation_id) {
-            sessions.bring(key.as_str(), &message.from.session_id, &message.body);
+            sessions.dispatch(key.as_str(), &message.from.session_id, &message.body);
         }
-        // Whatever else comes to a worker's mailbox has no reader here.
+        // Other kinds of messages have no consumer in a worker.
         if client.client().ack(message.id).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What every modern request has to say about itself in its `_meta`, before anyone looks at anything else.
+//! The mandatory `_meta` fields of a modern request. They are checked before anything else in the request.
 
 use crate::error;
 use toolbus_mcp::{MODERN_VERSIONS, Members, Raw, RpcError, meta};

@@ -1,4 +1,4 @@
-//! The errors that a front itself has to report to an MCP client, each with its stable code and what to do about it.
+//! The errors that a frontend itself reports to an MCP client, each with its stable code and a hint.
 
 use serde_json::json;
 use std::time::Duration;
@@ -6,18 +6,27 @@ use toolbus_client::BrokerError;
 use toolbus_mcp::{MODERN_VERSIONS, RpcError, codes, meta};
 use toolbus_protocol::ErrorCode;
 
-/// A new attempt with the same credential is useless.
+/// Why an HTTP client was not authenticated. A retry with the same credential fails again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AuthFailure {
+    /// The request has no credential.
     #[error("no bearer token")]
     Missing,
-    #[error("the bearer token is not valid here")]
+    /// The `Authorization` header is malformed or its token is unknown.
+    #[error("the bearer token is invalid")]
     Invalid,
+    /// The broker rejected the credential.
     #[error("{reason}")]
-    Refused { code: ErrorCode, reason: String },
+    Refused {
+        /// The broker's error code.
+        code: ErrorCode,
+        /// The broker's error message.
+        reason: String,
+    },
 }
 
 impl AuthFailure {
+    /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Missing | Self::Invalid => ErrorCode::BadCredentials,
@@ -25,6 +34,7 @@ impl AuthFailure {
         }
     }
 
+    /// What the client can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Missing | Self::Invalid => "send Authorization: Bearer with a token of this broker",
@@ -34,50 +44,54 @@ impl AuthFailure {
 }
 
 pub fn host_away(host: &str, since: &str) -> RpcError {
-    let message = format!("host {host} is away since {since}, and the deadline of the call passed");
-    RpcError::bus(ErrorCode::HostAway.code(), message, "start the host again, or give the worker a longer --deadline")
+    let message = format!("host {host} has been away since {since} and the call's deadline passed");
+    RpcError::bus(
+        ErrorCode::HostAway.code(),
+        message,
+        "start the host again, or set a longer --deadline for the worker",
+    )
 }
 
-/// For a call that was not to wait.
+/// For a fail-fast call.
 pub fn host_offline(host: &str, since: &str) -> RpcError {
     let code = ErrorCode::HostOffline;
-    let message = format!("host {host} is away since {since}, and the call was not to wait for it; it was not run");
+    let message = format!("host {host} has been away since {since} and the call is fail-fast; it was not run");
     RpcError::bus(code.code(), message, code.hint())
 }
 
-/// For one that was taken back too late.
-pub fn gone_and_back(host: &str) -> RpcError {
+/// For a fail-fast call whose withdrawal may have come too late.
+pub fn withdrawn_too_late(host: &str) -> RpcError {
     let code = ErrorCode::OutcomeUnknown;
     let message =
-        format!("host {host} left and came back while the call was taken back; whether it was begun is unknown");
+        format!("host {host} reconnected while the call was being withdrawn; whether the call was started is unknown");
     RpcError::bus(code.code(), message, code.hint())
 }
 
-/// Only the host can tell about its task.
 pub fn task_host_away(host: &str, since: &str) -> RpcError {
-    let message = format!("host {host} is away since {since}, and only it can tell about its tasks");
-    RpcError::bus(ErrorCode::HostAway.code(), message, "ask again when the host is back; its tasks go on then")
+    let message =
+        format!("host {host} has been away since {since}; the state of its tasks is unknown until it is back");
+    RpcError::bus(ErrorCode::HostAway.code(), message, "retry when the host is back; its tasks continue then")
 }
 
-/// A question about a task changes nothing about it.
-pub fn no_word_of_task(host: &str, limit: Duration) -> RpcError {
-    let message = format!("host {host} did not answer within {limit:?}; the task is as it was");
-    RpcError::bus(ErrorCode::CallTimeout.code(), message, "ask again")
+/// For an admin query about a task, which does not change the task.
+pub fn task_query_timeout(host: &str, limit: Duration) -> RpcError {
+    let message = format!("host {host} did not answer within {limit:?}; the task is unaffected");
+    RpcError::bus(ErrorCode::CallTimeout.code(), message, "retry")
 }
 
 pub fn call_timeout(limit: Duration) -> RpcError {
     let message = format!("no answer within {limit:?}; the call was cancelled");
-    RpcError::bus(ErrorCode::CallTimeout.code(), message, "give the worker a longer --deadline")
+    RpcError::bus(ErrorCode::CallTimeout.code(), message, "set a longer --deadline for the worker")
 }
 
 pub fn too_many_calls(limit: usize) -> RpcError {
-    let message = format!("{limit} calls of this client are under way");
+    let message = format!("call limit reached ({limit} concurrent calls of this client)");
     RpcError::bus(ErrorCode::TooManyCalls.code(), message, "wait until some of them are answered")
 }
 
 pub fn too_many_sessions(limit: usize) -> RpcError {
-    let message = format!("there are {limit} MCP sessions already");
-    RpcError::bus(ErrorCode::TooManySessions.code(), message, "end sessions with DELETE; idle ones end by themselves")
+    let message = format!("session limit reached ({limit} MCP sessions)");
+    RpcError::bus(ErrorCode::TooManySessions.code(), message, "end sessions with DELETE; idle sessions expire")
 }
 
 pub fn session_unknown() -> RpcError {
@@ -86,12 +100,12 @@ pub fn session_unknown() -> RpcError {
     RpcError::new(codes::INVALID_REQUEST, "Session not found").with_data(data)
 }
 
-pub fn unknown_name(what: &str, name: &str) -> RpcError {
-    let data = json!({"code": ErrorCode::UnknownName.code(), "hint": "list again; the name has to be one of the list"});
-    RpcError::invalid_params(format!("Unknown {what}: {name}")).with_data(data)
+pub fn unknown_name(kind: &str, name: &str) -> RpcError {
+    let data = json!({"code": ErrorCode::UnknownName.code(), "hint": "fetch the list again and use a listed name"});
+    RpcError::invalid_params(format!("Unknown {kind}: {name}")).with_data(data)
 }
 
-/// The same words whether there never was one, its time is over, or it is another's.
+/// The same message for a task that never existed, has expired, or belongs to another agent, so that it leaks nothing.
 pub fn unknown_task(id: &str) -> RpcError {
     let code = ErrorCode::UnknownTask;
     RpcError::invalid_params(format!("Unknown task: {id}")).with_data(json!({"code": code.code(), "hint": code.hint()}))
@@ -102,17 +116,17 @@ pub fn task_cancelled() -> RpcError {
     RpcError::bus(code.code(), "the task was cancelled", code.hint())
 }
 
-pub fn no_task_of_this_tool() -> RpcError {
+pub fn task_forbidden() -> RpcError {
     RpcError::new(codes::METHOD_NOT_FOUND, "Method not found: this tool can't be called as a task")
 }
 
-/// Who has not said that it knows tasks is not answered about any.
+/// For a request about a task by a client that has not declared the tasks extension.
 pub fn tasks_not_declared() -> RpcError {
     let data = json!({"requiredCapabilities": {"extensions": {meta::TASKS_EXTENSION: {}}}});
     RpcError::new(codes::MISSING_CAPABILITY, "Missing required client capability").with_data(data)
 }
 
-/// The two eras have different codes for it.
+/// The error code differs between the eras.
 pub fn unknown_resource(modern: bool, uri: &str) -> RpcError {
     let code = if modern { codes::INVALID_PARAMS } else { codes::RESOURCE_NOT_FOUND };
     RpcError::new(code, format!("Resource not found: {uri}")).with_data(json!({"uri": uri}))
@@ -128,15 +142,15 @@ pub fn unsupported_version(requested: &str) -> RpcError {
 }
 
 pub fn bad_reply(reason: &str) -> RpcError {
-    let message = format!("the host's answer can't be read: {reason}");
-    RpcError::bus(ErrorCode::BadServerMessage.code(), message, "host and worker may be of different versions")
+    let message = format!("invalid reply from the host: {reason}");
+    RpcError::bus(ErrorCode::BadServerMessage.code(), message, "check that host and worker run the same version")
 }
 
-/// What the bus said no to.
+/// For a request that the bus rejected or lost.
 pub fn from_bus(error: &BrokerError) -> RpcError {
     let (code, hint) = match error.code() {
         Some(code) => (code.code(), code.hint()),
-        None => (ErrorCode::ServerDied.code(), "look at the broker's log; the outcome of the call is unknown"),
+        None => (ErrorCode::ServerDied.code(), "check the broker's log; the outcome of the call is unknown"),
     };
     RpcError::bus(code, error.to_string(), hint)
 }

@@ -1,16 +1,16 @@
-//! One client session: an MCP server towards the client, in the client's era. Requests become calls to the right
-//! server, what happens meanwhile becomes notifications and requests to the client, and ids are kept apart per hop.
+//! The MCP session of one client: an MCP server towards the client, in the client's era. Requests become calls to the
+//! right server, events of a call become notifications and requests to the client, and each hop has its own ids.
 
 mod away;
 mod call;
+mod client_requests;
 mod fanout;
-mod greeting;
+mod initialize;
 pub mod joined;
 mod listen;
 mod merge;
 mod news;
 mod notify;
-mod questions;
 mod route;
 mod tasks;
 mod upstream_call;
@@ -22,7 +22,7 @@ use crate::error;
 use crate::view::Upstream;
 use crate::worker::{Worker, lock};
 use call::Work;
-use questions::Questions;
+use client_requests::PendingRequests;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -33,9 +33,10 @@ use toolbus_client::BrokerError;
 use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey};
 use toolbus_protocol::Body;
 
-/// How long the host's part of a session is worth closing.
+/// Deadline of one-way messages, such as the close of a session, that are queued for an absent host.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(600);
 
+/// The MCP session of one client.
 pub struct Frontend {
     pub(crate) worker: Arc<Worker>,
     session: SessionKey,
@@ -46,20 +47,20 @@ pub struct Frontend {
 struct State {
     /// The params of a legacy client's `initialize`.
     initialize: Option<Raw>,
-    /// What `initialize` agreed on.
+    /// The protocol version that `initialize` negotiated.
     version: Option<String>,
-    /// The lists of which the client was promised to hear when they change.
-    promised: Vec<ListKind>,
+    /// The lists for which the `initialize` result declared `listChanged`.
+    list_changed: Vec<ListKind>,
     calls: HashMap<u64, InFlight>,
     last_call: u64,
-    questions: Questions,
-    /// Hosts that may keep something for this session.
-    touched: BTreeSet<String>,
-    /// Where messages go that belong to no call of the client's, if anyone reads them.
-    aside: Option<mpsc::Sender<Message>>,
+    pending_requests: PendingRequests,
+    /// Hosts that may hold state for this session.
+    contacted: BTreeSet<String>,
+    /// Sink for messages that belong to none of the client's calls, if the session has a reader for them.
+    out_of_band: Option<mpsc::Sender<Message>>,
 }
 
-/// A request of the client that is not answered yet. Clients may use an id twice, so it is not the key.
+/// An unanswered request of the client. Keyed by a number of ours, because clients may reuse an id.
 struct InFlight {
     id: Id,
     listens: bool,
@@ -67,7 +68,7 @@ struct InFlight {
     abort: CancellationToken,
 }
 
-/// Where a call went, and under which id the host knows it.
+/// The upstream of a call, and the id of the call on the bus.
 #[derive(Clone)]
 struct Target {
     upstream: Arc<Upstream>,
@@ -76,11 +77,12 @@ struct Target {
 }
 
 impl Frontend {
+    /// A session under the given key, which hosts use to tell sessions apart.
     pub fn new(worker: Arc<Worker>, session: SessionKey) -> Arc<Self> {
         Arc::new(Self { worker, session, state: Mutex::default() })
     }
 
-    /// Starts on a request of the client. What comes of it is taken from the [`FrontCall`].
+    /// Starts a request of the client. Its messages are read from the [`FrontendCall`].
     pub async fn request(self: &Arc<Self>, era: Era, request: Request) -> FrontendCall {
         let abort = CancellationToken::new();
         let number = {
@@ -96,58 +98,60 @@ impl Frontend {
             state.calls.insert(number, InFlight { id, listens, target: None, abort: abort.clone() });
             number
         };
-        // From here on the entry is removed by the call's drop.
+        // From here on, dropping the call removes the entry.
         let mut call = FrontendCall::new(self, Some(number), request.id.clone(), Work::Ready(None), abort);
         let work = route::start(self, number, era, request).await;
         call.set_work(work);
         call
     }
 
-    /// The client's answer to a request that was passed to it.
+    /// Passes on the client's response to a pending client request.
     pub async fn response(&self, response: Response) {
-        let Some(question) = lock(&self.state).questions.take(response.id.as_ref()) else {
-            tracing::debug!(id = ?response.id, "an answer to nothing that was asked");
+        let Some(pending) = lock(&self.state).pending_requests.take(response.id.as_ref()) else {
+            tracing::debug!(id = ?response.id, "response to an unknown client request");
             return;
         };
-        self.send(&question.host.clone(), HostRequest::Answer(question.into_answer(&self.session, response.outcome)))
+        self.send(&pending.host.clone(), HostRequest::Answer(pending.into_answer(&self.session, response.outcome)))
             .await;
     }
 
-    /// The version that the client's `initialize` ended with.
+    /// The protocol version that the client's `initialize` negotiated.
     pub fn version(&self) -> Option<String> {
         lock(&self.state).version.clone()
     }
 
+    /// The session key.
     pub fn session(&self) -> &str {
         &self.session
     }
 
+    /// The number of unanswered requests of the client.
     pub fn calls_under_way(&self) -> usize {
         lock(&self.state).calls.len()
     }
 
-    /// How many of them go on until the client ends them.
+    /// The number of running `subscriptions/listen` requests.
     pub fn listenings(&self) -> usize {
         lock(&self.state).calls.values().filter(|flight| flight.listens).count()
     }
 
-    /// The era of what doesn't tell its own: a client that said `initialize` speaks the legacy one.
+    /// The era of messages that do not declare one: legacy once the client has sent `initialize`.
     pub fn era(&self) -> Era {
         if self.has_initialized() { Era::Legacy } else { Era::Modern }
     }
 
-    /// The client is gone: tells every host that may keep something for it.
+    /// Closes the session after the client disconnected: notifies every host that may hold state for it.
     pub async fn close(&self) {
-        let touched = std::mem::take(&mut lock(&self.state).touched);
-        for host in touched {
+        let contacted = std::mem::take(&mut lock(&self.state).contacted);
+        for host in contacted {
             let close = body(HostRequest::Close { session: self.session.clone() });
             if let Err(error) = self.worker.bus.deliver(&host, close, CLOSE_DEADLINE).await {
-                tracing::debug!(%host, %error, "the host is not told that the client is gone");
+                tracing::debug!(%host, %error, "closing the session at the host failed");
             }
         }
     }
 
-    /// What the host is told about the client, so that it can speak for it.
+    /// The description of the client that the host needs to act on its behalf.
     fn hello(&self, era: Era) -> ClientHello {
         match era {
             Era::Modern => ClientHello::modern(),
@@ -159,41 +163,41 @@ impl Frontend {
         lock(&self.state).initialize.is_some()
     }
 
-    /// Takes note of what the client was told in answer to its `initialize`.
-    fn greeted(&self, result: &Raw) {
+    /// Records the result of the client's `initialize`.
+    fn record_initialize(&self, result: &Raw) {
         let Ok(result) = Members::of(Some(result)) else { return };
         let capabilities = Members::of(result.get("capabilities")).unwrap_or_default();
-        let promised = ListKind::ALL.into_iter().filter(|kind| {
+        let list_changed = ListKind::ALL.into_iter().filter(|kind| {
             let Ok(capability) = Members::of(capabilities.get(kind.capability())) else { return false };
             capability.get("listChanged").is_some_and(|flag| flag.get() == "true")
         });
         let mut state = lock(&self.state);
-        state.promised = promised.collect();
+        state.list_changed = list_changed.collect();
         state.version = result.text("protocolVersion");
     }
 
-    /// Tells the client something outside of its calls.
-    fn tell_aside(&self, message: Message) {
-        let aside = lock(&self.state).aside.clone();
-        if aside.is_none_or(|aside| aside.try_send(message).is_err()) {
-            tracing::debug!("a message for the client has no reader");
+    /// Sends the client a message outside of its calls.
+    fn send_out_of_band(&self, message: Message) {
+        let out_of_band = lock(&self.state).out_of_band.clone();
+        if out_of_band.is_none_or(|out_of_band| out_of_band.try_send(message).is_err()) {
+            tracing::debug!("a message for the client was dropped: no reader, or its queue is full");
         }
     }
 
-    fn touch(&self, host: &str) {
+    fn mark_contacted(&self, host: &str) {
         let mut state = lock(&self.state);
-        if !state.touched.contains(host) {
-            state.touched.insert(host.to_owned());
+        if !state.contacted.contains(host) {
+            state.contacted.insert(host.to_owned());
         }
     }
 
-    /// Sends what is not answered. A bus that refuses it is not the client's to repair.
+    /// Sends a one-way message. Errors are only logged: the client can do nothing about them.
     async fn send(&self, host: &str, request: HostRequest) {
         let outcome = self.worker.bus.send(host, body(request), CLOSE_DEADLINE).await;
         if let Err(error) = outcome
             && !matches!(error, BrokerError::Closed)
         {
-            tracing::warn!(%host, %error, "a message to the host was refused");
+            tracing::warn!(%host, %error, "a message to the host was rejected");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! MCP over streamable HTTP, both eras on one path. Host and Origin are checked by whoever owns the port; here is
-//! decided who asks, in which era, and what the answer looks like on the wire.
+//! MCP over streamable HTTP, both eras on one path. This module authenticates the client, detects the era and writes
+//! the response. `Host` and `Origin` have to be checked by the server that owns the port.
 
 mod abandoned;
 mod events;
@@ -30,43 +30,56 @@ use std::time::Duration;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{Era, LEGACY_VERSIONS, MODERN_VERSIONS, Message, RpcError, codes};
 
-/// Who asks, as its credential says.
+/// The authenticated identity of an HTTP client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
+    /// The name of the agent.
     pub name: String,
+    /// The role of the agent.
     pub role: Option<String>,
 }
 
+/// Authenticates HTTP clients.
 pub trait Principals: Send + Sync + 'static {
-    /// What is known of the peer beside its headers is among the request's extensions.
+    /// Authenticates a request by its headers, and by connection data (such as a client certificate) in its extensions.
     fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>>;
 }
 
-/// Connections to the bus, one for each principal. The same principal gets the same one as long as it lives.
+/// Connections to the bus, one per principal. A principal gets the same connection as long as it is alive.
 pub trait BusPool: Send + Sync + 'static {
+    /// The principal's connection; opens one if needed.
     fn bus<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<Arc<dyn Bus>, BrokerError>>;
 }
 
+/// The limits and timeouts of the HTTP transport.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
+    /// The options of the workers behind the endpoint.
     pub worker: WorkerOptions,
+    /// The maximum size of a request body.
     pub max_body_bytes: usize,
-    /// The longest pause in the middle of a body.
+    /// Read timeout between two parts of a request body.
     pub body_patience: Duration,
+    /// Maximum legacy sessions in total.
     pub max_sessions: usize,
+    /// Maximum legacy sessions per principal.
     pub max_sessions_per_principal: usize,
+    /// Idle time after which a legacy session without readers and calls is ended.
     pub session_idle: Duration,
-    /// How long a legacy call may be silent before its answer becomes a stream that can be resumed.
+    /// How long a legacy call may be silent before its response becomes an event stream, which can be resumed.
     pub legacy_quiet: Duration,
-    /// The same for modern calls. Until then an error still decides the status.
+    /// How long a modern call may be silent before its response becomes an event stream. Until then an error still
+    /// determines the HTTP status.
     pub modern_quiet: Duration,
+    /// Interval of keepalive comments in a silent event stream.
     pub keepalive: Duration,
-    /// What a session keeps for clients that come back for what they missed.
+    /// Maximum events that a legacy session keeps for resumed streams.
     pub max_replay_events: usize,
+    /// Maximum bytes of the events that a legacy session keeps for resumed streams.
     pub max_replay_bytes: usize,
-    /// How long the answer of a legacy call whose connection broke waits for the same call to come again.
+    /// How long the response of a legacy call whose connection broke is kept for an equal call to join.
     pub join_window: Duration,
-    /// Of all such answers together; one agent's may take a quarter.
+    /// Maximum bytes of all such responses. One agent's responses may take a quarter of it.
     pub max_join_bytes: usize,
 }
 
@@ -90,6 +103,7 @@ impl Default for HttpOptions {
     }
 }
 
+/// The MCP endpoint over HTTP.
 pub struct HttpService {
     options: HttpOptions,
     principals: Arc<dyn Principals>,
@@ -99,17 +113,18 @@ pub struct HttpService {
     abandoned: Arc<AbandonedCalls>,
 }
 
-/// Workers that are kept for principals without a session; past it the unused ones go.
+/// Number of cached workers from which on those without a session are evicted.
 const MAX_IDLE_WORKERS: usize = 512;
 
 impl HttpService {
-    /// Needs a runtime: idle sessions are looked for in the background as long as the service lives.
+    /// Creates the service. Requires a tokio runtime, because a background task ends idle sessions.
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
         let abandoned = Arc::new(AbandonedCalls::new(options.join_window, options.max_join_bytes));
         Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions, abandoned })
     }
 
+    /// Handles one HTTP request.
     pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<HttpBody>
     where
         B: Body<Data = Bytes> + Unpin,
@@ -141,11 +156,11 @@ impl HttpService {
     {
         let invalid = |message: &str| RpcError::new(codes::INVALID_REQUEST, message);
         if !headers::is_json(headers) {
-            let error = invalid("Bad Request: Content-Type has to be application/json");
+            let error = invalid("Bad Request: Content-Type must be application/json");
             return reply::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, error);
         }
         if !headers::accepts(headers, "application/json") || !headers::accepts(headers, "text/event-stream") {
-            let error = invalid("Not Acceptable: Accept has to name application/json and text/event-stream");
+            let error = invalid("Not Acceptable: Accept must include application/json and text/event-stream");
             return reply::error(StatusCode::NOT_ACCEPTABLE, None, error);
         }
         let body = match self.read(body).await {
@@ -173,20 +188,22 @@ impl HttpService {
         B::Error: std::fmt::Display,
     {
         let limit = self.options.max_body_bytes;
-        let refuse = |status, message: String| Err((status, RpcError::new(codes::INVALID_REQUEST, message)));
-        let too_large = || refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes"));
+        let reject = |status, message: String| Err((status, RpcError::new(codes::INVALID_REQUEST, message)));
+        let too_large = || reject(StatusCode::PAYLOAD_TOO_LARGE, format!("request body larger than {limit} bytes"));
         if body.size_hint().lower() > limit as u64 {
             return too_large();
         }
         let mut whole = BytesMut::new();
         loop {
             let Ok(frame) = tokio::time::timeout(self.options.body_patience, body.frame()).await else {
-                return refuse(StatusCode::REQUEST_TIMEOUT, "the body did not go on".into());
+                return reject(StatusCode::REQUEST_TIMEOUT, "timeout while reading the request body".into());
             };
             let data = match frame {
                 None => return Ok(whole.freeze()),
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => return refuse(StatusCode::BAD_REQUEST, format!("the body broke off: {error}")),
+                Some(Err(error)) => {
+                    return reject(StatusCode::BAD_REQUEST, format!("failed to read the request body: {error}"));
+                }
             };
             if whole.len() + data.len() > limit {
                 return too_large();
@@ -195,9 +212,9 @@ impl HttpService {
         }
     }
 
-    /// What the principal's sessions share.
+    /// The worker that all sessions of the principal share.
     async fn worker(&self, principal: &Principal) -> Result<Arc<Worker>, BrokerError> {
-        self.forget_unused_workers();
+        self.evict_unused_workers();
         let bus = self.pool.bus(principal).await?;
         let mut workers = lock(&self.workers);
         if let Some(worker) = workers.get(principal).filter(|worker| Arc::ptr_eq(worker.bus(), &bus)) {
@@ -208,8 +225,8 @@ impl HttpService {
         Ok(worker)
     }
 
-    /// Before the pool is asked: a worker that is kept keeps its place there as well.
-    fn forget_unused_workers(&self) {
+    /// Called before a connection is taken from the pool, because a cached worker keeps its connection there in use.
+    fn evict_unused_workers(&self) {
         let mut workers = lock(&self.workers);
         if workers.len() >= MAX_IDLE_WORKERS {
             workers.retain(|_, worker| Arc::strong_count(worker) > 1);
@@ -217,7 +234,7 @@ impl HttpService {
     }
 }
 
-/// The body's own words count most: a modern request with a legacy header, or none, is told that the two don't agree.
+/// The body takes precedence: a modern request with a legacy header, or without one, is then rejected for the mismatch.
 fn era_of(headers: &HeaderMap, message: &Message) -> Era {
     if let Message::Request(request) = message
         && Era::of_params(request.params.as_deref()) == Era::Modern

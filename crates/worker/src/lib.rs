@@ -1,8 +1,8 @@
-//! The worker's side of MCP over the bus: an MCP server for any client, over stdio or streamable HTTP, in both eras of
-//! the protocol. Behind it are the servers of all hosts that the worker may use.
+//! The worker side of MCP over the bus: an MCP server for any client, over stdio or streamable HTTP, in both eras of
+//! the protocol. It proxies to the servers of all hosts that the worker may use.
 //!
-//! Start at [`Front`], one client's session. `view` says which servers there are and whose a name is; `http` and `stdio`
-//! move messages; [`Bus`] is what the front needs of the bus.
+//! Start at [`Frontend`], the MCP session of one client. `view` holds the known servers and resolves names to them;
+//! `http` and `stdio` are the transports; [`Bus`] is the interface to the bus.
 
 mod bus;
 mod bus_client;

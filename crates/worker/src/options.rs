@@ -1,27 +1,28 @@
-//! The limits and times of a worker, in one place.
+//! The limits and timeouts of a worker.
 
 use std::time::Duration;
 
+/// The configuration of a [`Worker`](crate::Worker).
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// The one host to use; all that the credential allows if absent.
+    /// The only host to use. `None`: all hosts that the credential allows.
     pub host: Option<String>,
-    /// How long a call may take, waiting for an absent host included.
+    /// The deadline of a call, including the time it is queued for an absent host.
     pub call_deadline: Duration,
-    /// How long a `subscriptions/listen` lives before it is ended gracefully.
+    /// The maximum duration of a `subscriptions/listen`. After it the subscription is ended with a result.
     pub listen_deadline: Duration,
-    /// How long a merged list waits for one server before it is answered from the manifest.
+    /// How long a merged list waits for one server before the server's part is taken from its manifest.
     pub list_patience: Duration,
-    /// How long a modern client that knows tasks waits for a tool before it gets a task instead. Without it only calls to
-    /// hosts that are away become tasks.
+    /// How long a modern client that declares tasks waits for a tool before the call becomes a task. `None`: only calls
+    /// to absent hosts become tasks.
     pub task_after: Option<Duration>,
-    /// Calls to a host that is away are refused at once instead of waiting for it.
+    /// Reject calls to an absent host immediately instead of queueing them.
     pub fail_fast: bool,
-    /// How often a waiting client is told that the host is away.
+    /// Interval of the progress notifications of a call that is queued for an absent host.
     pub away_progress: Duration,
-    /// Calls of one client under way.
+    /// Maximum concurrent calls per client.
     pub max_calls: usize,
-    /// Unanswered requests of servers to one client.
+    /// Maximum pending client requests (elicitation, sampling) per client.
     pub max_questions: usize,
 }
 

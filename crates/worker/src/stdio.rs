@@ -1,5 +1,5 @@
-//! MCP over the process's own stdin and stdout: a line per message, both eras as they come. One loop moves everything,
-//! so that a call costs no hop between tasks.
+//! MCP over the process's own stdin and stdout: one message per line, either era per message. One loop does all I/O, so
+//! that a call costs no switch between tasks.
 
 mod lines;
 mod process;
@@ -19,14 +19,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, Id, Message, Outcome, Response, RpcError, codes};
 
+/// The limits of the stdio transport.
 #[derive(Debug, Clone)]
 pub struct StdioOptions {
+    /// The maximum length of a message.
     pub max_line_bytes: usize,
-    /// After the end of stdin: how long calls may still take.
+    /// Shutdown timeout: how long running calls may take after the end of stdin.
     pub last_answers_within: Duration,
-    /// A client that does not read what it is sent for so long is taken for gone.
+    /// Write timeout: a client that does not read its output for this long counts as disconnected.
     pub read_within: Duration,
-    /// Ends the service as if the client had gone, without waiting for what is under way.
+    /// Stops the service as if the client had disconnected, without waiting for running calls.
     pub stop: CancellationToken,
 }
 
@@ -41,15 +43,18 @@ impl Default for StdioOptions {
     }
 }
 
+/// Why the stdio transport failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StdioError {
-    #[error("stdin can't be read: {0}")]
+    /// Reading the client's messages failed.
+    #[error("failed to read stdin: {0}")]
     Read(#[source] std::io::Error),
-    #[error("stdout can't be written: {0}")]
+    /// Writing to the client failed or timed out.
+    #[error("failed to write stdout: {0}")]
     Write(#[source] std::io::Error),
 }
 
-/// Serves the client at the other end of two streams, until it closes its own or the service is stopped.
+/// Serves one client over two streams, until the client closes `input` or the service is stopped.
 pub async fn serve_streams(
     worker: Arc<Worker>,
     input: impl AsyncRead + Unpin,
@@ -61,21 +66,21 @@ pub async fn serve_streams(
     let calls = FuturesUnordered::new();
     let mut service = Service { frontend: Arc::clone(&frontend), news, calls, output, options };
     let outcome = service.run(input).await;
-    // What is still under way is cancelled before the session is closed.
+    // Dropping the service cancels running calls, which has to happen before the session is closed.
     drop(service);
-    tokio::time::timeout(GOODBYE, frontend.close()).await.ok();
+    tokio::time::timeout(CLOSE_TIMEOUT, frontend.close()).await.ok();
     outcome
 }
 
-/// How long the hosts' goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long closing the session at its hosts may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-type Waiting = std::pin::Pin<Box<dyn Future<Output = (FrontendCall, Option<Message>)> + Send>>;
+type PendingCall = std::pin::Pin<Box<dyn Future<Output = (FrontendCall, Option<Message>)> + Send>>;
 
 struct Service<W> {
     frontend: Arc<Frontend>,
     news: News,
-    calls: FuturesUnordered<Waiting>,
+    calls: FuturesUnordered<PendingCall>,
     output: W,
     options: StdioOptions,
 }
@@ -85,26 +90,26 @@ impl<W: AsyncWrite + Unpin> Service<W> {
         let mut lines = Lines::new(input, self.options.max_line_bytes);
         loop {
             tokio::select! {
-                Some((call, message)) = self.calls.next() => self.go_on(call, message).await?,
+                Some((call, message)) = self.calls.next() => self.forward(call, message).await?,
                 message = self.news.next() => self.write(&message).await?,
                 line = lines.next() => match line.map_err(StdioError::Read)? {
-                    Some(line) => self.take(line).await?,
+                    Some(line) => self.handle_line(line).await?,
                     None => break,
                 },
                 () = self.options.stop.cancelled() => return Ok(()),
             }
         }
-        self.finish().await
+        self.drain().await
     }
 
-    /// Stdin is closed: what was asked is still answered, but nothing lasts for ever.
-    async fn finish(&mut self) -> Result<(), StdioError> {
+    /// After the end of stdin: answers running calls until the shutdown timeout.
+    async fn drain(&mut self) -> Result<(), StdioError> {
         let until = Instant::now() + self.options.last_answers_within;
-        // Listening would never end by itself.
+        // A `subscriptions/listen` ends only with the client, so it is not waited for.
         while self.frontend.calls_under_way() > self.frontend.listenings() {
             tokio::select! {
                 next = self.calls.next() => match next {
-                    Some((call, message)) => self.go_on(call, message).await?,
+                    Some((call, message)) => self.forward(call, message).await?,
                     None => break,
                 },
                 () = tokio::time::sleep_until(until) => break,
@@ -114,23 +119,23 @@ impl<W: AsyncWrite + Unpin> Service<W> {
         Ok(())
     }
 
-    async fn go_on(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {
+    async fn forward(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {
         let Some(message) = message else { return Ok(()) };
         if !matches!(message, Message::Response(_)) {
-            self.calls.push(wait(call));
+            self.calls.push(next_message(call));
         }
         self.write(&message).await
     }
 
-    async fn take(&mut self, line: Line) -> Result<(), StdioError> {
+    async fn handle_line(&mut self, line: Line) -> Result<(), StdioError> {
         let text = match line {
             Line::Text(text) => text,
             Line::TooLong => {
-                let message = format!("Invalid request: a line of more than {} bytes", self.options.max_line_bytes);
-                return self.refuse(None, RpcError::new(codes::INVALID_REQUEST, message)).await;
+                let message = format!("Invalid request: line longer than {} bytes", self.options.max_line_bytes);
+                return self.reject(None, RpcError::new(codes::INVALID_REQUEST, message)).await;
             }
             Line::NotUtf8 => {
-                return self.refuse(None, RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8")).await;
+                return self.reject(None, RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8")).await;
             }
         };
         match Message::parse(&text) {
@@ -144,21 +149,21 @@ impl<W: AsyncWrite + Unpin> Service<W> {
                     && let Err(error) =
                         Envelope::read(request.params.as_ref()).and_then(|envelope| envelope.check_version())
                 {
-                    return self.refuse(Some(request.id), error).await;
+                    return self.reject(Some(request.id), error).await;
                 }
                 let call = self.frontend.request(era, request).await;
-                self.calls.push(wait(call));
+                self.calls.push(next_message(call));
             }
             Ok(Message::Notification(notification)) => {
                 self.frontend.notification(self.frontend.era(), notification).await
             }
             Ok(Message::Response(response)) => self.frontend.response(response).await,
-            Err(error) => return self.refuse(error.id().cloned(), error.to_rpc_error()).await,
+            Err(error) => return self.reject(error.id().cloned(), error.to_rpc_error()).await,
         }
         Ok(())
     }
 
-    async fn refuse(&mut self, id: Option<Id>, error: RpcError) -> Result<(), StdioError> {
+    async fn reject(&mut self, id: Option<Id>, error: RpcError) -> Result<(), StdioError> {
         self.write(&Response { id, outcome: Outcome::from(error) }.into()).await
     }
 
@@ -169,15 +174,15 @@ impl<W: AsyncWrite + Unpin> Service<W> {
             self.output.write_all(line.as_bytes()).await?;
             self.output.flush().await
         };
-        let not_read = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let timed_out = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
         tokio::time::timeout(self.options.read_within, write)
             .await
-            .unwrap_or_else(|_| not_read())
+            .unwrap_or_else(|_| timed_out())
             .map_err(StdioError::Write)
     }
 }
 
-fn wait(mut call: FrontendCall) -> Waiting {
+fn next_message(mut call: FrontendCall) -> PendingCall {
     Box::pin(async move {
         let message = call.next().await;
         (call, message)

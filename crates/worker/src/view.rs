@@ -1,5 +1,5 @@
-//! What a client sees: the servers of all hosts that the worker may use, in a fixed order. With one server the worker is
-//! invisible; with several it merges them and routes by name.
+//! The servers of all hosts that the worker may use, in a fixed order. With a single server the worker is transparent;
+//! with several it merges their lists and routes requests by name.
 
 pub mod params;
 mod routes;
@@ -10,7 +10,7 @@ use routes::Routes;
 use std::sync::{Arc, OnceLock};
 use toolbus_mcp::{Era, HostManifest, ListKind, Members, NameKey, Raw, ServerManifest, ServerState, meta};
 
-/// Hosts in the order of their names, servers in the order of their host's configuration.
+/// The known servers, ordered by host name, then by the order in the host's configuration.
 pub struct View {
     upstreams: Vec<Arc<Upstream>>,
     routes: OnceLock<Routes>,
@@ -19,28 +19,34 @@ pub struct View {
 /// One server behind one host.
 #[derive(Debug)]
 pub struct Upstream {
+    /// The name of the host.
     pub host: String,
+    /// When the host disconnected, in milliseconds since the Unix epoch; `None` while it is connected.
     pub away_since_ms: Option<u64>,
     manifest: Arc<HostManifest>,
-    /// The server's place in the manifest, and the upstream's in the view.
-    place: usize,
+    /// The index of the server in the manifest.
+    server_index: usize,
+    /// The index of the upstream in the view.
     pub index: usize,
 }
 
 impl View {
+    /// A view of all hosts, or of the host named `only`.
     pub fn new(hosts: &[HostEntry], only: Option<&str>) -> Self {
         let mut hosts: Vec<&HostEntry> =
             hosts.iter().filter(|host| only.is_none_or(|only| only == host.name)).collect();
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
-        let servers = hosts.iter().flat_map(|host| (0..host.manifest.servers.len()).map(move |place| (host, place)));
-        let upstreams = servers.enumerate().map(|(index, (host, place))| {
+        let servers = hosts
+            .iter()
+            .flat_map(|host| (0..host.manifest.servers.len()).map(move |server_index| (host, server_index)));
+        let upstreams = servers.enumerate().map(|(index, (host, server_index))| {
             let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
-            Arc::new(Upstream { host: host.name.clone(), away_since_ms, manifest, place, index })
+            Arc::new(Upstream { host: host.name.clone(), away_since_ms, manifest, server_index, index })
         });
         Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
     }
 
-    /// The one server before which the worker is invisible.
+    /// The only server, for which the worker is a transparent proxy; `None` if there are none or several.
     pub fn sole(&self) -> Option<&Arc<Upstream>> {
         match &self.upstreams[..] {
             [sole] => Some(sole),
@@ -48,30 +54,32 @@ impl View {
         }
     }
 
+    /// All servers.
     pub fn upstreams(&self) -> &[Arc<Upstream>] {
         &self.upstreams
     }
 
+    /// The server with this name at this host.
     pub fn find(&self, host: &str, server: &str) -> Option<&Arc<Upstream>> {
         self.upstreams.iter().find(|upstream| upstream.host == host && upstream.server() == server)
     }
 
-    /// Whose name that is, by the manifests. Tasks are on no manifest.
+    /// The server that owns the name according to the manifests. Always `None` for tasks, which no manifest lists.
     pub fn owner(&self, name: &NameKey) -> Option<&Arc<Upstream>> {
         self.routes().owner(name).map(|index| &self.upstreams[index])
     }
 
-    /// Whose item of a list that is, by the manifests.
+    /// The server that owns the list item according to the manifests.
     pub fn owner_of_item(&self, kind: ListKind, key: &str) -> Option<&Arc<Upstream>> {
         self.routes().owner_of_item(kind, key).map(|index| &self.upstreams[index])
     }
 
-    /// The arguments of a tool that a modern HTTP client repeats in headers.
+    /// The arguments of the tool that a modern HTTP client has to mirror in headers.
     pub fn param_headers(&self, tool: &str) -> Option<&[params::ParamHeader]> {
         self.routes().param_headers(tool)
     }
 
-    /// Whether a client would see the same list of that kind there.
+    /// Whether both views show a client the same list of that kind.
     pub fn same_list(&self, other: &Self, kind: ListKind) -> bool {
         fn list(view: &View, kind: ListKind) -> impl Iterator<Item = &str> {
             view.upstreams.iter().flat_map(move |upstream| upstream.manifest().items(kind)).map(|item| item.get())
@@ -85,20 +93,23 @@ impl View {
 }
 
 impl Upstream {
+    /// The server's part of the host manifest.
     pub fn manifest(&self) -> &ServerManifest {
-        &self.manifest.servers[self.place]
+        &self.manifest.servers[self.server_index]
     }
 
+    /// The name of the server.
     pub fn server(&self) -> &str {
         &self.manifest().name
     }
 
-    /// Nobody is there to answer: what the manifest says has to do.
+    /// True if the server can't answer now, because its host is away or the server is down. Lists are then answered
+    /// from the manifest.
     pub fn is_out(&self) -> bool {
         self.away_since_ms.is_some() || self.manifest().state == ServerState::Down
     }
 
-    /// The server's word about itself, in the client's era if it has one in that era.
+    /// The server's `initialize` or `server/discover` result, preferably of the given era.
     pub fn greeting(&self, era: Era) -> Option<&Raw> {
         let manifest = self.manifest();
         match era {
@@ -107,27 +118,27 @@ impl Upstream {
         }
     }
 
-    /// Whether the server declares that capability. One that never told is taken to have all.
+    /// Whether the server declares the capability. Assumed if its capabilities are unknown.
     pub fn has_capability(&self, era: Era, name: &str) -> bool {
-        let Some(greeting) = self.greeting(era) else { return true };
+        let Some(handshake) = self.greeting(era) else { return true };
         let declared = || {
-            let greeting = Members::of(Some(greeting)).ok()?;
-            Members::of(greeting.get("capabilities")).ok()?.contains(name).then_some(())
+            let handshake = Members::of(Some(handshake)).ok()?;
+            Members::of(handshake.get("capabilities")).ok()?.contains(name).then_some(())
         };
         declared().is_some()
     }
 
-    /// Whether the server speaks of tasks itself, in that era's way. One that never told is taken to.
+    /// Whether the server has tasks of its own in that era. Assumed if its capabilities are unknown.
     pub fn has_own_tasks(&self, era: Era) -> bool {
         self.greeting(era).is_none() || self.declares_tasks(era)
     }
 
-    /// The same, but only if it said so.
+    /// Whether the server explicitly declares tasks of its own in that era.
     pub fn declares_tasks(&self, era: Era) -> bool {
-        let Some(greeting) = self.greeting(era) else { return false };
+        let Some(handshake) = self.greeting(era) else { return false };
         let declared = || {
-            let greeting = Members::of(Some(greeting)).ok()?;
-            let capabilities = Members::of(greeting.get("capabilities")).ok()?;
+            let handshake = Members::of(Some(handshake)).ok()?;
+            let capabilities = Members::of(handshake.get("capabilities")).ok()?;
             match era {
                 Era::Legacy => capabilities.contains("tasks").then_some(()),
                 Era::Modern => {
@@ -139,6 +150,7 @@ impl Upstream {
         declared().is_some()
     }
 
+    /// Whether this is the server with this name at this host.
     pub fn is(&self, host: &str, server: &str) -> bool {
         self.host == host && self.server() == server
     }

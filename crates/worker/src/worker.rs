@@ -1,5 +1,4 @@
-//! What all client sessions of one identity share: the bus, the view of the hosts, and what was learned about names that
-//! stand on no manifest.
+//! State shared by all MCP sessions of one identity: the bus, the view of the hosts, and the owners of unlisted names.
 
 use crate::bus::{Bus, Hosts};
 use crate::options::WorkerOptions;
@@ -9,33 +8,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
 
-/// Names of one kind that are remembered beside the manifests, and tasks.
+/// Maximum number of remembered names that are in no manifest, and of remembered tasks. A full table is cleared.
 const MAX_LEARNED: usize = 20_000;
 
+/// The shared part of all MCP sessions of one identity.
 pub struct Worker {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) options: WorkerOptions,
     hosts: watch::Receiver<Hosts>,
     view: Mutex<(Hosts, Arc<View>)>,
     learned: Mutex<Learned>,
-    /// Tasks that wait for hosts that are away.
-    pub(crate) left_tasks: Mutex<HashMap<TaskName, TaskView>>,
+    /// Tasks that were queued in the mailbox of an absent host, including those that were withdrawn from there.
+    pub(crate) queued_tasks: Mutex<HashMap<TaskName, TaskView>>,
 }
 
 impl Worker {
+    /// A worker on the given connection to the bus.
     pub fn new(bus: Arc<dyn Bus>, options: WorkerOptions) -> Arc<Self> {
         let hosts = bus.hosts();
         let snapshot = hosts.borrow().clone();
         let view = Arc::new(View::new(&snapshot, options.host.as_deref()));
         let (view, learned) = (Mutex::new((snapshot, view)), Mutex::default());
-        Arc::new(Self { bus, options, hosts, view, learned, left_tasks: Mutex::default() })
+        Arc::new(Self { bus, options, hosts, view, learned, queued_tasks: Mutex::default() })
     }
 
+    /// The connection to the bus.
     pub fn bus(&self) -> &Arc<dyn Bus> {
         &self.bus
     }
 
-    /// The hosts as they are now. It is built anew only when they changed.
+    /// The current view of the hosts, cached until the hosts change.
     pub fn view(&self) -> Arc<View> {
         let snapshot = self.hosts.borrow().clone();
         let mut cached = lock(&self.view);
@@ -46,19 +48,19 @@ impl Worker {
         Arc::clone(&cached.1)
     }
 
-    /// The names of those that are here and that this worker uses.
-    pub(crate) fn hosts_here(&self) -> Vec<String> {
+    /// The names of the connected hosts that this worker may use.
+    pub(crate) fn connected_hosts(&self) -> Vec<String> {
         let only = self.options.host.as_deref();
         let hosts = self.hosts.borrow();
-        let here = hosts.iter().filter(|host| host.away_since_ms.is_none());
-        here.filter(|host| only.is_none_or(|only| only == host.name)).map(|host| host.name.clone()).collect()
+        let connected = hosts.iter().filter(|host| host.away_since_ms.is_none());
+        connected.filter(|host| only.is_none_or(|only| only == host.name)).map(|host| host.name.clone()).collect()
     }
 
     pub(crate) fn hosts(&self) -> watch::Receiver<Hosts> {
         self.hosts.clone()
     }
 
-    /// Whose name that is: by the manifests, or because its server listed it or made it.
+    /// The upstream that owns the name: by the manifests, or because its server listed or created the item.
     pub(crate) fn owner(&self, view: &View, name: &NameKey) -> Option<Arc<Upstream>> {
         if let Some(upstream) = view.owner(name) {
             return Some(Arc::clone(upstream));
@@ -73,7 +75,7 @@ impl Worker {
         view.find(host, server).cloned()
     }
 
-    /// Whether that upstream may show the item under this name: whoever had it first keeps it.
+    /// Whether the upstream may list the item under this name. The first owner of a name keeps it.
     pub(crate) fn claim(&self, view: &View, kind: ListKind, key: String, upstream: &Upstream) -> bool {
         if let Some(owner) = view.owner_of_item(kind, &key) {
             return owner.index == upstream.index;
@@ -106,7 +108,7 @@ struct Learned {
     tasks: HashMap<String, (String, String)>,
 }
 
-/// A panic while such a lock was held left nothing half done.
+/// Ignores poisoning: no critical section leaves its data inconsistent when it panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

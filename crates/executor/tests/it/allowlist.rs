@@ -1,4 +1,4 @@
-//! Which role sees and calls which tools.
+//! The tools that each role can list and call.
 
 use crate::bus::Bus;
 use crate::peers::{Host, RawWorker, worker};
@@ -13,7 +13,7 @@ fn list() -> RoleToolAllowlist {
 }
 
 #[tokio::test]
-async fn the_manifest_shows_a_role_what_its_entry_names() {
+async fn the_manifest_lists_only_the_tools_of_the_role() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&["nova_click", "nova_screenshot"]);
     let _host = Host::start_with_list(&bus.url(), &toolbox, list());
@@ -28,9 +28,9 @@ async fn the_manifest_shows_a_role_what_its_entry_names() {
     check(None, &["nova_click", "nova_screenshot"]).await;
 }
 
-/// A worker that calls what it was not shown.
+/// With a raw worker, which does not check its manifest before a call.
 #[tokio::test]
-async fn a_call_past_the_manifest_is_denied_by_tool_and_role() {
+async fn a_call_outside_of_the_allowlist_is_denied() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&["nova_click", "nova_screenshot"]);
     let _host = Host::start_with_list(&bus.url(), &toolbox, list());
@@ -53,14 +53,14 @@ async fn a_call_past_the_manifest_is_denied_by_tool_and_role() {
 }
 
 #[tokio::test]
-async fn a_list_that_denies_the_unlisted_locks_out_whoever_has_no_role() {
+async fn deny_unlisted_denies_callers_without_a_role() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&["nova_click"]);
     let _host = Host::start_with_list(&bus.url(), &toolbox, list().deny_unlisted());
-    let nobody = worker(&bus.url(), "nobody#mcp", None).await;
-    assert_eq!(names(&nobody.list_tools()), [""; 0]);
-    let refused = soon("answer", nobody.execute(&call("nova_click", "{}"))).await;
-    assert_eq!(refused, Err(ToolError::NotFound("nova_click".into())));
+    let without_role = worker(&bus.url(), "worker-7#mcp", None).await;
+    assert_eq!(names(&without_role.list_tools()), [""; 0]);
+    let denied = soon("answer", without_role.execute(&call("nova_click", "{}"))).await;
+    assert_eq!(denied, Err(ToolError::NotFound("nova_click".into())));
     let raw = RawWorker::connect(&bus, AgentRef::new("raw#mcp")).await;
     let reply = raw.request(json!({ "op": "call", "tool": "nova_click", "arguments": "{}" })).await;
     assert_eq!(reply["error"], "tool 'nova_click' is not allowed for role '<none>'");

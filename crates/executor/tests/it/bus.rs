@@ -1,5 +1,5 @@
-//! A broker in this process that can be stopped and started again on the same port and folder, and a link to it that can
-//! be cut and can swallow what is sent.
+//! A broker in this process that can be restarted on the same port and folder, and a TCP relay to it that can be cut
+//! and can discard traffic.
 
 use crate::soon;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -38,7 +38,7 @@ impl Bus {
     }
 
     pub async fn client(&self, agent: AgentRef) -> BrokerClient {
-        BrokerClient::connect(&self.url(), agent, TOKEN).await.expect("the broker is there")
+        BrokerClient::connect(&self.url(), agent, TOKEN).await.expect("the broker is running")
     }
 
     pub async fn start_again(&mut self) {
@@ -47,7 +47,8 @@ impl Bus {
         let core = BrokerCore::new(self.folder.path()).expect("the folder opens");
         let server = BrokerServer::new(core, TOKEN);
         let serving = Arc::clone(&server);
-        let serving = tokio::spawn(async move { serving.serve(listener).await.expect("it stops when asked") });
+        let serving =
+            tokio::spawn(async move { serving.serve(listener).await.expect("the server ends without an error") });
         self.running = Some((server, serving));
     }
 
@@ -58,7 +59,7 @@ impl Bus {
         soon("an orderly stop", serving).await.expect("no panic");
     }
 
-    /// Messages in a mailbox that nobody acknowledged.
+    /// The number of unacknowledged messages in a mailbox.
     pub async fn waiting(&self, mailbox: &str) -> u64 {
         let observer = self.client(AgentRef::new("observer")).await;
         let status = soon("status", observer.status()).await.expect("version 2");
@@ -66,7 +67,7 @@ impl Bus {
     }
 }
 
-/// Listens on that port, or on any for 0. A connection of another test may have the port for a moment.
+/// Listens on the port, or on a free one for 0. Retries, because a connection of another test may briefly use the port.
 async fn listen(port: u16) -> TcpListener {
     let binding = async {
         loop {
@@ -81,78 +82,88 @@ async fn listen(port: u16) -> TcpListener {
     TcpListener::from_std(listener).expect("a listener")
 }
 
-/// A way to the broker for some of its peers, which can be blocked.
-pub struct Detour {
+/// A TCP relay to the broker with fault injection.
+pub struct Relay {
     address: SocketAddr,
-    state: watch::Sender<Way>,
-    swallowed: Arc<Notify>,
+    state: watch::Sender<RelayState>,
+    discarded: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum RelayState {
     Open,
-    /// What the peer sends is lost on the way.
-    Swallowing,
-    /// No connection stands, and none can be made.
+    /// Data from the peer is discarded.
+    Discarding,
+    /// All connections are closed, and new ones are refused.
     Cut,
 }
 
-impl Detour {
+impl Relay {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let state = watch::Sender::new(Way::Open);
-        let swallowed = Arc::new(Notify::new());
-        let detour = Self { address, state: state.clone(), swallowed: Arc::clone(&swallowed) };
+        let state = watch::Sender::new(RelayState::Open);
+        let discarded = Arc::new(Notify::new());
+        let relay = Self { address, state: state.clone(), discarded: Arc::clone(&discarded) };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                if *state.borrow() != Way::Cut {
-                    tokio::spawn(carry(near, target, state.subscribe(), Arc::clone(&swallowed)));
+                if *state.borrow() != RelayState::Cut {
+                    tokio::spawn(forward_connection(near, target, state.subscribe(), Arc::clone(&discarded)));
                 }
             }
         });
-        detour
+        relay
     }
 
     pub fn url(&self) -> String {
         format!("ws://{}/bus", self.address)
     }
 
-    pub fn swallow(&self) {
-        self.state.send_replace(Way::Swallowing);
+    pub fn discard(&self) {
+        self.state.send_replace(RelayState::Discarding);
     }
 
-    /// Waits until something was lost.
-    pub async fn swallowed(&self) {
-        soon("something to swallow", self.swallowed.notified()).await;
+    /// Waits until data was discarded.
+    pub async fn discarded(&self) {
+        soon("data to discard", self.discarded.notified()).await;
     }
 
     pub fn cut(&self) {
-        self.state.send_replace(Way::Cut);
+        self.state.send_replace(RelayState::Cut);
     }
 
-    pub fn mend(&self) {
-        self.state.send_replace(Way::Open);
+    pub fn restore(&self) {
+        self.state.send_replace(RelayState::Open);
     }
 }
 
-async fn carry(near: TcpStream, target: SocketAddr, mut way: watch::Receiver<Way>, swallowed: Arc<Notify>) {
+async fn forward_connection(
+    near: TcpStream,
+    target: SocketAddr,
+    mut state: watch::Receiver<RelayState>,
+    discarded: Arc<Notify>,
+) {
     let Ok(far) = TcpStream::connect(target).await else { return };
     let ((mut near_read, mut near_write), (mut far_read, far_write)) = (near.into_split(), far.into_split());
-    let state = way.clone();
+    let forward_state = state.clone();
     tokio::select! {
-        _ = way.wait_for(|way| *way == Way::Cut) => {}
+        _ = state.wait_for(|state| *state == RelayState::Cut) => {}
         _ = tokio::io::copy(&mut far_read, &mut near_write) => {}
-        () = send(&mut near_read, far_write, state, &swallowed) => {}
+        () = forward(&mut near_read, far_write, forward_state, &discarded) => {}
     }
 }
 
-async fn send(from: &mut OwnedReadHalf, mut to: OwnedWriteHalf, way: watch::Receiver<Way>, swallowed: &Notify) {
+async fn forward(
+    from: &mut OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: watch::Receiver<RelayState>,
+    discarded: &Notify,
+) {
     let mut buffer = vec![0; 4096];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let swallows = *way.borrow() == Way::Swallowing;
-        if swallows {
-            swallowed.notify_one();
+        let discards = *state.borrow() == RelayState::Discarding;
+        if discards {
+            discarded.notify_one();
         } else if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a host does with its mailbox.
+//! How a host processes its mailbox.
 
 use crate::bus::Bus;
 use crate::peers::{HOST, Host, RawWorker, json_body, worker};
@@ -13,7 +13,7 @@ use toolbus_client::{AgentRef, InboxKind, InboxMessage};
 use toolbus_executor::{McpProxyHostOptions, ToolError, ToolExecutor};
 
 #[tokio::test]
-async fn eight_calls_at_once_get_their_own_answers() {
+async fn concurrent_calls_get_their_own_replies() {
     let bus = Bus::start().await;
     let _host = Host::start(&bus.url(), &Toolbox::echoing(&["nova_click"]));
     let worker = &worker(&bus.url(), "worker-7#mcp", None).await;
@@ -26,9 +26,9 @@ async fn eight_calls_at_once_get_their_own_answers() {
     soon("eight calls", join_all(calls)).await;
 }
 
-/// The tool answers only when four calls are in it, so calls one after another would never end.
+/// The tool returns only when four calls are running, so sequential calls would never end.
 #[tokio::test]
-async fn four_calls_on_one_connection_overlap() {
+async fn calls_on_one_connection_run_concurrently() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::with("meet", Behaviour::Meet(Arc::new(Barrier::new(4))));
     let _host = Host::start(&bus.url(), &toolbox);
@@ -39,7 +39,7 @@ async fn four_calls_on_one_connection_overlap() {
 }
 
 #[tokio::test]
-async fn no_more_calls_run_at_once_than_the_limit_says() {
+async fn the_concurrency_limit_is_respected() {
     let bus = Bus::start().await;
     let gate = Arc::new(Semaphore::new(0));
     let toolbox = Toolbox::with("gate", Behaviour::Gate(Arc::clone(&gate)));
@@ -58,7 +58,7 @@ async fn no_more_calls_run_at_once_than_the_limit_says() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_mcp_request_is_answered_with_an_error() {
+async fn an_invalid_mcp_request_is_answered_with_an_error() {
     let bus = Bus::start().await;
     let _host = Host::start(&bus.url(), &Toolbox::echoing(&[]));
     let worker = RawWorker::connect(&bus, AgentRef::new("odd#mcp")).await;
@@ -79,7 +79,7 @@ async fn a_body_that_is_no_mcp_request_is_answered_with_an_error() {
 }
 
 #[tokio::test]
-async fn what_is_no_mcp_request_is_acknowledged_and_skipped() {
+async fn messages_of_other_kinds_are_acknowledged_and_ignored() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&["nova_click"]);
     let sender = bus.client(AgentRef::new("chatty")).await;
@@ -93,11 +93,11 @@ async fn what_is_no_mcp_request_is_acknowledged_and_skipped() {
     let worker = worker(&bus.url(), "worker-7#mcp", None).await;
     soon("a call", worker.execute(&call("nova_click", "{}"))).await.expect("a result");
     eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
-    assert_eq!(bus.waiting("chatty").await, 0, "none of them was answered");
+    assert_eq!(bus.waiting("chatty").await, 0, "none of them got a reply");
 }
 
 #[tokio::test]
-async fn results_and_errors_of_tools_arrive_whole() {
+async fn results_and_errors_arrive_unchanged() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&[]);
     for (name, behaviour) in [
@@ -122,14 +122,14 @@ async fn results_and_errors_of_tools_arrive_whole() {
 }
 
 #[tokio::test]
-async fn hole_05_a_result_that_the_broker_does_not_take_becomes_an_error_and_the_tool_runs_once() {
+async fn hole_05_a_rejected_result_becomes_an_error_and_the_tool_runs_once() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::with("big", Behaviour::Big(70 << 20));
     let _host = Host::start(&bus.url(), &toolbox);
     let worker = worker(&bus.url(), "worker-7#mcp", None).await;
     let outcome = soon("an answer", worker.execute(&call("big", "{}"))).await;
     let Err(ToolError::Execution(reason)) = outcome else { panic!("{outcome:?}") };
-    assert!(reason.contains("the tool ran, but its answer can't be sent") && reason.contains("limit"), "{reason}");
+    assert!(reason.contains("the tool ran, but its result could not be sent") && reason.contains("limit"), "{reason}");
     eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
     assert_eq!(toolbox.started(), 1);
 }

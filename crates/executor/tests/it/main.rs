@@ -1,7 +1,7 @@
 //! Hosts and workers of the library, over a real broker on the loopback interface.
 //!
-//! `bus`, `tools` and `peers` set the stage: a broker that can be stopped, links that can be cut, tools that do as they
-//! are told, and both ends of the protocol in raw JSON.
+//! `bus`, `tools` and `peers` are the fixtures: a broker that can be stopped, connections that can be cut, tools with
+//! configurable behaviour, and both ends of the protocol in raw JSON.
 
 mod bus;
 mod peers;
@@ -10,7 +10,7 @@ mod tools;
 mod allowlist;
 mod cancelling;
 mod host;
-mod lost_links;
+mod lost_connections;
 mod reconnecting;
 mod supervisor;
 mod worker;
@@ -18,15 +18,15 @@ mod worker;
 use std::future::Future;
 use std::time::Duration;
 
-/// Nothing here takes a tenth of this, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Upper bound for every wait, ten times longer than any of them takes.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits for something that has to happen.
+/// Awaits the future, and panics if it takes longer than the test timeout.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+    tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what}: not within {TEST_TIMEOUT:?}"))
 }
 
-/// Asks again and again until the answer is yes, for what no event announces.
+/// Polls until the condition holds, for conditions without an event.
 async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let polling = async {
         while !check().await {

@@ -1,4 +1,4 @@
-//! Hosts and workers: the library's with options for tests, and raw ones that speak JSON.
+//! Hosts and workers: those of the library with options for tests, and raw ones that send JSON.
 
 use crate::bus::{Bus, TOKEN};
 use crate::soon;
@@ -13,13 +13,13 @@ use toolbus_executor::{
     CancellationToken, McpProxyExecutor, McpProxyExecutorOptions, McpProxyHost, McpProxyHostOptions, RoleToolAllowlist,
 };
 
-/// The mailbox of every host here.
+/// The mailbox of all hosts in these tests.
 pub const HOST: &str = "desktop#mcp";
 
-/// No test lives to see a call time out by itself.
+/// A call timeout longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A supervised host that serves in the background, and stops with this handle.
+/// A supervised host in the background, which stops when this handle is dropped.
 pub struct Host {
     pub shutdown: CancellationToken,
     pub serving: JoinHandle<()>,
@@ -38,8 +38,8 @@ impl Host {
     pub fn start_with(url: &str, toolbox: &Arc<Toolbox>, options: McpProxyHostOptions) -> Self {
         let host = McpProxyHost::new(url, AgentRef::new(HOST), TOKEN, Arc::clone(toolbox) as _, options);
         let shutdown = CancellationToken::new();
-        let until = shutdown.clone();
-        let serving = tokio::spawn(async move { host.serve_supervised(until).await });
+        let stop = shutdown.clone();
+        let serving = tokio::spawn(async move { host.serve_supervised(stop).await });
         Self { shutdown, serving }
     }
 }
@@ -56,7 +56,7 @@ pub async fn worker(url: &str, name: &str, role: Option<&str>) -> McpProxyExecut
     soon("a worker", connecting).await.expect("a manifest")
 }
 
-/// A worker that doesn't wait long for a lost connection.
+/// A worker with a short reconnect backoff.
 pub async fn quick_worker(url: &str, name: &str) -> McpProxyExecutor {
     let quick = Duration::from_millis(10);
     let client = ClientOptions { backoff: quick, longest_backoff: quick, ..ClientOptions::default() };
@@ -65,7 +65,7 @@ pub async fn quick_worker(url: &str, name: &str) -> McpProxyExecutor {
     soon("a worker", connecting).await.expect("a manifest")
 }
 
-/// A worker that says what it likes.
+/// A worker that sends arbitrary JSON.
 pub struct RawWorker(pub MultiplexedClient);
 
 impl RawWorker {
@@ -74,8 +74,8 @@ impl RawWorker {
     }
 
     pub async fn request(&self, body: Value) -> Value {
-        let asking = self.0.request(HOST, InboxKind::McpRequest, json_body(&body), LONG);
-        let reply = asking.await.expect("a reply");
+        let pending = self.0.request(HOST, InboxKind::McpRequest, json_body(&body), LONG);
+        let reply = pending.await.expect("a reply");
         assert_eq!(reply.kind, InboxKind::McpReply);
         reply.body.to().expect("JSON")
     }
@@ -85,7 +85,7 @@ pub fn json_body(value: &Value) -> Body {
     Body::of(value).expect("JSON")
 }
 
-/// A host that counts what it is asked and answers at once.
+/// A host that counts requests and answers them immediately.
 #[derive(Default)]
 pub struct RawHost {
     pub manifests: AtomicU32,
@@ -103,15 +103,15 @@ impl RawHost {
 
     async fn answer(self: Arc<Self>, client: BrokerClient) {
         while let Some(request) = client.next_message().await {
-            let asked: Value = request.body.to().expect("JSON");
-            let reply = match asked["op"].as_str() {
+            let operation: Value = request.body.to().expect("JSON");
+            let reply = match operation["op"].as_str() {
                 Some("manifest") => {
                     self.manifests.fetch_add(1, Ordering::SeqCst);
                     json!({ "manifest": [schema("nova_click")] })
                 }
                 _ => {
                     self.calls.fetch_add(1, Ordering::SeqCst);
-                    json!({ "result": { "success": true, "result": asked["arguments"], "unheard_of": 1 } })
+                    json!({ "result": { "success": true, "result": operation["arguments"], "unheard_of": 1 } })
                 }
             };
             client.reply_nowait(&request, InboxKind::McpReply, json_body(&reply)).await.expect("open");

@@ -1,4 +1,4 @@
-//! The executor when the broker itself goes away and comes back.
+//! The executor when the broker is restarted.
 
 use crate::bus::Bus;
 use crate::peers::{Host, RawHost, quick_worker, worker};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use toolbus_executor::{ToolError, ToolExecutor};
 
 #[tokio::test]
-async fn after_a_restart_of_the_broker_calls_go_on_with_a_fresh_manifest() {
+async fn after_a_broker_restart_calls_work_with_a_new_manifest() {
     let mut bus = Bus::start().await;
     let toolbox = Toolbox::echoing(&["nova_click"]);
     let _host = Host::start(&bus.url(), &toolbox);
@@ -26,7 +26,7 @@ async fn after_a_restart_of_the_broker_calls_go_on_with_a_fresh_manifest() {
 }
 
 #[tokio::test]
-async fn callers_share_one_reconnect_and_one_manifest() {
+async fn concurrent_callers_share_one_reconnect_and_one_manifest() {
     let mut bus = Bus::start().await;
     let host = RawHost::serve(&bus).await;
     let worker = &worker(&bus.url(), "worker-7#mcp", None).await;
@@ -40,14 +40,14 @@ async fn callers_share_one_reconnect_and_one_manifest() {
     tokio::join!(soon("eight calls", calling), bus.start_again());
     eventually("the manifest", async || host.manifests.load(Ordering::SeqCst) == 2).await;
     for _ in 0..4 {
-        // The host answers in order: whatever was on its way to it arrives before these.
+        // The host answers in order, so any pending request is counted before these.
         soon("a call", worker.execute(&call("nova_click", "{}"))).await.expect("a result");
     }
     assert_eq!((host.calls.load(Ordering::SeqCst), host.manifests.load(Ordering::SeqCst)), (12, 2));
 }
 
 #[tokio::test]
-async fn callers_share_the_making_of_a_new_link_after_the_old_one_was_given_up() {
+async fn concurrent_callers_share_a_new_connection_after_the_client_gave_up() {
     let mut bus = Bus::start().await;
     let host = RawHost::serve(&bus).await;
     let worker = &quick_worker(&bus.url(), "worker-7#mcp").await;
@@ -64,14 +64,14 @@ async fn callers_share_the_making_of_a_new_link_after_the_old_one_was_given_up()
     assert_eq!(host.calls.load(Ordering::SeqCst), 8);
 }
 
-/// With the waits that are the default: 200, 400, 800 and 1,600 ms between the five attempts.
+/// With the default backoff: 200, 400, 800 and 1,600 ms between the five attempts.
 #[tokio::test]
-async fn five_attempts_are_made_and_the_executor_is_usable_afterwards() {
+async fn calls_fail_after_five_attempts_and_the_executor_stays_usable() {
     let mut bus = Bus::start().await;
     let _host = RawHost::serve(&bus).await;
     let worker = &worker(&bus.url(), "worker-7#mcp", None).await;
     bus.stop().await;
-    // The first outage is the client's to mend, the second one the executor's; the callers of each share its end.
+    // In the first outage the client reconnects, in the second one the executor. Its callers share the failure.
     for outage in 1..=2 {
         let began = Instant::now();
         let calls = join_all((0..3).map(|_| async { worker.execute(&call("nova_click", "{}")).await }));
@@ -82,7 +82,7 @@ async fn five_attempts_are_made_and_the_executor_is_usable_afterwards() {
         let took = began.elapsed().as_millis();
         assert!((2_900..8_000).contains(&took), "outage {outage}: five attempts took {took} ms");
     }
-    assert_eq!(names(&worker.list_tools()), ["nova_click"], "the last manifest stays");
+    assert_eq!(names(&worker.list_tools()), ["nova_click"], "the last manifest stays in use");
     bus.start_again().await;
     soon("a call", worker.execute(&call("nova_click", "{}"))).await.expect("usable");
 }

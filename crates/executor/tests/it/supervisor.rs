@@ -1,4 +1,4 @@
-//! Hosts without a broker, and hosts that are told to stop.
+//! Hosts that lose their broker, are displaced, or are stopped.
 
 use crate::bus::{Bus, TOKEN};
 use crate::peers::{HOST, Host, worker};
@@ -14,7 +14,7 @@ use toolbus_executor::{
 };
 
 #[tokio::test]
-async fn a_supervised_host_serves_again_after_each_loss_of_the_broker() {
+async fn a_supervised_host_reconnects_after_each_broker_restart() {
     let mut bus = Bus::start().await;
     bus.stop().await;
     let host = Host::start(&bus.url(), &Toolbox::echoing(&["nova_click"]));
@@ -27,40 +27,40 @@ async fn a_supervised_host_serves_again_after_each_loss_of_the_broker() {
     }
 }
 
-async fn stops_at_once(mut host: Host) {
-    let asked = Instant::now();
+async fn assert_stops_immediately(mut host: Host) {
+    let cancelled_at = Instant::now();
     host.shutdown.cancel();
     soon("the end", &mut host.serving).await.expect("no panic");
-    assert!(asked.elapsed() < Duration::from_millis(400), "a host took {:?} to stop", asked.elapsed());
+    assert!(cancelled_at.elapsed() < Duration::from_millis(400), "a host took {:?} to stop", cancelled_at.elapsed());
 }
 
 #[tokio::test]
-async fn a_host_that_serves_stops_at_once_and_takes_its_calls_along() {
+async fn a_serving_host_stops_immediately_and_aborts_its_calls() {
     let bus = Bus::start().await;
     let toolbox = Toolbox::with("gate", Behaviour::Gate(Arc::new(Semaphore::new(0))));
     let host = Host::start(&bus.url(), &toolbox);
     let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
     tokio::spawn(async move { worker.execute(&call("gate", "{}")).await });
-    eventually("it runs", async || toolbox.running() == 1).await;
-    stops_at_once(host).await;
-    eventually("the call is abandoned", async || toolbox.running() == 0).await;
+    eventually("the call runs", async || toolbox.running() == 1).await;
+    assert_stops_immediately(host).await;
+    eventually("the call is aborted", async || toolbox.running() == 0).await;
 }
 
 #[tokio::test]
-async fn a_host_that_waits_for_its_next_attempt_stops_at_once() {
+async fn a_host_in_backoff_stops_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("ws://{}/bus", listener.local_addr().expect("it is bound"));
     let host = Host::start(&url, &Toolbox::echoing(&[]));
     for _ in 0..2 {
-        // Whoever comes is turned away.
+        // The connection is closed immediately.
         drop(soon("an attempt", listener.accept()).await.expect("a connection"));
     }
-    // The wait is a second now, longer than the test allows for the stop.
-    stops_at_once(host).await;
+    // The backoff delay is 1 s now, longer than the time that the test allows for the stop.
+    assert_stops_immediately(host).await;
 }
 
 #[tokio::test]
-async fn a_host_that_is_told_to_stop_before_it_starts_does_not_start() {
+async fn a_host_that_is_stopped_before_it_starts_does_not_start() {
     let bus = Bus::start().await;
     let shutdown = CancellationToken::new();
     shutdown.cancel();
@@ -70,7 +70,7 @@ async fn a_host_that_is_told_to_stop_before_it_starts_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_host_without_supervision_ends_with_its_connection() {
+async fn an_unsupervised_host_ends_with_its_connection() {
     let mut bus = Bus::start().await;
     let url = bus.url();
     let serving = tokio::spawn(async move {
@@ -79,11 +79,11 @@ async fn a_host_without_supervision_ends_with_its_connection() {
     });
     worker(&bus.url(), "worker-7#mcp", None).await;
     bus.stop().await;
-    soon("the end", serving).await.expect("no panic").expect("an end, not an error");
+    soon("the end", serving).await.expect("no panic").expect("a lost connection is not an error");
 }
 
 #[tokio::test]
-async fn a_host_that_is_replaced_says_so() {
+async fn a_displaced_host_ends_with_an_error() {
     let bus = Bus::start().await;
     let url = bus.url();
     let serving = tokio::spawn(async move {
@@ -93,6 +93,6 @@ async fn a_host_that_is_replaced_says_so() {
     worker(&bus.url(), "worker-7#mcp", None).await;
     let other = bus.client(AgentRef::new(HOST)).await;
     other.subscribe().await.expect("open");
-    let end = soon("the end", serving).await.expect("no panic").expect_err("it was replaced");
+    let end = soon("the end", serving).await.expect("no panic").expect_err("the host was displaced");
     assert!(matches!(&end, BrokerError::Rejected { code: Some(ErrorCode::Displaced), .. }), "{end}");
 }

@@ -1,4 +1,4 @@
-//! Tools that do as they are told, and tell what was done with them.
+//! Tools with configurable behaviour that count their calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,21 +9,21 @@ use toolbus_executor::{
     ToolSchema, async_trait,
 };
 
-/// What a tool does when it is called.
+/// The behaviour of a tool.
 #[derive(Clone)]
 pub enum Behaviour {
-    /// Tells what it was called with.
+    /// Returns its name and arguments.
     Echo,
-    /// Tells who called it.
+    /// Returns its caller and role.
     WhoAmI,
     Image,
     Fail,
     Panic,
-    /// Answers when so many calls are in it at once.
+    /// Returns once as many calls are running as the barrier needs.
     Meet(Arc<Barrier>),
-    /// Answers when it is allowed to.
+    /// Returns once it gets a permit.
     Gate(Arc<Semaphore>),
-    /// A result of so many bytes.
+    /// Returns a result of this many bytes.
     Big(usize),
 }
 
@@ -84,11 +84,11 @@ impl ToolExecutor for Toolbox {
             }
             Behaviour::Image => return Ok(image()),
             Behaviour::Fail => return Err(ToolError::Execution("out of order".into())),
-            Behaviour::Panic => panic!("as it was told"),
+            Behaviour::Panic => panic!("the tool is configured to panic"),
             Behaviour::Meet(barrier) => {
                 barrier.wait().await;
             }
-            Behaviour::Gate(gate) => gate.acquire().await.expect("nobody closes it").forget(),
+            Behaviour::Gate(gate) => gate.acquire().await.expect("the semaphore is never closed").forget(),
             Behaviour::Big(size) => return Ok(ToolResult::text(true, "x".repeat(size))),
         }
         Ok(ToolResult::text(true, echo(name, arguments)))
@@ -99,7 +99,7 @@ impl ToolExecutor for Toolbox {
     }
 }
 
-/// Counts a call while it runs, also when it is abandoned.
+/// Counts a running call, also if it is aborted.
 struct Running<'a>(&'a Toolbox);
 
 impl<'a> Running<'a> {
@@ -117,7 +117,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What an echoing tool answers.
+/// The result of an echoing tool.
 pub fn echo(tool: &str, arguments: &str) -> String {
     format!("ran {tool} args={arguments}")
 }

@@ -1,4 +1,4 @@
-//! What a worker's executor does by itself.
+//! The worker's executor: use of the manifest, and failures to connect.
 
 use crate::bus::{Bus, TOKEN};
 use crate::peers::{HOST, RawHost, worker};
@@ -10,7 +10,7 @@ use toolbus_client::{BrokerError, ErrorCode};
 use toolbus_executor::{McpProxyExecutor, ToolError, ToolExecutor};
 
 #[tokio::test]
-async fn a_tool_that_is_not_in_the_manifest_is_not_found_without_asking_the_host() {
+async fn a_tool_outside_of_the_manifest_is_not_found_without_a_request() {
     let bus = Bus::start().await;
     let host = RawHost::serve(&bus).await;
     let worker = worker(&bus.url(), "worker-7#mcp", None).await;
@@ -24,12 +24,12 @@ async fn a_tool_that_is_not_in_the_manifest_is_not_found_without_asking_the_host
 }
 
 #[tokio::test]
-async fn without_a_manifest_there_is_no_executor() {
+async fn connecting_fails_without_a_manifest() {
     let bus = Bus::start().await;
-    let patience = Duration::from_millis(50);
-    let outcome = McpProxyExecutor::connect(&bus.url(), "worker-7#mcp", None, TOKEN, HOST, patience).await;
+    let timeout = Duration::from_millis(50);
+    let outcome = McpProxyExecutor::connect(&bus.url(), "worker-7#mcp", None, TOKEN, HOST, timeout).await;
     assert!(matches!(outcome.err(), Some(BrokerError::Timeout(_))));
-    let outcome = McpProxyExecutor::connect(&bus.url(), "worker-7#mcp", None, "wrong", HOST, patience).await;
+    let outcome = McpProxyExecutor::connect(&bus.url(), "worker-7#mcp", None, "wrong", HOST, timeout).await;
     let code = outcome.err().and_then(|error| error.code());
     assert_eq!(code, Some(ErrorCode::BadCredentials));
 }

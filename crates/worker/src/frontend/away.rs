@@ -1,5 +1,5 @@
-//! A call that waits for an absent host says so: at once and then every few seconds, as progress of the call. One that is
-//! not to wait finds out here that its host has left.
+//! Absence of hosts during a call. A queued call sends progress notifications, immediately and then periodically; a
+//! fail-fast call is notified that its host has disconnected.
 
 use crate::bus::{Bus, Hosts};
 use crate::view::Upstream;
@@ -16,40 +16,40 @@ pub struct AwayWatch {
     host: String,
     /// The call's id on the bus.
     call: String,
-    /// Without a token nobody wants to hear of it.
+    /// The client's progress token. Without one, no progress is sent.
     token: Option<Raw>,
     every: Duration,
-    /// When the call was made, in milliseconds since 1970.
+    /// When the call was started, in milliseconds since the Unix epoch.
     began: u64,
     next: Option<Instant>,
-    told: u32,
+    notifications: u32,
 }
 
 impl AwayWatch {
     pub fn new(bus: Arc<dyn Bus>, upstream: &Upstream, call: &str, token: Option<Raw>, every: Duration) -> Self {
         let (host, call) = (upstream.host.clone(), call.to_owned());
         let began = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
-        Self { hosts: bus.hosts(), bus, host, call, token, every, began, next: None, told: 0 }
+        Self { hosts: bus.hosts(), bus, host, call, token, every, began, next: None, notifications: 0 }
     }
 
-    /// Since when the host is away, if it was so already when the call was made. One that left later may have run it.
+    /// When the host disconnected, if that was before the call started. A host that disconnected later may have run it.
     pub fn away_all_along(&self) -> Option<u64> {
         self.away_since().filter(|since| *since <= self.began)
     }
 
-    /// Since when the host is away, right now.
+    /// When the host disconnected; `None` while it is connected.
     pub fn away_since(&self) -> Option<u64> {
         away_since(&self.hosts, &self.host)
     }
 
-    /// The next thing to tell. Ends only while the host is away and somebody wants to hear of it.
-    pub async fn news(&mut self) -> Message {
+    /// The next progress notification. Pending while the host is connected, and forever without a progress token.
+    pub async fn next_progress(&mut self) -> Message {
         let Some(token) = self.token.clone() else { return std::future::pending().await };
         loop {
             self.hosts.mark_unchanged();
             let Some(since) = self.away_since() else {
                 self.next = None;
-                // A bus that is gone for good changes no more; the call itself ends then.
+                // A closed bus ends the call itself.
                 if self.hosts.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -68,24 +68,24 @@ impl AwayWatch {
     }
 
     fn progress(&mut self, token: &RawValue, since: u64, ahead: Option<u64>) -> Message {
-        // Small steps, so that the server's own progress is not behind when it comes.
-        let progress = f64::from(self.told) / 10_000.0;
-        self.told += 1;
+        // Progress has to increase. Tiny steps keep it below the server's own progress, which follows.
+        let progress = f64::from(self.notifications) / 10_000.0;
+        self.notifications += 1;
         let position = ahead.map_or(String::new(), |ahead| format!(", position {}", ahead + 1));
-        let message = format!("queued: host {} is away since {}{position}", self.host, when(since));
-        let progress = if self.told == 1 { raw(&0) } else { raw(&progress) };
+        let message = format!("queued: host {} has been away since {}{position}", self.host, when(since));
+        let progress = if self.notifications == 1 { raw(&0) } else { raw(&progress) };
         let params = format!(
             r#"{{"progressToken":{},"progress":{},"message":{}}}"#,
             token.get(),
             progress.get(),
             raw(&message).get()
         );
-        let params = RawValue::from_string(params).expect("three members make an object");
+        let params = RawValue::from_string(params).expect("the format string makes a valid JSON object");
         Notification { method: "notifications/progress".into(), params: Some(params) }.into()
     }
 }
 
-/// Tells when the host of a call that is not to wait has left.
+/// Watches the host of a fail-fast call for disconnects.
 pub struct Departures {
     hosts: watch::Receiver<Hosts>,
     host: String,
@@ -97,7 +97,7 @@ impl Departures {
         Self { hosts, host: upstream.host.clone(), was_away: false }
     }
 
-    /// Resolves once for each time that the host is away.
+    /// Resolves once per disconnect of the host.
     pub async fn next(&mut self) {
         loop {
             self.hosts.mark_unchanged();
@@ -113,13 +113,13 @@ impl Departures {
     }
 }
 
-/// Since when that host is away, if it is. One that is not known was never there.
+/// When the host disconnected; `None` while it is connected. An unknown host counts as away since 0.
 pub fn away_since(hosts: &watch::Receiver<Hosts>, host: &str) -> Option<u64> {
     let hosts = hosts.borrow();
     hosts.iter().find(|entry| entry.name == host).map_or(Some(0), |entry| entry.away_since_ms)
 }
 
-/// A time for people.
+/// A timestamp in RFC 3339, or a placeholder for 0.
 pub fn when(ms: u64) -> String {
     let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     at.filter(|_| ms > 0).map_or_else(|| "an unknown time".to_owned(), |at| at.to_string())

@@ -1,4 +1,4 @@
-//! One request of the client, from its arrival to its answer: a sequence of messages, the response last.
+//! One request of the client as a sequence of messages, the response last.
 
 use super::Frontend;
 use super::joined::Joined;
@@ -10,33 +10,33 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Id, Message, Outcome, Response};
 
-/// Dropping it before its end cancels what it started.
+/// A running request of the client. Dropping it before its response cancels the call.
 pub struct FrontendCall {
     pub(super) frontend: Arc<Frontend>,
     pub(super) number: Option<u64>,
     pub(super) id: Id,
     work: Work,
     abort: CancellationToken,
-    /// It was begun for another request.
+    /// Set if the call was started by an earlier request and joined by this one.
     pub(super) joined: Option<Joined>,
 }
 
-/// What has to be done for an answer.
+/// How the response of a request is obtained.
 pub(super) enum Work {
-    /// The answer is known, or nothing is owed (any more).
+    /// The outcome is known; `None` once it was sent, or if the call ends without a response.
     Ready(Option<Outcome>),
-    /// Several servers are asked, and one answer is made of theirs.
+    /// One response made of the answers of several servers, or of admin queries.
     Gather(BoxFuture<'static, Outcome>),
     Upstream(UpstreamCall),
     Listen(Listen),
 }
 
-/// What a piece of work brings next.
-pub(super) enum Step {
+/// The next item of a call.
+pub(super) enum CallStep {
     Message(Message),
     Done(Outcome),
-    /// The call was cancelled: nothing is owed.
-    Nothing,
+    /// The call was cancelled and gets no response.
+    Cancelled,
 }
 
 impl FrontendCall {
@@ -54,20 +54,21 @@ impl FrontendCall {
         self.work = work;
     }
 
+    /// The session that this call belongs to.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
     }
 
-    /// The client's id of the request.
+    /// The client's request id.
     pub fn id(&self) -> &Id {
         &self.id
     }
 
-    /// The next message for the client; the response is the last. `None` afterwards, or when the call was cancelled and
-    /// nothing is owed. Giving up the wait loses nothing.
+    /// The next message for the client; the response is the last. `None` after it, or if the call was cancelled.
+    /// Cancellation-safe.
     pub async fn next(&mut self) -> Option<Message> {
         loop {
-            let message = self.next_of_work().await?;
+            let message = self.next_untranslated().await?;
             let Some(joined) = &self.joined else { return Some(message) };
             if let Some(message) = joined.translate(message) {
                 return Some(message);
@@ -75,22 +76,22 @@ impl FrontendCall {
         }
     }
 
-    async fn next_of_work(&mut self) -> Option<Message> {
+    async fn next_untranslated(&mut self) -> Option<Message> {
         let step = match &mut self.work {
-            Work::Ready(outcome) => outcome.take().map_or(Step::Nothing, Step::Done),
+            Work::Ready(outcome) => outcome.take().map_or(CallStep::Cancelled, CallStep::Done),
             work => tokio::select! {
                 biased;
                 step = work.step(&self.frontend, &self.id) => step,
-                () = self.abort.cancelled() => Step::Nothing,
+                () = self.abort.cancelled() => CallStep::Cancelled,
             },
         };
         match step {
-            Step::Message(message) => Some(message),
-            Step::Done(outcome) => {
+            CallStep::Message(message) => Some(message),
+            CallStep::Done(outcome) => {
                 self.end();
                 Some(Response { id: Some(self.id.clone()), outcome }.into())
             }
-            Step::Nothing => {
+            CallStep::Cancelled => {
                 self.end();
                 None
             }
@@ -112,10 +113,10 @@ impl Drop for FrontendCall {
 }
 
 impl Work {
-    async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> Step {
+    async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> CallStep {
         match self {
-            Self::Ready(outcome) => outcome.take().map_or(Step::Nothing, Step::Done),
-            Self::Gather(answer) => Step::Done(answer.await),
+            Self::Ready(outcome) => outcome.take().map_or(CallStep::Cancelled, CallStep::Done),
+            Self::Gather(answer) => CallStep::Done(answer.await),
             Self::Upstream(call) => call.step(frontend, id).await,
             Self::Listen(listen) => listen.step(frontend, id).await,
         }

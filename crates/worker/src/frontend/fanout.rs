@@ -1,4 +1,4 @@
-//! Requests that concern every server at once.
+//! Requests that are sent to every server.
 
 use super::Frontend;
 use super::call::Work;
@@ -8,15 +8,15 @@ use futures_util::future::join_all;
 use std::sync::Arc;
 use toolbus_mcp::{Era, Outcome, Raw, empty_object};
 
-/// Sets the log level of every server that logs. It failed only if it failed everywhere.
+/// Sets the log level of every connected server that supports logging. Fails only if all of them fail.
 pub fn set_level(frontend: &Arc<Frontend>, view: &Arc<View>, params: Option<Raw>) -> Work {
     let (frontend, view) = (Arc::clone(frontend), Arc::clone(view));
     Work::Gather(Box::pin(async move {
-        let log = view
+        let targets = view
             .upstreams()
             .iter()
             .filter(|upstream| !upstream.is_out() && upstream.has_capability(Era::Legacy, "logging"));
-        let answers = log.map(|upstream| {
+        let answers = targets.map(|upstream| {
             let (frontend, params) = (&frontend, params.clone());
             async move {
                 let request = ("logging/setLevel", params);
@@ -26,9 +26,9 @@ pub fn set_level(frontend: &Arc<Frontend>, view: &Arc<View>, params: Option<Raw>
                 }
             }
         });
-        let patience = frontend.worker.options.list_patience;
-        let answers = tokio::time::timeout(patience, join_all(answers)).await.unwrap_or_default();
-        let any = answers.iter().any(|answer| matches!(answer, Outcome::Result(_)));
-        answers.into_iter().next().filter(|_| !any).unwrap_or_else(|| Outcome::Result(empty_object()))
+        let timeout = frontend.worker.options.list_patience;
+        let answers = tokio::time::timeout(timeout, join_all(answers)).await.unwrap_or_default();
+        let any_succeeded = answers.iter().any(|answer| matches!(answer, Outcome::Result(_)));
+        answers.into_iter().next().filter(|_| !any_succeeded).unwrap_or_else(|| Outcome::Result(empty_object()))
     }))
 }

@@ -1,4 +1,4 @@
-//! A call that was joined to an earlier one of the same client: it goes on under the new request's id and progress token.
+//! A request that was joined to an earlier equal call, which goes on under the id and progress token of the request.
 
 use super::call::FrontendCall;
 use super::{Frontend, InFlight};
@@ -8,54 +8,54 @@ use toolbus_mcp::{
     Id, Members, Message, NameKey, Notification, Outcome, Raw, Request, Response, meta, raw, routed_name,
 };
 
-/// What has to be changed in the messages of the earlier call.
+/// How the messages of the earlier call are translated for the new request.
 pub(super) struct Joined {
-    /// The new request's, if it wants to hear of progress.
+    /// The new request's progress token. Without one, progress is dropped.
     token: Option<Raw>,
-    /// Under which id the host knows the call.
+    /// The id of the call on the bus.
     bus_id: Option<String>,
-    /// The front that began the call keeps its session as long as the call lasts.
-    began: (Arc<Frontend>, Option<u64>),
-    /// Those who called before, should they come back.
-    earlier: Vec<Earlier>,
+    /// The frontend that started the call, kept so that its session outlives the call, and the call's number there.
+    origin: (Arc<Frontend>, Option<u64>),
+    /// The disconnected callers, which may reconnect and resume their streams.
+    earlier: Vec<EarlierCaller>,
 }
 
-/// Somebody who made the call, lost the connection, and may come back for the answer. Dropping it ends what is kept there.
-pub struct Earlier {
+/// A caller that started or joined the call and lost its connection. It may resume its stream, which ends on drop.
+pub struct EarlierCaller {
     id: Id,
-    keep: Keep,
+    record: Recorder,
 }
 
-/// Keeps a message of a call; nothing is its end.
-pub type Keep = Box<dyn Fn(Option<&Message>) + Send + Sync>;
+/// Records a message of the call for later replay; `None` ends the stream.
+pub type Recorder = Box<dyn Fn(Option<&Message>) + Send + Sync>;
 
-impl Earlier {
-    pub fn new(id: Id, keep: Keep) -> Self {
-        Self { id, keep }
+impl EarlierCaller {
+    pub fn new(id: Id, record: Recorder) -> Self {
+        Self { id, record }
     }
 
-    pub fn keep(&self, message: &Message) {
-        (self.keep)(Some(message));
+    pub fn record(&self, message: &Message) {
+        (self.record)(Some(message));
     }
 
-    fn answered(&self, outcome: &Outcome) {
-        self.keep(&Response { id: Some(self.id.clone()), outcome: outcome.clone() }.into());
+    fn record_answer(&self, outcome: &Outcome) {
+        self.record(&Response { id: Some(self.id.clone()), outcome: outcome.clone() }.into());
     }
 }
 
-impl Drop for Earlier {
+impl Drop for EarlierCaller {
     fn drop(&mut self) {
-        (self.keep)(None);
+        (self.record)(None);
     }
 }
 
 impl Joined {
-    /// The message in the words of the new request; nothing if it does not concern it.
+    /// The message with the new request's progress token; `None` for progress that the new request did not ask for.
     pub fn translate(&self, message: Message) -> Option<Message> {
         match message {
             Message::Response(mut response) => {
-                self.earlier.iter().for_each(|earlier| earlier.answered(&response.outcome));
-                response.outcome = mark(response.outcome, self.bus_id.as_deref());
+                self.earlier.iter().for_each(|earlier| earlier.record_answer(&response.outcome));
+                response.outcome = mark_joined(response.outcome, self.bus_id.as_deref());
                 Some(response.into())
             }
             Message::Notification(note) if note.method == "notifications/progress" => {
@@ -72,27 +72,27 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        if let (frontend, Some(number)) = &self.began {
+        if let (frontend, Some(number)) = &self.origin {
             lock(&frontend.state).calls.remove(number);
         }
     }
 }
 
 impl FrontendCall {
-    /// From now on the call belongs to this front and this request. Who made it before gets its answer too.
-    pub fn join(&mut self, frontend: &Arc<Frontend>, request: &Request, earlier: Earlier) {
+    /// Hands the call over to this frontend and request. The earlier caller gets the response too.
+    pub fn join(&mut self, frontend: &Arc<Frontend>, request: &Request, earlier: EarlierCaller) {
         let token = meta::get(request.params.as_deref(), meta::PROGRESS_TOKEN);
         let bus_id = self.bus_id();
-        let number = self.number.and_then(|number| frontend.enter(number, &self.frontend, request.id.clone()));
-        let began =
+        let number = self.number.and_then(|number| frontend.adopt_call(number, &self.frontend, request.id.clone()));
+        let origin =
             (std::mem::replace(&mut self.frontend, Arc::clone(frontend)), std::mem::replace(&mut self.number, number));
         self.id = request.id.clone();
         let mut all = self.joined.as_mut().map(|joined| std::mem::take(&mut joined.earlier)).unwrap_or_default();
         all.push(earlier);
-        self.joined = Some(Joined { token, bus_id, began, earlier: all });
+        self.joined = Some(Joined { token, bus_id, origin, earlier: all });
     }
 
-    /// Under which id the host knows it.
+    /// The id of the call on the bus; `None` if it was not sent to a host.
     pub fn bus_id(&self) -> Option<String> {
         let state = lock(&self.frontend.state);
         Some(state.calls.get(&self.number?)?.target.as_ref()?.bus_id.clone())
@@ -100,7 +100,7 @@ impl FrontendCall {
 }
 
 impl Frontend {
-    /// Whether the request is a call of a tool that may be joined to an earlier one.
+    /// Whether the request is a tool call that may be joined to an earlier equal one.
     pub fn may_join(&self, request: &Request) -> bool {
         let name = routed_name(&request.method, request.params.as_deref());
         let Some(NameKey::Tool(tool)) = &name else { return false };
@@ -112,9 +112,9 @@ impl Frontend {
         upstream.is_some_and(|upstream| !upstream.manifest().alone.contain(Some(tool)))
     }
 
-    /// Enters a call of another front among its own, so that its client can call it off.
-    fn enter(&self, number: u64, began: &Frontend, id: Id) -> Option<u64> {
-        let flight = lock(&began.state).calls.get(&number).map(|flight| InFlight {
+    /// Registers a call of another frontend here, so that this client can cancel it.
+    fn adopt_call(&self, number: u64, origin: &Frontend, id: Id) -> Option<u64> {
+        let flight = lock(&origin.state).calls.get(&number).map(|flight| InFlight {
             id,
             listens: flight.listens,
             target: flight.target.clone(),
@@ -128,8 +128,8 @@ impl Frontend {
     }
 }
 
-/// The outcome with a mark for whoever wants to know that it is an earlier call's.
-pub fn mark(outcome: Outcome, call: Option<&str>) -> Outcome {
+/// Marks the outcome as that of an earlier call.
+pub fn mark_joined(outcome: Outcome, call: Option<&str>) -> Outcome {
     let earlier = serde_json::Map::from_iter(call.map(|call| ("call".to_owned(), call.into())));
     meta::mark_joined(outcome, raw(&earlier))
 }

@@ -1,9 +1,9 @@
-//! A modern client's `subscriptions/listen` over several servers, or over one that is out. Each server that is there is
-//! listened to; changes of lists are told from the manifests as well, because hosts and servers come and go.
+//! A modern client's `subscriptions/listen` over several servers, or over one that is unavailable. Every available
+//! server gets its own subscription. List changes are also detected in manifests, as hosts connect and disconnect.
 
 use super::Frontend;
-use super::call::Step;
-use super::news::Told;
+use super::call::CallStep;
+use super::news::NotifiedChanges;
 use super::upstream_call::{ACKNOWLEDGED, Purpose, UpstreamCall, ended_listen, under_subscription};
 use crate::bus::Hosts;
 use crate::view::{Upstream, View};
@@ -16,25 +16,25 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_mcp::{Era, Id, ListKind, Members, Message, NameKey, Notification, Outcome, Raw, raw};
 
-/// How long the client waits at most until it hears which of its wishes are honoured.
-const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(5);
+/// How long the acknowledgement to the client waits for those of the servers.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 const RESOURCES: &str = "resourceSubscriptions";
 
 pub struct Listen {
     kinds: Vec<ListKind>,
     seen: Arc<View>,
     hosts: watch::Receiver<Hosts>,
-    parts: Vec<Part>,
-    /// URIs of which a server said that it will tell.
+    subscriptions: Vec<Subscription>,
+    /// URIs whose subscription a server acknowledged.
     honoured: Vec<String>,
     acknowledge_by: Option<Instant>,
     end: Instant,
-    told: Told,
+    notified: NotifiedChanges,
     ready: VecDeque<Notification>,
 }
 
-/// What one server tells.
-struct Part {
+/// The subscription at one server.
+struct Subscription {
     call: UpstreamCall,
     acknowledged: bool,
 }
@@ -46,13 +46,13 @@ impl Listen {
             .and_then(|params| serde_json::from_str::<Map<String, Value>>(params.get("notifications")?.get()).ok());
         let filter = filter.unwrap_or_default();
         let wants = |kind: &ListKind| filter.get(flag(*kind)).and_then(Value::as_bool) == Some(true);
-        let mut parts = Vec::new();
-        for (index, uris) in shares(frontend, &view, &filter) {
+        let mut subscriptions = Vec::new();
+        for (index, uris) in requested_uris(frontend, &view, &filter) {
             let upstream = &view.upstreams()[index];
-            let request = ("subscriptions/listen", Some(part_params(params.as_ref(), &uris)));
+            let request = ("subscriptions/listen", Some(subscription_params(params.as_ref(), &uris)));
             let purpose = Purpose::Listen { acknowledged: false };
             if let Ok(call) = UpstreamCall::start(frontend, None, upstream, Era::Modern, request, purpose).await {
-                parts.push(Part { call, acknowledged: false });
+                subscriptions.push(Subscription { call, acknowledged: false });
             }
         }
         let now = Instant::now();
@@ -60,60 +60,60 @@ impl Listen {
             kinds: ListKind::ALL.into_iter().filter(wants).collect(),
             seen: view,
             hosts: frontend.worker.hosts(),
-            parts,
+            subscriptions,
             honoured: Vec::new(),
-            acknowledge_by: Some(now + ACKNOWLEDGE_WITHIN),
+            acknowledge_by: Some(now + ACKNOWLEDGE_TIMEOUT),
             end: now + frontend.worker.options.listen_deadline,
-            told: Told::default(),
+            notified: NotifiedChanges::default(),
             ready: VecDeque::new(),
         }
     }
 
-    pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> Step {
+    pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> CallStep {
         loop {
             if let Some(by) = self.acknowledge_by
-                && (Instant::now() >= by || self.parts.iter().all(|part| part.acknowledged))
+                && (Instant::now() >= by || self.subscriptions.iter().all(|subscription| subscription.acknowledged))
             {
                 self.acknowledge_by = None;
-                return Step::Message(self.acknowledgement(id).into());
+                return CallStep::Message(self.acknowledgement(id).into());
             }
             if self.acknowledge_by.is_none()
                 && let Some(notification) = self.ready.pop_front()
             {
-                return Step::Message(notification.into());
+                return CallStep::Message(notification.into());
             }
             let wake = self.acknowledge_by.unwrap_or(self.end);
             tokio::select! {
-                (index, step) = next_of(&mut self.parts, frontend, id) => self.take(index, step),
-                Ok(()) = self.hosts.changed() => self.look_at_lists(frontend, id),
+                (index, step) = next_step(&mut self.subscriptions, frontend, id) => self.handle_step(index, step),
+                Ok(()) = self.hosts.changed() => self.check_lists(frontend, id),
                 () = tokio::time::sleep_until(wake) => {
                     if self.acknowledge_by.is_none() {
-                        return Step::Done(Outcome::Result(ended_listen(None, id)));
+                        return CallStep::Done(Outcome::Result(ended_listen(None, id)));
                     }
                 }
             }
         }
     }
 
-    fn take(&mut self, index: usize, step: Step) {
+    fn handle_step(&mut self, index: usize, step: CallStep) {
         match step {
-            Step::Message(Message::Notification(notification)) if notification.method == ACKNOWLEDGED => {
-                self.parts[index].acknowledged = true;
+            CallStep::Message(Message::Notification(notification)) if notification.method == ACKNOWLEDGED => {
+                self.subscriptions[index].acknowledged = true;
                 self.honoured.extend(acknowledged_uris(notification.params.as_ref()));
             }
-            Step::Message(Message::Notification(notification)) => {
-                self.told.note(&notification.method);
+            CallStep::Message(Message::Notification(notification)) => {
+                self.notified.record(&notification.method);
                 self.ready.push_back(notification);
             }
-            Step::Message(_) => {}
-            Step::Done(_) | Step::Nothing => drop(self.parts.remove(index)),
+            CallStep::Message(_) => {}
+            CallStep::Done(_) | CallStep::Cancelled => drop(self.subscriptions.remove(index)),
         }
     }
 
-    fn look_at_lists(&mut self, frontend: &Frontend, id: &Id) {
+    fn check_lists(&mut self, frontend: &Frontend, id: &Id) {
         let view = frontend.worker.view();
         for method in changed_lists(&self.seen, &view, &self.kinds) {
-            if self.told.already(method) {
+            if self.notified.take_recent(method) {
                 continue;
             }
             let mut notification = Notification { method: method.to_owned(), params: None };
@@ -136,7 +136,7 @@ impl Listen {
     }
 }
 
-/// The notifications that tell a client what is different now.
+/// The `list_changed` notifications for the difference between two views.
 pub fn changed_lists(before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'static str> {
     let mut methods: Vec<_> =
         kinds.iter().filter(|kind| !before.same_list(now, **kind)).map(|kind| kind.list_changed()).collect();
@@ -144,22 +144,23 @@ pub fn changed_lists(before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'sta
     methods
 }
 
-async fn next_of(parts: &mut [Part], frontend: &Arc<Frontend>, id: &Id) -> (usize, Step) {
-    if parts.is_empty() {
+async fn next_step(subscriptions: &mut [Subscription], frontend: &Arc<Frontend>, id: &Id) -> (usize, CallStep) {
+    if subscriptions.is_empty() {
         return std::future::pending().await;
     }
-    let steps = parts.iter_mut().map(|part| Box::pin(part.call.step(frontend, id)));
+    let steps = subscriptions.iter_mut().map(|subscription| Box::pin(subscription.call.step(frontend, id)));
     let (step, index, _) = select_all(steps).await;
     (index, step)
 }
 
-/// Which server is asked for which URIs. All other wishes are passed to everyone who is there and may have an answer.
-fn shares(frontend: &Frontend, view: &View, filter: &Map<String, Value>) -> BTreeMap<usize, Vec<String>> {
-    let mut shares: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+/// The servers to subscribe at, with the URIs that each of them owns. All other filters go to every available server
+/// with the matching capability.
+fn requested_uris(frontend: &Frontend, view: &View, filter: &Map<String, Value>) -> BTreeMap<usize, Vec<String>> {
+    let mut requested_uris: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let uris = filter.get(RESOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     for uri in uris {
         if let Some(owner) = frontend.worker.owner(view, &NameKey::Uri(uri.to_owned())) {
-            shares.entry(owner.index).or_default().push(uri.to_owned());
+            requested_uris.entry(owner.index).or_default().push(uri.to_owned());
         }
     }
     let concerns = |upstream: &&Arc<Upstream>| {
@@ -169,12 +170,12 @@ fn shares(frontend: &Frontend, view: &View, filter: &Map<String, Value>) -> BTre
         })
     };
     for upstream in view.upstreams().iter().filter(|upstream| !upstream.is_out()).filter(concerns) {
-        shares.entry(upstream.index).or_default();
+        requested_uris.entry(upstream.index).or_default();
     }
-    shares
+    requested_uris
 }
 
-fn part_params(params: Option<&Raw>, uris: &[String]) -> Raw {
+fn subscription_params(params: Option<&Raw>, uris: &[String]) -> Raw {
     let mut params = Members::of(params.map(|params| &**params)).unwrap_or_default();
     let mut filter: Map<String, Value> =
         params.get("notifications").and_then(|filter| serde_json::from_str(filter.get()).ok()).unwrap_or_default();

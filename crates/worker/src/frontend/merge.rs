@@ -1,9 +1,9 @@
-//! Lists of several servers as one. All are asked at once; one that is out, or too slow, is shown from its manifest. Pages
-//! are merged page by page, and the cursor carries the servers' own cursors.
+//! Merged lists of several servers. All servers are queried concurrently; an unavailable or slow server is listed from
+//! its manifest. Lists are merged page by page, and the cursor holds the cursors of the servers.
 
 use super::Frontend;
 use super::call::Work;
-use super::greeting::own_info;
+use super::initialize::own_info;
 use super::tasks::offer;
 use super::upstream_call::{Purpose, UpstreamCall};
 use crate::view::{Upstream, View};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, ServerState, raw};
 
-/// A method that lists, and how its result is read.
+/// A list method that can be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
     Items(ListKind),
@@ -52,22 +52,22 @@ impl Listing {
 pub fn list(frontend: &Arc<Frontend>, view: &Arc<View>, era: Era, listing: Listing, params: Option<Raw>) -> Work {
     let (frontend, view) = (Arc::clone(frontend), Arc::clone(view));
     Work::Gather(Box::pin(async move {
-        let asked = match places(params.as_ref()) {
-            Ok(Some(places)) => servers_of(&view, &places),
-            Ok(None) => all_with(&view, era, listing.capability()),
+        let requested = match decode_cursor(params.as_ref()) {
+            Ok(Some(cursors)) => resumed_pages(&view, &cursors),
+            Ok(None) => first_pages(&view, era, listing.capability()),
             Err(error) => return error.into(),
         };
-        let pages = pages(&frontend, asked, era, listing, params.as_ref()).await;
+        let pages = fetch_pages(&frontend, requested, era, listing, params.as_ref()).await;
         let ttl_ms = pages.iter().map(|(_, page)| page.ttl_ms.unwrap_or(0)).min();
-        let (items, next) = united(&frontend, &view, listing, pages);
-        Outcome::Result(written(era, listing, &items, cursor(&next), ttl_ms.unwrap_or(0), true))
+        let (items, next) = merge_pages(&frontend, &view, listing, pages);
+        Outcome::Result(to_result(era, listing, &items, encode_cursor(&next), ttl_ms.unwrap_or(0), true))
     }))
 }
 
-/// The whole list of a server that is out.
+/// The whole list of a server that is unavailable.
 pub fn from_manifest(upstream: &Upstream, era: Era, kind: ListKind) -> Raw {
     let items = upstream.manifest().items(kind).to_vec();
-    written(era, Listing::Items(kind), &items, None, 0, false)
+    to_result(era, Listing::Items(kind), &items, None, 0, false)
 }
 
 #[derive(Default)]
@@ -77,13 +77,13 @@ pub struct Page {
     ttl_ms: Option<u64>,
 }
 
-/// A server, and from where on it is asked.
+/// A page to fetch: the server and the cursor of the page, `None` for the first.
 pub type ServerPage = (Arc<Upstream>, Option<Raw>);
-/// The same as it stands in a cursor: host, server, and the server's own cursor.
-pub type Place = (String, String, Raw);
+/// A page to fetch as encoded in a merged cursor: host, server, and the server's own cursor.
+pub type ServerCursor = (String, String, Raw);
 
-/// Where a client's cursor goes on; nothing without one.
-pub fn places(params: Option<&Raw>) -> Result<Option<Vec<Place>>, RpcError> {
+/// Decodes the client's cursor; `None` if the request has none.
+pub fn decode_cursor(params: Option<&Raw>) -> Result<Option<Vec<ServerCursor>>, RpcError> {
     let invalid = || RpcError::invalid_params("Invalid cursor");
     let params =
         Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
@@ -95,41 +95,41 @@ pub fn places(params: Option<&Raw>) -> Result<Option<Vec<Place>>, RpcError> {
     serde_json::from_slice(&decoded).map(Some).map_err(|_| invalid())
 }
 
-pub fn cursor(places: &[Place]) -> Option<String> {
-    (!places.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(places).get()))
+pub fn encode_cursor(cursors: &[ServerCursor]) -> Option<String> {
+    (!cursors.is_empty()).then(|| URL_SAFE_NO_PAD.encode(raw(cursors).get()))
 }
 
-pub fn servers_of(view: &View, places: &[Place]) -> Vec<ServerPage> {
-    let known = places.iter().filter_map(|(host, server, cursor)| {
+pub fn resumed_pages(view: &View, cursors: &[ServerCursor]) -> Vec<ServerPage> {
+    let known = cursors.iter().filter_map(|(host, server, cursor)| {
         let upstream = view.find(host, server)?;
         Some((Arc::clone(upstream), Some(cursor.clone())))
     });
     known.collect()
 }
 
-fn all_with(view: &View, era: Era, capability: &str) -> Vec<ServerPage> {
+fn first_pages(view: &View, era: Era, capability: &str) -> Vec<ServerPage> {
     let can = view.upstreams().iter().filter(|upstream| upstream.has_capability(era, capability));
     can.map(|upstream| (Arc::clone(upstream), None)).collect()
 }
 
-pub async fn pages(
+pub async fn fetch_pages(
     frontend: &Arc<Frontend>,
-    asked: Vec<ServerPage>,
+    requested: Vec<ServerPage>,
     era: Era,
     listing: Listing,
     params: Option<&Raw>,
 ) -> Vec<(Arc<Upstream>, Page)> {
-    let pages = asked.into_iter().map(|(upstream, cursor)| async move {
-        let mut page = page(frontend, &upstream, era, listing, params, cursor).await;
+    let pages = requested.into_iter().map(|(upstream, cursor)| async move {
+        let mut page = fetch_page(frontend, &upstream, era, listing, params, cursor).await;
         if listing == Listing::Items(ListKind::Tools) && frontend.marks_tools(era, &upstream) {
-            page.items = page.items.into_iter().map(offer::mark).collect();
+            page.items = page.items.into_iter().map(offer::mark_task_support).collect();
         }
         (upstream, page)
     });
     join_all(pages).await
 }
 
-async fn page(
+async fn fetch_page(
     frontend: &Arc<Frontend>,
     upstream: &Arc<Upstream>,
     era: Era,
@@ -149,14 +149,14 @@ async fn page(
             .await
             .ok()?;
         match call.outcome(frontend).await {
-            Outcome::Result(result) => read(listing, &result),
+            Outcome::Result(result) => parse_page(listing, &result),
             Outcome::Error(_) => None,
         }
     };
-    let patience = frontend.worker.options.list_patience;
+    let timeout = frontend.worker.options.list_patience;
     let page = match upstream.is_out() || upstream.manifest().state == ServerState::Starting {
         true => None,
-        false => tokio::time::timeout(patience, fetched).await.ok().flatten(),
+        false => tokio::time::timeout(timeout, fetched).await.ok().flatten(),
     };
     page.unwrap_or_else(|| match listing {
         Listing::Items(kind) if is_first => Page { items: upstream.manifest().items(kind).to_vec(), ..Page::default() },
@@ -164,7 +164,7 @@ async fn page(
     })
 }
 
-fn read(listing: Listing, result: &Raw) -> Option<Page> {
+fn parse_page(listing: Listing, result: &Raw) -> Option<Page> {
     let result = Members::of(Some(result)).ok()?;
     let items = serde_json::from_str(result.get(listing.items())?.get()).ok()?;
     let next = result.get("nextCursor").filter(|next| next.get() != "null").map(ToOwned::to_owned);
@@ -172,22 +172,22 @@ fn read(listing: Listing, result: &Raw) -> Option<Page> {
     Some(Page { items, next, ttl_ms })
 }
 
-/// The items of all pages, and where they go on.
-pub fn united(
+/// The visible items of all pages, and the cursors of the next pages.
+pub fn merge_pages(
     frontend: &Frontend,
     view: &View,
     listing: Listing,
     pages: Vec<(Arc<Upstream>, Page)>,
-) -> (Vec<Raw>, Vec<Place>) {
+) -> (Vec<Raw>, Vec<ServerCursor>) {
     let (mut items, mut next) = (Vec::new(), Vec::new());
     for (upstream, page) in pages {
-        items.extend(page.items.into_iter().filter(|item| shows(frontend, view, listing, &upstream, item)));
+        items.extend(page.items.into_iter().filter(|item| is_visible(frontend, view, listing, &upstream, item)));
         next.extend(page.next.map(|cursor| (upstream.host.clone(), upstream.server().to_owned(), cursor)));
     }
     (items, next)
 }
 
-fn shows(frontend: &Frontend, view: &View, listing: Listing, upstream: &Upstream, item: &Raw) -> bool {
+fn is_visible(frontend: &Frontend, view: &View, listing: Listing, upstream: &Upstream, item: &Raw) -> bool {
     let members = Members::of(Some(item)).unwrap_or_default();
     match listing {
         Listing::Items(kind) => {
@@ -201,7 +201,7 @@ fn shows(frontend: &Frontend, view: &View, listing: Listing, upstream: &Upstream
     }
 }
 
-fn written(era: Era, listing: Listing, items: &[Raw], next: Option<String>, ttl_ms: u64, own: bool) -> Raw {
+fn to_result(era: Era, listing: Listing, items: &[Raw], next: Option<String>, ttl_ms: u64, own: bool) -> Raw {
     let mut result = Members::default();
     result.set(listing.items(), raw(items));
     if let Some(next) = next {

@@ -1,5 +1,5 @@
-//! What a legacy session is told outside of its calls: what its servers say, and that lists changed because a host came,
-//! went, or announced something else.
+//! Messages to a legacy session outside of its calls: events of its servers, and list changes because a host connected,
+//! disconnected or announced another manifest.
 
 use super::Frontend;
 use super::listen::changed_lists;
@@ -13,41 +13,43 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use toolbus_mcp::{HostEvent, Message, Notification};
 
-/// A server that says itself that its list changed changes its manifest soon after; once is enough.
-const MANIFEST_FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
+/// A changed manifest within this time after a server's own `list_changed` is not notified again.
+const MANIFEST_LAG: Duration = Duration::from_secs(10);
 
-/// What is told aside and not read yet; more than that is lost.
-const MAX_ASIDE: usize = 256;
+/// Buffered out-of-band messages. Further messages are dropped until the client reads.
+const MAX_OUT_OF_BAND: usize = 256;
 
+/// The stream of messages to a client that belong to none of its calls.
 pub struct News {
     frontend: Arc<Frontend>,
     events: mpsc::Receiver<SessionEvent>,
-    /// What came with calls that are not the client's own.
-    aside: mpsc::Receiver<Message>,
+    /// Messages of calls that the frontend made on its own, such as those behind a merged list.
+    out_of_band: mpsc::Receiver<Message>,
     hosts: watch::Receiver<Hosts>,
     seen: Arc<View>,
-    told: Told,
+    notified: NotifiedChanges,
     ready: VecDeque<Message>,
-    bus_is_gone: bool,
+    bus_closed: bool,
 }
 
 impl News {
+    /// Becomes the reader of the session's messages outside of calls.
     pub fn open(frontend: &Arc<Frontend>) -> Self {
-        let (sender, aside) = mpsc::channel(MAX_ASIDE);
-        lock(&frontend.state).aside = Some(sender);
+        let (sender, out_of_band) = mpsc::channel(MAX_OUT_OF_BAND);
+        lock(&frontend.state).out_of_band = Some(sender);
         Self {
-            aside,
+            out_of_band,
             frontend: Arc::clone(frontend),
             events: frontend.worker.bus.open_session(&frontend.session),
             hosts: frontend.worker.hosts(),
             seen: frontend.worker.view(),
-            told: Told::default(),
+            notified: NotifiedChanges::default(),
             ready: VecDeque::new(),
-            bus_is_gone: false,
+            bus_closed: false,
         }
     }
 
-    /// The next message for the client that belongs to no call. Never ends; giving up the wait loses nothing.
+    /// The next message for the client that belongs to no call. Never ends. Cancellation-safe.
     pub async fn next(&mut self) -> Message {
         loop {
             if let Some(message) = self.ready.pop_front() {
@@ -57,26 +59,26 @@ impl News {
                 biased;
                 Some(SessionEvent { host, event }) = self.events.recv() => {
                     if let HostEvent::Notification { method, .. } = &event {
-                        self.told.note(method);
+                        self.notified.record(method);
                     }
                     let message = self.frontend.translate(&host, self.frontend.era(), event).await;
                     self.ready.extend(message);
                 }
-                Some(message) = self.aside.recv() => return message,
-                changed = self.hosts.changed(), if !self.bus_is_gone => {
-                    self.bus_is_gone = changed.is_err();
-                    self.look_at_lists();
+                Some(message) = self.out_of_band.recv() => return message,
+                changed = self.hosts.changed(), if !self.bus_closed => {
+                    self.bus_closed = changed.is_err();
+                    self.check_lists();
                 }
                 else => std::future::pending().await,
             }
         }
     }
 
-    fn look_at_lists(&mut self) {
+    fn check_lists(&mut self) {
         let view = self.frontend.worker.view();
-        let promised = lock(&self.frontend.state).promised.clone();
-        for method in changed_lists(&self.seen, &view, &promised) {
-            if !self.told.already(method) {
+        let kinds = lock(&self.frontend.state).list_changed.clone();
+        for method in changed_lists(&self.seen, &view, &kinds) {
+            if !self.notified.take_recent(method) {
                 self.ready.push_back(Notification { method: method.to_owned(), params: None }.into());
             }
         }
@@ -84,18 +86,18 @@ impl News {
     }
 }
 
-/// Which changes of lists the servers themselves have told, so that the manifests don't tell them again.
+/// List changes that servers notified themselves; the manifest change that follows is not notified again.
 #[derive(Default)]
-pub struct Told(HashMap<String, Instant>);
+pub struct NotifiedChanges(HashMap<String, Instant>);
 
-impl Told {
-    pub fn note(&mut self, method: &str) {
+impl NotifiedChanges {
+    pub fn record(&mut self, method: &str) {
         if method.ends_with("/list_changed") {
             self.0.insert(method.to_owned(), Instant::now());
         }
     }
 
-    pub fn already(&mut self, method: &str) -> bool {
-        self.0.remove(method).is_some_and(|at| at.elapsed() < MANIFEST_FOLLOWS_WITHIN)
+    pub fn take_recent(&mut self, method: &str) -> bool {
+        self.0.remove(method).is_some_and(|at| at.elapsed() < MANIFEST_LAG)
     }
 }

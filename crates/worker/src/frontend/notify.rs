@@ -1,4 +1,4 @@
-//! Notifications of the client: cancellations find their call, the rest goes to whom it concerns.
+//! Notifications of the client: cancellations are matched to their call, the rest is routed to its servers.
 
 use super::{Frontend, InFlight};
 use crate::view::Upstream;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use toolbus_mcp::{Era, HostRequest, Id, Members, Notification, Notify, Raw, raw};
 
 impl Frontend {
+    /// Handles a notification of the client.
     pub async fn notification(&self, era: Era, notification: Notification) {
         let Notification { method, params } = notification;
         if method == "notifications/cancelled" {
@@ -14,15 +15,15 @@ impl Frontend {
         }
         let view = self.worker.view();
         match (view.sole(), method.as_str()) {
-            // A host that is out opens the session by itself when it is back, this notification included.
+            // An unavailable host opens the server's session itself when it is back, including this notification.
             (Some(upstream), "notifications/initialized") if upstream.is_out() => {}
             (Some(upstream), _) => self.notify(upstream, era, &method, params).await,
             (None, "notifications/progress") => {
                 let token = Members::of(params.as_deref())
                     .ok()
                     .and_then(|params| Some(params.get("progressToken")?.get().to_owned()));
-                let asker = token.and_then(|token| lock(&self.state).questions.asker_of_token(&token));
-                if let Some(upstream) = asker.and_then(|(host, server)| view.find(&host, &server).cloned()) {
+                let requester = token.and_then(|token| lock(&self.state).pending_requests.requester_of_token(&token));
+                if let Some(upstream) = requester.and_then(|(host, server)| view.find(&host, &server).cloned()) {
                     self.notify(&upstream, era, &method, params).await;
                 }
             }
@@ -31,27 +32,27 @@ impl Frontend {
                     self.notify(upstream, era, &method, params.clone()).await;
                 }
             }
-            // Each server's session is opened by its host; and what we don't know concerns nobody.
+            // Hosts open the sessions of several servers themselves. Unknown notifications have no target.
             (None, _) => {}
         }
     }
 
-    /// The latest call with that id is meant: clients that use an id again have forgotten the earlier one.
+    /// Cancels the latest call with the id, in case the client has reused the id.
     async fn cancel(&self, params: Option<Raw>) {
         let Ok(mut params) = Members::of(params.as_deref()) else { return };
         let Some(id) = params.get("requestId").and_then(Id::from_raw) else { return };
-        let told = {
+        let target = {
             let state = lock(&self.state);
-            let meant = state.calls.iter().filter(|(_, flight)| flight.id == id).max_by_key(|(number, _)| **number);
-            let Some((_, flight)) = meant else { return };
-            // Nobody is there to answer: the client's wait ends here. A host that comes back still has to be told, or it
-            // would do what nobody wants any more.
+            let latest = state.calls.iter().filter(|(_, flight)| flight.id == id).max_by_key(|(number, _)| **number);
+            let Some((_, flight)) = latest else { return };
+            // Without a connected host no reply would come, so the call ends here. The cancellation is still sent:
+            // otherwise the host would run the call when it is back.
             if !self.is_reachable(flight) {
                 flight.abort.cancel();
             }
             flight.target.as_ref().map(|target| (Arc::clone(&target.upstream), target.bus_id.clone(), target.era))
         };
-        if let Some((upstream, bus_id, era)) = told {
+        if let Some((upstream, bus_id, era)) = target {
             params.set("requestId", raw(&bus_id));
             let params = params.to_raw();
             self.notify(&upstream, era, "notifications/cancelled", Some(params)).await;
@@ -73,7 +74,7 @@ impl Frontend {
             method: method.to_owned(),
             params,
         };
-        self.touch(&upstream.host);
+        self.mark_contacted(&upstream.host);
         self.send(&upstream.host, HostRequest::Notify(notify)).await;
     }
 }

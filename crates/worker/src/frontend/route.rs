@@ -1,18 +1,18 @@
-//! Where a request goes: answered here, passed to the one server, or merged and routed among several.
+//! Routing of a client's request: answered locally, forwarded to the only server, or merged and routed among several.
 
 use super::call::Work;
 use super::listen::Listen;
-use super::tasks::{self, Wish, offer};
+use super::tasks::{self, TaskRequest, offer};
 use super::upstream_call::{Purpose, UpstreamCall};
-use super::{Frontend, fanout, greeting, merge};
+use super::{Frontend, fanout, initialize, merge};
 use crate::error;
 use crate::view::{Upstream, View};
 use crate::worker::lock;
 use std::sync::Arc;
 use toolbus_mcp::{Era, ListKind, Members, NameKey, Outcome, Raw, Request, RpcError, codes, empty_object, routed_name};
 
-/// Methods of the legacy era that the modern one has no more.
-const REMOVED: &[&str] = &[
+/// Methods of the legacy era that the modern era has removed.
+const LEGACY_ONLY: &[&str] = &[
     "initialize",
     "ping",
     "logging/setLevel",
@@ -24,25 +24,25 @@ const REMOVED: &[&str] = &[
 
 pub async fn start(frontend: &Arc<Frontend>, number: u64, era: Era, request: Request) -> Work {
     let Request { method, params, .. } = request;
-    if let Some(outcome) = answer_here(frontend, era, &method, params.as_ref()) {
+    if let Some(outcome) = answer_locally(frontend, era, &method, params.as_ref()) {
         return Work::Ready(Some(outcome));
     }
-    let asked = Asked { frontend, number, era, method: &method, params };
+    let incoming = IncomingRequest { frontend, number, era, method: &method, params };
     let view = frontend.worker.view();
-    let asked = match tasks::answer(asked, &view) {
+    let incoming = match tasks::answer(incoming, &view) {
         Ok(work) => return work,
-        Err(asked) => asked,
+        Err(incoming) => incoming,
     };
     match view.sole() {
-        Some(upstream) => asked.pass_on(upstream).await,
-        None => asked.among_several(&view).await,
+        Some(upstream) => incoming.forward_to_sole(upstream).await,
+        None => incoming.route_merged(&view).await,
     }
 }
 
-/// What concerns this hop alone.
-fn answer_here(frontend: &Frontend, era: Era, method: &str, params: Option<&Raw>) -> Option<Outcome> {
+/// The outcome of requests that no server is needed for.
+fn answer_locally(frontend: &Frontend, era: Era, method: &str, params: Option<&Raw>) -> Option<Outcome> {
     if era == Era::Modern {
-        return REMOVED.contains(&method).then(|| RpcError::method_not_found(method).into());
+        return LEGACY_ONLY.contains(&method).then(|| RpcError::method_not_found(method).into());
     }
     match method {
         "initialize" => {
@@ -63,7 +63,8 @@ fn answer_here(frontend: &Frontend, era: Era, method: &str, params: Option<&Raw>
     }
 }
 
-pub struct Asked<'a> {
+/// A request of the client that is being routed.
+pub struct IncomingRequest<'a> {
     pub frontend: &'a Arc<Frontend>,
     pub number: u64,
     pub era: Era,
@@ -71,9 +72,9 @@ pub struct Asked<'a> {
     pub params: Option<Raw>,
 }
 
-impl Asked<'_> {
-    /// One server: everything is its own, errors and unknown methods included.
-    async fn pass_on(self, upstream: &Arc<Upstream>) -> Work {
+impl IncomingRequest<'_> {
+    /// With a single server, everything is forwarded to it, including unknown methods.
+    async fn forward_to_sole(self, upstream: &Arc<Upstream>) -> Work {
         if upstream.is_out()
             && let Some(work) = self.answer_from_manifest(upstream).await
         {
@@ -90,10 +91,10 @@ impl Asked<'_> {
     }
 
     async fn forward(self, upstream: &Arc<Upstream>, purpose: Purpose) -> Work {
-        match tasks::wish(&self, upstream) {
-            Wish::No => {}
-            Wish::Yes { wish, params } => return tasks::begin(self, upstream, wish, params).await,
-            Wish::Refused(error) => return Work::Ready(Some(error.into())),
+        match tasks::task_request(&self, upstream) {
+            TaskRequest::No => {}
+            TaskRequest::Yes { wish, params } => return tasks::create(self, upstream, wish, params).await,
+            TaskRequest::Rejected(error) => return Work::Ready(Some(error.into())),
         }
         let request = (self.method, self.params);
         match UpstreamCall::start(self.frontend, Some(self.number), upstream, self.era, request, purpose).await {
@@ -102,15 +103,15 @@ impl Asked<'_> {
         }
     }
 
-    /// What a server that is out left of itself: enough to be listed, so that calls can wait for it.
+    /// Answers handshakes and lists of an unavailable server from its manifest, so that clients can queue calls for it.
     async fn answer_from_manifest(&self, upstream: &Arc<Upstream>) -> Option<Work> {
         let result = match (self.method, ListKind::of_method(self.method)) {
             ("initialize", _) => {
-                let result = greeting::initialize_from_manifest(upstream, self.params.as_ref())?;
-                self.frontend.greeted(&result);
+                let result = initialize::initialize_from_manifest(upstream, self.params.as_ref())?;
+                self.frontend.record_initialize(&result);
                 result
             }
-            ("server/discover", _) => greeting::discover_from_manifest(upstream)?,
+            ("server/discover", _) => initialize::discover_from_manifest(upstream)?,
             ("subscriptions/listen", _) if self.era == Era::Modern => {
                 let view = self.frontend.worker.view();
                 return Some(Work::Listen(Listen::start(self.frontend, view, self.params.clone()).await));
@@ -125,38 +126,38 @@ impl Asked<'_> {
         Some(Work::Ready(Some(Outcome::Result(result))))
     }
 
-    /// Several servers, or none yet: the worker speaks for itself and sends each request to the server it is for.
-    async fn among_several(self, view: &Arc<View>) -> Work {
+    /// With several servers, or none yet, the worker answers as a server of its own and routes each request by name.
+    async fn route_merged(self, view: &Arc<View>) -> Work {
         let listing = merge::Listing::of_method(self.method, self.era);
         match self.method {
             "initialize" => {
-                let result = greeting::merged_initialize(view, self.params.as_ref());
-                self.frontend.greeted(&result);
+                let result = initialize::merged_initialize(view, self.params.as_ref());
+                self.frontend.record_initialize(&result);
                 Work::Ready(Some(Outcome::Result(result)))
             }
-            "server/discover" => Work::Ready(Some(Outcome::Result(greeting::merged_discover(view)))),
+            "server/discover" => Work::Ready(Some(Outcome::Result(initialize::merged_discover(view)))),
             "logging/setLevel" => fanout::set_level(self.frontend, view, self.params),
             "subscriptions/listen" if self.era == Era::Modern => {
                 Work::Listen(Listen::start(self.frontend, Arc::clone(view), self.params).await)
             }
             _ => match listing {
                 Some(listing) => merge::list(self.frontend, view, self.era, listing, self.params),
-                None => self.by_name(view).await,
+                None => self.route_by_name(view).await,
             },
         }
     }
 
-    async fn by_name(self, view: &Arc<View>) -> Work {
+    async fn route_by_name(self, view: &Arc<View>) -> Work {
         let Some(name) = routed_name(self.method, self.params.as_deref()) else {
-            return Work::Ready(Some(self.nameless().into()));
+            return Work::Ready(Some(self.missing_name().into()));
         };
         match self.frontend.worker.owner(view, &name) {
             Some(upstream) => self.forward(&upstream, Purpose::MayMakeTask).await,
-            None => Work::Ready(Some(self.unknown(&name).into())),
+            None => Work::Ready(Some(self.unknown_name(&name).into())),
         }
     }
 
-    fn nameless(&self) -> RpcError {
+    fn missing_name(&self) -> RpcError {
         let needs = match self.method {
             "tools/call" | "prompts/get" => "name",
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
@@ -167,7 +168,7 @@ impl Asked<'_> {
         RpcError::invalid_params(format!("{} needs params.{needs}", self.method))
     }
 
-    fn unknown(&self, name: &NameKey) -> RpcError {
+    fn unknown_name(&self, name: &NameKey) -> RpcError {
         match name {
             NameKey::Tool(name) => error::unknown_name("tool", name),
             NameKey::Prompt(name) => error::unknown_name("prompt", name),

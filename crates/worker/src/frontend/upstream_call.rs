@@ -1,7 +1,7 @@
-//! A request that one server answers: what it says meanwhile goes to the client in order, then its answer.
+//! A request to one server. Its events are passed to the client in order, then its response.
 
 use super::away::{AwayWatch, Departures, away_since, when};
-use super::call::Step;
+use super::call::CallStep;
 use super::tasks::offer;
 use super::{Frontend, Target, body};
 use crate::bus::{BusCall, BusItem};
@@ -24,28 +24,28 @@ pub struct UpstreamCall {
     era: Era,
     limit: Duration,
     purpose: Purpose,
-    /// For a call that is not to wait for an absent host.
+    /// Set for a fail-fast call.
     departures: Option<Departures>,
-    taken_back: bool,
+    withdrawn: bool,
 }
 
-/// What the front itself has to see of the answer.
+/// How the frontend itself has to process the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Plain,
     Initialize,
     Discover,
-    /// The client is to see which tools can be tasks.
+    /// Marks the tools in the list that can be called as tasks.
     MarkTools,
     Listen {
         acknowledged: bool,
     },
-    /// Its result may make a task, which only its server knows.
+    /// The result may create a task of the server, whose owner has to be remembered.
     MayMakeTask,
 }
 
 impl UpstreamCall {
-    /// Sends the request. `number` is the client's call, for cancellations.
+    /// Sends the request. `number` is the number of the client's call, which a cancellation has to find.
     pub async fn start(
         frontend: &Arc<Frontend>,
         number: Option<u64>,
@@ -60,7 +60,7 @@ impl UpstreamCall {
             _ => options.call_deadline,
         };
         let hosts = frontend.worker.hosts();
-        let departures = frontend.is_hasty(upstream, purpose, (method, params.as_ref()));
+        let departures = frontend.fails_fast(upstream, purpose, (method, params.as_ref()));
         if departures && let Some(since) = away_since(&hosts, &upstream.host) {
             return Err(error::host_offline(&upstream.host, &when(since)));
         }
@@ -74,7 +74,7 @@ impl UpstreamCall {
             params,
             task: None,
         };
-        frontend.touch(&upstream.host);
+        frontend.mark_contacted(&upstream.host);
         let call = frontend.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await;
         let call = call.map_err(|error| error::from_bus(&error))?;
         if let Some(number) = number
@@ -84,24 +84,24 @@ impl UpstreamCall {
             flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id, era });
         }
         let away = AwayWatch::new(Arc::clone(&frontend.worker.bus), upstream, call.id(), token, options.away_progress);
-        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose, departures, taken_back: false })
+        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose, departures, withdrawn: false })
     }
 
-    pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> Step {
+    pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> CallStep {
         loop {
             let item = tokio::select! {
                 biased;
                 item = self.call.next() => item,
-                news = self.away.news(), if self.departures.is_none() => return Step::Message(news),
+                message = self.away.next_progress(), if self.departures.is_none() => return CallStep::Message(message),
                 () = departure(&mut self.departures) => {
-                    self.take_back(frontend).await;
+                    self.withdraw(frontend).await;
                     continue;
                 }
             };
             match item {
                 BusItem::Event(event) => {
                     if let Some(message) = self.event(frontend, id, &event).await {
-                        return Step::Message(message);
+                        return CallStep::Message(message);
                     }
                 }
                 BusItem::Reply(reply) => return self.reply(frontend, id, reply),
@@ -109,26 +109,26 @@ impl UpstreamCall {
         }
     }
 
-    /// The host has left. What never reached it is taken back; what did may have begun, and its answer is waited for.
-    async fn take_back(&mut self, frontend: &Frontend) {
+    /// Withdraws the call after the host disconnected. A delivered call may have started, so its reply is awaited.
+    async fn withdraw(&mut self, frontend: &Frontend) {
         if frontend.worker.bus.is_untouched(&self.upstream.host, self.call.id()).await {
-            self.taken_back = true;
+            self.withdrawn = true;
             self.call.take_back();
         }
     }
 
-    /// The answer to a call that is not the client's own. What the server says meanwhile still concerns the client.
+    /// The outcome of a call that the frontend made on its own. Its events are sent to the client out of band.
     pub async fn outcome(mut self, frontend: &Arc<Frontend>) -> Outcome {
         let id = Id::number(0);
         loop {
             match self.call.next().await {
                 BusItem::Event(event) => {
                     let message = self.event(frontend, &id, &event).await;
-                    message.into_iter().for_each(|message| frontend.tell_aside(message));
+                    message.into_iter().for_each(|message| frontend.send_out_of_band(message));
                 }
                 BusItem::Reply(reply) => {
                     return match self.reply(frontend, &id, reply) {
-                        Step::Done(outcome) => outcome,
+                        CallStep::Done(outcome) => outcome,
                         _ => error::call_timeout(self.limit).into(),
                     };
                 }
@@ -143,7 +143,7 @@ impl UpstreamCall {
             (&mut self.purpose, &mut message)
         {
             let is_first = notification.method == ACKNOWLEDGED && !std::mem::replace(acknowledged, true);
-            // A host that was started again begins the listening again; the client needs no second word of it.
+            // A restarted host subscribes again; the client gets only the first acknowledgement.
             if notification.method == ACKNOWLEDGED && !is_first {
                 return None;
             }
@@ -152,18 +152,18 @@ impl UpstreamCall {
         Some(message)
     }
 
-    fn reply(&mut self, frontend: &Frontend, id: &Id, reply: Result<Body, BrokerError>) -> Step {
+    fn reply(&mut self, frontend: &Frontend, id: &Id, reply: Result<Body, BrokerError>) -> CallStep {
         let mut outcome = match reply {
             Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
-                // It reached its host after all, which came back at that moment.
-                Ok(Ok(HostReply::Cancelled)) if self.taken_back => error::gone_and_back(&self.upstream.host).into(),
-                Ok(Ok(HostReply::Cancelled)) => return Step::Nothing,
-                Ok(Ok(HostReply::Task(task))) => return Step::Done(Outcome::Result(raw(&task))),
+                // The host reconnected and received the call before the withdrawal took effect.
+                Ok(Ok(HostReply::Cancelled)) if self.withdrawn => error::withdrawn_too_late(&self.upstream.host).into(),
+                Ok(Ok(HostReply::Cancelled)) => return CallStep::Cancelled,
+                Ok(Ok(HostReply::Task(task))) => return CallStep::Done(Outcome::Result(raw(&task))),
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },
-            Err(error) if self.taken_back && error.code() == Some(ErrorCode::Cancelled) => {
+            Err(error) if self.withdrawn && error.code() == Some(ErrorCode::Cancelled) => {
                 let since = self.away.away_since().unwrap_or_default();
                 error::host_offline(&self.upstream.host, &when(since)).into()
             }
@@ -175,18 +175,18 @@ impl UpstreamCall {
         if let Outcome::Result(result) = &mut outcome {
             self.offer_tasks(result);
             match self.purpose {
-                Purpose::Initialize => frontend.greeted(result),
+                Purpose::Initialize => frontend.record_initialize(result),
                 Purpose::MayMakeTask => {
                     task_of(result).into_iter().for_each(|task| frontend.worker.remember_task(task, &self.upstream));
                 }
-                Purpose::Listen { .. } => return Step::Done(Outcome::Result(ended_listen(Some(result), id))),
+                Purpose::Listen { .. } => return CallStep::Done(Outcome::Result(ended_listen(Some(result), id))),
                 Purpose::Plain | Purpose::Discover | Purpose::MarkTools => {}
             }
         }
-        Step::Done(outcome)
+        CallStep::Done(outcome)
     }
 
-    /// What the server says of itself, and that its calls can be tasks.
+    /// Adds to the result that the bus offers tasks.
     fn offer_tasks(&self, result: &mut Raw) {
         let offer = match self.purpose {
             Purpose::Initialize => offer::in_initialize,
@@ -221,7 +221,7 @@ async fn departure(departures: &mut Option<Departures>) {
 
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-/// Puts the client's own id of the listening into what comes of it.
+/// Sets the subscription id of a notification to the client's request id.
 pub fn under_subscription(notification: &mut Notification, id: &Id) {
     let set = meta::set(notification.params.as_deref(), meta::SUBSCRIPTION_ID, id.as_raw().to_owned());
     if let Ok(params) = set {
@@ -229,13 +229,13 @@ pub fn under_subscription(notification: &mut Notification, id: &Id) {
     }
 }
 
-/// The result with which a listening ends.
+/// The result that ends a `subscriptions/listen`.
 pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
     let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
     meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.as_raw().to_owned()).unwrap_or(base)
 }
 
-/// The task that a result makes, in either era's way of saying it.
+/// The id of the task that a result creates, in the format of either era.
 fn task_of(result: &Raw) -> Option<String> {
     if !result.get().contains("\"taskId\"") {
         return None;
@@ -246,8 +246,8 @@ fn task_of(result: &Raw) -> Option<String> {
 }
 
 impl Frontend {
-    /// Whether a request is refused while its host is away: by the worker's options, or because the tool's manifest says so.
-    pub(super) fn is_hasty(
+    /// Whether a request is rejected while its host is away, by the worker's options or by the tool's manifest.
+    pub(super) fn fails_fast(
         &self,
         upstream: &Upstream,
         purpose: Purpose,
@@ -262,33 +262,36 @@ impl Frontend {
         self.worker.options.fail_fast || (!fail_fast.is_empty() && by_manifest())
     }
 
-    /// What a host says, in the client's terms.
+    /// Translates an event of a host into a message to the client.
     pub(super) async fn translate(self: &Arc<Self>, host: &str, era: Era, event: HostEvent) -> Option<Message> {
         match event {
             HostEvent::Notification { server, method, params }
                 if method == "notifications/cancelled" && era == Era::Legacy =>
             {
-                let params = lock(&self.state).questions.cancelled(host, &server, params.as_ref())?;
+                let params = lock(&self.state).pending_requests.cancelled(host, &server, params.as_ref())?;
                 Some(Notification { method, params: Some(params) }.into())
             }
             HostEvent::Notification { method, params, .. } => Some(Notification { method, params }.into()),
             HostEvent::Request { server, id, method, params } => {
                 let limit = self.worker.options.max_questions;
-                // A modern client is never asked; hosts know, and answer for it.
-                let asked = match era {
-                    Era::Legacy => lock(&self.state).questions.ask(host, &server, id.clone(), params.as_ref(), limit),
+                // Modern clients can't receive requests; their hosts handle them.
+                let pending_id = match era {
+                    Era::Legacy => {
+                        lock(&self.state).pending_requests.register(host, &server, id.clone(), params.as_ref(), limit)
+                    }
                     Era::Modern => None,
                 };
-                if let Some(id) = asked {
+                if let Some(id) = pending_id {
                     return Some(Request { id, method, params }.into());
                 }
-                let refusal = RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client can't be asked now");
+                let refusal =
+                    RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client does not accept requests now");
                 let answer = toolbus_mcp::Answer { server, session: self.session.clone(), id, outcome: refusal.into() };
                 self.send(host, HostRequest::Answer(answer)).await;
                 None
             }
             HostEvent::Closed { server, reason } => {
-                tracing::debug!(%host, %server, %reason, "the host ended a session");
+                tracing::debug!(%host, %server, %reason, "the host closed a server's session");
                 None
             }
         }

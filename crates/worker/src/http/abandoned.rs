@@ -1,10 +1,10 @@
-//! Calls of legacy clients whose connection broke off before the answer. They go on. A client that was started again knows
-//! nothing of them and makes the same call once more: it gets what comes of the first, and the tool runs once.
+//! Calls of legacy clients whose connection broke before the response. They keep running. If the client restarts and
+//! repeats the call, the repetition is joined to the first call, so that the tool runs once.
 
 use super::Principal;
 use super::session::Session;
 use crate::frontend::FrontendCall;
-use crate::frontend::joined::Earlier;
+use crate::frontend::joined::EarlierCaller;
 use crate::worker::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,20 +14,20 @@ use tokio::time::Instant;
 use toolbus_mcp::{Id, Members, Message, Outcome, Request, meta};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Calls that are remembered; past it the oldest are forgotten, and go on unseen.
+/// Maximum number of calls that can be joined. Beyond it the oldest are dropped from the list but keep running.
 const MAX_ABANDONED: usize = 1024;
-/// One agent has this part of the room for answers.
-const SHARES: usize = 4;
+/// One agent may use this fraction (1/n) of the byte budget.
+const AGENT_SHARE: usize = 4;
 
-/// What makes two calls the same: who makes them, and all that they say but their `_meta`.
+/// The identity of a call for deduplication: the principal and the params without `_meta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SameCall {
+pub struct CallKey {
     principal: Principal,
     content: u128,
 }
 
-impl SameCall {
-    /// Only calls of tools have an effect that must not come twice.
+impl CallKey {
+    /// `None` for anything but a tool call: only tool calls have effects that must not be repeated.
     pub fn of(principal: &Principal, request: &Request) -> Option<Self> {
         if request.method != "tools/call" {
             return None;
@@ -40,61 +40,61 @@ impl SameCall {
     }
 }
 
-/// Whose call it was, and where its messages are kept should its client come back.
-pub struct Left {
+/// The disconnected caller, and the stream that records the messages of the call in case it reconnects.
+pub struct LostCaller {
     pub session: Arc<Session>,
     pub stream: Option<u64>,
     pub id: Id,
 }
 
-impl Left {
-    fn earlier(&self) -> Earlier {
+impl LostCaller {
+    fn to_earlier_caller(&self) -> EarlierCaller {
         let (session, stream) = (Arc::clone(&self.session), self.stream);
-        let keep = move |message: Option<&Message>| match (stream, message) {
+        let record = move |message: Option<&Message>| match (stream, message) {
             (Some(stream), Some(message)) => drop(session.log.append(stream, message)),
             (Some(stream), None) => session.log.end_stream(stream),
             (None, _) => {}
         };
-        Earlier::new(self.id.clone(), Box::new(keep))
+        EarlierCaller::new(self.id.clone(), Box::new(record))
     }
 }
 
 pub struct AbandonedCalls {
     calls: Mutex<VecDeque<Arc<Abandoned>>>,
-    /// How long an answer waits for somebody to ask again.
+    /// How long a response is kept after the end of the call.
     window: Duration,
-    /// Of all answers together; one agent has a share of it.
+    /// Byte budget of all kept responses.
     max_bytes: usize,
 }
 
 struct Abandoned {
-    same: SameCall,
+    key: CallKey,
     session: Weak<Session>,
     session_id: String,
     stream: Option<u64>,
-    /// Its client may still live if it was heard of since.
+    /// When the connection broke. Activity in the session since then means that the client is still alive.
     since: Instant,
     bus_id: Option<String>,
     state: Mutex<State>,
 }
 
 enum State {
-    /// Whoever drives it hands it over when it is asked to.
-    Running(mpsc::Sender<Wish>),
+    /// The task that drives the call hands it over on request.
+    Running(mpsc::Sender<Handover>),
     Ended(Outcome, Instant),
 }
 
-type Wish = oneshot::Sender<(FrontendCall, Earlier)>;
+type Handover = oneshot::Sender<(FrontendCall, EarlierCaller)>;
 
 impl Abandoned {
-    /// What another session of the same agent asks for is not this call, as long as its own client may come back for it.
-    fn may_go_to(&self, session: &Session) -> bool {
-        let is_gone = || self.session.upgrade().is_none_or(|own| own.is_silent_since(self.since));
+    /// Another session of the same agent may join the call only if the call's own client is disconnected.
+    fn can_be_joined_by(&self, session: &Session) -> bool {
+        let is_gone = || self.session.upgrade().is_none_or(|own| own.is_idle_since(self.since));
         self.session_id == session.id || is_gone()
     }
 
-    /// Bytes of its answer.
-    fn weight(&self) -> Option<usize> {
+    /// The size of the response; `None` while the call is running.
+    fn response_bytes(&self) -> Option<usize> {
         match &*lock(&self.state) {
             State::Running(_) => None,
             State::Ended(Outcome::Result(result), _) => Some(result.get().len()),
@@ -103,12 +103,12 @@ impl Abandoned {
     }
 }
 
-/// What a repeated call gets.
+/// The earlier call that a repeated call was joined to.
 #[allow(clippy::large_enum_variant)]
-pub enum Found {
-    /// With whom it was begun for, who gets the answer too.
-    Running(FrontendCall, Earlier),
-    /// With the id under which the host knew it.
+pub enum JoinedCall {
+    /// The call and its earlier caller, which gets the response too.
+    Running(FrontendCall, EarlierCaller),
+    /// The outcome and the id of the call on the bus.
     Ended(Outcome, Option<String>),
 }
 
@@ -117,37 +117,37 @@ impl AbandonedCalls {
         Self { calls: Mutex::default(), window, max_bytes }
     }
 
-    /// Lets the call go on; all that it says is kept where its own client finds it.
-    pub fn take_over(self: &Arc<Self>, same: SameCall, left: &Left, call: FrontendCall) {
+    /// Drives the call in the background. Its messages are recorded for its own client.
+    pub fn adopt(self: &Arc<Self>, key: CallKey, caller: &LostCaller, call: FrontendCall) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (wishes, wished) = mpsc::channel(1);
+        let (handovers, requests) = mpsc::channel(1);
         let abandoned = Arc::new(Abandoned {
-            same,
-            session: Arc::downgrade(&left.session),
-            session_id: left.session.id.clone(),
-            stream: left.stream,
+            key,
+            session: Arc::downgrade(&caller.session),
+            session_id: caller.session.id.clone(),
+            stream: caller.stream,
             since: Instant::now(),
             bus_id: call.bus_id(),
-            state: Mutex::new(State::Running(wishes)),
+            state: Mutex::new(State::Running(handovers)),
         });
         self.add(Arc::clone(&abandoned));
-        runtime.spawn(Arc::clone(self).drive(abandoned, left.earlier(), call, wished));
+        runtime.spawn(Arc::clone(self).drive(abandoned, caller.to_earlier_caller(), call, requests));
     }
 
     async fn drive(
         self: Arc<Self>,
         abandoned: Arc<Abandoned>,
-        mut own: Earlier,
+        mut own: EarlierCaller,
         mut call: FrontendCall,
-        mut wished: mpsc::Receiver<Wish>,
+        mut requests: mpsc::Receiver<Handover>,
     ) {
         loop {
             let message = tokio::select! {
                 biased;
-                Some(wish) = wished.recv() => {
-                    match wish.send((call, own)) {
+                Some(handover) = requests.recv() => {
+                    match handover.send((call, own)) {
                         Ok(()) => return,
-                        // Whoever wanted it is gone as well.
+                        // The joining request was dropped in the meantime.
                         Err(back) => (call, own) = back,
                     }
                     self.add(Arc::clone(&abandoned));
@@ -155,67 +155,67 @@ impl AbandonedCalls {
                 }
                 message = call.next() => message,
             };
-            message.iter().for_each(|message| own.keep(message));
+            message.iter().for_each(|message| own.record(message));
             match message {
                 Some(Message::Response(response)) => {
                     *lock(&abandoned.state) = State::Ended(response.outcome, Instant::now());
-                    return self.make_room(&mut lock(&self.calls));
+                    return self.enforce_budget(&mut lock(&self.calls));
                 }
                 Some(_) => {}
-                // It was called off.
-                None => return self.forget(&abandoned),
+                // The call was cancelled.
+                None => return self.remove(&abandoned),
             }
         }
     }
 
-    /// The oldest call of that kind that the session may have, and which from now on belongs to it.
-    pub async fn join(&self, same: &SameCall, session: &Session) -> Option<Found> {
+    /// Removes and returns the oldest equal call that the session may join.
+    pub async fn join(&self, key: &CallKey, session: &Session) -> Option<JoinedCall> {
         let found = {
             let mut calls = lock(&self.calls);
-            self.forget_old(&mut calls);
-            let at = calls.iter().position(|call| call.same == *same && call.may_go_to(session))?;
+            self.remove_expired(&mut calls);
+            let at = calls.iter().position(|call| call.key == *key && call.can_be_joined_by(session))?;
             calls.remove(at)?
         };
-        let wishes = match &*lock(&found.state) {
-            State::Running(wishes) => wishes.clone(),
-            State::Ended(outcome, _) => return Some(Found::Ended(outcome.clone(), found.bus_id.clone())),
+        let handovers = match &*lock(&found.state) {
+            State::Running(handovers) => handovers.clone(),
+            State::Ended(outcome, _) => return Some(JoinedCall::Ended(outcome.clone(), found.bus_id.clone())),
         };
-        let (wish, granted) = oneshot::channel();
-        if wishes.send(wish).await.is_ok()
-            && let Ok((call, earlier)) = granted.await
+        let (handover, handed_over) = oneshot::channel();
+        if handovers.send(handover).await.is_ok()
+            && let Ok((call, earlier)) = handed_over.await
         {
-            return Some(Found::Running(call, earlier));
+            return Some(JoinedCall::Running(call, earlier));
         }
-        // It ended in this moment.
+        // The call ended before it could be handed over.
         match &*lock(&found.state) {
-            State::Ended(outcome, _) => Some(Found::Ended(outcome.clone(), found.bus_id.clone())),
+            State::Ended(outcome, _) => Some(JoinedCall::Ended(outcome.clone(), found.bus_id.clone())),
             State::Running(_) => None,
         }
     }
 
-    /// The call's own client came back for it.
-    pub fn came_back(&self, session: &str, stream: u64) {
+    /// The call's own client resumed its stream, so the call can't be joined any more.
+    pub fn stream_resumed(&self, session: &str, stream: u64) {
         lock(&self.calls).retain(|call| call.session_id != session || call.stream != Some(stream));
     }
 
     fn add(&self, abandoned: Arc<Abandoned>) {
         let mut calls = lock(&self.calls);
-        self.forget_old(&mut calls);
+        self.remove_expired(&mut calls);
         if calls.len() >= MAX_ABANDONED {
             calls.pop_front();
         }
         calls.push_back(abandoned);
     }
 
-    /// The oldest answers go first: of an agent that has more than its share, and of all.
-    fn make_room(&self, calls: &mut VecDeque<Arc<Abandoned>>) {
+    /// Drops the oldest responses of agents that exceed their share, and of all agents if the budget is exceeded.
+    fn enforce_budget(&self, calls: &mut VecDeque<Arc<Abandoned>>) {
         let (mut all, mut shares) = (0, HashMap::<String, usize>::new());
         let kept: Vec<bool> = (calls.iter().rev())
             .map(|call| {
-                let Some(bytes) = call.weight() else { return true };
-                let share = shares.entry(call.same.principal.name.clone()).or_default();
-                let fits = all + bytes <= self.max_bytes && *share + bytes <= self.max_bytes / SHARES;
-                // What is older than one that had to go goes too.
+                let Some(bytes) = call.response_bytes() else { return true };
+                let share = shares.entry(call.key.principal.name.clone()).or_default();
+                let fits = all + bytes <= self.max_bytes && *share + bytes <= self.max_bytes / AGENT_SHARE;
+                // Older responses of the same agent are dropped as well.
                 let bytes = if fits { bytes } else { self.max_bytes };
                 *share = share.saturating_add(bytes);
                 all += if fits { bytes } else { 0 };
@@ -226,11 +226,11 @@ impl AbandonedCalls {
         calls.retain(|_| kept.next().unwrap_or(true));
     }
 
-    fn forget(&self, abandoned: &Arc<Abandoned>) {
+    fn remove(&self, abandoned: &Arc<Abandoned>) {
         lock(&self.calls).retain(|call| !Arc::ptr_eq(call, abandoned));
     }
 
-    fn forget_old(&self, calls: &mut VecDeque<Arc<Abandoned>>) {
+    fn remove_expired(&self, calls: &mut VecDeque<Arc<Abandoned>>) {
         calls.retain(|call| match &*lock(&call.state) {
             State::Running(_) => true,
             State::Ended(_, at) => at.elapsed() < self.window,
@@ -244,16 +244,16 @@ mod tests {
     use serde_json::{Value, json};
     use toolbus_mcp::{Id, raw};
 
-    fn same(name: &str, method: &str, params: Value) -> Option<SameCall> {
+    fn key(name: &str, method: &str, params: Value) -> Option<CallKey> {
         let principal = Principal { name: name.into(), role: None };
         let id = Id::from_raw(&raw(&1)).expect("an id");
-        SameCall::of(&principal, &Request { id, method: method.into(), params: Some(raw(&params)) })
+        CallKey::of(&principal, &Request { id, method: method.into(), params: Some(raw(&params)) })
     }
 
     fn ended(name: &str, bytes: usize) -> Arc<Abandoned> {
         let outcome = Outcome::Result(raw(&"x".repeat(bytes - 2)));
         Arc::new(Abandoned {
-            same: same(name, "tools/call", json!({"name": "t"})).expect("a call of a tool"),
+            key: key(name, "tools/call", json!({"name": "t"})).expect("a tool call"),
             session: Weak::new(),
             session_id: "s".to_owned(),
             stream: None,
@@ -264,30 +264,34 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_a_budget_and_each_agent_a_share_of_it() {
+    fn responses_have_a_byte_budget_and_each_agent_a_share_of_it() {
         let abandoned = AbandonedCalls::new(Duration::from_secs(600), 400);
-        let left = |names: &[(&str, usize)]| {
+        let remaining = |names: &[(&str, usize)]| {
             let mut calls: VecDeque<_> = names.iter().map(|(name, bytes)| ended(name, *bytes)).collect();
             let all = calls.clone();
-            abandoned.make_room(&mut calls);
-            let is_left = |call: &Arc<Abandoned>| calls.iter().any(|left| Arc::ptr_eq(left, call));
-            all.iter().map(is_left).collect::<Vec<_>>()
+            abandoned.enforce_budget(&mut calls);
+            let remains = |call: &Arc<Abandoned>| calls.iter().any(|kept| Arc::ptr_eq(kept, call));
+            all.iter().map(remains).collect::<Vec<_>>()
         };
-        assert_eq!(left(&[("w", 50), ("w", 50)]), [true, true]);
-        assert_eq!(left(&[("w", 50), ("v", 50), ("w", 60)]), [false, true, true], "the oldest of that agent");
+        assert_eq!(remaining(&[("w", 50), ("w", 50)]), [true, true]);
+        assert_eq!(
+            remaining(&[("w", 50), ("v", 50), ("w", 60)]),
+            [false, true, true],
+            "the agent's oldest response is dropped"
+        );
         let five = ["a", "b", "c", "d", "e"].map(|name| (name, 100));
-        assert_eq!(left(&five), [false, true, true, true, true], "the oldest of all");
+        assert_eq!(remaining(&five), [false, true, true, true, true], "the oldest response of all is dropped");
     }
 
     #[test]
-    fn the_same_call_is_that_of_the_same_agent_with_the_same_arguments_whatever_its_meta() {
+    fn calls_are_equal_if_agent_and_arguments_are_equal_whatever_their_meta() {
         let call = |name: &str, n: u64, token: u64| {
             let params = json!({"name": "t", "arguments": {"n": n}, "_meta": {"progressToken": token}});
-            same(name, "tools/call", params).expect("a call of a tool")
+            key(name, "tools/call", params).expect("a tool call")
         };
         assert_eq!(call("w", 1, 1), call("w", 1, 2));
         assert_ne!(call("w", 1, 1), call("w", 2, 1));
         assert_ne!(call("w", 1, 1), call("v", 1, 1));
-        assert_eq!(same("w", "resources/read", json!({"uri": "x:/"})), None);
+        assert_eq!(key("w", "resources/read", json!({"uri": "x:/"})), None);
     }
 }

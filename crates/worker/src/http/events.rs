@@ -1,5 +1,4 @@
-//! The events of one legacy session, kept for a while: a client that lost a stream comes back with the last id it saw and
-//! gets the rest of that stream.
+//! The bounded replay log of one legacy session. A client resumes a broken stream with the id of the last event it got.
 
 use super::sse;
 use crate::worker::lock;
@@ -9,10 +8,10 @@ use std::sync::Mutex;
 use tokio::sync::Notify;
 use toolbus_mcp::Message;
 
-/// The stream of what belongs to no call.
+/// The stream of messages that belong to no call.
 pub const STANDALONE: u64 = 0;
 
-/// Where an event stands: in which stream, and its number in the session. As text it is the event's id.
+/// The id of an event: its stream and its number in the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventId {
     pub stream: u64,
@@ -46,18 +45,19 @@ struct State {
     last_number: u64,
     last_stream: u64,
     open: HashSet<u64>,
-    /// How far the standalone stream was given out, and how often it was taken over.
-    standalone_taken: u64,
+    /// The number of the last standalone event that was read.
+    standalone_read: u64,
+    /// The current reader of the standalone stream; increases with every takeover.
     standalone_reader: u64,
 }
 
-/// What a reader of a stream finds.
+/// The result of reading a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum NextEvent {
     Event(EventId, Bytes),
-    NothingYet,
-    /// The stream is complete, or someone else reads it now.
-    Over,
+    Pending,
+    /// The stream is complete, or another reader has taken it over.
+    Ended,
 }
 
 impl EventLog {
@@ -65,7 +65,7 @@ impl EventLog {
         Self { state: Mutex::default(), changed: Notify::new(), max_events, max_bytes }
     }
 
-    /// A stream for a call, and the id before its first event.
+    /// Opens a stream for a call and returns the id that precedes its first event.
     pub fn open_stream(&self) -> EventId {
         let mut state = lock(&self.state);
         state.last_stream += 1;
@@ -80,7 +80,7 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    /// Keeps the event, and gives back what is to be written.
+    /// Stores the event and returns its text. Evicts the oldest events beyond the limits.
     pub fn append(&self, stream: u64, message: &Message) -> Bytes {
         let mut state = lock(&self.state);
         state.last_number += 1;
@@ -98,34 +98,33 @@ impl EventLog {
         text
     }
 
-    /// Becomes the one reader of the standalone stream; whoever read it before stops. Starts after the given id, or
-    /// after what was already given out.
+    /// Takes over the standalone stream from its previous reader. Starts after `after`, or after the last read event.
     pub fn take_standalone(&self, after: Option<u64>) -> (EventId, u64) {
         let mut state = lock(&self.state);
         state.standalone_reader += 1;
-        let number = after.unwrap_or(state.standalone_taken);
+        let number = after.unwrap_or(state.standalone_read);
         let reader = state.standalone_reader;
         drop(state);
         self.changed.notify_waiters();
         (EventId { stream: STANDALONE, number }, reader)
     }
 
-    /// The first event of the stream after that one. `reader` is the one that took the standalone stream.
-    pub fn after(&self, at: EventId, reader: u64) -> Found {
+    /// The next event of the stream. `reader` is the number from [`EventLog::take_standalone`].
+    pub fn after(&self, at: EventId, reader: u64) -> NextEvent {
         let mut state = lock(&self.state);
         if at.stream == STANDALONE && state.standalone_reader != reader {
-            return Found::Over;
+            return NextEvent::Ended;
         }
         let next = state.events.iter().find(|(id, _)| id.stream == at.stream && id.number > at.number);
         match next.map(|(id, text)| (*id, text.clone())) {
             Some((id, text)) => {
                 if id.stream == STANDALONE {
-                    state.standalone_taken = id.number;
+                    state.standalone_read = id.number;
                 }
-                Found::Event(id, text)
+                NextEvent::Event(id, text)
             }
-            None if at.stream == STANDALONE || state.open.contains(&at.stream) => Found::NothingYet,
-            None => Found::Over,
+            None if at.stream == STANDALONE || state.open.contains(&at.stream) => NextEvent::Pending,
+            None => NextEvent::Ended,
         }
     }
 }
@@ -140,23 +139,23 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_replayed_alone_and_from_where_it_broke_off() {
+    fn a_stream_is_replayed_without_events_of_other_streams() {
         let log = EventLog::new(10, 10_000);
         let (one, two) = (log.open_stream(), log.open_stream());
         log.append(one.stream, &note("a"));
         log.append(two.stream, &note("b"));
         log.append(one.stream, &note("c"));
-        let Found::Event(first, text) = log.after(one, 0) else { panic!("nothing kept") };
+        let NextEvent::Event(first, text) = log.after(one, 0) else { panic!("the event is missing") };
         assert!(text.starts_with(b"id: 1-3\nevent: message\ndata: ") && text.ends_with(b"\"a\"}\n\n"));
-        let Found::Event(second, text) = log.after(first, 0) else { panic!("nothing kept") };
+        let NextEvent::Event(second, text) = log.after(first, 0) else { panic!("the event is missing") };
         assert!(text.ends_with(b"\"c\"}\n\n"));
-        assert_eq!(log.after(second, 0), Found::NothingYet);
+        assert_eq!(log.after(second, 0), NextEvent::Pending);
         log.end_stream(one.stream);
-        assert_eq!(log.after(second, 0), Found::Over);
+        assert_eq!(log.after(second, 0), NextEvent::Ended);
     }
 
     #[test]
-    fn what_is_kept_is_bounded_in_number_and_bytes() {
+    fn the_log_is_bounded_in_events_and_bytes() {
         let log = EventLog::new(3, 120);
         (0..50).for_each(|_| drop(log.append(STANDALONE, &note(&"x".repeat(30)))));
         let state = lock(&log.state);
@@ -164,13 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn the_standalone_stream_has_one_reader_and_waits_for_it() {
+    fn the_standalone_stream_has_one_reader_and_keeps_earlier_events_for_it() {
         let log = EventLog::new(10, 10_000);
         log.append(STANDALONE, &note("early"));
         let (at, reader) = log.take_standalone(None);
-        let Found::Event(at, _) = log.after(at, reader) else { panic!("what came before the reader was lost") };
+        let NextEvent::Event(at, _) = log.after(at, reader) else {
+            panic!("an event from before the first reader is missing")
+        };
         let (again, newer) = log.take_standalone(None);
-        assert_eq!(log.after(at, reader), Found::Over);
-        assert_eq!(log.after(again, newer), Found::NothingYet);
+        assert_eq!(log.after(at, reader), NextEvent::Ended);
+        assert_eq!(log.after(again, newer), NextEvent::Pending);
     }
 }

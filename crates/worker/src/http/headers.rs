@@ -1,4 +1,4 @@
-//! Request headers: what the client accepts and sends, and whether the modern headers say the same as the body.
+//! Request headers: content negotiation, sessions, and the check of the modern headers against the body.
 
 use crate::envelope::Envelope;
 use crate::error::header_mismatch;
@@ -30,7 +30,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// No `Accept` at all accepts everything.
+/// A request without `Accept` accepts everything.
 pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     if !headers.contains_key(ACCEPT) {
         return true;
@@ -43,7 +43,7 @@ pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     })
 }
 
-/// The headers that repeat what the body says, against the body.
+/// Checks the headers that mirror the body against the body.
 pub fn check_repeated(headers: &HeaderMap, request: &Request, envelope: &Envelope) -> Result<(), RpcError> {
     check(headers, VERSION, &envelope.version)?;
     check(headers, METHOD, &request.method)?;
@@ -54,21 +54,21 @@ pub fn check_repeated(headers: &HeaderMap, request: &Request, envelope: &Envelop
         _ => return Ok(()),
     };
     let name = Members::of(request.params.as_deref()).ok().and_then(|params| params.text(member));
-    // A body without a name is wrong for another reason, which its server will say.
+    // A body without a name is rejected by its server.
     name.map_or(Ok(()), |name| check(headers, NAME, &name))
 }
 
 fn check(headers: &HeaderMap, name: &'static str, expected: &str) -> Result<(), RpcError> {
     match single(headers, name)? {
-        None => Err(header_mismatch(format!("Header mismatch: the header {name} is missing"))),
+        None => Err(header_mismatch(format!("Header mismatch: header {name} is missing"))),
         Some(value) if value == expected => Ok(()),
         Some(value) => {
-            Err(header_mismatch(format!("Header mismatch: the header {name} says {value:?}, the body {expected:?}")))
+            Err(header_mismatch(format!("Header mismatch: header {name} is {value:?}, but the body has {expected:?}")))
         }
     }
 }
 
-/// The arguments that a tool's schema wants repeated in headers.
+/// Checks the arguments that the tool's schema requires in headers.
 pub fn check_params(headers: &HeaderMap, request: &Request, view: &View) -> Result<(), RpcError> {
     if request.method != "tools/call" {
         return Ok(());
@@ -87,25 +87,25 @@ pub fn check_params(headers: &HeaderMap, request: &Request, view: &View) -> Resu
         };
         if !agree {
             let path = wanted.path.join(".");
-            return Err(header_mismatch(format!("Header mismatch: {name} and the argument {path} don't agree")));
+            return Err(header_mismatch(format!("Header mismatch: header {name} and argument {path} differ")));
         }
     }
     Ok(())
 }
 
-/// The header's one value, decoded.
+/// The decoded value of a header that may occur once.
 fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, RpcError> {
     let mut values = headers.get_all(name).into_iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let unreadable = || header_mismatch(format!("Header mismatch: the header {name} can't be read"));
+    let unreadable = || header_mismatch(format!("Header mismatch: header {name} has an invalid value"));
     if values.next().is_some() {
-        return Err(header_mismatch(format!("Header mismatch: the header {name} stands there twice")));
+        return Err(header_mismatch(format!("Header mismatch: header {name} occurs more than once")));
     }
     let value = value.to_str().map_err(|_| unreadable())?.trim();
     decode(value).ok_or_else(unreadable).map(Some)
 }
 
-/// Text that a header can't hold comes as base64 between two marks.
+/// Decodes a value in the form `=?base64?...?=`, which is used for text that a header can't hold.
 fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(encoded) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
         return Some(Cow::Borrowed(value));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_values_are_decoded_and_broken_ones_refused() {
+    fn encoded_values_are_decoded_and_invalid_ones_rejected() {
         assert_eq!(decode("plain").as_deref(), Some("plain"));
         assert_eq!(decode("=?base64?w7xiZXI=?=").as_deref(), Some("über"));
         assert_eq!(decode("=?base64?!!?="), None);

@@ -1,8 +1,8 @@
-//! The legacy era over HTTP: sessions, a stream per call that can be resumed, and one for what belongs to no call.
-//! Closing a stream is not a cancellation; the call goes on and what it brings is kept.
+//! The legacy era over HTTP: sessions, a resumable stream per call, and one for messages that belong to no call.
+//! Closing a stream is not a cancellation: the call goes on and its messages are kept.
 
-use super::abandoned::{AbandonedCalls, Found as Earlier, Left, SameCall};
-use super::events::{EventId, EventLog, Found, STANDALONE};
+use super::abandoned::{AbandonedCalls, CallKey, JoinedCall, LostCaller};
+use super::events::{EventId, EventLog, NextEvent, STANDALONE};
 use super::session::Session;
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
 use crate::error;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use toolbus_mcp::{Era, LEGACY_VERSIONS, Message, Request, Response as RpcResponse, RpcError, codes};
 
-/// From this version on clients understand an event without data.
+/// The first version whose clients accept an event without data.
 const PRIMING_SINCE: &str = "2025-11-25";
 const RETRY_MS: u64 = 1000;
 
@@ -51,10 +51,10 @@ pub async fn post(
     }
 }
 
-/// `GET`: what belongs to no call, or the rest of a stream that broke off.
+/// `GET`: the messages that belong to no call, or the rest of a broken stream.
 pub fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
     if !headers::accepts(headers, "text/event-stream") {
-        let error = RpcError::new(codes::INVALID_REQUEST, "Not Acceptable: Accept has to name text/event-stream");
+        let error = RpcError::new(codes::INVALID_REQUEST, "Not Acceptable: Accept must include text/event-stream");
         return reply::error(StatusCode::NOT_ACCEPTABLE, None, error);
     }
     let session = match session(service, principal, headers) {
@@ -64,18 +64,18 @@ pub fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &
     let last = headers.get(headers::LAST_EVENT).map(|last| last.to_str().ok().and_then(EventId::parse));
     let (at, reader) = match last {
         Some(None) => {
-            let error = RpcError::new(codes::INVALID_REQUEST, "Bad Request: this Last-Event-ID is none of ours");
+            let error = RpcError::new(codes::INVALID_REQUEST, "Bad Request: invalid Last-Event-ID");
             return reply::error(StatusCode::BAD_REQUEST, None, error);
         }
         Some(Some(last)) if last.stream != STANDALONE => {
-            service.abandoned.came_back(&session.id, last.stream);
+            service.abandoned.stream_resumed(&session.id, last.stream);
             (last, 0)
         }
         Some(Some(last)) => session.log.take_standalone(Some(last.number)),
         None => session.log.take_standalone(None),
     };
     let primes = can_prime(&session);
-    with_session(reply::stream(Reading::new(service, session, at, reader).events(primes)), None)
+    with_session(reply::stream(StreamReader::new(service, session, at, reader).events(primes)), None)
 }
 
 pub fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
@@ -104,8 +104,7 @@ fn session(
     service.sessions.find(principal, id).ok_or_else(|| (StatusCode::NOT_FOUND, error::session_unknown()))
 }
 
-/// The answer decides whether there is a session, so it is waited for; what comes before it goes to the session's own
-/// stream.
+/// Waits for the response, which decides whether the session exists. Messages before it go to the standalone stream.
 async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: Request) -> Response<HttpBody> {
     let id = request.id.clone();
     let worker = match service.worker(principal).await {
@@ -116,7 +115,7 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
         Ok(session) => session,
         Err(error) => return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), error),
     };
-    let mut guard = EndUnlessKept { service, session: Some(Arc::clone(&session)) };
+    let mut guard = SessionGuard { service, session: Some(Arc::clone(&session)) };
     let mut call = session.frontend.request(Era::Legacy, request).await;
     while let Some(message) = call.next().await {
         if !matches!(message, Message::Response(_)) {
@@ -132,13 +131,13 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
     reply::empty(StatusCode::ACCEPTED)
 }
 
-/// A session whose `initialize` failed, or whose client left before the answer, is none.
-struct EndUnlessKept<'a> {
+/// Ends a session whose `initialize` failed or whose client disconnected before the response.
+struct SessionGuard<'a> {
     service: &'a HttpService,
     session: Option<Arc<Session>>,
 }
 
-impl Drop for EndUnlessKept<'_> {
+impl Drop for SessionGuard<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.service.sessions.end(&session);
@@ -152,17 +151,17 @@ async fn call(
     session: Arc<Session>,
     request: Request,
 ) -> Response<HttpBody> {
-    let same = session.frontend.may_join(&request).then(|| SameCall::of(principal, &request)).flatten();
-    let earlier = match &same {
-        Some(same) => service.abandoned.join(same, &session).await,
+    let key = session.frontend.may_join(&request).then(|| CallKey::of(principal, &request)).flatten();
+    let earlier = match &key {
+        Some(key) => service.abandoned.join(key, &session).await,
         None => None,
     };
     let call = match earlier {
-        Some(Earlier::Ended(outcome, call)) => {
-            let outcome = joined::mark(outcome, call.as_deref());
+        Some(JoinedCall::Ended(outcome, call)) => {
+            let outcome = joined::mark_joined(outcome, call.as_deref());
             return reply::json(StatusCode::OK, &RpcResponse { id: Some(request.id), outcome }.into());
         }
-        Some(Earlier::Running(mut call, earlier)) => {
+        Some(JoinedCall::Running(mut call, earlier)) => {
             call.join(&session.frontend, &request, earlier);
             call
         }
@@ -170,7 +169,7 @@ async fn call(
     };
     let abandoned = Arc::clone(&service.abandoned);
     session.readers.fetch_add(1, Ordering::Relaxed);
-    let mut exchange = Exchange { session, call: Some(call), stream: None, same, abandoned };
+    let mut exchange = Exchange { session, call: Some(call), stream: None, key, abandoned };
     let first = match tokio::time::timeout(service.options.legacy_quiet, exchange.next()).await {
         Ok(Some(message @ Message::Response(_))) => return reply::json(StatusCode::OK, &message),
         Ok(Some(message)) => Some(message),
@@ -188,12 +187,12 @@ async fn call(
     reply::stream(exchange.events(ready, service.options.keepalive))
 }
 
-/// A call and where its messages are kept. If its reader goes away, it goes on by itself.
+/// A call and its stream in the event log. If the client disconnects, the call goes on in the background.
 struct Exchange {
     session: Arc<Session>,
     call: Option<FrontendCall>,
     stream: Option<u64>,
-    same: Option<SameCall>,
+    key: Option<CallKey>,
     abandoned: Arc<AbandonedCalls>,
 }
 
@@ -206,7 +205,7 @@ impl Exchange {
         message
     }
 
-    /// The messages that are `ready` (last first), and then what comes.
+    /// The events in `ready` (in reverse order), then those of the call.
     fn events(self, ready: Vec<Bytes>, keepalive: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
         stream::unfold((self, ready), move |(mut exchange, mut ready)| async move {
             if let Some(event) = ready.pop() {
@@ -237,9 +236,9 @@ impl Drop for Exchange {
         self.session.readers.fetch_sub(1, Ordering::Relaxed);
         let Some(mut call) = self.call.take() else { return self.finish() };
         let (session, stream) = (Arc::clone(&self.session), self.stream.take());
-        if let Some(same) = self.same.take() {
-            let left = Left { session, stream, id: call.id().clone() };
-            return self.abandoned.take_over(same, &left, call);
+        if let Some(key) = self.key.take() {
+            let caller = LostCaller { session, stream, id: call.id().clone() };
+            return self.abandoned.adopt(key, &caller, call);
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
@@ -251,15 +250,15 @@ impl Drop for Exchange {
     }
 }
 
-/// Somebody who reads what is kept, and what comes.
-struct Reading {
+/// A client that reads a stream from the event log.
+struct StreamReader {
     session: Arc<Session>,
     at: EventId,
     reader: u64,
     keepalive: Duration,
 }
 
-impl Reading {
+impl StreamReader {
     fn new(service: &HttpService, session: Arc<Session>, at: EventId, reader: u64) -> Self {
         session.readers.fetch_add(1, Ordering::Relaxed);
         Self { session, at, reader, keepalive: service.options.keepalive }
@@ -267,14 +266,14 @@ impl Reading {
 
     fn events(self, primes: bool) -> impl Stream<Item = Bytes> + Send + 'static {
         let priming = primes.then(|| sse::priming(&self.at.to_string(), RETRY_MS));
-        stream::unfold((self, priming), |(mut reading, mut priming)| async move {
+        stream::unfold((self, priming), |(mut reader, mut priming)| async move {
             if let Some(priming) = priming.take() {
-                return Some((priming, (reading, None)));
+                return Some((priming, (reader, None)));
             }
-            let log = Arc::clone(&reading.session.log);
-            match tokio::time::timeout(reading.keepalive, reading.next(&log)).await {
-                Err(_) => Some((sse::KEEPALIVE, (reading, None))),
-                Ok(event) => event.map(|event| (event, (reading, None))),
+            let log = Arc::clone(&reader.session.log);
+            match tokio::time::timeout(reader.keepalive, reader.next(&log)).await {
+                Err(_) => Some((sse::KEEPALIVE, (reader, None))),
+                Ok(event) => event.map(|event| (event, (reader, None))),
             }
         })
     }
@@ -284,18 +283,18 @@ impl Reading {
             let mut changed = std::pin::pin!(log.changed.notified());
             changed.as_mut().enable();
             match log.after(self.at, self.reader) {
-                Found::Event(id, text) => {
+                NextEvent::Event(id, text) => {
                     self.at = id;
                     return Some(text);
                 }
-                Found::Over => return None,
-                Found::NothingYet => changed.await,
+                NextEvent::Ended => return None,
+                NextEvent::Pending => changed.await,
             }
         }
     }
 }
 
-impl Drop for Reading {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         self.session.readers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The modern era over HTTP: every POST stands for itself. Headers are checked against the body, errors decide the
+//! The modern era over HTTP: every POST is independent. Headers are checked against the body, errors determine the HTTP
 //! status, and closing the stream cancels the call.
 
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
@@ -22,10 +22,10 @@ pub async fn post(
 ) -> Response<HttpBody> {
     let request = match message {
         Message::Request(request) => request,
-        // Whatever it says: an id that a client chose must not touch another's work.
+        // Notifications are ignored: a request id in a cancellation could match a call of another client.
         Message::Notification(_) => return reply::empty(StatusCode::ACCEPTED),
         Message::Response(response) => {
-            let error = RpcError::new(codes::INVALID_REQUEST, "Invalid request: nothing was asked of you");
+            let error = RpcError::new(codes::INVALID_REQUEST, "Invalid request: there is no pending client request");
             return reply::error(StatusCode::BAD_REQUEST, response.id, error);
         }
     };
@@ -34,7 +34,7 @@ pub async fn post(
         Ok(worker) => worker,
         Err(refusal) => return reply::error(StatusCode::OK, Some(id), error::from_bus(&refusal)),
     };
-    let envelope = match checked(headers, &request, || worker.view()) {
+    let envelope = match check_request(headers, &request, || worker.view()) {
         Ok(envelope) => envelope,
         Err(error) => return reply::error(StatusCode::BAD_REQUEST, Some(id), error),
     };
@@ -52,8 +52,8 @@ pub async fn post(
     reply::stream(events(call, ready, service.options.keepalive))
 }
 
-/// In the order in which the protocol wants them reported.
-fn checked(
+/// Runs the checks in the order in which the protocol requires errors to be reported.
+fn check_request(
     headers: &HeaderMap,
     request: &Request,
     view: impl FnOnce() -> Arc<crate::view::View>,
@@ -65,7 +65,7 @@ fn checked(
     Ok(envelope)
 }
 
-/// The same client has the same session at the host, so that a legacy server behind it sees one client and not many.
+/// The session key at the host. Stable per client, so that a legacy server behind the host sees one client.
 fn session_key(principal: &Principal, envelope: &Envelope) -> String {
     let mut hash = Xxh3::new();
     let info = envelope.client_info.as_ref().map_or("", |info| info.get());
@@ -77,7 +77,7 @@ fn session_key(principal: &Principal, envelope: &Envelope) -> String {
     format!("modern-{:032x}", hash.digest128())
 }
 
-/// What is still to come of a call. Dropped with the connection, and the call with it.
+/// The rest of a call as events. Dropped with the connection, which cancels the call.
 fn events(
     call: FrontendCall,
     ready: VecDeque<Message>,

@@ -1,4 +1,4 @@
-//! HTTP answers: JSON with the status that the error asks for, empty ones, and streams.
+//! HTTP responses: JSON, empty, or an event stream.
 
 use crate::error::AuthFailure;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use hyper::{Response, StatusCode};
 use std::convert::Infallible;
 use toolbus_mcp::{Id, Members, Message, Outcome, Response as RpcResponse, RpcError, codes};
 
-/// A page, or a stream that may go on for hours.
+/// The body of a response: complete, or an event stream of unlimited duration.
 pub type HttpBody = UnsyncBoxBody<Bytes, Infallible>;
 
 pub fn empty(status: StatusCode) -> Response<HttpBody> {
@@ -30,6 +30,7 @@ pub fn error(status: StatusCode, id: Option<Id>, error: RpcError) -> Response<Ht
     json(status, &RpcResponse { id, outcome: error.into() }.into())
 }
 
+/// The response 401 to a client that was not authenticated.
 pub fn unauthorized(failure: &AuthFailure) -> Response<HttpBody> {
     let problem = RpcError::bus(failure.code().code(), failure.to_string(), failure.hint());
     let mut answer = error(StatusCode::UNAUTHORIZED, None, problem);
@@ -48,7 +49,7 @@ pub fn stream(events: impl futures_util::Stream<Item = Bytes> + Send + 'static) 
     answer
 }
 
-/// The status of a modern answer: some errors have their own.
+/// The HTTP status of a modern response, by its JSON-RPC error code.
 pub fn modern_status(message: &Message) -> StatusCode {
     let Message::Response(RpcResponse { outcome: Outcome::Error(error), .. }) = message else { return StatusCode::OK };
     let code = Members::of(Some(error)).ok().and_then(|error| error.get("code")?.get().parse::<i64>().ok());

@@ -1,4 +1,4 @@
-//! Sessions of legacy HTTP clients: each bound to its principal, bounded in number, and gone when nobody uses them.
+//! Sessions of legacy HTTP clients: bound to their principal, limited in number, and ended when idle.
 
 use super::HttpOptions;
 use super::Principal;
@@ -21,10 +21,10 @@ pub struct Session {
     pub frontend: Arc<Frontend>,
     pub log: Arc<EventLog>,
     last_used: Mutex<Instant>,
-    /// Streams on which somebody reads, those of calls included.
+    /// Number of open event streams, including those of calls.
     pub readers: AtomicUsize,
     ended: AtomicBool,
-    news: AbortHandle,
+    news_task: AbortHandle,
 }
 
 impl Session {
@@ -33,16 +33,16 @@ impl Session {
         let frontend = Frontend::new(Arc::clone(&worker), id.clone());
         let log = Arc::new(EventLog::new(options.max_replay_events, options.max_replay_bytes));
         let (mut news, kept) = (News::open(&frontend), Arc::clone(&log));
-        let news = tokio::spawn(async move {
+        let news_task = tokio::spawn(async move {
             loop {
                 let message = news.next().await;
                 kept.append(STANDALONE, &message);
             }
         });
         let last_used = Mutex::new(Instant::now());
-        let news = news.abort_handle();
+        let news_task = news_task.abort_handle();
         let (readers, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { id, principal, worker, frontend, log, last_used, readers, ended, news })
+        Arc::new(Self { id, principal, worker, frontend, log, last_used, readers, ended, news_task })
     }
 
     fn is_idle(&self, limit: Duration) -> bool {
@@ -50,16 +50,16 @@ impl Session {
         unused && self.readers.load(Ordering::Relaxed) == 0 && self.frontend.calls_under_way() == 0
     }
 
-    /// Nobody reads in it, and nothing was asked in it since then.
-    pub fn is_silent_since(&self, then: Instant) -> bool {
-        let silent = || self.readers.load(Ordering::Relaxed) == 0 && *lock(&self.last_used) <= then;
-        self.ended.load(Ordering::Relaxed) || silent()
+    /// Whether the session has ended, or has no open stream and had no request since then.
+    pub fn is_idle_since(&self, then: Instant) -> bool {
+        let idle = || self.readers.load(Ordering::Relaxed) == 0 && *lock(&self.last_used) <= then;
+        self.ended.load(Ordering::Relaxed) || idle()
     }
 
-    /// Tells the hosts, in the background: whoever ended the session doesn't wait for them.
+    /// Closes the session at the hosts in the background.
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        self.news.abort();
+        self.news_task.abort();
         let frontend = Arc::clone(&self.frontend);
         tokio::spawn(async move { frontend.close().await });
     }
@@ -67,7 +67,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.news.abort();
+        self.news_task.abort();
     }
 }
 
@@ -83,7 +83,7 @@ impl Sessions {
         sessions
     }
 
-    /// It counts from now on; who opens it ends it if its `initialize` fails.
+    /// Opens a session, which counts towards the limits immediately. The caller has to end it if `initialize` fails.
     pub fn open(&self, principal: &Principal, worker: Arc<Worker>) -> Result<Arc<Session>, RpcError> {
         let mut open = lock(&self.open);
         let own = open.values().filter(|session| session.principal == *principal).count();
@@ -98,10 +98,11 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Another principal's session is as unknown as one that never was.
+    /// Finds a session of the principal. Sessions of other principals are reported as unknown.
     pub fn find(&self, principal: &Principal, id: &str) -> Option<Arc<Session>> {
         let session = lock(&self.open).get(id).filter(|session| session.principal == *principal).cloned()?;
-        // Its bus ended with a credential; a client that is told so begins anew with the one it has now.
+        // The connection to the bus was closed, for example with a revoked credential. A client that gets 404 sends
+        // `initialize` again, with its current credential.
         if !session.worker.bus().is_alive() {
             self.end(&session);
             return None;

@@ -1,21 +1,21 @@
-//! Server-sent events as text.
+//! Formatting of server-sent events.
 
 use bytes::Bytes;
 use toolbus_mcp::Message;
 
-/// Keeps connections open that something between would close for silence.
+/// A comment that keeps proxies from closing an idle connection.
 pub const KEEPALIVE: Bytes = Bytes::from_static(b": ping\n\n");
 
 pub fn event(message: &Message) -> Bytes {
     Bytes::from(format!("event: message\ndata: {}\n\n", message.to_json()))
 }
 
-/// An event under an id after which the client may ask for the rest.
+/// An event with an id, from which the client can resume the stream.
 pub fn numbered(id: &str, message: &Message) -> Bytes {
     Bytes::from(format!("id: {id}\nevent: message\ndata: {}\n\n", message.to_json()))
 }
 
-/// Nothing but an id, so that a stream can be resumed from its very start, and how long to wait before doing so.
+/// An event with no data but an id, so that a stream can be resumed from its start, and the reconnect delay.
 pub fn priming(id: &str, retry_ms: u64) -> Bytes {
     Bytes::from(format!("id: {id}\nretry: {retry_ms}\ndata: \n\n"))
 }

@@ -1,4 +1,4 @@
-//! Lines of bounded length from a stream. One that is too long is skipped and reported; the next is read as usual.
+//! Lines of bounded length from a stream. A line that is too long is skipped and reported; reading goes on after it.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -11,15 +11,15 @@ pub enum Line {
 pub struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// How far the buffer was searched for a line's end.
+    /// The length of the prefix of `buffer` that is known to contain no line break.
     searched: usize,
     limit: usize,
     skipping: bool,
     ended: bool,
 }
 
-/// A buffer that grew past this for one long line is not kept.
-const KEPT_BYTES: usize = 64 << 10;
+/// Capacity that the buffer is shrunk to after a long line.
+const RETAINED_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 16 << 10;
 
 impl<R: AsyncRead + Unpin> Lines<R> {
@@ -27,7 +27,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { input, buffer: Vec::new(), searched: 0, limit, skipping: false, ended: false }
     }
 
-    /// The next line that is not blank; `None` at the end. Giving up the wait loses nothing.
+    /// The next line that is not blank; `None` at the end of the stream. Cancellation-safe.
     pub async fn next(&mut self) -> std::io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.take_line() {
@@ -39,7 +39,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             self.buffer.reserve(READ_BYTES);
             if self.input.read_buf(&mut self.buffer).await? == 0 {
                 self.ended = true;
-                // A last line may lack its line break.
+                // The last line may have no line break.
                 self.buffer.push(b'\n');
             }
         }
@@ -51,7 +51,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 self.searched = self.buffer.len();
                 if self.searched > self.limit {
                     self.skipping = true;
-                    self.forget(self.searched);
+                    self.discard(self.searched);
                 }
                 return None;
             };
@@ -64,7 +64,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 (false, Ok(text)) => Line::Text(text.trim().to_owned()),
                 (false, Err(_)) => Line::NotUtf8,
             };
-            self.forget(end + 1);
+            self.discard(end + 1);
             match line {
                 Line::Text(text) if text.is_empty() => {}
                 line => return Some(line),
@@ -72,11 +72,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    fn forget(&mut self, bytes: usize) {
+    fn discard(&mut self, bytes: usize) {
         self.buffer.drain(..bytes);
         self.searched = 0;
-        if self.buffer.len() < KEPT_BYTES && self.buffer.capacity() > KEPT_BYTES {
-            self.buffer.shrink_to(KEPT_BYTES);
+        if self.buffer.len() < RETAINED_BYTES && self.buffer.capacity() > RETAINED_BYTES {
+            self.buffer.shrink_to(RETAINED_BYTES);
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_of_every_size_are_told_apart() {
+    async fn blank_long_and_non_utf8_lines_are_recognised() {
         let input = [b"one\n\n  \n", "x".repeat(40_000).as_bytes(), b"\ntwo\n\xff\xfe\nlast"].concat();
         let mut lines = Lines::new(&input[..], 20_000);
         let mut seen = Vec::new();

@@ -1,5 +1,5 @@
-//! The process's own stdin and stdout. MCP clients connect them to pipes or sockets, which the runtime can wait for
-//! itself; for anything else it takes a thread, which costs a hop for every line.
+//! The process's own stdin and stdout. MCP clients connect them to pipes or sockets, which tokio polls directly;
+//! anything else goes through tokio's blocking thread, which costs a thread switch per line.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,12 @@ use std::os::unix::fs::FileTypeExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixStream, unix::pipe};
 
-/// Standard input, ready to be waited for.
+/// Standard input of the process.
 pub type Input = Box<dyn AsyncRead + Send + Unpin>;
-/// Standard output, likewise.
+/// Standard output of the process.
 pub type Output = Box<dyn AsyncWrite + Send + Unpin>;
 
+/// Opens the process's stdin for async reads.
 pub fn stdin() -> Input {
     match open(io::stdin().as_fd().try_clone_to_owned()) {
         Ok(Kind::Pipe(file)) => match pipe::Receiver::from_file(file) {
@@ -24,6 +25,7 @@ pub fn stdin() -> Input {
     }
 }
 
+/// Opens the process's stdout for async writes.
 pub fn stdout() -> Output {
     match open(io::stdout().as_fd().try_clone_to_owned()) {
         Ok(Kind::Pipe(file)) => match pipe::Sender::from_file(file) {

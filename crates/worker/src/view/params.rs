@@ -1,27 +1,28 @@
-//! Arguments of a tool that a modern HTTP client repeats as `Mcp-Param-*` headers, so that what stands between can
-//! route by them. A header that contradicts the argument is refused before anyone acts on either.
+//! Arguments of a tool that a modern HTTP client mirrors as `Mcp-Param-*` headers, so that intermediaries can route by
+//! them. A request whose header contradicts the argument is rejected before either is used.
 
 use serde_json::{Map, Value};
 
-/// The mark in a tool's input schema.
+/// The annotation in a tool's input schema.
 pub const ANNOTATION: &str = "x-mcp-header";
 
+/// An argument of a tool that is mirrored in a header.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParamHeader {
-    /// Without the `Mcp-Param-` before it, in small letters.
+    /// The name of the header without the prefix `Mcp-Param-`, in lower case.
     pub name: String,
-    /// The way to the argument through nested objects.
+    /// The path to the argument through nested objects.
     pub path: Vec<String>,
 }
 
-/// The annotated arguments. One annotation that breaks the rules makes all of them void: clients then drop the tool.
+/// The annotated arguments. One invalid annotation voids all of them, because clients drop such a tool.
 pub fn of_tool(tool: &str) -> Vec<ParamHeader> {
     let Ok(tool) = serde_json::from_str::<Value>(tool) else { return Vec::new() };
     let mut found = Vec::new();
     let Some(schema) = tool.get("inputSchema").and_then(Value::as_object) else { return found };
     let mut reachable = 0;
     let valid = collect(schema, &mut Vec::new(), &mut found, &mut reachable).is_some();
-    // What is annotated but can't be reached through properties alone is not valid either.
+    // An annotation that is not reachable through `properties` alone is invalid too.
     if !valid || reachable != count(&Value::Object(schema.clone())) {
         found.clear();
     }
@@ -53,7 +54,7 @@ fn collect(
     Some(())
 }
 
-/// How often the annotation stands anywhere, except as the name of a property.
+/// Counts the annotations anywhere in the schema. A property that happens to have the annotation's name does not count.
 fn count(schema: &Value) -> usize {
     match schema {
         Value::Object(members) => {
@@ -73,18 +74,18 @@ fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// The argument under that path; `null` counts as absent.
+/// The argument at the path; `null` counts as absent.
 pub fn argument<'a>(arguments: Option<&'a Value>, path: &[String]) -> Option<&'a Value> {
     let found = path.iter().try_fold(arguments?, |value, name| value.get(name))?;
     (!found.is_null()).then_some(found)
 }
 
-/// Whether the (decoded) header says the same as the argument.
+/// Whether the decoded header has the same value as the argument.
 pub fn agrees(header: &str, argument: &Value) -> bool {
     match argument {
         Value::String(text) => text == header,
         Value::Bool(truth) => header == if *truth { "true" } else { "false" },
-        Value::Number(number) => match (whole(&number.to_string()), whole(header)) {
+        Value::Number(number) => match (parse_integer(&number.to_string()), parse_integer(header)) {
             (Some(argument), Some(header)) => argument == header,
             _ => false,
         },
@@ -92,8 +93,8 @@ pub fn agrees(header: &str, argument: &Value) -> bool {
     }
 }
 
-/// An integer, also when it is written with a fraction of zeros.
-fn whole(text: &str) -> Option<i128> {
+/// Parses an integer, also in the form `42.0`.
+fn parse_integer(text: &str) -> Option<i128> {
     let (digits, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let zeros = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
     if zeros { digits.parse().ok() } else { None }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_annotation_makes_all_void() {
+    fn one_invalid_annotation_voids_all() {
         let good = json!({"type": "string", "x-mcp-header": "A"});
         for bad in [
             json!({"type": "number", "x-mcp-header": "B"}),

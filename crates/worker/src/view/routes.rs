@@ -1,4 +1,4 @@
-//! Which upstream a name belongs to, by the hosts' manifests. Where two have the same name the earlier keeps it.
+//! Resolves names to upstreams by the host manifests. If two upstreams have the same name, the first one owns it.
 
 use super::Upstream;
 use super::params::{self, ParamHeader};
@@ -65,8 +65,8 @@ impl Routes {
         self.param_headers.get(tool).map(Vec::as_slice)
     }
 
-    /// A URI that is listed, else one that a template makes, else whoever has URIs of that scheme at all. A completion
-    /// names the template itself.
+    /// Looks for a listed URI, then for a matching template, then for the first upstream with URIs of that scheme. A
+    /// completion passes the template itself.
     fn owner_of_uri(&self, uri: &str) -> Option<usize> {
         let by_template = || self.templates.iter().find(|(template, _)| template.matches(uri)).map(|(_, index)| *index);
         let listed = self.resources.get(uri).or_else(|| self.template_texts.get(uri)).copied();

@@ -1,6 +1,6 @@
-//! URI templates, as far as routing needs them: does that URI come from this template?
+//! Matches a URI against a URI template, as precisely as routing needs it.
 
-/// The literal pieces of a template; between two of them stands an expression.
+/// The literal parts of a template, separated by expressions.
 #[derive(Debug)]
 pub struct Template {
     literals: Vec<String>,
@@ -18,7 +18,7 @@ impl Template {
         Self { literals }
     }
 
-    /// An expression matches any text. More would be needed to take a URI apart; to find its server it is enough.
+    /// An expression matches any text. That can't extract the variables, but suffices to find the server.
     pub fn matches(&self, uri: &str) -> bool {
         let Some((first, others)) = self.literals.split_first() else { return false };
         let Some(mut rest) = uri.strip_prefix(first.as_str()) else { return false };
@@ -31,7 +31,7 @@ impl Template {
     }
 }
 
-/// The part before the colon, in small letters, as schemes are compared.
+/// The scheme of the URI, in lower case, because schemes are case-insensitive.
 pub fn scheme(uri: &str) -> Option<String> {
     let (scheme, _) = uri.split_once(':')?;
     (!scheme.is_empty() && !scheme.contains(['/', '{'])).then(|| scheme.to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! Hosts that are away: what they left is still shown, calls wait for them and say so.
+//! Absent hosts: their servers are answered from manifests, and calls to them are queued with progress notifications.
 
 use crate::support::bus::{FakeBus, echo};
 use crate::support::stdio::StdioClient;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use toolbus_mcp::{HostRequest, ServerState};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
-fn absent() -> Arc<FakeBus> {
+fn absent_host() -> Arc<FakeBus> {
     FakeBus::new(vec![away(host("attic", vec![server("files", &["read", "write"])]))])
 }
 
 #[tokio::test]
-async fn a_server_whose_host_is_away_is_shown_from_its_manifest() {
-    let bus = absent();
-    let (mut client, greeting) = StdioClient::initialized(&bus).await;
-    assert_eq!(greeting["result"]["serverInfo"], json!({"name": "files", "version": "1"}));
+async fn a_server_of_an_absent_host_is_answered_from_its_manifest() {
+    let bus = absent_host();
+    let (mut client, response) = StdioClient::initialized(&bus).await;
+    assert_eq!(response["result"]["serverInfo"], json!({"name": "files", "version": "1"}));
     client.send(&request(1, "tools/list", json!({}))).await;
     let list = client.next().await;
     assert_eq!(
@@ -33,33 +33,33 @@ async fn a_server_whose_host_is_away_is_shown_from_its_manifest() {
 }
 
 #[tokio::test]
-async fn an_older_client_is_greeted_in_its_version() {
-    let bus = absent();
+async fn the_protocol_version_is_negotiated_from_the_manifest() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
-    let mut hello = initialize(1);
-    hello["params"]["protocolVersion"] = "2025-06-18".into();
-    client.send(&hello).await;
+    let mut initialize = initialize(1);
+    initialize["params"]["protocolVersion"] = "2025-06-18".into();
+    client.send(&initialize).await;
     assert_eq!(client.next().await["result"]["protocolVersion"], "2025-06-18");
-    hello["params"]["protocolVersion"] = "1999-01-01".into();
-    client.send(&hello).await;
+    initialize["params"]["protocolVersion"] = "1999-01-01".into();
+    client.send(&initialize).await;
     assert_eq!(client.next().await["result"]["protocolVersion"], "2025-11-25");
 }
 
 #[tokio::test]
-async fn a_call_waits_for_its_host_and_says_so() {
-    let bus = absent();
+async fn a_queued_call_sends_progress_until_its_host_is_back() {
+    let bus = absent_host();
     let options = WorkerOptions { away_progress: Duration::from_millis(20), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&modern(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": 9}}))).await;
     let mut last = -1.0;
     for _ in 0..3 {
-        let told = client.next().await;
-        assert_eq!((&told["method"], &told["params"]["progressToken"]), (&json!("notifications/progress"), &json!(9)));
-        let progress = told["params"]["progress"].as_f64().unwrap();
-        assert!(progress > last && progress < 0.01, "{told}");
+        let sent = client.next().await;
+        assert_eq!((&sent["method"], &sent["params"]["progressToken"]), (&json!("notifications/progress"), &json!(9)));
+        let progress = sent["params"]["progress"].as_f64().unwrap();
+        assert!(progress > last && progress < 0.01, "{sent}");
         last = progress;
-        let message = told["params"]["message"].as_str().unwrap();
-        assert!(message.starts_with("queued: host attic is away since 2026-"), "{message}");
+        let message = sent["params"]["message"].as_str().unwrap();
+        assert!(message.starts_with("queued: host attic has been away since 2026-"), "{message}");
         assert!(message.ends_with(", position 1"), "{message}");
     }
     bus.set_hosts(vec![host("attic", vec![server("files", &["read", "write"])])]);
@@ -75,22 +75,22 @@ async fn a_call_waits_for_its_host_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_is_told_its_position_anew_with_each_message() {
-    let bus = absent();
+async fn progress_of_a_queued_call_reports_its_current_position() {
+    let bus = absent_host();
     let options = WorkerOptions { away_progress: Duration::from_millis(20), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     for id in [1, 2] {
         client.send(&modern(id, "tools/call", json!({"name": "read", "_meta": {"progressToken": id}}))).await;
     }
     let position = async |client: &mut StdioClient, position: u32| loop {
-        let told = client.next().await;
-        let message = told["params"]["message"].as_str().unwrap();
-        if told["params"]["progressToken"] == 2 && message.ends_with(&format!(", position {position}")) {
+        let progress = client.next().await;
+        let message = progress["params"]["message"].as_str().unwrap();
+        if progress["params"]["progressToken"] == 2 && message.ends_with(&format!(", position {position}")) {
             return;
         }
     };
     position(&mut client, 2).await;
-    bus.forget_first_waiting();
+    bus.remove_first_waiting();
     position(&mut client, 1).await;
 }
 
@@ -99,8 +99,8 @@ fn code(answer: &serde_json::Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_worker_that_does_not_wait_refuses_calls_to_an_absent_host_without_sending_them() {
-    let bus = absent();
+async fn a_fail_fast_worker_rejects_calls_to_an_absent_host_without_sending_them() {
+    let bus = absent_host();
     let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&modern(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
@@ -109,11 +109,11 @@ async fn a_worker_that_does_not_wait_refuses_calls_to_an_absent_host_without_sen
     assert!(answer["error"]["message"].as_str().unwrap().contains("attic"), "{answer}");
     assert_eq!(bus.waiting(), 0, "nothing was sent");
     client.send(&modern(2, "tools/list", json!({}))).await;
-    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read", "what is on the manifest is still shown");
+    assert_eq!(client.next().await["result"]["tools"][0]["name"], "read", "the manifest is still listed");
 }
 
 #[tokio::test]
-async fn a_tool_whose_manifest_says_so_is_refused_while_others_wait() {
+async fn a_fail_fast_tool_is_rejected_while_others_are_queued() {
     let mut files = server("files", &["read", "write"]);
     files.fail_fast.tools = vec!["write".into()];
     let bus = FakeBus::new(vec![away(host("attic", vec![files]))]);
@@ -126,37 +126,37 @@ async fn a_tool_whose_manifest_says_so_is_refused_while_others_wait() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_to_wait_is_taken_back_when_its_host_leaves_before_it_had_it() {
-    let there = || host("attic", vec![server("files", &["read"])]);
-    let bus = FakeBus::new(vec![there()]);
-    bus.lose("attic");
+async fn an_undelivered_fail_fast_call_is_withdrawn_when_its_host_disconnects() {
+    let connected = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![connected()]);
+    bus.queue_calls_to("attic");
     let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
-    eventually("the call waits", || bus.waiting() == 1).await;
-    bus.set_hosts(vec![away(there())]);
+    eventually("the call is queued", || bus.waiting() == 1).await;
+    bus.set_hosts(vec![away(connected())]);
     let answer = client.next().await;
     assert_eq!((&answer["id"], code(&answer)), (&json!(1), "TB0427"));
-    assert_eq!(bus.taken_back().len(), 1);
+    assert_eq!(bus.withdrawn().len(), 1);
 }
 
 #[tokio::test]
-async fn a_call_that_reached_its_host_is_waited_for_although_it_was_not_to_wait() {
-    let there = || host("attic", vec![server("files", &["read"])]);
-    let bus = FakeBus::new(vec![there()]);
+async fn a_delivered_fail_fast_call_is_awaited_when_its_host_disconnects() {
+    let connected = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![connected()]);
     let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
     let call = bus.next_call().await;
-    bus.set_hosts(vec![away(there())]);
-    bus.set_hosts(vec![there()]);
+    bus.set_hosts(vec![away(connected())]);
+    bus.set_hosts(vec![connected()]);
     call.reply(json!({"here": true})).await;
     assert_eq!(client.next().await["result"], json!({"here": true}));
-    assert!(bus.taken_back().is_empty());
+    assert!(bus.withdrawn().is_empty());
 }
 
 #[tokio::test]
-async fn a_host_that_goes_away_during_a_call_is_told_too() {
+async fn a_disconnect_during_a_call_is_reported_as_progress() {
     let bus = FakeBus::new(vec![host("attic", vec![server("files", &["read"])])]);
     let mut client = StdioClient::start(&bus);
     client.send(&modern(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": "t"}}))).await;
@@ -166,8 +166,8 @@ async fn a_host_that_goes_away_during_a_call_is_told_too() {
 }
 
 #[tokio::test]
-async fn the_deadline_names_the_absent_host() {
-    let bus = absent();
+async fn a_deadline_error_names_the_absent_host() {
+    let bus = absent_host();
     let options = WorkerOptions { call_deadline: Duration::from_millis(20), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
@@ -177,8 +177,8 @@ async fn the_deadline_names_the_absent_host() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_can_be_cancelled() {
-    let bus = absent();
+async fn a_queued_call_can_be_cancelled() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
     client.send(&modern(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
     client.next().await;
@@ -191,12 +191,12 @@ async fn a_waiting_call_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_listed_from_its_manifest_and_its_error_is_the_hosts() {
+async fn a_down_server_is_listed_from_its_manifest_and_its_calls_go_to_the_host() {
     let mut down = server("files", &["read"]);
     down.state = ServerState::Down;
     let bus = FakeBus::new(vec![host("attic", vec![down])]);
-    let (mut client, greeting) = StdioClient::initialized(&bus).await;
-    assert_eq!(greeting["result"]["serverInfo"]["name"], "files");
+    let (mut client, response) = StdioClient::initialized(&bus).await;
+    assert_eq!(response["result"]["serverInfo"]["name"], "files");
     bus.serve(echo);
     client.send(&request(1, "tools/list", json!({}))).await;
     assert_eq!(client.next().await["result"]["tools"][0]["name"], "read");
@@ -205,11 +205,11 @@ async fn a_server_that_is_down_is_listed_from_its_manifest_and_its_error_is_the_
 }
 
 #[tokio::test]
-async fn a_changed_manifest_is_told_once_and_only_if_the_list_is_another() {
+async fn a_changed_list_is_notified_once_and_an_unchanged_one_never() {
     let bus = FakeBus::new(vec![host("attic", vec![server("files", &["read"])])]);
     bus.serve(echo);
     let (mut client, _) = StdioClient::initialized(&bus).await;
-    // The same list again, away and back: nothing to tell.
+    // The same list after a disconnect and reconnect: no notification.
     bus.set_hosts(vec![away(host("attic", vec![server("files", &["read"])]))]);
     bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
     bus.set_hosts(vec![host("attic", vec![server("files", &["read", "write"])])]);

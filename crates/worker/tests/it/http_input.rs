@@ -1,4 +1,4 @@
-//! Bad input over HTTP: each is answered precisely, and nothing else is disturbed.
+//! Invalid input over HTTP: each request gets a precise error, and the endpoint goes on.
 
 use crate::support::bus::{FakeBus, echo};
 use crate::support::http::Endpoint;
@@ -17,7 +17,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const BOTH: (&str, &str) = ("accept", "application/json, text/event-stream");
 
 #[tokio::test]
-async fn who_has_no_token_is_told_how_to_bring_one() {
+async fn a_missing_or_invalid_token_gets_401_with_www_authenticate() {
     let endpoint = endpoint().await;
     for token in ["", "Bearer wrong", "Basic x"] {
         let answer = endpoint.post(&[("authorization", token)], &initialize(1)).await;
@@ -27,7 +27,7 @@ async fn who_has_no_token_is_told_how_to_bring_one() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_single_message_are_refused() {
+async fn a_body_that_is_not_a_single_message_is_rejected() {
     let endpoint = endpoint().await;
     let check = async |body: String, status: u16, id: Value, code: i64| {
         let answer = endpoint.send("POST", &[JSON, BOTH], body.clone()).await;
@@ -44,7 +44,7 @@ async fn bodies_that_are_no_single_message_are_refused() {
 }
 
 #[tokio::test]
-async fn types_that_are_not_json_are_refused() {
+async fn unsupported_content_types_and_accepts_are_rejected() {
     let endpoint = endpoint().await;
     let check = async |headers: &[(&str, &str)], status: u16| {
         let answer = endpoint.send("POST", headers, initialize(1).to_string()).await;
@@ -62,7 +62,7 @@ async fn types_that_are_not_json_are_refused() {
 }
 
 #[tokio::test]
-async fn sessions_that_are_missing_stale_or_foreign_are_refused() {
+async fn missing_stale_and_foreign_sessions_are_rejected() {
     let endpoint = endpoint().await;
     let session = endpoint.open().await;
     let body = request(3, "tools/list", json!({}));

@@ -1,4 +1,4 @@
-//! The legacy era over HTTP: sessions, streams that can be resumed, limits.
+//! The legacy era over HTTP: sessions, resumable streams, limits, joined calls.
 
 use crate::support::bus::{FakeBus, HostCall, echo};
 use crate::support::http::Endpoint;
@@ -14,20 +14,20 @@ fn bus() -> Arc<FakeBus> {
     FakeBus::new(vec![host("h", vec![server("files", &["read"])])])
 }
 
-/// A session of an endpoint whose host is the test.
-async fn opened(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
+/// An endpoint with an open session. The test plays the host.
+async fn open_session(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
     let endpoint = Endpoint::start(bus, options).await;
-    let session = open_anew(&endpoint, bus).await;
+    let session = new_session(&endpoint, bus).await;
     (endpoint, session)
 }
 
-async fn open_anew(endpoint: &Endpoint, bus: &FakeBus) -> String {
-    let greet = async {
+async fn new_session(endpoint: &Endpoint, bus: &FakeBus) -> String {
+    let answer = async {
         let call = bus.next_call().await;
-        let greeting = echo(&call).unwrap();
-        call.reply(greeting).await;
+        let result = echo(&call).unwrap();
+        call.reply(result).await;
     };
-    tokio::join!(endpoint.open(), greet).0
+    tokio::join!(endpoint.open(), answer).0
 }
 
 fn tool_call(id: u64) -> Value {
@@ -35,7 +35,7 @@ fn tool_call(id: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_session_begins_with_initialize_and_carries_requests() {
+async fn a_session_starts_with_initialize_and_ends_with_delete() {
     let bus = bus();
     bus.serve(echo);
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
@@ -51,21 +51,21 @@ async fn a_session_begins_with_initialize_and_carries_requests() {
 }
 
 #[tokio::test]
-async fn events_come_on_the_calls_own_stream_before_its_result() {
+async fn events_arrive_on_the_stream_of_their_call_before_the_result() {
     let bus = bus();
-    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let (endpoint, session) = open_session(&bus, HttpOptions::default()).await;
     let body = tool_call(7);
     let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), async {
         let call = bus.next_call().await;
         call.notify("notifications/message", json!({"level": "info", "data": 1})).await;
-        call.ask("q", "sampling/createMessage", json!({})).await;
+        call.request_client("q", "sampling/createMessage", json!({})).await;
         call
     });
     let priming = answer.block().await.unwrap();
     assert!(priming.starts_with("id: ") && priming.contains("\nretry: ") && priming.ends_with("\ndata: "), "{priming}");
     assert_eq!(answer.message().await["method"], "notifications/message");
-    let asked = answer.message().await;
-    let response = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"role": "assistant"}});
+    let client_request = answer.message().await;
+    let response = json!({"jsonrpc": "2.0", "id": client_request["id"], "result": {"role": "assistant"}});
     assert_eq!(endpoint.in_session(&session, &response).await.status(), StatusCode::ACCEPTED);
     bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
     call.reply(json!({"ok": 1})).await;
@@ -74,9 +74,9 @@ async fn events_come_on_the_calls_own_stream_before_its_result() {
 }
 
 #[tokio::test]
-async fn a_broken_stream_is_resumed_where_it_broke_and_the_call_goes_on() {
+async fn a_broken_stream_is_resumed_and_the_call_goes_on() {
     let bus = bus();
-    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let (endpoint, session) = open_session(&bus, HttpOptions::default()).await;
     let (body, progress) = (tool_call(1), |n: u64| json!({"progressToken": 1, "progress": n}));
     let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), async {
         let call = bus.next_call().await;
@@ -93,21 +93,21 @@ async fn a_broken_stream_is_resumed_where_it_broke_and_the_call_goes_on() {
     call.reply(json!({"done": true})).await;
     assert_eq!(resumed.message().await["result"], json!({"done": true}));
     assert_eq!(resumed.block().await, None);
-    // Also when it is complete already.
+    // A completed stream can be resumed too.
     let mut again = endpoint.send("GET", &headers, "").await;
     assert_eq!(again.message().await["params"], progress(2));
     assert_eq!(again.message().await["result"], json!({"done": true}));
 }
 
 #[tokio::test]
-async fn a_silent_call_becomes_a_stream_with_signs_of_life() {
+async fn a_silent_call_becomes_a_stream_with_keepalives() {
     let bus = bus();
     let options = HttpOptions {
         legacy_quiet: Duration::from_millis(5),
         keepalive: Duration::from_millis(10),
         ..HttpOptions::default()
     };
-    let (endpoint, session) = opened(&bus, options).await;
+    let (endpoint, session) = open_session(&bus, options).await;
     let body = tool_call(1);
     let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     assert!(answer.is_stream());
@@ -118,9 +118,9 @@ async fn a_silent_call_becomes_a_stream_with_signs_of_life() {
 }
 
 #[tokio::test]
-async fn three_calls_of_one_session_have_their_own_streams() {
+async fn concurrent_calls_of_a_session_have_separate_streams() {
     let bus = bus();
-    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let (endpoint, session) = open_session(&bus, HttpOptions::default()).await;
     let bodies = [tool_call(1), tool_call(1), tool_call(3)];
     let posts = async {
         tokio::join!(
@@ -145,23 +145,23 @@ async fn three_calls_of_one_session_have_their_own_streams() {
 }
 
 #[tokio::test]
-async fn the_sessions_own_stream_carries_what_belongs_to_no_call() {
+async fn the_standalone_stream_carries_messages_outside_of_calls() {
     let bus = bus();
-    let (endpoint, session) = opened(&bus, HttpOptions::default()).await;
+    let (endpoint, session) = open_session(&bus, HttpOptions::default()).await;
     let event = |n: u64| HostEvent::Notification {
         server: "files".into(),
         method: "notifications/resources/updated".into(),
         params: Some(raw(&json!({"uri": format!("x://{n}")}))),
     };
-    // What comes before the stream is open waits for it.
-    bus.say("h", &session, event(1)).await;
+    // Events from before the stream is opened are kept for it.
+    bus.send_session_event("h", &session, event(1)).await;
     let headers = [("mcp-session-id", session.as_str()), ("accept", "text/event-stream")];
     let mut stream = endpoint.send("GET", &headers, "").await;
     let (id, message) = stream.event().await.unwrap();
     assert_eq!(message["params"]["uri"], "x://1");
-    bus.say("h", &session, event(2)).await;
+    bus.send_session_event("h", &session, event(2)).await;
     assert_eq!(stream.message().await["params"]["uri"], "x://2");
-    // A second reader takes over, from the event that it names.
+    // A second reader takes over after the event in its Last-Event-ID.
     let id = id.unwrap();
     let resume = [headers[0], headers[1], ("last-event-id", &id)];
     let mut newer = endpoint.send("GET", &resume, "").await;
@@ -170,10 +170,10 @@ async fn the_sessions_own_stream_carries_what_belongs_to_no_call() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_ends_without_an_answer() {
+async fn a_cancelled_call_ends_without_a_response() {
     let bus = bus();
     let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
-    let (endpoint, session) = opened(&bus, options).await;
+    let (endpoint, session) = open_session(&bus, options).await;
     let body = tool_call(4);
     let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 4}});
@@ -184,7 +184,7 @@ async fn a_cancelled_call_ends_without_an_answer() {
 }
 
 #[tokio::test]
-async fn sessions_are_bounded_and_idle_ones_end() {
+async fn sessions_are_limited_and_idle_ones_end() {
     let bus = bus();
     bus.serve(echo);
     let options = HttpOptions {
@@ -211,7 +211,7 @@ async fn sessions_are_bounded_and_idle_ones_end() {
 }
 
 #[tokio::test]
-async fn a_failed_initialize_makes_no_session() {
+async fn a_failed_initialize_creates_no_session() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions { max_sessions: 1, ..HttpOptions::default() }).await;
     for _ in 0..3 {
@@ -224,27 +224,27 @@ async fn a_failed_initialize_makes_no_session() {
     }
 }
 
-/// A client that was started again opens a session of its own and calls what it called before.
+/// A restarted client opens a new session and repeats its call.
 #[tokio::test]
-async fn the_same_call_after_a_broken_connection_is_joined_to_the_first() {
+async fn a_call_repeated_after_a_broken_connection_is_joined() {
     let bus = bus();
     let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
-    let (endpoint, session) = opened(&bus, options).await;
+    let (endpoint, session) = open_session(&bus, options).await;
     let body = tool_call(1);
     let (mut answer, call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     assert!(answer.is_stream());
     let priming = answer.block().await.expect("an event without data");
     let last = priming.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").to_owned();
     drop(answer);
-    let anew = open_anew(&endpoint, &bus).await;
+    let second_session = new_session(&endpoint, &bus).await;
     let mut repeated = tool_call(9);
     repeated["params"]["_meta"] = json!({"progressToken": "mine"});
-    // The end of the first connection is noticed a little later than it happens.
+    // The server notices the end of the first connection with a delay.
     let mut attempts = 0;
     let mut joined = loop {
         attempts += 1;
-        assert!(attempts < 20, "the call is run each time");
-        let mut answer = endpoint.in_session(&anew, &repeated).await;
+        assert!(attempts < 20, "the call is never joined");
+        let mut answer = endpoint.in_session(&second_session, &repeated).await;
         assert!(answer.is_stream());
         match tokio::time::timeout(Duration::from_millis(700), bus.next_call()).await {
             Err(_) => break answer,
@@ -258,21 +258,21 @@ async fn the_same_call_after_a_broken_connection_is_joined_to_the_first() {
     let result = joined.message().await;
     assert_eq!(result["id"], 9);
     assert!(result["result"]["_meta"]["toolbus/joined"]["call"].is_string(), "{result}");
-    // The first client comes back after all, and finds the answer to its own request.
+    // The first client resumes its stream and gets the response to its own request.
     let headers = [("accept", "text/event-stream"), ("mcp-session-id", &*session), ("last-event-id", &*last)];
     let own = endpoint.send("GET", &headers, "").await.message().await;
     assert_eq!((&own["id"], &own["result"]), (&json!(1), &json!({"content": []})));
-    // It was collected: the next one runs.
-    let (_, ran) = tokio::join!(endpoint.in_session(&anew, &repeated), bus.next_call());
+    // The response was collected, so the next equal call runs.
+    let (_, ran) = tokio::join!(endpoint.in_session(&second_session, &repeated), bus.next_call());
     assert_eq!(ran.params()["name"], body["params"]["name"]);
 }
 
-/// Makes the same call in a new session, again and again while the end of the first connection is being noticed.
-async fn runs_each_time(endpoint: &Endpoint, bus: &FakeBus) {
-    let anew = open_anew(endpoint, bus).await;
+/// Repeats the call in a new session until the end of the first connection must have been noticed.
+async fn assert_runs_each_time(endpoint: &Endpoint, bus: &FakeBus) {
+    let second_session = new_session(endpoint, bus).await;
     for _ in 0..20 {
         let body = tool_call(9);
-        let (answer, ()) = tokio::join!(endpoint.in_session(&anew, &body), async {
+        let (answer, ()) = tokio::join!(endpoint.in_session(&second_session, &body), async {
             bus.next_call().await.reply(json!({"content": []})).await;
         });
         assert_eq!(answer.status(), StatusCode::OK);
@@ -281,28 +281,28 @@ async fn runs_each_time(endpoint: &Endpoint, bus: &FakeBus) {
 }
 
 #[tokio::test]
-async fn a_call_whose_client_still_lives_is_not_given_to_another_session() {
+async fn a_call_of_a_live_client_is_not_joined_by_another_session() {
     let bus = bus();
     let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
-    let (endpoint, session) = opened(&bus, options).await;
+    let (endpoint, session) = open_session(&bus, options).await;
     let headers = [("accept", "text/event-stream"), ("mcp-session-id", &*session)];
     let reading = endpoint.send("GET", &headers, "").await;
     let body = tool_call(1);
     let (answer, _call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     drop(answer);
-    runs_each_time(&endpoint, &bus).await;
+    assert_runs_each_time(&endpoint, &bus).await;
     drop(reading);
 }
 
 #[tokio::test]
-async fn a_call_that_is_to_run_alone_is_never_joined() {
+async fn a_call_marked_alone_is_never_joined() {
     let mut files = server("files", &["read"]);
     files.alone.tools = vec!["read".into()];
     let bus = FakeBus::new(vec![host("h", vec![files])]);
     let options = HttpOptions { legacy_quiet: Duration::from_millis(5), ..HttpOptions::default() };
-    let (endpoint, session) = opened(&bus, options).await;
+    let (endpoint, session) = open_session(&bus, options).await;
     let body = tool_call(1);
     let (answer, _call) = tokio::join!(endpoint.in_session(&session, &body), bus.next_call());
     drop(answer);
-    runs_each_time(&endpoint, &bus).await;
+    assert_runs_each_time(&endpoint, &bus).await;
 }

@@ -1,4 +1,4 @@
-//! The modern era over HTTP: header checks, statuses, streams that cancel.
+//! The modern era over HTTP: header checks, HTTP statuses, cancellation by closing the stream.
 
 use crate::support::bus::{FakeBus, echo};
 use crate::support::http::Endpoint;
@@ -17,7 +17,7 @@ fn bus() -> Arc<FakeBus> {
 }
 
 #[tokio::test]
-async fn an_answer_without_events_is_plain_json() {
+async fn a_response_without_events_is_plain_json() {
     let bus = bus();
     bus.serve(echo);
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
@@ -29,7 +29,7 @@ async fn an_answer_without_events_is_plain_json() {
 }
 
 #[tokio::test]
-async fn events_make_it_a_stream_that_ends_with_the_response() {
+async fn a_call_with_events_becomes_a_stream_that_ends_with_the_response() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
     let body = modern(1, "tools/call", json!({"name": "x", "_meta": {"progressToken": 5}}));
@@ -69,7 +69,7 @@ async fn closing_the_stream_cancels_the_call() {
 }
 
 #[tokio::test]
-async fn headers_have_to_say_what_the_body_says() {
+async fn headers_must_match_the_body() {
     let bus = bus();
     bus.serve(echo);
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
@@ -116,7 +116,7 @@ async fn annotated_arguments_are_checked_against_their_headers() {
 }
 
 #[tokio::test]
-async fn errors_decide_the_status() {
+async fn errors_determine_the_status() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
     for (code, status) in [(-32601, 404), (-32602, 400), (-32021, 400), (-32603, 200), (-32050, 200)] {
@@ -130,7 +130,7 @@ async fn errors_decide_the_status() {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_modern_enough_are_refused() {
+async fn missing_meta_unknown_versions_and_removed_methods_are_rejected() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
     let check = async |body: Value, version: &str, status: u16, code: i64| {
@@ -153,7 +153,7 @@ async fn requests_that_are_not_modern_enough_are_refused() {
 }
 
 #[tokio::test]
-async fn there_is_nothing_but_post_and_notifications_are_dropped() {
+async fn only_post_is_allowed_and_notifications_are_dropped() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
     for method in ["GET", "DELETE"] {
@@ -190,7 +190,7 @@ async fn the_same_client_has_the_same_session_at_the_host() {
 }
 
 #[tokio::test]
-async fn listening_is_a_stream_from_the_start() {
+async fn listening_is_a_stream_immediately() {
     let bus = bus();
     let endpoint = Endpoint::start(&bus, HttpOptions::default()).await;
     let body = modern("L", "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));

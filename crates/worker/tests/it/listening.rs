@@ -1,4 +1,4 @@
-//! `subscriptions/listen` of modern clients, over one server and over several.
+//! `subscriptions/listen` of modern clients, with one server and with several.
 
 use crate::support::bus::FakeBus;
 use crate::support::stdio::StdioClient;
@@ -10,13 +10,13 @@ const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 #[tokio::test]
-async fn what_comes_of_listening_carries_the_clients_id_of_it() {
+async fn notifications_carry_the_clients_subscription_id() {
     let bus = FakeBus::new(vec![host("h", vec![server("files", &["read"])])]);
     let mut client = StdioClient::start(&bus);
     client.send(&modern("L", "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}))).await;
     let call = bus.next_call().await;
     for _ in 0..2 {
-        // A host that was started again acknowledges again.
+        // A restarted host acknowledges again.
         call.notify(ACKNOWLEDGED, json!({"notifications": {"toolsListChanged": true}, "_meta": {SUBSCRIPTION: 77}}))
             .await;
     }
@@ -34,19 +34,19 @@ async fn what_comes_of_listening_carries_the_clients_id_of_it() {
 }
 
 #[tokio::test]
-async fn over_several_servers_all_are_listened_to_and_manifests_tell_what_they_did_not() {
+async fn several_servers_are_subscribed_and_manifest_changes_are_notified_once() {
     let notes = with(server("notes", &["note"]), ListKind::Resources, &[json!({"uri": "note://1"})]);
     let files = server("files", &["read"]);
     let bus = FakeBus::new(vec![host("a", vec![files.clone()]), host("b", vec![notes.clone()])]);
     let mut client = StdioClient::start(&bus);
-    let wishes = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1", "none://x"]});
-    client.send(&modern(5, "subscriptions/listen", json!({"notifications": wishes}))).await;
+    let filter = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1", "none://x"]});
+    client.send(&modern(5, "subscriptions/listen", json!({"notifications": filter}))).await;
     let (first, call) = (bus.next_call().await, bus.next_call().await);
-    let own_wishes = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1"]});
+    let own_filter = json!({"toolsListChanged": true, "resourceSubscriptions": ["note://1"]});
     assert_eq!((first.server(), &first.params()["notifications"]), ("files", &json!({"toolsListChanged": true})));
-    assert_eq!((call.server(), &call.params()["notifications"]), ("notes", &own_wishes));
+    assert_eq!((call.server(), &call.params()["notifications"]), ("notes", &own_filter));
     first.notify(ACKNOWLEDGED, json!({"notifications": {"toolsListChanged": true}})).await;
-    call.notify(ACKNOWLEDGED, json!({"notifications": own_wishes})).await;
+    call.notify(ACKNOWLEDGED, json!({"notifications": own_filter})).await;
     let acknowledged = client.next().await;
     assert_eq!(
         acknowledged["params"],
@@ -55,7 +55,7 @@ async fn over_several_servers_all_are_listened_to_and_manifests_tell_what_they_d
     );
     call.notify("notifications/resources/updated", json!({"uri": "note://1"})).await;
     assert_eq!(client.next().await["params"], json!({"uri": "note://1", "_meta": {SUBSCRIPTION: 5}}));
-    // What a server has told is not told again when its manifest follows; what only a manifest says is told.
+    // A change that the server notified itself is not notified again for its manifest; a manifest-only change is.
     first.notify("notifications/tools/list_changed", json!({"_meta": {SUBSCRIPTION: 77}})).await;
     check_changed(&client.next().await);
     bus.set_hosts(vec![host("a", vec![server("files", &["read", "write"])]), host("b", vec![notes])]);
@@ -73,7 +73,7 @@ fn check_changed(message: &serde_json::Value) {
 }
 
 #[tokio::test]
-async fn listening_to_an_absent_host_is_acknowledged_at_once() {
+async fn listening_to_an_absent_host_is_acknowledged_immediately() {
     let bus = FakeBus::new(vec![away(host("h", vec![server("files", &["read"])]))]);
     let mut client = StdioClient::start(&bus);
     client.send(&modern(1, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}))).await;

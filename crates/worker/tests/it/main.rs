@@ -1,4 +1,4 @@
-//! The worker through its public face: a client on one side, a host of the test's own on the other.
+//! The worker through its public API: a client on one side, a fake host on the other.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
-//! Several servers as one: lists are merged, names find their server.
+//! Several servers behind one worker: lists are merged, requests are routed by name.
 
 use crate::support::bus::{FakeBus, HostCall, echo};
 use crate::support::stdio::StdioClient;
-use crate::support::{away, eventually, host, initialize, modern, own_tasks, request, server, with};
+use crate::support::{away, eventually, host, initialize, modern, request, server, with, with_own_tasks};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn three_servers() -> Arc<FakeBus> {
     FakeBus::new(vec![host("b-host", vec![notes]), host("a-host", vec![files, server("time", &["now"])])])
 }
 
-/// Lists what is on the manifest under a page size of one, and echoes the rest.
+/// Lists the tools with a page size of one, and echoes any other request.
 fn paged(call: &HostCall) -> Result<Value, RpcError> {
     if call.rpc.method != "tools/list" {
         return echo(call);
@@ -44,10 +44,10 @@ fn names(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_worker_presents_itself_and_joins_what_the_servers_say() {
+async fn initialize_merges_the_capabilities_and_instructions_of_all_servers() {
     let bus = three_servers();
-    let (_client, greeting) = StdioClient::initialized(&bus).await;
-    let result = &greeting["result"];
+    let (_client, response) = StdioClient::initialized(&bus).await;
+    let result = &response["result"];
     assert_eq!(result["serverInfo"]["name"], "toolbus");
     assert_eq!(result["protocolVersion"], "2025-11-25");
     assert_eq!(result["capabilities"]["resources"], json!({"listChanged": true, "subscribe": true}));
@@ -59,13 +59,13 @@ async fn the_worker_presents_itself_and_joins_what_the_servers_say() {
 }
 
 #[tokio::test]
-async fn lists_are_merged_page_by_page_and_the_earlier_host_keeps_a_name() {
+async fn lists_are_merged_page_by_page_and_the_first_host_owns_a_name() {
     let bus = three_servers();
     bus.serve(paged);
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&request(1, "tools/list", json!({}))).await;
     let first = client.next().await;
-    // b-host's "read" is hidden behind a-host's.
+    // a-host owns the name "read", so that of b-host is hidden.
     assert_eq!(names(&first), ["read", "now"]);
     assert_eq!(first["result"]["tools"][0]["from"], "files");
     let cursor = first["result"]["nextCursor"].as_str().unwrap();
@@ -78,7 +78,7 @@ async fn lists_are_merged_page_by_page_and_the_earlier_host_keeps_a_name() {
 }
 
 #[tokio::test]
-async fn modern_lists_say_how_long_they_hold() {
+async fn a_merged_modern_list_has_the_shortest_ttl() {
     let bus = three_servers();
     bus.serve(|call| {
         let ttl = if call.server() == "time" { 100 } else { 900 };
@@ -94,7 +94,7 @@ async fn modern_lists_say_how_long_they_hold() {
 }
 
 #[tokio::test]
-async fn names_and_uris_find_their_server() {
+async fn names_and_uris_are_routed_to_their_server() {
     let bus = three_servers();
     bus.serve(echo);
     let (mut client, _) = StdioClient::initialized(&bus).await;
@@ -114,7 +114,7 @@ async fn names_and_uris_find_their_server() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_nobody_is_refused_precisely() {
+async fn unknown_names_and_methods_get_precise_errors() {
     let bus = three_servers();
     bus.serve(echo);
     let (mut client, _) = StdioClient::initialized(&bus).await;
@@ -134,7 +134,7 @@ async fn what_belongs_to_nobody_is_refused_precisely() {
 }
 
 #[tokio::test]
-async fn tools_that_are_on_no_manifest_are_found_once_they_were_listed() {
+async fn tools_in_no_manifest_are_routed_once_they_were_listed() {
     let bus = three_servers();
     bus.serve(|call| match call.rpc.method.as_str() {
         "tools/list" if call.server() == "time" => Ok(json!({"tools": [{"name": "secret"}]})),
@@ -149,7 +149,7 @@ async fn tools_that_are_on_no_manifest_are_found_once_they_were_listed() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_away_or_silent_is_listed_from_its_manifest() {
+async fn an_absent_or_silent_host_is_listed_from_its_manifest() {
     let slow = host("slow", vec![server("slow", &["sleep"])]);
     let gone = away(host("gone", vec![server("gone", &["vanish"])]));
     let bus = FakeBus::new(vec![host("here", vec![server("here", &["work"])]), slow, gone]);
@@ -166,8 +166,8 @@ async fn a_host_that_is_away_or_silent_is_listed_from_its_manifest() {
 }
 
 #[tokio::test]
-async fn a_task_is_asked_of_the_server_that_made_it() {
-    let with_tasks = |name, tool| own_tasks(server(name, &[tool]));
+async fn task_requests_are_routed_to_the_server_that_created_the_task() {
+    let with_tasks = |name, tool| with_own_tasks(server(name, &[tool]));
     let hosts =
         vec![host("a-host", vec![with_tasks("notes", "note")]), host("b-host", vec![with_tasks("time", "now")])];
     let bus = FakeBus::new(hosts);
@@ -191,7 +191,7 @@ async fn a_task_is_asked_of_the_server_that_made_it() {
 }
 
 #[tokio::test]
-async fn the_log_level_is_set_everywhere() {
+async fn the_log_level_is_set_at_all_servers() {
     let bus = three_servers();
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&request(1, "logging/setLevel", json!({"level": "debug"}))).await;
@@ -207,14 +207,14 @@ async fn the_log_level_is_set_everywhere() {
 }
 
 #[tokio::test]
-async fn changed_roots_are_told_to_all_and_progress_to_whom_it_belongs() {
+async fn roots_changes_go_to_all_servers_and_progress_to_its_requester() {
     let bus = three_servers();
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})).await;
     eventually("three messages", || bus.all_sent().len() == 3).await;
     client.send(&request(1, "tools/call", json!({"name": "note"}))).await;
     let call = bus.next_call().await;
-    call.ask("q", "sampling/createMessage", json!({"_meta": {"progressToken": "p"}})).await;
+    call.request_client("q", "sampling/createMessage", json!({"_meta": {"progressToken": "p"}})).await;
     client.next().await;
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "p", "progress": 1}})).await;
     let sent =
@@ -223,23 +223,23 @@ async fn changed_roots_are_told_to_all_and_progress_to_whom_it_belongs() {
 }
 
 #[tokio::test]
-async fn what_a_server_asks_while_it_is_listed_reaches_the_client() {
+async fn a_client_request_during_a_fanout_reaches_the_client() {
     let bus = three_servers();
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&request(7, "logging/setLevel", json!({"level": "debug"}))).await;
     let call = bus.next_call().await;
-    call.ask("q", "roots/list", json!({})).await;
-    let asked = client.next().await;
-    assert_eq!(asked["method"], "roots/list");
-    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}})).await;
+    call.request_client("q", "roots/list", json!({})).await;
+    let client_request = client.next().await;
+    assert_eq!(client_request["method"], "roots/list");
+    client.send(&json!({"jsonrpc": "2.0", "id": client_request["id"], "result": {"roots": []}})).await;
     bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
 }
 
 #[tokio::test]
-async fn without_any_host_there_is_an_empty_server_that_hears_of_new_ones() {
+async fn without_hosts_lists_are_empty_and_new_hosts_are_notified() {
     let bus = FakeBus::new(Vec::new());
-    let (mut client, greeting) = StdioClient::initialized(&bus).await;
-    assert_eq!(greeting["result"]["serverInfo"]["name"], "toolbus");
+    let (mut client, response) = StdioClient::initialized(&bus).await;
+    assert_eq!(response["result"]["serverInfo"]["name"], "toolbus");
     client.send(&request(1, "tools/list", json!({}))).await;
     assert_eq!(client.next().await["result"], json!({"tools": []}));
     bus.set_hosts(vec![host("new", vec![server("files", &["read"])])]);
@@ -247,7 +247,7 @@ async fn without_any_host_there_is_an_empty_server_that_hears_of_new_ones() {
 }
 
 #[tokio::test]
-async fn one_named_host_is_all_that_is_seen() {
+async fn only_the_configured_host_is_visible() {
     let bus = three_servers();
     bus.serve(echo);
     let options = WorkerOptions { host: Some("b-host".into()), ..WorkerOptions::default() };

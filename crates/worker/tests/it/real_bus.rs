@@ -1,4 +1,4 @@
-//! The worker on a real broker, with a host that speaks the bus's own protocol.
+//! The worker on a real broker, with a host that is a plain broker client.
 
 use crate::support::stdio::StdioClient;
 use crate::support::{eventually, host as entry, modern, request, server, soon};
@@ -66,8 +66,8 @@ impl Host {
         self.client.reply_nowait(to, InboxKind::McpReply, body).await.unwrap();
     }
 
-    /// On the live lane, or as a message if it must not be lost.
-    async fn say(&self, to: &InboxMessage, correlation: &MsgId, event: HostEvent) {
+    /// Sends a notification as a live event, anything else as a durable message.
+    async fn send_event(&self, to: &InboxMessage, correlation: &MsgId, event: HostEvent) {
         let body = Body::from_trusted(event.to_json().into());
         let to = &to.from.session_id;
         match event {
@@ -85,7 +85,7 @@ fn note(method: &str) -> HostEvent {
 }
 
 #[tokio::test]
-async fn a_call_goes_to_the_host_and_back_with_all_its_events() {
+async fn a_call_and_its_events_reach_the_client() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let (mut client, _bus) = broker.worker().await;
@@ -96,45 +96,46 @@ async fn a_call_goes_to_the_host_and_back_with_all_its_events() {
 
     client.send(&request(1, "tools/call", json!({"name": "read"}))).await;
     let (message, HostRequest::Rpc(rpc)) = host.next().await else { panic!("not a call") };
-    host.say(&message, &message.id, note("notifications/one")).await;
+    host.send_event(&message, &message.id, note("notifications/one")).await;
     let (server, method) = ("files".to_owned(), "elicitation/create".to_owned());
-    host.say(&message, &message.id, HostEvent::Request { server, id: Id::number(5), method, params: None }).await;
+    host.send_event(&message, &message.id, HostEvent::Request { server, id: Id::number(5), method, params: None })
+        .await;
     assert_eq!(client.next().await["method"], "notifications/one");
-    let asked = client.next().await;
-    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}})).await;
+    let client_request = client.next().await;
+    client.send(&json!({"jsonrpc": "2.0", "id": client_request["id"], "result": {"action": "decline"}})).await;
     let (answered, HostRequest::Answer(answer)) = host.next().await else { panic!("not an answer") };
     host.client.ack(answered.id).await.unwrap();
     assert_eq!(answer.id, Id::number(5));
-    host.say(&message, &message.id, note("notifications/two")).await;
+    host.send_event(&message, &message.id, note("notifications/two")).await;
     host.reply(&message, json!({"done": true})).await;
     assert_eq!(client.next().await["method"], "notifications/two");
     assert_eq!(client.next().await["result"], json!({"done": true}));
 
-    // Outside of any call, on both lanes.
+    // Outside of any call, as a live event and as a message.
     let session = MsgId::from(rpc.session);
-    host.say(&message, &session, note("notifications/three")).await;
+    host.send_event(&message, &session, note("notifications/three")).await;
     assert_eq!(client.next().await["method"], "notifications/three");
     let (server, method) = ("files".to_owned(), "roots/list".to_owned());
-    host.say(&message, &session, HostEvent::Request { server, id: Id::number(6), method, params: None }).await;
+    host.send_event(&message, &session, HostEvent::Request { server, id: Id::number(6), method, params: None }).await;
     assert_eq!(client.next().await["method"], "roots/list");
 }
 
 #[tokio::test]
-async fn a_host_that_leaves_is_still_listed_and_its_return_is_noticed() {
+async fn an_absent_host_stays_listed_and_its_reconnect_is_noticed() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let (mut client, bus) = broker.worker().await;
     let is_away = |bus: &BusClient| bus.hosts().borrow().iter().any(|host| host.away_since_ms.is_some());
     assert!(!is_away(&bus));
     host.client.close().await;
-    eventually("the absence", || is_away(&bus)).await;
+    eventually("the host is away", || is_away(&bus)).await;
     client.send(&modern(1, "tools/list", json!({}))).await;
     assert_eq!(client.next().await["result"]["tools"][0]["name"], "read");
     client.send(&modern(2, "tools/call", json!({"name": "read", "_meta": {"progressToken": 1}}))).await;
-    let told = client.next().await;
-    let message = told["params"]["message"].as_str().unwrap();
-    assert!(message.starts_with("queued: host host is away since 20"), "{told}");
-    assert!(message.ends_with(", position 1"), "{told}");
+    let progress = client.next().await;
+    let message = progress["params"]["message"].as_str().unwrap();
+    assert!(message.starts_with("queued: host host has been away since 20"), "{progress}");
+    assert!(message.ends_with(", position 1"), "{progress}");
     let host = broker.host().await;
     let (message, _) = host.next().await;
     host.reply(&message, json!({"back": true})).await;
@@ -142,7 +143,7 @@ async fn a_host_that_leaves_is_still_listed_and_its_return_is_noticed() {
 }
 
 #[tokio::test]
-async fn what_never_reached_its_host_is_told_from_what_did() {
+async fn undelivered_calls_are_distinguished_from_delivered_ones() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let (_client, bus) = broker.worker().await;
@@ -150,10 +151,10 @@ async fn what_never_reached_its_host_is_told_from_what_did() {
     let limit = std::time::Duration::from_secs(60);
     let pushed = bus.start_call("host", body(), limit).await.unwrap();
     host.next().await;
-    assert!(!bus.is_untouched("host", pushed.id()).await, "the host has it");
+    assert!(!bus.is_untouched("host", pushed.id()).await, "the host has received it");
     host.client.close().await;
     let mut queued = bus.start_call("host", body(), limit).await.unwrap();
-    assert!(!bus.is_untouched("host", pushed.id()).await, "the host had it");
+    assert!(!bus.is_untouched("host", pushed.id()).await, "the host received it before it disconnected");
     assert!(bus.is_untouched("host", queued.id()).await);
     assert_eq!(bus.ahead("host", queued.id()).await, Some(1));
     queued.take_back();
@@ -163,7 +164,7 @@ async fn what_never_reached_its_host_is_told_from_what_did() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cancels_its_calls() {
+async fn a_disconnected_client_cancels_its_calls() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let bus = BusClient::start(broker.client("worker").await).await.unwrap();

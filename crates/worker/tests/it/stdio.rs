@@ -1,4 +1,4 @@
-//! One client at stdin and stdout, one server: the worker is invisible.
+//! One client on stdin and stdout, one server: the worker is a transparent proxy.
 
 use crate::support::bus::{FakeBus, echo};
 use crate::support::stdio::StdioClient;
@@ -14,21 +14,21 @@ fn one_server() -> Arc<FakeBus> {
 }
 
 #[tokio::test]
-async fn with_one_server_its_own_greeting_is_passed_on() {
+async fn a_single_servers_initialize_result_is_passed_through() {
     let bus = one_server();
     bus.serve(echo);
-    let (_client, greeting) = StdioClient::initialized(&bus).await;
-    assert_eq!(greeting["result"]["serverInfo"], json!({"name": "files", "version": "9"}));
-    assert_eq!(greeting["result"]["extra"], 1);
+    let (_client, response) = StdioClient::initialized(&bus).await;
+    assert_eq!(response["result"]["serverInfo"], json!({"name": "files", "version": "9"}));
+    assert_eq!(response["result"]["extra"], 1);
 }
 
 #[tokio::test]
-async fn results_come_as_they_were_written() {
+async fn params_and_results_are_passed_through_byte_for_byte() {
     let bus = one_server();
-    let (client, taken) = tokio::join!(StdioClient::initialized(&bus), async {
+    let (client, replied) = tokio::join!(StdioClient::initialized(&bus), async {
         bus.next_call().await.reply(json!({"protocolVersion": "2025-11-25"})).await
     });
-    let ((mut client, _), ()) = (client, taken);
+    let ((mut client, _), ()) = (client, replied);
     client.send_text(r#"{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"read","n":12345678901234567890123,"x":1.0}}"#).await;
     let call = bus.next_call().await;
     assert_eq!(call.rpc.params.as_ref().unwrap().get(), r#"{"name":"read","n":12345678901234567890123,"x":1.0}"#);
@@ -44,7 +44,7 @@ async fn results_come_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn notifications_come_before_the_result_in_order() {
+async fn notifications_arrive_in_order_before_the_result() {
     let bus = one_server();
     let (mut client, call) =
         started(&bus, request(1, "tools/call", json!({"name": "read", "_meta": {"progressToken": "t"}}))).await;
@@ -59,7 +59,7 @@ async fn notifications_come_before_the_result_in_order() {
 }
 
 #[tokio::test]
-async fn a_client_may_use_an_id_twice() {
+async fn a_client_may_reuse_a_request_id() {
     let bus = one_server();
     let (mut client, first) = started(&bus, request(1, "tools/call", json!({"name": "read", "n": 1}))).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "n": 2}))).await;
@@ -71,14 +71,14 @@ async fn a_client_may_use_an_id_twice() {
 }
 
 #[tokio::test]
-async fn a_server_asks_the_client_and_gets_its_answer() {
+async fn a_client_request_is_answered_by_the_client() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
-    call.ask("q7", "elicitation/create", json!({"message": "who?"})).await;
-    let asked = client.next().await;
-    assert_eq!(asked["method"], "elicitation/create");
-    assert_ne!(asked["id"], "q7");
-    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}})).await;
+    call.request_client("q7", "elicitation/create", json!({"message": "who?"})).await;
+    let client_request = client.next().await;
+    assert_eq!(client_request["method"], "elicitation/create");
+    assert_ne!(client_request["id"], "q7");
+    client.send(&json!({"jsonrpc": "2.0", "id": client_request["id"], "result": {"action": "accept"}})).await;
     let answer = bus.sent(|sent| matches!(sent, HostRequest::Answer(_))).await;
     let HostRequest::Answer(answer) = answer else { unreachable!() };
     assert_eq!((answer.id, answer.server.as_str()), (Id::text("q7"), "files"));
@@ -86,17 +86,17 @@ async fn a_server_asks_the_client_and_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn a_servers_cancellation_names_the_id_that_the_client_knows() {
+async fn a_servers_cancellation_is_translated_to_the_clients_id() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
-    call.ask("q7", "sampling/createMessage", json!({})).await;
-    let asked = client.next().await;
+    call.request_client("q7", "sampling/createMessage", json!({})).await;
+    let client_request = client.next().await;
     call.notify("notifications/cancelled", json!({"requestId": "q7", "reason": "late"})).await;
-    assert_eq!(client.next().await["params"], json!({"requestId": asked["id"], "reason": "late"}));
+    assert_eq!(client.next().await["params"], json!({"requestId": client_request["id"], "reason": "late"}));
 }
 
 #[tokio::test]
-async fn a_cancellation_reaches_the_host_under_its_id_of_the_call() {
+async fn a_clients_cancellation_is_translated_to_the_bus_id() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request("x", "tools/call", json!({"name": "read"}))).await;
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x", "reason": "no"}})).await;
@@ -104,14 +104,14 @@ async fn a_cancellation_reaches_the_host_under_its_id_of_the_call() {
     let HostRequest::Notify(notify) = sent else { unreachable!() };
     let params: Value = serde_json::from_str(notify.params.unwrap().get()).unwrap();
     assert_eq!(params, json!({"requestId": call.id, "reason": "no"}));
-    // Nothing is owed to the client then; the next answer is that of the next request.
+    // The cancelled call gets no response; the next message answers the next request.
     call.finish(HostReply::Cancelled).await;
     client.send(&request(2, "ping", json!({}))).await;
     assert_eq!(client.next().await, json!({"jsonrpc": "2.0", "id": 2, "result": {}}));
 }
 
 #[tokio::test]
-async fn unknown_methods_and_notifications_are_the_servers_business() {
+async fn unknown_methods_and_notifications_are_forwarded() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request(1, "vendor/special", json!({"a": 1}))).await;
     assert_eq!(call.rpc.method, "vendor/special");
@@ -120,17 +120,17 @@ async fn unknown_methods_and_notifications_are_the_servers_business() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_outside_of_calls_arrives() {
+async fn a_notification_outside_of_calls_reaches_the_client() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
     let (server, method) = ("files".to_owned(), "notifications/resources/updated".to_owned());
     let event = HostEvent::Notification { server, method, params: Some(raw(&json!({"uri": "x://y"}))) };
-    bus.say("host", &call.rpc.session, event).await;
+    bus.send_session_event("host", &call.rpc.session, event).await;
     assert_eq!(client.next().await["params"], json!({"uri": "x://y"}));
 }
 
 #[tokio::test]
-async fn both_eras_are_spoken_on_one_stdio() {
+async fn both_eras_work_on_one_stdio() {
     let bus = one_server();
     bus.serve(echo);
     let mut client = StdioClient::start(&bus);
@@ -143,7 +143,7 @@ async fn both_eras_are_spoken_on_one_stdio() {
 }
 
 #[tokio::test]
-async fn bad_input_gets_a_precise_answer_and_disturbs_nothing() {
+async fn invalid_input_gets_a_precise_error_and_the_session_goes_on() {
     let bus = one_server();
     bus.serve(echo);
     let options = StdioOptions { max_line_bytes: 1000, ..StdioOptions::default() };
@@ -173,7 +173,7 @@ async fn bad_input_gets_a_precise_answer_and_disturbs_nothing() {
 }
 
 #[tokio::test]
-async fn at_the_end_of_stdin_calls_are_answered_and_hosts_told() {
+async fn at_eof_running_calls_are_answered_and_the_session_is_closed() {
     let bus = one_server();
     let (mut client, call) = started(&bus, request(1, "tools/call", json!({"name": "read"}))).await;
     client.close();
@@ -184,7 +184,7 @@ async fn at_the_end_of_stdin_calls_are_answered_and_hosts_told() {
 }
 
 #[tokio::test]
-async fn at_the_end_of_stdin_nothing_is_waited_for_without_limit() {
+async fn at_eof_running_calls_are_cancelled_after_the_shutdown_timeout() {
     let bus = one_server();
     let options = StdioOptions { last_answers_within: Duration::from_millis(30), ..StdioOptions::default() };
     let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
@@ -196,7 +196,7 @@ async fn at_the_end_of_stdin_nothing_is_waited_for_without_limit() {
 }
 
 #[tokio::test]
-async fn too_many_calls_are_refused_and_the_others_go_on() {
+async fn a_call_beyond_the_limit_is_rejected_and_the_others_go_on() {
     let bus = one_server();
     let options = WorkerOptions { max_calls: 2, ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
@@ -210,7 +210,7 @@ async fn too_many_calls_are_refused_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_too_long_hears_of_the_timeout() {
+async fn a_call_past_its_deadline_fails_with_a_timeout() {
     let bus = one_server();
     let options = WorkerOptions { call_deadline: Duration::from_millis(20), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
@@ -219,7 +219,7 @@ async fn a_client_that_asks_for_too_long_hears_of_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_session_of_the_host_is_not_left_behind_by_a_failed_initialize() {
+async fn a_failed_initialize_leaves_no_session_at_the_host() {
     let bus = one_server();
     let mut client = StdioClient::start(&bus);
     client.send(&initialize(1)).await;
@@ -229,17 +229,19 @@ async fn a_session_of_the_host_is_not_left_behind_by_a_failed_initialize() {
     client.send(&request(2, "tools/list", json!({}))).await;
     assert_eq!(client.next().await["error"]["code"], -32600);
     client.close();
-    eventually("the goodbye", || bus.all_sent().iter().any(|(_, sent)| matches!(sent, HostRequest::Close { .. })))
-        .await;
+    eventually("the session is closed", || {
+        bus.all_sent().iter().any(|(_, sent)| matches!(sent, HostRequest::Close { .. }))
+    })
+    .await;
 }
 
-/// An initialized client, and the call that its request became.
+/// An initialized client, and the call that its request has started.
 async fn started(bus: &Arc<FakeBus>, message: Value) -> (StdioClient, crate::support::bus::HostCall) {
     let mut client = StdioClient::start(bus);
     client.send(&initialize(0)).await;
-    let greeting = bus.next_call().await;
-    let result = echo(&greeting).unwrap();
-    greeting.reply(result).await;
+    let initialize = bus.next_call().await;
+    let result = echo(&initialize).unwrap();
+    initialize.reply(result).await;
     client.next().await;
     client.send(&message).await;
     let call = bus.next_call().await;

@@ -1,8 +1,8 @@
-//! Tasks that the bus owns, as clients of both eras meet them.
+//! Tasks of the bus, for clients of both eras.
 
 use crate::support::bus::{AdminCall, FakeBus, HostCall, echo};
 use crate::support::stdio::StdioClient;
-use crate::support::{away, host, initialize, item, modern, own_tasks, request, server};
+use crate::support::{away, host, initialize, item, modern, request, server, with_own_tasks};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn one_server() -> Arc<FakeBus> {
     FakeBus::new(vec![host("attic", vec![server("files", &["read"])])])
 }
 
-pub fn absent() -> Arc<FakeBus> {
+pub fn absent_host() -> Arc<FakeBus> {
     FakeBus::new(vec![away(host("attic", vec![server("files", &["read"])]))])
 }
 
@@ -37,31 +37,31 @@ pub fn view(id: &str, status: TaskStatus) -> TaskView {
     }
 }
 
-/// A modern request of a client that knows tasks.
-pub fn knowing(id: u64, method: &str, params: Value) -> Value {
+/// A modern request of a client that declares tasks.
+pub fn modern_with_tasks(id: u64, method: &str, params: Value) -> Value {
     let mut request = modern(id, method, params);
     request["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"extensions": {EXTENSION: {}}});
     request
 }
 
-/// A legacy client of a server whose host greets as the echo does.
-pub async fn legacy(bus: &Arc<FakeBus>) -> StdioClient {
+/// An initialized legacy client.
+pub async fn legacy_client(bus: &Arc<FakeBus>) -> StdioClient {
     let mut client = StdioClient::start(bus);
-    greet(bus, &mut client, json!({})).await;
+    initialize_client(bus, &mut client, json!({})).await;
     client
 }
 
-/// Says `initialize` and returns the answer.
-async fn greet(bus: &Arc<FakeBus>, client: &mut StdioClient, capabilities: Value) -> Value {
-    let mut hello = initialize(0);
-    hello["params"]["capabilities"] = capabilities;
-    client.send(&hello).await;
+/// Sends `initialize` and returns the result.
+async fn initialize_client(bus: &Arc<FakeBus>, client: &mut StdioClient, capabilities: Value) -> Value {
+    let mut initialize = initialize(0);
+    initialize["params"]["capabilities"] = capabilities;
+    client.send(&initialize).await;
     let call = bus.next_call().await;
     call.reply(echo(&call).unwrap()).await;
     client.next().await["result"].take()
 }
 
-async fn begin(bus: &Arc<FakeBus>, client: &mut StdioClient) -> (HostCall, Value) {
+async fn create_task(bus: &Arc<FakeBus>, client: &mut StdioClient) -> (HostCall, Value) {
     client
         .send(&request(1, "tools/call", json!({"name": "read", "arguments": {"a": 1}, "task": {"ttl": 60000}})))
         .await;
@@ -75,16 +75,16 @@ fn check_id(admin: &AdminCall, expected: &str) {
     let (AdminRequest::TaskGet { id } | AdminRequest::TaskWait { id, .. } | AdminRequest::TaskCancel { id }) =
         &admin.request
     else {
-        panic!("not about one task")
+        panic!("not a query about a single task")
     };
     assert_eq!((admin.host.as_str(), id.as_str()), ("attic", expected));
 }
 
 #[tokio::test]
-async fn a_legacy_call_with_a_task_is_answered_by_the_task_that_the_host_accepted() {
+async fn a_legacy_call_with_a_task_returns_the_accepted_task() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
-    let (call, answer) = begin(&bus, &mut client).await;
+    let mut client = legacy_client(&bus).await;
+    let (call, answer) = create_task(&bus, &mut client).await;
     assert_eq!(call.rpc.task.unwrap().ttl_ms, Some(60_000));
     assert_eq!(call.params(), json!({"name": "read", "arguments": {"a": 1}}));
     let expected = json!({"taskId": format!("toolbus:attic:{}", call.id), "status": "working", "ttl": 60000,
@@ -93,9 +93,9 @@ async fn a_legacy_call_with_a_task_is_answered_by_the_task_that_the_host_accepte
 }
 
 #[tokio::test]
-async fn a_legacy_client_gets_its_task_its_result_and_its_cancel() {
+async fn a_legacy_client_can_get_await_and_cancel_a_task() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tasks/get", json!({"taskId": "toolbus:attic:t"}))).await;
     let admin = bus.next_admin().await;
     check_id(&admin, "t");
@@ -123,9 +123,9 @@ async fn a_legacy_client_gets_its_task_its_result_and_its_cancel() {
 }
 
 #[tokio::test]
-async fn a_failed_task_gives_the_error_and_an_unknown_one_is_a_bad_parameter() {
+async fn a_failed_task_returns_its_error_and_an_unknown_one_invalid_params() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
     let error = raw(&json!({"code": -1, "message": "no", "data": 1.5}));
     bus.next_admin().await.reply(&TaskView { error: Some(error), ..view("t", TaskStatus::Failed) }).await;
@@ -140,28 +140,28 @@ async fn a_failed_task_gives_the_error_and_an_unknown_one_is_a_bad_parameter() {
 }
 
 #[tokio::test]
-async fn nobody_waits_at_the_host_for_a_client_that_gave_up() {
+async fn a_cancelled_tasks_result_stops_waiting_at_the_host() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tasks/result", json!({"taskId": "toolbus:attic:t"}))).await;
     let admin = bus.next_admin().await;
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    admin.forgotten().await;
+    admin.dropped().await;
 }
 
 #[tokio::test]
-async fn ids_that_are_not_of_the_bus_go_to_the_server() {
+async fn foreign_task_ids_are_forwarded_to_the_server() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tasks/get", json!({"taskId": "own-7"}))).await;
     let call = bus.next_call().await;
     assert_eq!((call.rpc.method.as_str(), call.params()), ("tasks/get", json!({"taskId": "own-7"})));
 }
 
 #[tokio::test]
-async fn a_refused_task_is_the_refusal_itself() {
+async fn a_rejected_task_returns_the_error() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "task": {}}))).await;
     let call = bus.next_call().await;
     call.finish(HostReply::Rpc(RpcError::bus("TB0403", "no", "ask").into())).await;
@@ -171,9 +171,9 @@ async fn a_refused_task_is_the_refusal_itself() {
 }
 
 #[tokio::test]
-async fn a_server_with_tasks_of_its_own_keeps_them() {
-    let bus = FakeBus::new(vec![host("attic", vec![own_tasks(server("files", &["read"]))])]);
-    let mut client = legacy(&bus).await;
+async fn a_server_with_tasks_of_its_own_gets_task_requests_unchanged() {
+    let bus = FakeBus::new(vec![host("attic", vec![with_own_tasks(server("files", &["read"]))])]);
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "task": {"ttl": 5}}))).await;
     let call = bus.next_call().await;
     assert!(call.rpc.task.is_none());
@@ -183,12 +183,12 @@ async fn a_server_with_tasks_of_its_own_keeps_them() {
 }
 
 #[tokio::test]
-async fn a_tools_own_word_about_tasks_counts() {
+async fn a_tools_task_support_is_respected() {
     let mut files = server("files", &[]);
     let tool = |name: &str, support: &str| item(json!({"name": name, "execution": {"taskSupport": support}}));
     *files.items_mut(ListKind::Tools) = vec![tool("never", "forbidden"), tool("always", "required")];
     let bus = FakeBus::new(vec![host("attic", vec![files])]);
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "never", "task": {}}))).await;
     assert_eq!(client.next().await["error"]["code"], -32601);
     client.send(&request(2, "tools/call", json!({"name": "always", "task": {}}))).await;
@@ -196,28 +196,28 @@ async fn a_tools_own_word_about_tasks_counts() {
 }
 
 #[tokio::test]
-async fn only_clients_of_the_latest_legacy_version_hear_of_tasks() {
-    let bus = absent();
-    let (mut client, greeting) = StdioClient::initialized(&bus).await;
+async fn tasks_are_offered_only_in_the_latest_legacy_version() {
+    let bus = absent_host();
+    let (mut client, response) = StdioClient::initialized(&bus).await;
     let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
-    assert_eq!(greeting["result"]["capabilities"]["tasks"], tasks);
+    assert_eq!(response["result"]["capabilities"]["tasks"], tasks);
     let mut older = initialize(1);
     older["params"]["protocolVersion"] = "2025-06-18".into();
     client.send(&older).await;
     assert_eq!(client.next().await["result"]["capabilities"].get("tasks"), None);
-    // To a client that was told of none the wish means nothing.
+    // In a version without tasks, `task` is ignored.
     bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
     client.send(&request(2, "tools/call", json!({"name": "read", "task": {"ttl": 5}}))).await;
     assert!(bus.next_call().await.rpc.task.is_none());
 }
 
 #[tokio::test]
-async fn tools_are_marked_for_clients_that_speak_of_tasks_themselves() {
+async fn tools_are_marked_only_for_clients_that_declare_tasks() {
     for (capabilities, marked) in [(json!({}), false), (json!({"tasks": {"cancel": {}}}), true)] {
         let bus = one_server();
         let mut client = StdioClient::start(&bus);
-        let greeting = greet(&bus, &mut client, capabilities).await;
-        assert!(greeting["capabilities"]["tasks"].is_object());
+        let response = initialize_client(&bus, &mut client, capabilities).await;
+        assert!(response["capabilities"]["tasks"].is_object());
         client.send(&request(1, "tools/list", json!({}))).await;
         bus.next_call().await.reply(json!({"tools": [{"name": "read"}], "nextCursor": "c"})).await;
         let expected = match marked {
@@ -229,13 +229,13 @@ async fn tools_are_marked_for_clients_that_speak_of_tasks_themselves() {
 }
 
 #[tokio::test]
-async fn a_list_of_tasks_is_made_of_all_hosts_page_by_page() {
+async fn tasks_of_all_hosts_are_listed_page_by_page() {
     let attic = host("attic", vec![server("files", &["read"])]);
-    let cellar = host("cellar", vec![own_tasks(server("wine", &["pour"]))]);
+    let cellar = host("cellar", vec![with_own_tasks(server("wine", &["pour"]))]);
     let gone = away(host("gone", vec![server("lost", &["find"])]));
     let bus = FakeBus::new(vec![attic, cellar, gone]);
-    let (mut client, greeting) = StdioClient::initialized(&bus).await;
-    assert!(greeting["result"]["capabilities"]["tasks"]["list"].is_object());
+    let (mut client, response) = StdioClient::initialized(&bus).await;
+    assert!(response["result"]["capabilities"]["tasks"]["list"].is_object());
     client.send(&request(1, "tasks/list", json!({}))).await;
     let own = bus.next_call().await;
     assert_eq!((own.server(), own.rpc.method.as_str()), ("wine", "tasks/list"));
@@ -264,39 +264,39 @@ async fn a_list_of_tasks_is_made_of_all_hosts_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_modern_call_to_a_host_that_is_away_becomes_a_task_that_can_be_asked_about() {
-    let bus = absent();
+async fn a_modern_call_to_an_absent_host_becomes_a_task() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
-    client.send(&knowing(1, "server/discover", json!({}))).await;
+    client.send(&modern_with_tasks(1, "server/discover", json!({}))).await;
     assert_eq!(client.next().await["result"]["capabilities"]["extensions"], json!({EXTENSION: {}}));
-    client.send(&knowing(2, "tools/call", json!({"name": "read"}))).await;
+    client.send(&modern_with_tasks(2, "tools/call", json!({"name": "read"}))).await;
     let created = client.next().await["result"].take();
     assert_eq!((&created["resultType"], &created["status"]), (&json!("task"), &json!("working")));
     assert_eq!((&created["ttlMs"], &created["pollIntervalMs"]), (&json!(86_400_000), &json!(10_000)));
     let message = created["statusMessage"].as_str().unwrap();
-    assert!(message.starts_with("queued: host attic is away since 2026-"), "{message}");
-    let left = bus.left();
-    assert_eq!(created["taskId"], format!("toolbus:attic:{}", left[0]));
+    assert!(message.starts_with("queued: host attic has been away since 2026-"), "{message}");
+    let detached = bus.detached();
+    assert_eq!(created["taskId"], format!("toolbus:attic:{}", detached[0]));
 
-    client.send(&knowing(3, "tasks/get", json!({"taskId": created["taskId"]}))).await;
+    client.send(&modern_with_tasks(3, "tasks/get", json!({"taskId": created["taskId"]}))).await;
     let got = client.next().await["result"].take();
     assert_eq!((&got["resultType"], &got["status"]), (&json!("complete"), &json!("working")));
     bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
     let call = bus.next_call().await;
-    assert!(call.rpc.task.is_some() && call.id == left[0]);
-    client.send(&knowing(4, "tasks/get", json!({"taskId": created["taskId"]}))).await;
+    assert!(call.rpc.task.is_some() && call.id == detached[0]);
+    client.send(&modern_with_tasks(4, "tasks/get", json!({"taskId": created["taskId"]}))).await;
     let admin = bus.next_admin().await;
-    assert_eq!(admin.request, AdminRequest::TaskWait { id: left[0].clone(), limit_ms: 0 });
+    assert_eq!(admin.request, AdminRequest::TaskWait { id: detached[0].clone(), limit_ms: 0 });
     let result = raw(&json!({"resultType": "complete", "content": [], "n": 1.0}));
-    admin.reply(&TaskView { result: Some(result), ..view(&left[0], TaskStatus::Completed) }).await;
+    admin.reply(&TaskView { result: Some(result), ..view(&detached[0], TaskStatus::Completed) }).await;
     let text = client.next_text().await;
     assert!(text.contains(r#""result":{"content":[],"n":1.0,"resultType":"complete"}"#), "{text}");
     assert!(text.contains(r#""status":"completed""#) && !text.contains("pollIntervalMs"), "{text}");
 }
 
 #[tokio::test]
-async fn a_modern_client_that_knows_no_tasks_waits_and_may_not_ask() {
-    let bus = absent();
+async fn a_modern_client_without_tasks_waits_and_gets_no_task_methods() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
     client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
@@ -313,28 +313,32 @@ async fn a_modern_client_that_knows_no_tasks_waits_and_may_not_ask() {
 }
 
 #[tokio::test]
-async fn a_modern_cancel_and_update_are_acknowledged_with_nothing() {
+async fn a_modern_cancel_and_update_return_an_empty_result() {
     let bus = one_server();
     let mut client = StdioClient::start(&bus);
     let empty = json!({"resultType": "complete"});
-    client.send(&knowing(1, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    client.send(&modern_with_tasks(1, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
     bus.next_admin().await.reply(&view("t", TaskStatus::Cancelled)).await;
     assert_eq!(client.next().await["result"], empty);
-    client.send(&knowing(2, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
+    client.send(&modern_with_tasks(2, "tasks/cancel", json!({"taskId": "toolbus:attic:t"}))).await;
     bus.next_admin().await.refuse(ErrorCode::CallEnded).await;
     assert_eq!(client.next().await["result"], empty);
-    client.send(&knowing(3, "tasks/update", json!({"taskId": "toolbus:attic:t", "inputResponses": {}}))).await;
+    client
+        .send(&modern_with_tasks(3, "tasks/update", json!({"taskId": "toolbus:attic:t", "inputResponses": {}})))
+        .await;
     bus.next_admin().await.reply(&view("t", TaskStatus::Working)).await;
     assert_eq!(client.next().await["result"], empty);
-    client.send(&knowing(4, "tasks/update", json!({"taskId": "toolbus:attic:u", "inputResponses": {}}))).await;
+    client
+        .send(&modern_with_tasks(4, "tasks/update", json!({"taskId": "toolbus:attic:u", "inputResponses": {}})))
+        .await;
     bus.next_admin().await.refuse(ErrorCode::UnknownTask).await;
     assert_eq!(client.next().await["error"]["code"], -32602);
 }
 
 #[tokio::test]
-async fn a_host_that_leaves_before_it_accepts_a_task_leaves_it_in_its_mailbox() {
+async fn a_task_stays_queued_if_its_host_disconnects_before_accepting_it() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "task": {}}))).await;
     let call = bus.next_call().await;
     bus.set_hosts(vec![away(host("attic", vec![server("files", &["read"])]))]);
@@ -345,17 +349,17 @@ async fn a_host_that_leaves_before_it_accepts_a_task_leaves_it_in_its_mailbox() 
         }
     };
     assert_eq!(answer["result"]["task"]["taskId"], format!("toolbus:attic:{}", call.id));
-    assert_eq!(bus.left(), std::slice::from_ref(&call.id));
+    assert_eq!(bus.detached(), std::slice::from_ref(&call.id));
 }
 
 #[tokio::test]
-async fn a_modern_call_that_takes_long_becomes_a_task_where_that_is_wanted() {
+async fn a_modern_call_becomes_a_task_after_task_after() {
     let bus = one_server();
     let options = WorkerOptions { task_after: Some(Duration::from_secs(2)), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     let result = raw(&json!({"content": []}));
     for (ended, expected) in [(true, Value::Null), (false, json!("task"))] {
-        client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+        client.send(&modern_with_tasks(1, "tools/call", json!({"name": "read"}))).await;
         let call = bus.next_call().await;
         call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
         let admin = bus.next_admin().await;
@@ -364,33 +368,35 @@ async fn a_modern_call_that_takes_long_becomes_a_task_where_that_is_wanted() {
         admin.reply(&if ended { done } else { view(&call.id, TaskStatus::Working) }).await;
         assert_eq!(client.next().await["result"]["resultType"], expected);
     }
-    // A repetition with the client's answers belongs to the call before.
-    client.send(&knowing(2, "tools/call", json!({"name": "read", "requestState": "s", "inputResponses": {}}))).await;
+    // A repetition with the client's answers is a follow-up of the earlier call.
+    client
+        .send(&modern_with_tasks(2, "tools/call", json!({"name": "read", "requestState": "s", "inputResponses": {}})))
+        .await;
     assert!(bus.next_call().await.rpc.task.is_none());
 }
 
 #[tokio::test]
-async fn another_worker_of_the_agent_finds_a_task_that_only_the_broker_has() {
-    let bus = absent();
+async fn another_worker_of_the_agent_finds_a_queued_task() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
-    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+    client.send(&modern_with_tasks(1, "tools/call", json!({"name": "read"}))).await;
     let id = client.next().await["result"]["taskId"].take();
     let mut other = StdioClient::start(&bus);
-    other.send(&knowing(1, "tasks/get", json!({"taskId": id}))).await;
+    other.send(&modern_with_tasks(1, "tasks/get", json!({"taskId": id}))).await;
     let got = other.next().await["result"].take();
     assert_eq!(got["status"], "working");
-    assert!(got["statusMessage"].as_str().unwrap().starts_with("queued: host attic is away"), "{got}");
+    assert!(got["statusMessage"].as_str().unwrap().starts_with("queued: host attic has been away"), "{got}");
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_to_wait_is_no_task_either() {
-    let bus = absent();
+async fn a_fail_fast_call_never_becomes_a_task() {
+    let bus = absent_host();
     let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     for (id, method, params) in
         [(1, "tools/call", json!({"name": "read"})), (2, "tasks/get", json!({"taskId": "toolbus:attic:t"}))]
     {
-        client.send(&knowing(id, method, params)).await;
+        client.send(&modern_with_tasks(id, method, params)).await;
         assert_eq!(client.next().await["error"]["data"]["code"], "TB0427", "{method}");
     }
 }

@@ -1,49 +1,49 @@
-//! Tasks whose hosts are away, slow or full, and what clients are told of them: only what is certain.
+//! Tasks whose hosts are away, slow or at their limit: clients get only states that are certain.
 
 use crate::support::bus::FakeBus;
 use crate::support::stdio::StdioClient;
-use crate::support::{away, host, initialize, own_tasks, request, server};
-use crate::tasks::{absent, knowing, legacy, one_server};
+use crate::support::{away, host, initialize, request, server, with_own_tasks};
+use crate::tasks::{absent_host, legacy_client, modern_with_tasks, one_server};
 use serde_json::json;
 use std::time::Duration;
 use toolbus_mcp::{AdminRequest, HostReply, HostRequest, RpcError, TaskList};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 #[tokio::test]
-async fn a_task_whose_host_is_away_is_taken_back_and_stays_cancelled() {
-    let bus = absent();
+async fn a_queued_task_is_withdrawn_and_stays_cancelled() {
+    let bus = absent_host();
     let mut client = StdioClient::start(&bus);
-    client.send(&knowing(1, "tools/call", json!({"name": "read"}))).await;
+    client.send(&modern_with_tasks(1, "tools/call", json!({"name": "read"}))).await;
     let id = client.next().await["result"]["taskId"].take();
-    client.send(&knowing(2, "tasks/cancel", json!({"taskId": id}))).await;
+    client.send(&modern_with_tasks(2, "tasks/cancel", json!({"taskId": id}))).await;
     assert_eq!(client.next().await["result"], json!({"resultType": "complete"}));
-    assert_eq!(bus.waiting(), 0, "the broker has it no more");
+    assert_eq!(bus.waiting(), 0, "it is no longer queued");
     for _ in 0..2 {
-        client.send(&knowing(3, "tasks/get", json!({"taskId": id}))).await;
+        client.send(&modern_with_tasks(3, "tasks/get", json!({"taskId": id}))).await;
         assert_eq!(client.next().await["result"]["status"], "cancelled");
         bus.set_hosts(vec![host("attic", vec![server("files", &["read"])])]);
     }
 }
 
 #[tokio::test]
-async fn a_task_that_its_host_may_have_is_not_said_to_be_cancelled_or_queued() {
-    let bus = absent();
+async fn a_possibly_delivered_task_is_not_reported_as_cancelled_or_queued() {
+    let bus = absent_host();
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "task": {}}))).await;
     let id = client.next().await["result"]["task"]["taskId"].take();
-    bus.touch_first_waiting();
+    bus.mark_first_delivered();
     client.send(&request(2, "tasks/get", json!({"taskId": id}))).await;
     assert_eq!(client.next().await["error"]["data"]["code"], "TB0401");
     client.send(&request(3, "tasks/cancel", json!({"taskId": id}))).await;
     let answer = client.next().await["result"].take();
     assert_eq!(answer["status"], "working");
     assert!(answer["statusMessage"].as_str().unwrap().starts_with("cancel requested"), "{answer}");
-    let left = bus.left()[0].clone();
-    bus.sent(|sent| matches!(sent, HostRequest::Admin(AdminRequest::TaskCancel { id }) if *id == left)).await;
-    // The host got it and left again.
-    bus.forget_first_waiting();
+    let detached = bus.detached()[0].clone();
+    bus.sent(|sent| matches!(sent, HostRequest::Admin(AdminRequest::TaskCancel { id }) if *id == detached)).await;
+    // The host received the task and disconnected again.
+    bus.remove_first_waiting();
     for (id, method) in ["tasks/get", "tasks/cancel"].into_iter().enumerate() {
-        client.send(&request(id, method, json!({"taskId": format!("toolbus:attic:{left}")}))).await;
+        client.send(&request(id, method, json!({"taskId": format!("toolbus:attic:{detached}")}))).await;
         assert_eq!(client.next().await["error"]["data"]["code"], "TB0401", "{method}");
     }
     client.send(&request(7, "tasks/list", json!({}))).await;
@@ -51,13 +51,13 @@ async fn a_task_that_its_host_may_have_is_not_said_to_be_cancelled_or_queued() {
 }
 
 #[tokio::test]
-async fn a_call_for_which_there_is_no_room_as_a_task_is_an_ordinary_one() {
+async fn a_call_beyond_the_task_limit_runs_as_a_plain_call() {
     let bus = one_server();
     let options = WorkerOptions { task_after: Some(Duration::from_secs(2)), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
-    client.send(&knowing(1, "tools/call", json!({"name": "read", "arguments": {"a": 1}}))).await;
+    client.send(&modern_with_tasks(1, "tools/call", json!({"name": "read", "arguments": {"a": 1}}))).await;
     let call = bus.next_call().await;
-    assert_eq!(call.rpc.task.unwrap().ttl_ms, Some(4_200_000), "the deadline of a call and ten minutes");
+    assert_eq!(call.rpc.task.unwrap().ttl_ms, Some(4_200_000), "the call deadline plus ten minutes");
     call.finish(HostReply::Rpc(RpcError::bus("TB0428", "full", "wait").into())).await;
     let again = bus.next_call().await;
     assert!(again.rpc.task.is_none());
@@ -67,12 +67,12 @@ async fn a_call_for_which_there_is_no_room_as_a_task_is_an_ordinary_one() {
 }
 
 #[tokio::test]
-async fn whoever_can_be_asked_waits_for_a_host_that_is_there() {
+async fn calls_of_clients_that_accept_client_requests_do_not_become_tasks() {
     let bus = one_server();
     let options = WorkerOptions { task_after: Some(Duration::from_secs(2)), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     for capability in ["elicitation", "sampling"] {
-        let mut call = knowing(1, "tools/call", json!({"name": "read"}));
+        let mut call = modern_with_tasks(1, "tools/call", json!({"name": "read"}));
         call["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"][capability] = json!({});
         client.send(&call).await;
         assert!(bus.next_call().await.rpc.task.is_none(), "{capability}");
@@ -80,9 +80,9 @@ async fn whoever_can_be_asked_waits_for_a_host_that_is_there() {
 }
 
 #[tokio::test]
-async fn tasks_of_a_bus_behind_the_server_are_asked_of_the_server() {
-    let bus = FakeBus::new(vec![host("attic", vec![own_tasks(server("files", &["read"]))])]);
-    let mut client = legacy(&bus).await;
+async fn tasks_of_a_bus_behind_the_server_are_forwarded_to_it() {
+    let bus = FakeBus::new(vec![host("attic", vec![with_own_tasks(server("files", &["read"]))])]);
+    let mut client = legacy_client(&bus).await;
     for (id, task) in ["toolbus:elsewhere:t", "toolbus:attic:t"].into_iter().enumerate() {
         client.send(&request(id, "tasks/get", json!({"taskId": task}))).await;
         let call = bus.next_call().await;
@@ -91,7 +91,7 @@ async fn tasks_of_a_bus_behind_the_server_are_asked_of_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_host_keeps_its_place_in_the_list_of_tasks() {
+async fn a_slow_host_is_retried_on_the_next_page_of_tasks() {
     let attic = host("attic", vec![server("files", &["read"])]);
     let cellar = host("cellar", vec![server("wine", &["pour"])]);
     let bus = FakeBus::new(vec![attic, cellar]);
@@ -113,14 +113,14 @@ async fn a_slow_host_keeps_its_place_in_the_list_of_tasks() {
     client.send(&request(2, "tasks/list", json!({"cursor": list["nextCursor"]}))).await;
     let admin = bus.next_admin().await;
     assert_eq!((admin.host.as_str(), &admin.request), ("cellar", &AdminRequest::TaskList { after: None }));
-    // A host that never answers is no page without end.
+    // A host that never answers does not produce an endless sequence of pages.
     assert_eq!(client.next().await["error"]["data"]["code"], "TB0407");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_is_slow_to_say_yes_has_a_task_however_short_its_life() {
+async fn a_task_with_a_short_ttl_outlives_a_slow_acceptance() {
     let bus = one_server();
-    let mut client = legacy(&bus).await;
+    let mut client = legacy_client(&bus).await;
     client.send(&request(1, "tools/call", json!({"name": "read", "task": {"ttl": 1000}}))).await;
     let call = bus.next_call().await;
     tokio::time::sleep(Duration::from_secs(3)).await;

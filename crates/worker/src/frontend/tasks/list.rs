@@ -1,38 +1,38 @@
-//! `tasks/list` of the legacy era: the tasks of the bus at every host that is there, those that wait for a host that is
-//! away, and beside them those of servers that have their own. Each host shows an agent its own tasks only.
+//! Legacy `tasks/list`: the tasks of the bus at every connected host, the tasks queued for absent hosts, and the tasks
+//! of servers that have their own. Each host lists only the agent's own tasks.
 
 use super::{admin, wire};
 use crate::error;
 use crate::frontend::Frontend;
 use crate::frontend::call::Work;
-use crate::frontend::merge::{self, Listing, Place};
+use crate::frontend::merge::{self, Listing, ServerCursor};
 use crate::view::View;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use toolbus_mcp::{AdminRequest, Era, Members, Outcome, Raw, TaskList, TaskName, raw};
 
-/// Where a page of a host's own list goes on. Servers have names, so nothing else looks like it.
+/// Server name of the cursors of a host's own list. Unambiguous, because the names of servers are not empty.
 const NO_SERVER: &str = "";
 
 pub fn list(frontend: &Arc<Frontend>, view: &Arc<View>, params: Option<Raw>) -> Work {
     let (frontend, view) = (Arc::clone(frontend), Arc::clone(view));
     Work::Gather(Box::pin(async move {
-        let places = match merge::places(params.as_ref()) {
-            Ok(places) => places,
+        let cursors = match merge::decode_cursor(params.as_ref()) {
+            Ok(cursors) => cursors,
             Err(error) => return error.into(),
         };
-        let (ours, theirs) = split(&frontend, &view, places.as_deref());
-        let first = places.is_none();
-        let of_hosts = join_all(ours.into_iter().map(|(host, after)| page(&frontend, host, after)));
-        let of_servers = merge::pages(&frontend, theirs, Era::Legacy, Listing::Tasks, params.as_ref());
+        let (host_pages, server_pages) = split(&frontend, &view, cursors.as_deref());
+        let first = cursors.is_none();
+        let of_hosts = join_all(host_pages.into_iter().map(|(host, after)| fetch_page(&frontend, host, after)));
+        let of_servers = merge::fetch_pages(&frontend, server_pages, Era::Legacy, Listing::Tasks, params.as_ref());
         let (of_hosts, of_servers) = tokio::join!(of_hosts, of_servers);
-        let mut tasks = if first { waiting(&frontend).await } else { Vec::new() };
+        let mut tasks = if first { queued_tasks(&frontend).await } else { Vec::new() };
         let (mut next, mut failed) = (Vec::new(), None);
-        let nobody_answers = of_servers.is_empty() && of_hosts.iter().all(|asked| asked.page.is_err());
-        for Asked { host, after, page } in of_hosts {
+        let no_answers = of_servers.is_empty() && of_hosts.iter().all(|fetched| fetched.page.is_err());
+        for FetchedPage { host, after, page } in of_hosts {
             let page = match page {
                 Ok(page) => page,
-                // Its tasks are not lost to the list: the next page asks for them again.
+                // The next page retries this host, so that its tasks are not missing from the list.
                 Err(outcome) => {
                     next.push((host, NO_SERVER.to_owned(), raw(&after)));
                     failed = Some(outcome);
@@ -43,58 +43,62 @@ pub fn list(frontend: &Arc<Frontend>, view: &Arc<View>, params: Option<Raw>) -> 
             tasks.extend(named.map(|(name, view)| wire::legacy(&name, view, false)));
             next.extend(page.next.map(|after| (host, NO_SERVER.to_owned(), raw(&after))));
         }
-        if let Some(failed) = failed.filter(|_| nobody_answers && tasks.is_empty()) {
+        if let Some(failed) = failed.filter(|_| no_answers && tasks.is_empty()) {
             return failed;
         }
-        let (of_servers, more) = merge::united(&frontend, &view, Listing::Tasks, of_servers);
+        let (of_servers, more) = merge::merge_pages(&frontend, &view, Listing::Tasks, of_servers);
         tasks.extend(of_servers);
         next.extend(more);
-        Outcome::Result(written(&tasks, &next))
+        Outcome::Result(to_result(&tasks, &next))
     }))
 }
 
-/// A host, and after which of its tasks it goes on.
+/// A page to fetch: the host and the id of the last task of the previous page.
 type HostPage = (String, Option<String>);
 
-/// Who is asked for this page: hosts for tasks of the bus, servers for their own.
-fn split(frontend: &Frontend, view: &View, places: Option<&[Place]>) -> (Vec<HostPage>, Vec<merge::ServerPage>) {
-    let Some(places) = places else {
-        let hosts = frontend.worker.hosts_here().into_iter().map(|host| (host, None)).collect();
+/// The pages to fetch: of hosts for tasks of the bus, of servers for their own tasks.
+fn split(
+    frontend: &Frontend,
+    view: &View,
+    cursors: Option<&[ServerCursor]>,
+) -> (Vec<HostPage>, Vec<merge::ServerPage>) {
+    let Some(cursors) = cursors else {
+        let hosts = frontend.worker.connected_hosts().into_iter().map(|host| (host, None)).collect();
         let own = view
             .upstreams()
             .iter()
             .filter(|upstream| upstream.greeting(Era::Legacy).is_some() && upstream.has_own_tasks(Era::Legacy));
         return (hosts, own.map(|upstream| (Arc::clone(upstream), None)).collect());
     };
-    let ours = places.iter().filter(|(_, server, _)| server == NO_SERVER);
-    let ours = ours.filter(|(host, ..)| frontend.worker.knows_host(host));
-    let ours = ours.map(|(host, _, cursor)| (host.clone(), serde_json::from_str(cursor.get()).ok()));
-    (ours.collect(), merge::servers_of(view, places))
+    let host_pages = cursors.iter().filter(|(_, server, _)| server == NO_SERVER);
+    let host_pages = host_pages.filter(|(host, ..)| frontend.worker.knows_host(host));
+    let host_pages = host_pages.map(|(host, _, cursor)| (host.clone(), serde_json::from_str(cursor.get()).ok()));
+    (host_pages.collect(), merge::resumed_pages(view, cursors))
 }
 
-struct Asked {
+struct FetchedPage {
     host: String,
     after: Option<String>,
     page: Result<TaskList, Outcome>,
 }
 
-async fn page(frontend: &Frontend, host: String, after: Option<String>) -> Asked {
-    let patience = frontend.worker.options.list_patience;
-    let answer = admin::ask(frontend, &host, AdminRequest::TaskList { after: after.clone() }, patience).await;
+async fn fetch_page(frontend: &Frontend, host: String, after: Option<String>) -> FetchedPage {
+    let timeout = frontend.worker.options.list_patience;
+    let answer = admin::query(frontend, &host, AdminRequest::TaskList { after: after.clone() }, timeout).await;
     let page = answer.and_then(|answer| {
         serde_json::from_str(answer.get()).map_err(|error| error::bad_reply(&error.to_string()).into())
     });
-    Asked { host, after, page }
+    FetchedPage { host, after, page }
 }
 
-async fn waiting(frontend: &Frontend) -> Vec<Raw> {
-    frontend.worker.left_tasks().await.iter().map(|(name, view)| wire::legacy(name, view, true)).collect()
+async fn queued_tasks(frontend: &Frontend) -> Vec<Raw> {
+    frontend.worker.queued_tasks().await.iter().map(|(name, view)| wire::legacy(name, view, true)).collect()
 }
 
-fn written(tasks: &[Raw], next: &[Place]) -> Raw {
+fn to_result(tasks: &[Raw], next: &[ServerCursor]) -> Raw {
     let mut result = Members::default();
     result.set("tasks", raw(tasks));
-    if let Some(cursor) = merge::cursor(next) {
+    if let Some(cursor) = merge::encode_cursor(next) {
         result.set("nextCursor", raw(&cursor));
     }
     result.to_raw()

@@ -1,4 +1,4 @@
-//! How a client learns that calls can be tasks: by a capability, and tool by tool where its era wants that.
+//! Advertises tasks to clients: by a capability, and per tool where the era requires it.
 
 use super::wire::object_member;
 use crate::frontend::Frontend;
@@ -7,7 +7,7 @@ use crate::worker::lock;
 use serde_json::{Value, json};
 use toolbus_mcp::{Era, LATEST_LEGACY, Members, Raw, meta, raw};
 
-/// Tasks in the words of the legacy era. Only its latest version has them.
+/// The legacy tasks capability. Only the latest legacy version has it.
 pub fn legacy_capability() -> Value {
     json!({"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}})
 }
@@ -16,7 +16,7 @@ pub fn modern_capability() -> Value {
     json!({"extensions": {meta::TASKS_EXTENSION: {}}})
 }
 
-/// A server's answer to `initialize`, with our tasks if it has tools and no tasks of its own.
+/// Adds our tasks to a server's `initialize` result if the server has tools and no tasks of its own.
 pub fn in_initialize(result: Raw) -> Raw {
     let offered = || {
         let mut members = Members::of(Some(&result)).ok()?;
@@ -31,7 +31,7 @@ pub fn in_initialize(result: Raw) -> Raw {
     offered().unwrap_or(result)
 }
 
-/// A server's answer to `server/discover`, likewise.
+/// Adds our tasks to a server's `server/discover` result if the server has tools and no tasks of its own.
 pub fn in_discover(result: Raw) -> Raw {
     let offered = || {
         let mut members = Members::of(Some(&result)).ok()?;
@@ -48,19 +48,19 @@ pub fn in_discover(result: Raw) -> Raw {
     offered().unwrap_or(result)
 }
 
-/// A list of tools in which those can be tasks that say nothing about it.
+/// Marks each tool in a `tools/list` result as callable as a task, unless its definition says otherwise.
 pub fn in_tools(result: Raw) -> Raw {
     let marked = || {
         let mut members = Members::of(Some(&result)).ok()?;
         let tools: Vec<Raw> = serde_json::from_str(members.get("tools")?.get()).ok()?;
-        let tools: Vec<Raw> = tools.into_iter().map(mark).collect();
+        let tools: Vec<Raw> = tools.into_iter().map(mark_task_support).collect();
         members.set("tools", raw(&tools));
         Some(members.to_raw())
     };
     marked().unwrap_or(result)
 }
 
-pub fn mark(tool: Raw) -> Raw {
+pub fn mark_task_support(tool: Raw) -> Raw {
     let marked = || {
         let mut members = Members::of(Some(&tool)).ok()?;
         let mut execution = object_member(&members, "execution").unwrap_or_default();
@@ -75,8 +75,8 @@ pub fn mark(tool: Raw) -> Raw {
     marked().unwrap_or(tool)
 }
 
-/// What the tool's definition says about tasks.
-pub fn support_of(upstream: &Upstream, tool: &str) -> Option<String> {
+/// The `taskSupport` in the tool's definition.
+pub fn task_support(upstream: &Upstream, tool: &str) -> Option<String> {
     let found = upstream.manifest().tools.iter().find_map(|item| {
         let members = Members::of(Some(item)).ok()?;
         (members.text("name").as_deref() == Some(tool)).then_some(members)
@@ -85,13 +85,13 @@ pub fn support_of(upstream: &Upstream, tool: &str) -> Option<String> {
 }
 
 impl Frontend {
-    /// Whether the session has heard of our tasks.
+    /// Whether the negotiated version has tasks.
     pub(super) fn has_legacy_tasks(&self) -> bool {
         lock(&self.state).version.as_deref() == Some(LATEST_LEGACY)
     }
 
-    /// Whether tools are marked for this client: it has to speak of tasks itself. To others the mark is of no use, and some
-    /// would make every call a task, in which a server can't ask them anything.
+    /// Whether tools are marked as callable as tasks for this client: only if it declares tasks itself. Some other
+    /// clients would turn every marked call into a task, and a server can't send client requests from within a task.
     pub fn marks_tools(&self, era: Era, upstream: &Upstream) -> bool {
         if era == Era::Modern || upstream.has_own_tasks(era) || !self.has_legacy_tasks() {
             return false;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_gets_tasks_only_where_they_are_of_use_and_nothing_else_changes() {
+    fn an_initialize_result_gets_tasks_only_with_tools_and_without_own_tasks() {
         let offered = text(in_initialize, r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"x":1.0}"#);
         let tasks = r#"{"cancel":{},"list":{},"requests":{"tools":{"call":{}}}}"#;
         let expected =
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_gets_the_extension_beside_those_of_the_server() {
+    fn a_discover_result_keeps_the_extensions_of_the_server() {
         let offered = text(in_discover, r#"{"capabilities":{"tools":{},"extensions":{"a/b":{"c":1.0}}},"ttlMs":5}"#);
         let extensions = r#"{"a/b":{"c":1.0},"io.modelcontextprotocol/tasks":{}}"#;
         assert_eq!(offered, format!(r#"{{"capabilities":{{"tools":{{}},"extensions":{extensions}}},"ttlMs":5}}"#));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_say_something_about_tasks_keep_their_word() {
+    fn an_existing_task_support_is_kept() {
         let list = r#"{"tools":[{"name":"a"},{"name":"b","execution":{"taskSupport":"forbidden"}},{"name":"c","execution":{"x":1.0}}]}"#;
         let expected = r#"{"tools":[{"name":"a","execution":{"taskSupport":"optional"}},{"name":"b","execution":{"taskSupport":"forbidden"}},{"name":"c","execution":{"x":1.0,"taskSupport":"optional"}}]}"#;
         assert_eq!(text(in_tools, list), expected);

@@ -1,58 +1,58 @@
-//! A task in the words of each era.
+//! The JSON of tasks in each era.
 
 use crate::frontend::away::when;
 use serde_json::value::RawValue;
 use toolbus_mcp::{Era, Members, Outcome, Raw, TaskName, TaskStatus, TaskView, meta, raw};
 
-/// How often a client should ask, in milliseconds.
+/// The poll interval recommended to clients.
 const POLL_INTERVAL_MS: u64 = 1000;
-/// The same while the host is away: it may take a while.
+/// The poll interval recommended to clients while the host is away.
 const AWAY_POLL_INTERVAL_MS: u64 = 10_000;
 
-/// The member, if it is there and an object.
+/// The member, if it exists and is an object.
 pub fn object_member<'a>(members: &'a Members<'_>, name: &str) -> Option<Members<'a>> {
     Members::of(Some(members.get(name)?)).ok()
 }
 
-/// Whether a modern request says that a server may ask its client something before it answers.
-pub fn can_be_asked(params: Option<&RawValue>) -> bool {
+/// Whether a modern request declares that its client accepts client requests (elicitation, sampling, roots).
+pub fn accepts_client_requests(params: Option<&RawValue>) -> bool {
     let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };
     let capabilities = Members::of(Some(&capabilities)).unwrap_or_default();
     ["elicitation", "sampling", "roots"].into_iter().any(|name| capabilities.contains(name))
 }
 
-/// Whether a modern request says that its client knows tasks.
+/// Whether a modern request declares the tasks extension.
 pub fn declares_tasks(params: Option<&RawValue>) -> bool {
     let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };
     let capabilities = Members::of(Some(&capabilities)).unwrap_or_default();
     object_member(&capabilities, "extensions").is_some_and(|own| own.contains(meta::TASKS_EXTENSION))
 }
 
-/// The answer to a call that became a task.
+/// The result of a call that became a task.
 pub fn created(era: Era, name: &TaskName, view: &TaskView, away: bool) -> Raw {
     let mut result = Members::default();
     match era {
         Era::Legacy => result.set("task", legacy(name, view, away)),
         Era::Modern => {
             result.set("resultType", raw("task"));
-            put(&mut result, Era::Modern, name, view, away);
+            set_members(&mut result, Era::Modern, name, view, away);
         }
     }
     result.to_raw()
 }
 
-/// A task as the legacy era speaks of it, without its result.
+/// A legacy task, without its result.
 pub fn legacy(name: &TaskName, view: &TaskView, away: bool) -> Raw {
     let mut task = Members::default();
-    put(&mut task, Era::Legacy, name, view, away);
+    set_members(&mut task, Era::Legacy, name, view, away);
     task.to_raw()
 }
 
-/// The answer to a modern `tasks/get`: the task, with its result or error once there is one.
+/// The result of a modern `tasks/get`: the task, with its result or error if it has ended.
 pub fn detailed(name: &TaskName, view: &TaskView, away: bool) -> Raw {
     let mut task = Members::default();
     task.set("resultType", raw("complete"));
-    put(&mut task, Era::Modern, name, view, away);
+    set_members(&mut task, Era::Modern, name, view, away);
     match (view.status, &view.result, &view.error) {
         (TaskStatus::Completed, Some(result), _) => task.set("result", result.clone()),
         (TaskStatus::Failed, _, Some(error)) => task.set("error", error.clone()),
@@ -61,19 +61,19 @@ pub fn detailed(name: &TaskName, view: &TaskView, away: bool) -> Raw {
     task.to_raw()
 }
 
-/// What the call itself would have been answered with.
+/// The outcome of the tool call; `None` if the task has not ended.
 pub fn outcome(view: TaskView) -> Option<Outcome> {
     view.result.map(Outcome::Result).or(view.error.map(Outcome::Error))
 }
 
-/// A legacy result that comes by way of a task says so.
-pub fn related(result: &Raw, name: &TaskName) -> Raw {
+/// Adds the related task to a legacy result, as the protocol requires for `tasks/result`.
+pub fn with_related_task(result: &Raw, name: &TaskName) -> Raw {
     let mut related = Members::default();
     related.set("taskId", raw(&name.to_string()));
     meta::set(Some(result), meta::RELATED_TASK, related.to_raw()).unwrap_or_else(|_| result.clone())
 }
 
-fn put(task: &mut Members<'_>, era: Era, name: &TaskName, view: &TaskView, away: bool) {
+fn set_members(task: &mut Members<'_>, era: Era, name: &TaskName, view: &TaskView, away: bool) {
     let (ttl, poll) = match era {
         Era::Legacy => ("ttl", "pollInterval"),
         Era::Modern => ("ttlMs", "pollIntervalMs"),
@@ -91,7 +91,7 @@ fn put(task: &mut Members<'_>, era: Era, name: &TaskName, view: &TaskView, away:
     }
 }
 
-/// What a tool itself calls an error is a failed task to the legacy era, and a completed one to the modern.
+/// A tool result with `isError` is a failed task in the legacy era and a completed one in the modern era.
 fn status(era: Era, view: &TaskView) -> TaskStatus {
     match (era, view.status) {
         (Era::Legacy, TaskStatus::Completed) if view.tool_failed => TaskStatus::Failed,

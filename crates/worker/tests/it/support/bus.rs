@@ -1,4 +1,4 @@
-//! A bus with hosts that do what the test says. Calls to a host that is away wait until it is back.
+//! A fake bus whose hosts are controlled by the test. Calls to an absent host are queued until it is back.
 
 use super::soon;
 use serde_json::{Value, json};
@@ -17,14 +17,16 @@ pub struct FakeBus {
     calls: (mpsc::Sender<HostCall>, tokio::sync::Mutex<mpsc::Receiver<HostCall>>),
     admin: (mpsc::Sender<AdminCall>, tokio::sync::Mutex<mpsc::Receiver<AdminCall>>),
     waiting: Mutex<Vec<HostCall>>,
-    left: Arc<Mutex<Vec<String>>>,
+    detached: Arc<Mutex<Vec<String>>>,
     sent: Mutex<Vec<(String, HostRequest)>>,
-    sent_more: Notify,
+    sent_changed: Notify,
     sessions: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
-    /// Ids of calls that were taken back.
-    taken_back: Arc<Mutex<Vec<String>>>,
-    lost: Mutex<Vec<String>>,
-    touched: Mutex<Vec<String>>,
+    /// Ids of calls that were withdrawn.
+    withdrawn: Arc<Mutex<Vec<String>>>,
+    /// Hosts whose calls are queued although they are listed as connected.
+    queue_calls_to: Mutex<Vec<String>>,
+    /// Ids of queued calls that were delivered at least once.
+    delivered: Mutex<Vec<String>>,
     last: Mutex<u64>,
 }
 
@@ -36,7 +38,7 @@ pub struct HostCall {
     items: mpsc::Sender<BusItem>,
 }
 
-/// A question about tasks, as the host is asked it.
+/// An admin query as its host sees it.
 pub struct AdminCall {
     pub host: String,
     pub request: AdminRequest,
@@ -57,28 +59,28 @@ impl AdminCall {
         self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.into())))).await.ok();
     }
 
-    /// Resolves when nobody waits for the answer any more.
-    pub async fn forgotten(&self) {
-        soon("the end of the wait", self.items.closed()).await;
+    /// Resolves when the worker dropped the query.
+    pub async fn dropped(&self) {
+        soon("the query is dropped", self.items.closed()).await;
     }
 }
 
 impl FakeBus {
     pub fn new(hosts: Vec<HostEntry>) -> Arc<Self> {
         let (sender, receiver) = mpsc::channel(1000);
-        let (admin, asked) = mpsc::channel(1000);
+        let (admin, sent) = mpsc::channel(1000);
         Arc::new(Self {
             hosts: watch::channel(Arc::new(hosts)).0,
             calls: (sender, tokio::sync::Mutex::new(receiver)),
-            admin: (admin, tokio::sync::Mutex::new(asked)),
-            left: Arc::default(),
+            admin: (admin, tokio::sync::Mutex::new(sent)),
+            detached: Arc::default(),
             waiting: Mutex::default(),
             sent: Mutex::default(),
-            sent_more: Notify::new(),
+            sent_changed: Notify::new(),
             sessions: Mutex::default(),
-            taken_back: Arc::default(),
-            lost: Mutex::default(),
-            touched: Mutex::default(),
+            withdrawn: Arc::default(),
+            queue_calls_to: Mutex::default(),
+            delivered: Mutex::default(),
             last: Mutex::default(),
         })
     }
@@ -94,17 +96,17 @@ impl FakeBus {
         soon("a call", async { self.calls.1.lock().await.recv().await.unwrap() }).await
     }
 
-    /// The next question about tasks.
+    /// The next admin query.
     pub async fn next_admin(&self) -> AdminCall {
-        soon("a question at the admin", async { self.admin.1.lock().await.recv().await.unwrap() }).await
+        soon("an admin query", async { self.admin.1.lock().await.recv().await.unwrap() }).await
     }
 
-    /// Calls that were left to themselves.
-    pub fn left(&self) -> Vec<String> {
-        self.left.lock().unwrap().clone()
+    /// Ids of calls that the worker detached from.
+    pub fn detached(&self) -> Vec<String> {
+        self.detached.lock().unwrap().clone()
     }
 
-    /// Answers every call from now on.
+    /// Answers every further call.
     pub fn serve(self: &Arc<Self>, answer: impl Fn(&HostCall) -> Result<Value, RpcError> + Send + 'static) {
         let bus = Arc::clone(self);
         tokio::spawn(async move {
@@ -118,11 +120,11 @@ impl FakeBus {
         });
     }
 
-    /// The first message to a host that fits, also among those that were sent before.
+    /// The first one-way message that matches, including messages sent before.
     pub async fn sent(&self, fits: impl Fn(&HostRequest) -> bool) -> HostRequest {
         soon("a message to the host", async {
             loop {
-                let mut more = std::pin::pin!(self.sent_more.notified());
+                let mut more = std::pin::pin!(self.sent_changed.notified());
                 more.as_mut().enable();
                 if let Some((_, found)) = self.sent.lock().unwrap().iter().find(|(_, sent)| fits(sent)) {
                     return found.clone();
@@ -133,46 +135,47 @@ impl FakeBus {
         .await
     }
 
-    /// How many calls wait for their host.
+    /// The number of calls that are queued for their host.
     pub fn waiting(&self) -> usize {
         self.waiting.lock().unwrap().len()
     }
 
-    /// The first of the calls that wait makes room; its caller hears nothing of it.
-    pub fn forget_first_waiting(&self) {
+    /// Removes the first queued call without notifying its caller.
+    pub fn remove_first_waiting(&self) {
         self.waiting.lock().unwrap().remove(0);
     }
 
-    /// The first of the calls that wait was brought to its host once.
-    pub fn touch_first_waiting(&self) {
+    /// Marks the first queued call as delivered at least once.
+    pub fn mark_first_delivered(&self) {
         let id = self.waiting.lock().unwrap()[0].id.clone();
-        self.touched.lock().unwrap().push(id);
+        self.delivered.lock().unwrap().push(id);
     }
 
-    pub fn taken_back(&self) -> Vec<String> {
-        self.taken_back.lock().unwrap().clone()
+    pub fn withdrawn(&self) -> Vec<String> {
+        self.withdrawn.lock().unwrap().clone()
     }
 
-    /// Keeps what comes for that host although it looks as if it were there: it has left at this moment.
-    pub fn lose(&self, host: &str) {
-        self.lost.lock().unwrap().push(host.into());
+    /// Queues calls to the host while it is still listed as connected, as if it had just disconnected.
+    pub fn queue_calls_to(&self, host: &str) {
+        self.queue_calls_to.lock().unwrap().push(host.into());
     }
 
     pub fn all_sent(&self) -> Vec<(String, HostRequest)> {
         self.sent.lock().unwrap().clone()
     }
 
-    /// Says something to a session outside of any call.
-    pub async fn say(&self, host: &str, session: &str, event: HostEvent) {
+    /// Sends an event to a session outside of any call.
+    pub async fn send_session_event(&self, host: &str, session: &str, event: HostEvent) {
         let sender = self.sessions.lock().unwrap()[session].clone();
         sender.send(SessionEvent { host: host.into(), event }).await.unwrap();
     }
 
     fn route(&self, call: HostCall) {
         let hosts = self.hosts.borrow().clone();
-        let lost = self.lost.lock().unwrap().contains(&call.host);
-        let is_there = !lost && hosts.iter().any(|host| host.name == call.host && host.away_since_ms.is_none());
-        match is_there {
+        let is_queued = self.queue_calls_to.lock().unwrap().contains(&call.host);
+        let is_connected =
+            !is_queued && hosts.iter().any(|host| host.name == call.host && host.away_since_ms.is_none());
+        match is_connected {
             true => self.calls.0.try_send(call).unwrap_or_else(|_| panic!("too many calls")),
             false => self.waiting.lock().unwrap().push(call),
         }
@@ -201,8 +204,8 @@ impl HostCall {
         self.event(HostEvent::Notification { server, method, params: Some(raw(&params)) }).await;
     }
 
-    /// The server asks the client, under that id.
-    pub async fn ask(&self, id: &str, method: &str, params: Value) {
+    /// Sends a client request with this id.
+    pub async fn request_client(&self, id: &str, method: &str, params: Value) {
         let (server, method) = (self.rpc.server.clone(), method.to_owned());
         self.event(HostEvent::Request { server, id: Id::text(id), method, params: Some(raw(&params)) }).await;
     }
@@ -231,13 +234,13 @@ impl Bus for FakeBus {
             format!("bus-{last}")
         };
         let (items, arriving) = mpsc::channel(1000);
-        let (taken_back, left) = (Arc::clone(&self.taken_back), Arc::clone(&self.left));
-        // The far end alone says whether the call is still wanted.
+        let (withdrawn, detached) = (Arc::clone(&self.withdrawn), Arc::clone(&self.detached));
+        // The call holds a weak sender, so that only the host's end keeps the channel open.
         let call = FakeCall {
             id: id.clone(),
             items: items.downgrade(),
-            taken_back,
-            left,
+            withdrawn,
+            detached,
             arriving,
             limit,
             until: Instant::now() + limit,
@@ -245,41 +248,44 @@ impl Bus for FakeBus {
         match request {
             HostRequest::Rpc(rpc) => self.route(HostCall { id, host: host.into(), rpc, items }),
             HostRequest::Admin(request) => {
-                let asked = self.admin.0.try_send(AdminCall { host: host.into(), request, items });
-                assert!(asked.is_ok(), "too many questions");
+                let sent = self.admin.0.try_send(AdminCall { host: host.into(), request, items });
+                assert!(sent.is_ok(), "too many admin queries");
             }
-            _ => panic!("a call that is no request"),
+            _ => panic!("neither an rpc request nor an admin query"),
         }
         Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
     }
 
     fn send<'a>(&'a self, host: &'a str, body: Body, _limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>> {
         self.sent.lock().unwrap().push((host.into(), parse(&body)));
-        self.sent_more.notify_waiters();
+        self.sent_changed.notify_waiters();
         Box::pin(async { Ok(()) })
     }
 
     fn ahead<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, Option<u64>> {
         let waiting = self.waiting.lock().unwrap();
-        let place = waiting.iter().filter(|waiting| waiting.host == host).position(|waiting| waiting.id == call);
-        Box::pin(async move { place.map(|place| place as u64) })
+        let position = waiting.iter().filter(|waiting| waiting.host == host).position(|waiting| waiting.id == call);
+        Box::pin(async move { position.map(|position| position as u64) })
     }
 
     fn waiting<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
-        let touched = self.touched.lock().unwrap();
+        let delivered = self.delivered.lock().unwrap();
         let waiting = self.waiting.lock().unwrap();
         let of_host = waiting.iter().filter(|waiting| waiting.host == host);
-        let as_row =
-            |call: &HostCall| Waiting { id: call.id.clone(), is_untouched: !touched.contains(&call.id), age_ms: 1000 };
+        let as_row = |call: &HostCall| Waiting {
+            id: call.id.clone(),
+            is_untouched: !delivered.contains(&call.id),
+            age_ms: 1000,
+        };
         let rows = of_host.map(as_row).collect();
         Box::pin(async { Some(rows) })
     }
 
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         let mut waiting = self.waiting.lock().unwrap();
-        let place = waiting.iter().position(|waiting| waiting.host == host && waiting.id == call);
-        place.into_iter().for_each(|place| drop(waiting.remove(place)));
-        Box::pin(async move { place.is_some() })
+        let position = waiting.iter().position(|waiting| waiting.host == host && waiting.id == call);
+        position.into_iter().for_each(|position| drop(waiting.remove(position)));
+        Box::pin(async move { position.is_some() })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {
@@ -296,11 +302,11 @@ impl Bus for FakeBus {
 struct FakeCall {
     id: String,
     items: mpsc::WeakSender<BusItem>,
-    taken_back: Arc<Mutex<Vec<String>>>,
+    withdrawn: Arc<Mutex<Vec<String>>>,
     arriving: mpsc::Receiver<BusItem>,
     limit: Duration,
     until: Instant,
-    left: Arc<Mutex<Vec<String>>>,
+    detached: Arc<Mutex<Vec<String>>>,
 }
 
 impl BusCall for FakeCall {
@@ -309,8 +315,8 @@ impl BusCall for FakeCall {
     }
 
     fn take_back(&mut self) {
-        self.taken_back.lock().unwrap().push(self.id.clone());
-        let reason = "taken back".to_owned();
+        self.withdrawn.lock().unwrap().push(self.id.clone());
+        let reason = "withdrawn".to_owned();
         let cancelled = BrokerError::Rejected { code: Some(ErrorCode::Cancelled), reason, id: None };
         self.items.upgrade().into_iter().for_each(|items| drop(items.try_send(BusItem::Reply(Err(cancelled.clone())))));
     }
@@ -326,8 +332,8 @@ impl BusCall for FakeCall {
     }
 
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
-        self.left.lock().unwrap().push(self.id.clone());
-        // Nobody is told of a cancellation.
+        self.detached.lock().unwrap().push(self.id.clone());
+        // Keeps the channel open, because dropping the receiver would count as a cancellation.
         std::mem::forget(self.arriving);
         Box::pin(async { Ok(()) })
     }
@@ -337,7 +343,7 @@ fn parse(body: &Body) -> HostRequest {
     HostRequest::parse(std::str::from_utf8(body.as_bytes()).unwrap()).unwrap()
 }
 
-/// A host whose only answer is its greeting and an echo of what was asked.
+/// Answers `initialize`, and echoes any other request.
 pub fn echo(call: &HostCall) -> Result<Value, RpcError> {
     Ok(match call.rpc.method.as_str() {
         "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": true}},

@@ -1,7 +1,7 @@
-//! The worker's HTTP face on a loopback port, and a client that sees every byte of it.
+//! The worker's HTTP endpoint on a loopback port, and a client with access to the raw event stream.
 
 use super::bus::FakeBus;
-use super::{PATIENCE, initialize, soon};
+use super::{TEST_TIMEOUT, initialize, soon};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -21,7 +21,7 @@ pub struct Endpoint {
     address: SocketAddr,
 }
 
-/// Every token is the name of its principal, except `wrong`.
+/// Uses the token as the principal's name; `wrong` is invalid.
 struct NamedByToken;
 
 impl Principals for NamedByToken {
@@ -88,7 +88,7 @@ impl Endpoint {
         self.send("POST", &all, body.to_string()).await
     }
 
-    /// A modern request with the headers that belong to it.
+    /// Sends a modern request with matching headers.
     pub async fn post_modern(&self, body: &Value) -> Answer {
         let params = &body["params"];
         let name = params["name"].as_str().or(params["uri"].as_str()).or(params["taskId"].as_str()).unwrap_or_default();
@@ -96,12 +96,12 @@ impl Endpoint {
         self.post(&[("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", name)], body).await
     }
 
-    /// A legacy session.
+    /// Opens a legacy session and returns its id.
     pub async fn open(&self) -> String {
         let answer = self.post(&[], &initialize(0)).await;
         let session = answer.header("mcp-session-id");
         assert_eq!(answer.status(), StatusCode::OK, "{}", answer.text().await);
-        session.expect("no session")
+        session.expect("a session id")
     }
 
     pub async fn in_session(&self, session: &str, body: &Value) -> Answer {
@@ -137,7 +137,7 @@ impl Answer {
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text:?}"))
     }
 
-    /// The next block of a stream, comments included; `None` at its end.
+    /// The next block of the event stream, including comments; `None` at the end.
     pub async fn block(&mut self) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
@@ -145,13 +145,13 @@ impl Answer {
                 self.text = rest;
                 return Some(block);
             }
-            let frame = tokio::time::timeout(PATIENCE, self.response.body_mut().frame()).await.expect("a block");
+            let frame = tokio::time::timeout(TEST_TIMEOUT, self.response.body_mut().frame()).await.expect("a block");
             let frame = frame?.ok()?;
             self.text.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
     }
 
-    /// The next event with data: its id and its message.
+    /// The id and message of the next event that has data.
     pub async fn event(&mut self) -> Option<(Option<String>, Value)> {
         loop {
             let block = self.block().await?;
@@ -164,6 +164,6 @@ impl Answer {
     }
 
     pub async fn message(&mut self) -> Value {
-        self.event().await.expect("the stream ended").1
+        self.event().await.expect("the stream has another event").1
     }
 }

@@ -1,4 +1,4 @@
-//! Both ends of a worker for tests.
+//! Test fixtures for both ends of a worker: clients, and a fake bus with hosts.
 
 pub mod bus;
 pub mod http;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use toolbus_mcp::{Era, HostManifest, ListKind, Raw, ServerManifest, ServerState, SomeTools, raw};
 use toolbus_worker::HostEntry;
 
-/// Longer than anything here takes, shorter than a person waits.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Upper bound for every wait in a test.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn host(name: &str, servers: Vec<ServerManifest>) -> HostEntry {
     HostEntry {
@@ -26,7 +26,7 @@ pub fn away(mut host: HostEntry) -> HostEntry {
     host
 }
 
-/// A server with these tools.
+/// The manifest of a server with these tools.
 pub fn server(name: &str, tools: &[&str]) -> ServerManifest {
     let capabilities = json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}});
     ServerManifest {
@@ -75,10 +75,10 @@ pub fn modern(id: impl Into<Value>, method: &str, mut params: Value) -> Value {
 }
 
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} did not happen"))
+    tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("timeout: {what}"))
 }
 
-/// Looks again and again until it is so.
+/// Polls until the condition holds.
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     soon(what, async {
         while !holds() {
@@ -88,12 +88,12 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     .await;
 }
 
-/// The server with tasks of its own, in both eras.
-pub fn own_tasks(mut server: ServerManifest) -> ServerManifest {
-    let add = |greeting: &mut Option<Raw>, name: &str, value: Value| {
-        let mut words: Value = serde_json::from_str(greeting.as_ref().unwrap().get()).unwrap();
-        words["capabilities"][name] = value;
-        *greeting = Some(raw(&words));
+/// Adds tasks of its own to the server, in both eras.
+pub fn with_own_tasks(mut server: ServerManifest) -> ServerManifest {
+    let add = |handshake: &mut Option<Raw>, name: &str, value: Value| {
+        let mut result: Value = serde_json::from_str(handshake.as_ref().unwrap().get()).unwrap();
+        result["capabilities"][name] = value;
+        *handshake = Some(raw(&result));
     };
     add(&mut server.initialize, "tasks", json!({"requests": {"tools": {"call": {}}}}));
     add(&mut server.discover, "extensions", json!({"io.modelcontextprotocol/tasks": {}}));

@@ -1,4 +1,4 @@
-//! A client at the worker's stdin and stdout.
+//! An MCP client on the worker's stdin and stdout.
 
 use super::bus::FakeBus;
 use super::{initialize, soon};
@@ -31,12 +31,12 @@ impl StdioClient {
         Self { input: Some(input), lines: BufReader::new(output).lines(), served }
     }
 
-    /// Says `initialize` and takes the answer.
+    /// Sends `initialize` and returns the response.
     pub async fn initialized(bus: &Arc<FakeBus>) -> (Self, Value) {
         let mut client = Self::start(bus);
         client.send(&initialize(0)).await;
-        let greeting = client.next().await;
-        (client, greeting)
+        let response = client.next().await;
+        (client, response)
     }
 
     pub async fn send(&mut self, message: &Value) {
@@ -60,7 +60,7 @@ impl StdioClient {
         self.input = None;
     }
 
-    /// What still comes until the worker ends.
+    /// The remaining messages until the worker ends.
     pub async fn rest(&mut self) -> Vec<Value> {
         let mut rest = Vec::new();
         while let Some(line) = soon("the end", self.lines.next_line()).await.unwrap() {

@@ -1,5 +1,5 @@
-//! What a client is told at the start: the server's own words from its manifest when its host is away, or the worker's own
-//! words for several servers together.
+//! Results of `initialize` and `server/discover` that the worker makes itself: from the manifest of a server that is
+//! unavailable, or merged from several servers.
 
 use super::tasks::offer;
 use crate::view::{Upstream, View};
@@ -13,14 +13,14 @@ pub fn initialize_from_manifest(upstream: &Upstream, params: Option<&Raw>) -> Op
     if let Some(initialize) = &manifest.initialize {
         let mut result = Members::of(Some(initialize)).ok()?;
         let offered = result.text("protocolVersion");
-        let version = agreed_version(params, offered.as_deref());
+        let version = negotiated_version(params, offered.as_deref());
         result.set("protocolVersion", raw(&version));
         return Some(offer::in_initialize(result.to_raw()));
     }
     let discover = object(manifest.discover.as_ref()?);
     let info = discover.get("_meta").and_then(|meta| meta.get(SERVER_INFO)).cloned();
     let mut result = json!({
-        "protocolVersion": agreed_version(params, None),
+        "protocolVersion": negotiated_version(params, None),
         "capabilities": discover.get("capabilities").cloned().unwrap_or_else(|| json!({})),
         "serverInfo": info.unwrap_or_else(|| json!({"name": upstream.server(), "version": "unknown"})),
     });
@@ -47,7 +47,7 @@ pub fn discover_from_manifest(upstream: &Upstream) -> Option<Raw> {
 }
 
 pub fn merged_initialize(view: &View, params: Option<&Raw>) -> Raw {
-    let version = agreed_version(params, None);
+    let version = negotiated_version(params, None);
     let mut capabilities = merged_capabilities(view, Era::Legacy);
     if version == LATEST_LEGACY {
         merge(&mut capabilities, offer::legacy_capability());
@@ -66,7 +66,7 @@ pub fn merged_discover(view: &View) -> Raw {
     discover(capabilities, own_info(), joined_instructions(view, Era::Modern))
 }
 
-/// What the legacy era says of tasks means nothing to the modern.
+/// Modern clients do not know the legacy `tasks` capability.
 fn drop_legacy_tasks(capabilities: &mut Value) {
     capabilities.as_object_mut().map(|capabilities| capabilities.remove("tasks"));
 }
@@ -90,23 +90,24 @@ fn discover(capabilities: Value, info: Value, instructions: Option<String>) -> R
     raw(&result)
 }
 
-/// The client's version, unless it is unknown or newer than what the server offered.
-fn agreed_version(params: Option<&Raw>, offered: Option<&str>) -> String {
-    let place = |version: &str| LEGACY_VERSIONS.iter().position(|known| *known == version);
+/// The client's version, or the highest offered version if the client's is unknown or newer.
+fn negotiated_version(params: Option<&Raw>, offered: Option<&str>) -> String {
+    let rank = |version: &str| LEGACY_VERSIONS.iter().position(|known| *known == version);
     let requested = Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("protocolVersion"));
     let highest = offered.unwrap_or(LATEST_LEGACY);
     match requested {
-        Some(requested) if place(&requested).is_some() && place(&requested) <= place(highest) => requested,
+        Some(requested) if rank(&requested).is_some() && rank(&requested) <= rank(highest) => requested,
         _ => highest.to_owned(),
     }
 }
 
-/// Hosts come and go, so lists of all kinds may appear and change, whoever is there now.
+/// Declares `listChanged` for all kinds of lists, because hosts connect and disconnect at any time.
 fn merged_capabilities(view: &View, era: Era) -> Value {
     let changing = json!({"listChanged": true});
     let mut merged = json!({"tools": changing, "resources": changing, "prompts": changing});
     for upstream in view.upstreams() {
-        if let Some(capabilities) = upstream.greeting(era).and_then(|greeting| object(greeting).remove("capabilities"))
+        if let Some(capabilities) =
+            upstream.greeting(era).and_then(|handshake| object(handshake).remove("capabilities"))
         {
             merge(&mut merged, capabilities);
         }
@@ -114,7 +115,7 @@ fn merged_capabilities(view: &View, era: Era) -> Value {
     merged
 }
 
-/// Objects are united, what either can do both can, and otherwise the first word stands.
+/// Merges objects recursively and ORs booleans; for any other conflict the first value wins.
 fn merge(into: &mut Value, other: Value) {
     match (into, other) {
         (Value::Object(into), Value::Object(other)) => {
@@ -133,8 +134,8 @@ fn merge(into: &mut Value, other: Value) {
 fn joined_instructions(view: &View, era: Era) -> Option<String> {
     let mut joined = String::new();
     for upstream in view.upstreams() {
-        let Some(greeting) = upstream.greeting(era) else { continue };
-        let Some(instructions) = Members::of(Some(greeting)).ok().and_then(|greeting| greeting.text("instructions"))
+        let Some(handshake) = upstream.greeting(era) else { continue };
+        let Some(instructions) = Members::of(Some(handshake)).ok().and_then(|handshake| handshake.text("instructions"))
         else {
             continue;
         };

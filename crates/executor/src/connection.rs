@@ -1,4 +1,4 @@
-//! A worker's connection to its host, and the manifest that is fetched anew whenever the connection was made again.
+//! A worker's connection to the broker, and the manifest of its host, which is fetched again after every reconnect.
 
 use crate::tool::ToolSchema;
 use crate::wire::{McpReply, McpRequest};
@@ -9,42 +9,42 @@ use toolbus_client::{
     AgentRef, Body, BrokerClient, BrokerError, BrokerResult, ClientOptions, InboxKind, InboxMessage, MultiplexedClient,
 };
 
-/// The wait before a manifest is asked for again that the host did not give.
+/// Delay before a failed fetch of the manifest is retried.
 const MANIFEST_RETRY: Duration = Duration::from_secs(2);
 
-/// Where the tools are and how to get there.
+/// The broker, the credential and the host of an executor.
 pub struct Destination {
     pub endpoint: String,
     pub me: AgentRef,
     pub token: String,
     pub host: String,
-    /// How long the host may take for an answer.
+    /// Limit for a reply of the host.
     pub timeout: Duration,
     pub client: ClientOptions,
 }
 
-/// The tools of the host as they were when it was last asked.
+/// The tools of the host, as of the last fetch.
 #[derive(Default)]
 pub struct Manifest(Mutex<Arc<[ToolSchema]>>);
 
 impl Manifest {
     pub fn tools(&self) -> Arc<[ToolSchema]> {
-        Arc::clone(&self.0.lock().expect("no code panics while it holds the manifest"))
+        Arc::clone(&self.0.lock().expect("no code panics while it holds the lock"))
     }
 
     fn replace(&self, tools: Vec<ToolSchema>) {
-        *self.0.lock().expect("no code panics while it holds the manifest") = tools.into();
+        *self.0.lock().expect("no code panics while it holds the lock") = tools.into();
     }
 }
 
-/// Mends itself while the client does not give up; a closed link stays closed.
-pub struct Link {
+/// A connection that the client re-establishes until it runs out of attempts. Once closed, it stays closed.
+pub struct HostConnection {
     client: Arc<MultiplexedClient>,
-    keeping_manifest: JoinHandle<()>,
+    manifest_task: JoinHandle<()>,
 }
 
-impl Link {
-    /// Connects and fetches the manifest; fails without one.
+impl HostConnection {
+    /// Connects and fetches the manifest; fails if either fails.
     pub async fn open(destination: &Arc<Destination>, manifest: &Arc<Manifest>) -> BrokerResult<Self> {
         let client = connect(destination).await?;
         let connection = client.client().next_connection(0).await.ok_or(BrokerError::Closed)?;
@@ -52,32 +52,32 @@ impl Link {
         Ok(Self::new(client, destination, manifest, connection))
     }
 
-    /// Connects in place of a link that is closed. The manifest follows; the old one is good until then.
+    /// Replaces a closed connection. The manifest is fetched in the background; the old one is used until then.
     pub async fn reopen(destination: &Arc<Destination>, manifest: &Arc<Manifest>) -> BrokerResult<Self> {
         Ok(Self::new(connect(destination).await?, destination, manifest, 0))
     }
 
-    /// `seen` is the connection on which the manifest was fetched.
+    /// `seen` is the number of the connection on which the manifest was fetched; 0 if on none.
     fn new(client: MultiplexedClient, destination: &Arc<Destination>, manifest: &Arc<Manifest>, seen: u64) -> Self {
         let client = Arc::new(client);
-        let keeping = keep_manifest(Arc::clone(&client), Arc::clone(destination), Arc::clone(manifest), seen);
-        Self { client, keeping_manifest: tokio::spawn(keeping) }
+        let refresh = refresh_manifest(Arc::clone(&client), Arc::clone(destination), Arc::clone(manifest), seen);
+        Self { client, manifest_task: tokio::spawn(refresh) }
     }
 
     pub fn is_closed(&self) -> bool {
         self.client.client().is_closed()
     }
 
-    /// Sends a request and waits for its answer, across lost connections: the request keeps its id and waits on.
+    /// Sends a request and waits for its reply, also across reconnects, over which the request keeps its id.
     pub async fn request(&self, host: &str, request: InboxMessage, timeout: Duration) -> BrokerResult<InboxMessage> {
         self.client.request_message(host, request, timeout).await
     }
 }
 
-impl Drop for Link {
+impl Drop for HostConnection {
     fn drop(&mut self) {
-        // The task holds the client, and with it the connection.
-        self.keeping_manifest.abort();
+        // The task holds the client and would keep the connection open.
+        self.manifest_task.abort();
     }
 }
 
@@ -87,7 +87,7 @@ async fn connect(destination: &Destination) -> BrokerResult<MultiplexedClient> {
     Ok(client.into_multiplexed())
 }
 
-async fn keep_manifest(
+async fn refresh_manifest(
     client: Arc<MultiplexedClient>,
     destination: Arc<Destination>,
     manifest: Arc<Manifest>,
@@ -100,8 +100,8 @@ async fn keep_manifest(
                 seen = connection;
             }
             Err(error) => {
-                // The host may be away: what it last said stays good meanwhile.
-                tracing::warn!(%error, host = destination.host, "no new manifest yet");
+                // The host may be away; the last manifest stays in use.
+                tracing::warn!(%error, host = destination.host, "fetching the manifest failed; retrying");
                 tokio::time::sleep(MANIFEST_RETRY).await;
             }
         }
@@ -112,7 +112,7 @@ async fn fetch_manifest(client: &MultiplexedClient, destination: &Destination) -
     let body = Body::of(&McpRequest::Manifest)?;
     let reply = client.request(&destination.host, InboxKind::McpRequest, body, destination.timeout).await?;
     let reply: McpReply =
-        reply.body.to().map_err(|error| BrokerError::Protocol(format!("a manifest that can't be read: {error}")))?;
+        reply.body.to().map_err(|error| BrokerError::Protocol(format!("invalid manifest: {error}")))?;
     match reply.error {
         Some(reason) => Err(BrokerError::Rejected { code: None, reason, id: None }),
         None => Ok(reply.manifest.unwrap_or_default()),

@@ -1,6 +1,6 @@
-//! One end loses its link in mid-call: the call runs once, and its answer arrives.
+//! Lost connections of either end during a call: the call runs once, and its reply arrives.
 
-use crate::bus::{Bus, Detour};
+use crate::bus::{Bus, Relay};
 use crate::peers::{HOST, Host, quick_worker, worker};
 use crate::tools::{Behaviour, Toolbox, call, echo};
 use crate::{eventually, soon};
@@ -22,38 +22,38 @@ async fn is_connected(bus: &Bus, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_while_the_worker_is_away_reaches_it_later() {
+async fn a_reply_to_a_disconnected_worker_arrives_after_it_reconnects() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let _host = Host::start(&bus.url(), &toolbox);
-    let detour = Detour::to(bus.address()).await;
-    let worker = Arc::new(worker(&detour.url(), "worker-7#mcp", None).await);
+    let relay = Relay::to(bus.address()).await;
+    let worker = Arc::new(worker(&relay.url(), "worker-7#mcp", None).await);
     let caller = Arc::clone(&worker);
     let calling = tokio::spawn(async move { caller.execute(&call("gate", "{}")).await });
-    eventually("it runs", async || toolbox.running() == 1).await;
-    detour.cut();
+    eventually("the call runs", async || toolbox.running() == 1).await;
+    relay.cut();
     eventually("the worker is away", async || !is_connected(&bus, "worker-7#mcp").await).await;
     gate.add_permits(1);
-    eventually("the answer waits", async || bus.waiting("worker-7#mcp").await == 1).await;
-    detour.mend();
+    eventually("the reply is queued", async || bus.waiting("worker-7#mcp").await == 1).await;
+    relay.restore();
     let result = soon("the answer", calling).await.expect("no panic").expect("a result");
     assert_eq!(result.result, echo("gate", "{}"));
     assert_eq!(toolbox.started(), 1);
 }
 
 #[tokio::test]
-async fn hole_04_a_call_runs_once_however_often_the_worker_loses_its_link() {
+async fn hole_04_a_call_runs_once_if_the_worker_reconnects() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
     let _host = Host::start(&bus.url(), &toolbox);
-    let detour = Detour::to(bus.address()).await;
-    let worker = Arc::new(quick_worker(&detour.url(), "worker-7#mcp").await);
+    let relay = Relay::to(bus.address()).await;
+    let worker = Arc::new(quick_worker(&relay.url(), "worker-7#mcp").await);
     let caller = Arc::clone(&worker);
     let calling = tokio::spawn(async move { caller.execute(&call("gate", "{}")).await });
-    eventually("it runs", async || toolbox.running() == 1).await;
+    eventually("the call runs", async || toolbox.running() == 1).await;
     for _ in 0..3 {
-        detour.cut();
-        detour.mend();
+        relay.cut();
+        relay.restore();
         eventually("the worker is back", async || is_connected(&bus, "worker-7#mcp").await).await;
     }
     gate.add_permits(8);
@@ -62,24 +62,24 @@ async fn hole_04_a_call_runs_once_however_often_the_worker_loses_its_link() {
 }
 
 #[tokio::test]
-async fn hole_04_a_call_runs_once_however_often_the_host_loses_its_link() {
+async fn hole_04_a_call_runs_once_if_the_host_reconnects() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
-    let detour = Detour::to(bus.address()).await;
-    let _host = Host::start(&detour.url(), &toolbox);
+    let relay = Relay::to(bus.address()).await;
+    let _host = Host::start(&relay.url(), &toolbox);
     let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
     let caller = Arc::clone(&worker);
     let calling = tokio::spawn(async move { caller.execute(&call("gate", "{}")).await });
-    eventually("it runs", async || toolbox.running() == 1).await;
+    eventually("the call runs", async || toolbox.running() == 1).await;
     for round in 0..3 {
-        detour.cut();
+        relay.cut();
         eventually("the host is away", async || !is_connected(&bus, HOST).await).await;
         if round == 2 {
-            // It ends while there is no connection to send the answer on.
+            // The call ends while there is no connection to send its reply on.
             gate.add_permits(8);
-            eventually("it ends", async || toolbox.running() == 0).await;
+            eventually("the call ends", async || toolbox.running() == 0).await;
         }
-        detour.mend();
+        relay.restore();
         eventually("the host is back", async || is_connected(&bus, HOST).await).await;
     }
     soon("the answer", calling).await.expect("no panic").expect("a result");
@@ -88,22 +88,22 @@ async fn hole_04_a_call_runs_once_however_often_the_host_loses_its_link() {
 }
 
 #[tokio::test]
-async fn hole_05_an_answer_that_was_lost_on_its_way_is_sent_again_and_the_tool_is_not_run_again() {
+async fn hole_05_a_lost_reply_is_sent_again_and_the_tool_runs_once() {
     let bus = Bus::start().await;
     let (gate, toolbox) = gated();
-    let detour = Detour::to(bus.address()).await;
-    let _host = Host::start(&detour.url(), &toolbox);
+    let relay = Relay::to(bus.address()).await;
+    let _host = Host::start(&relay.url(), &toolbox);
     let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
     let caller = Arc::clone(&worker);
     let calling = tokio::spawn(async move { caller.execute(&call("gate", "{}")).await });
-    eventually("it runs", async || toolbox.running() == 1).await;
-    detour.swallow();
+    eventually("the call runs", async || toolbox.running() == 1).await;
+    relay.discard();
     gate.add_permits(8);
-    eventually("it ends", async || toolbox.running() == 0).await;
-    detour.swallowed().await;
-    detour.cut();
+    eventually("the call ends", async || toolbox.running() == 0).await;
+    relay.discarded().await;
+    relay.cut();
     eventually("the host is away", async || !is_connected(&bus, HOST).await).await;
-    detour.mend();
+    relay.restore();
     soon("the answer", calling).await.expect("no panic").expect("a result");
     eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
     assert_eq!(toolbox.started(), 1);
