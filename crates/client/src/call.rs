@@ -95,7 +95,14 @@ impl Call {
 
     /// Stops waiting for the reply without cancelling the request.
     pub fn detach(mut self) {
-        self.open.settled = true;
+        self.set_detached();
+    }
+
+    /// The same for a call that is dropped later.
+    pub fn set_detached(&mut self) {
+        if std::mem::replace(&mut self.open.settled, true) {
+            return;
+        }
         let id = self.open.id.clone();
         self.open.shared.change(|session| {
             let forgotten = session.requests.remove(&id);

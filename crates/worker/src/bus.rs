@@ -115,7 +115,10 @@ pub trait BusCall: Send {
     /// The next event; the last item is the reply, once. Cancellation-safe.
     fn next(&mut self) -> BoxFuture<'_, BusItem>;
 
-    /// Waits for the receipt of the request, then detaches from the call: it goes on, and its reply is ignored.
+    /// Dropping the call no longer cancels it: it goes on, and its reply is ignored.
+    fn detach(&mut self);
+
+    /// Waits for the receipt of the request, then detaches from the call.
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>>;
 }
 

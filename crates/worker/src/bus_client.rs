@@ -210,6 +210,10 @@ impl BusCall for ClientCall {
         })
     }
 
+    fn detach(&mut self) {
+        self.call.set_detached();
+    }
+
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
         Box::pin(async move {
             let Self { call, sent: SentRequest { client, host, message, limit }, .. } = *self;

@@ -66,9 +66,16 @@ pub async fn serve_streams(
     let calls = FuturesUnordered::new();
     let mut service = Service { frontend: Arc::clone(&frontend), news, calls, output, options };
     let outcome = service.run(input).await;
+    let leaves_calls = service.options.stop.is_cancelled() && service.has_running_calls();
+    if leaves_calls {
+        frontend.detach();
+    }
     // Dropping the service cancels running calls, which has to happen before the session is closed.
     drop(service);
-    tokio::time::timeout(CLOSE_TIMEOUT, frontend.close()).await.ok();
+    // Closing the session would end the server process that runs the detached calls.
+    if !leaves_calls {
+        tokio::time::timeout(CLOSE_TIMEOUT, frontend.close()).await.ok();
+    }
     outcome
 }
 
@@ -105,8 +112,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     /// After the end of stdin: answers running calls until the shutdown timeout.
     async fn drain(&mut self) -> Result<(), StdioError> {
         let until = Instant::now() + self.options.last_answers_within;
-        // A `subscriptions/listen` ends only with the client, so it is not waited for.
-        while self.frontend.calls_under_way() > self.frontend.listenings() {
+        while self.has_running_calls() {
             tokio::select! {
                 next = self.calls.next() => match next {
                     Some((call, message)) => self.forward(call, message).await?,
@@ -117,6 +123,11 @@ impl<W: AsyncWrite + Unpin> Service<W> {
             }
         }
         Ok(())
+    }
+
+    /// A `subscriptions/listen` ends only with the client, so it doesn't count.
+    fn has_running_calls(&self) -> bool {
+        self.frontend.calls_under_way() > self.frontend.listenings()
     }
 
     async fn forward(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {

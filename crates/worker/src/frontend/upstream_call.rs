@@ -87,6 +87,11 @@ impl UpstreamCall {
         Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose, departures, withdrawn: false })
     }
 
+    /// Dropping the call no longer cancels it at its host.
+    pub fn detach(&mut self) {
+        self.call.detach();
+    }
+
     pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> CallStep {
         loop {
             let item = tokio::select! {

@@ -196,6 +196,23 @@ async fn at_eof_running_calls_are_cancelled_after_the_shutdown_timeout() {
 }
 
 #[tokio::test]
+async fn a_stopped_worker_detaches_from_its_calls_and_cancels_none() {
+    let bus = one_server();
+    let options = StdioOptions::default();
+    let stop = options.stop.clone();
+    let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
+    for id in [1, 2] {
+        client.send(&modern(id, "tools/call", json!({"name": "read"}))).await;
+    }
+    let (first, second) = (bus.next_call().await, bus.next_call().await);
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
+    first.cancelled().await;
+    stop.cancel();
+    soon("the end", &mut client.served).await.unwrap().unwrap();
+    assert_eq!(bus.detached(), [second.id.clone()], "only the client's own cancellation reached the host");
+}
+
+#[tokio::test]
 async fn a_call_beyond_the_limit_is_rejected_and_the_others_go_on() {
     let bus = one_server();
     let options = WorkerOptions { max_calls: 2, ..WorkerOptions::default() };

@@ -331,6 +331,13 @@ impl BusCall for FakeCall {
         })
     }
 
+    fn detach(&mut self) {
+        self.detached.lock().unwrap().push(self.id.clone());
+        // Keeps the channel open, because dropping the receiver would count as a cancellation.
+        let (_, closed) = mpsc::channel(1);
+        std::mem::forget(std::mem::replace(&mut self.arriving, closed));
+    }
+
     fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
         self.detached.lock().unwrap().push(self.id.clone());
         // Keeps the channel open, because dropping the receiver would count as a cancellation.
