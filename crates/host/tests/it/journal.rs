@@ -156,7 +156,7 @@ async fn the_originals_calls_are_journaled_as_well() {
         Some(CallItem::Reply(reply)) => reply.expect("a reply").body.to::<Value>().expect("JSON"),
         other => panic!("{other:?}"),
     };
-    assert!(reply["error"].as_str().is_some_and(|error| error.contains("is not known")), "{reply}");
+    assert!(reply["error"].as_str().is_some_and(|error| error.contains("is unknown")), "{reply}");
     place.effects_are(1).await;
 }
 
