@@ -1,5 +1,4 @@
-//! What is asked of a host about its calls and its dead letters. Whoever asks sees and changes what is its own agent's; an
-//! operator all.
+//! The admin API for calls and dead letters. An agent sees and changes its own; an operator, all.
 
 use crate::approvals::is_operator;
 use crate::caller::{Caller, Cause, Stage};
@@ -12,36 +11,36 @@ use toolbus_journal::{CallSummary, End, Stage as Written};
 use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState, Outcome, RpcError, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, InboxMessage, MsgId, principal_of};
 
-/// Rows of one answer; past that only a count is given.
+/// Maximum rows of an answer; the rest is only counted.
 pub const MAX_ROWS: usize = 1000;
-/// Questions that are under way at a time, a quarter of them of one agent.
-const MAX_QUESTIONS: usize = 256;
-/// How long a call that is called off may take to end before the answer says that it has not yet: a little more than its
-/// server is given.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum concurrent queries; one agent may have a quarter of them.
+const MAX_QUERIES: usize = 256;
+/// How long to wait for a cancelled call to end before it is reported as still running: a little longer than its server
+/// gets.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Host {
-    /// Answers one question. Whoever asks is who the broker says it is.
-    pub async fn at_admin(self: &Arc<Self>, message: &InboxMessage, request: AdminRequest) -> Outcome {
+    /// Answers an admin query. The broker has authenticated its sender.
+    pub async fn admin_query(self: &Arc<Self>, message: &InboxMessage, request: AdminRequest) -> Outcome {
         let viewer = Viewer(&message.from);
-        // Who waits for a task is counted where it waits.
+        // Waits for tasks have their own limit.
         let waits = matches!(request, AdminRequest::TaskWait { .. });
-        let asking = (!waits).then(|| self.task_board.asking(viewer.name(), MAX_QUESTIONS));
-        if matches!(asking, Some(None)) {
-            let message = format!("this host has too many questions already ({MAX_QUESTIONS}, of one agent a quarter)");
+        let permit = (!waits).then(|| self.task_memory.query_permit(viewer.name(), MAX_QUERIES));
+        if matches!(permit, Some(None)) {
+            let message = format!("query limit reached ({MAX_QUERIES} at a time, a quarter of them per agent)");
             return failure::bus(ErrorCode::TooManyCalls, message).into();
         }
-        if let Some(outcome) = self.at_task_admin(&message.from, &request).await {
+        if let Some(outcome) = self.task_query(&message.from, &request).await {
             return outcome;
         }
         match request {
             AdminRequest::CallsList { ended } => Outcome::Result(raw(&self.list_calls(viewer, ended))),
             AdminRequest::CallsCancel { id } => answer(self.cancel_call(viewer, &id).await),
-            AdminRequest::DeadList => Outcome::Result(raw(&self.list_letters(viewer))),
-            AdminRequest::DeadShow { id } => answer(self.show_letter(viewer, &id)),
-            AdminRequest::DeadDrop { id } => answer(self.drop_letter(viewer, &id).await),
-            AdminRequest::DeadRetry { id } => answer(self.retry_letter(viewer, &id).await),
-            other => failure::bus(ErrorCode::UnknownCall, format!("this host can't tell: {other:?}")).into(),
+            AdminRequest::DeadList => Outcome::Result(raw(&self.list_dead_letters(viewer))),
+            AdminRequest::DeadShow { id } => answer(self.show_dead_letter(viewer, &id)),
+            AdminRequest::DeadDrop { id } => answer(self.drop_dead_letter(viewer, &id).await),
+            AdminRequest::DeadRetry { id } => answer(self.retry_dead_letter(viewer, &id).await),
+            other => failure::bus(ErrorCode::UnknownCall, format!("unsupported query: {other:?}")).into(),
         }
     }
 
@@ -54,7 +53,7 @@ impl Host {
         let elsewhere = written.iter().filter(|call| !known.contains(&*call.key.id) && viewer.sees(call.key.agent()));
         let wanted = elsewhere.filter(|call| ended || !has_ended(call));
         calls.extend(wanted.map(|call| written_row(call, crate::journaled::now())));
-        // What goes on comes first, and of it what came first.
+        // Open calls first, and the oldest of them first.
         calls.sort_by_key(|row| (is_over(row.state), std::cmp::Reverse(row.age_ms), row.id.clone()));
         let more = calls.len().saturating_sub(MAX_ROWS) as u64;
         calls.truncate(MAX_ROWS);
@@ -62,7 +61,7 @@ impl Host {
     }
 
     fn row(&self, caller: &Caller) -> CallRow {
-        let about = caller.progress.about();
+        let description = caller.progress.description();
         let stage = caller.progress.stage();
         let state = match stage {
             Stage::Waiting => CallState::Queued,
@@ -72,14 +71,14 @@ impl Host {
         let joiners = caller.progress.joiners().len();
         let note = match (stage, joiners) {
             (Stage::Joined, _) => Some("joined to an earlier call".to_owned()),
-            (_, 1..) => Some(format!("{joiners} more wait for it")),
-            _ => about.filter(|about| about.is_task).map(|_| "task".to_owned()),
+            (_, 1..) => Some(format!("{joiners} joined calls wait for it")),
+            _ => description.filter(|description| description.is_task).map(|_| "task".to_owned()),
         };
         CallRow {
             id: caller.id().to_string(),
             agent: caller.agent().to_owned(),
-            server: about.map(|about| about.server.clone()),
-            tool: about.map(|about| about.tool.clone()),
+            server: description.map(|description| description.server.clone()),
+            tool: description.map(|description| description.tool.clone()),
             state,
             age_ms: u64::try_from(caller.progress.arrived.elapsed().as_millis()).unwrap_or(u64::MAX),
             attempts: self.outbox.client().attempt_of(caller.id()).unwrap_or(1),
@@ -88,21 +87,21 @@ impl Host {
     }
 
     async fn cancel_call(&self, viewer: Viewer<'_>, id: &str) -> Result<CallRow, RpcError> {
-        let unknown = || failure::bus(ErrorCode::UnknownCall, format!("no call {id:?} is here"));
+        let unknown = || failure::bus(ErrorCode::UnknownCall, format!("no call {id:?} at this host"));
         let running = self.running.get(&MsgId::from(id), |caller| viewer.sees(caller.agent()));
         let Some(caller) = running else {
             let call = self.written_call(viewer, id).ok_or_else(unknown)?;
             let ended = || failure::bus(ErrorCode::CallEnded, format!("call {id} has ended: {}", word(call.state)));
             return Err(ended());
         };
-        tracing::info!(%id, by = viewer.name(), "a call is called off");
-        // Nobody waits for a task, so nobody has to be told.
-        let is_task = caller.progress.about().is_some_and(|about| about.is_task);
+        tracing::info!(%id, by = viewer.name(), "cancelling a call");
+        // A task has no caller that waits for a reply.
+        let is_task = caller.progress.description().is_some_and(|description| description.is_task);
         let cause = if is_task { Cause::Caller } else { Cause::Admin };
         caller.cancel.fire_for(cause, Some(format!("cancelled by {}", viewer.name())));
         let mut row = self.row(&caller);
-        if tokio::time::timeout(END_PATIENCE, caller.progress.ended.cancelled()).await.is_ok() {
-            // It may have ended in another way at this very moment.
+        if tokio::time::timeout(CANCEL_TIMEOUT, caller.progress.ended.cancelled()).await.is_ok() {
+            // The call may have ended in another way meanwhile.
             row.state = self.written_call(viewer, id).map_or(CallState::Cancelled, |call| call.state);
         }
         Ok(row)
@@ -115,7 +114,7 @@ impl Host {
     }
 }
 
-/// Whoever asks, and what it may see.
+/// The sender of a query and what it may see.
 #[derive(Clone, Copy)]
 pub struct Viewer<'a>(&'a AgentRef);
 
@@ -144,8 +143,8 @@ fn written_row(call: &CallSummary, now: u64) -> CallRow {
     };
     let note = match &call.joined_to {
         Some(earlier) => Some(format!("joined to {}", earlier.id)),
-        None if call.stage == Written::Buried => Some("a dead letter".to_owned()),
-        None if call.stage == Written::Interrupted => Some("the host ended while it ran".to_owned()),
+        None if call.stage == Written::Buried => Some("dead letter".to_owned()),
+        None if call.stage == Written::Interrupted => Some("the host ended while it was running".to_owned()),
         None => call.is_task.then(|| "task".to_owned()),
     };
     CallRow {
@@ -173,9 +172,9 @@ fn word(state: CallState) -> &'static str {
         CallState::Done => "it was answered",
         CallState::Failed => "it failed",
         CallState::Cancelled => "it was cancelled",
-        CallState::Unknown => "whether it had its effect is not known",
+        CallState::Unknown => "whether it had an effect is unknown",
         CallState::Queued | CallState::WaitingForApproval | CallState::Running => {
-            "it is not at this connection any more"
+            "it belongs to an earlier connection of the host"
         }
     }
 }

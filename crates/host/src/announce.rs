@@ -1,4 +1,4 @@
-//! Tells the bus what the host offers, role by role, whenever that changes.
+//! Announces the host's manifests to the broker, one per role, whenever they change.
 
 use crate::host::Host;
 use crate::unmatched::Unmatched;
@@ -10,45 +10,45 @@ use toolbus_client::BrokerError;
 use toolbus_mcp::{HostManifest, ListKind, raw};
 use toolbus_protocol::{Body, ErrorCode};
 
-/// Changes that come together are told together.
-const GATHER: Duration = Duration::from_millis(20);
-/// After a failure that may pass.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Changes within this time share an announcement.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Delay after a transient failure.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 type Manifests = Vec<(Option<String>, Body)>;
 
 pub async fn run(host: Arc<Host>) {
-    // Until then workers see the last manifest, with the tools that are about to come back.
+    // Until then workers see the previous manifest, which still has the tools of servers that are starting.
     tokio::select! {
-        () = host.catalog.settled() => {}
+        () = host.catalog.all_known() => {}
         () = tokio::time::sleep(host.options.limits.start_quiet) => {}
         () = host.shutdown.cancelled() => return,
     }
-    let mut told = None;
+    let mut announced = None;
     let mut policy = host.options.policy.watch();
     let mut unmatched = Unmatched::default();
     loop {
         unmatched.warn(&host, &policy.borrow_and_update());
         let manifests = manifests(&host, |manifest| manifest);
         let mut again = false;
-        if told.as_ref() != Some(&text_of(&manifests)) {
+        if announced.as_ref() != Some(&text_of(&manifests)) {
             let text = text_of(&manifests);
             again = !announce(&host, manifests).await;
-            told = (!again).then_some(text);
+            announced = (!again).then_some(text);
         }
         let earliest = Instant::now() + host.options.limits.announce_interval;
         tokio::select! {
             () = host.catalog.changed() => {}
-            // Its sender is in the options, and so as old as the host.
+            // Never fails: the sender is in the host's options.
             _ = policy.changed() => {}
-            () = tokio::time::sleep(AGAIN_AFTER), if again => {}
+            () = tokio::time::sleep(RETRY_INTERVAL), if again => {}
             () = host.shutdown.cancelled() => return,
         }
-        tokio::time::sleep_until(earliest.max(Instant::now() + GATHER)).await;
+        tokio::time::sleep_until(earliest.max(Instant::now() + DEBOUNCE)).await;
     }
 }
 
-/// False if it should be tried again.
+/// Returns false if the announcement should be retried.
 async fn announce(host: &Host, manifests: Manifests) -> bool {
     let outcome = match host.outbox.client().announce(manifests).await {
         Err(BrokerError::Rejected {
@@ -56,10 +56,7 @@ async fn announce(host: &Host, manifests: Manifests) -> bool {
             reason,
             ..
         }) => {
-            tracing::warn!(
-                reason,
-                "the host offers more than the broker takes; its items are announced without details"
-            );
+            tracing::warn!(reason, "the manifest exceeds the broker's limits, announcing servers without their items");
             let bare = self::manifests(host, |manifest| without_items(manifest, &reason));
             host.outbox.client().announce(bare).await
         }
@@ -67,19 +64,19 @@ async fn announce(host: &Host, manifests: Manifests) -> bool {
     };
     match outcome {
         Ok(()) => true,
-        // An original broker has no directory; its workers ask for the manifest.
+        // An original broker has no host directory; its workers request the manifest.
         Err(BrokerError::Protocol(_)) => true,
         Err(error @ BrokerError::Rejected { code: Some(ErrorCode::NotAHost), .. }) => {
-            host.unwelcome.set(error);
+            host.rejection.set(error);
             true
         }
-        // It stays refused until something changes.
+        // The same manifests would be refused again.
         Err(error @ BrokerError::Rejected { .. }) => {
-            tracing::error!(%error, "the broker does not take what the host offers");
+            tracing::error!(%error, "the broker refused the manifest");
             true
         }
         Err(error) => {
-            tracing::warn!(%error, "what the host offers could not be announced");
+            tracing::warn!(%error, "could not announce the manifest");
             false
         }
     }
@@ -99,11 +96,11 @@ fn without_items(mut manifest: HostManifest, reason: &str) -> HostManifest {
     for server in &mut manifest.servers {
         ListKind::ALL.into_iter().for_each(|kind| server.items_mut(kind).clear());
     }
-    manifest.problems.push(format!("the lists are too long to be announced: {reason}"));
+    manifest.problems.push(format!("the lists exceed the broker's limits and were not announced: {reason}"));
     manifest
 }
 
-/// The same manifest for another role is another announcement.
+/// What was announced, with roles: the same manifest under another role is a different announcement.
 fn text_of(manifests: &Manifests) -> Vec<(Option<String>, Bytes)> {
     manifests.iter().map(|(role, manifest)| (role.clone(), manifest.as_bytes().clone())).collect()
 }

@@ -1,5 +1,4 @@
-//! A request that waits for its reply: who waits for it, how it is called off, when its time is up, and what others may know
-//! of it meanwhile.
+//! A request that waits for its reply: its caller, cancellation, deadline and progress.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::time::Instant;
@@ -7,25 +6,26 @@ use tokio_util::sync::CancellationToken;
 use toolbus_mcp::Raw;
 use toolbus_protocol::{InboxMessage, MsgId, principal_of};
 
-/// The wish to call a call off.
+/// The cancellation of a call.
 #[derive(Debug, Default)]
 pub struct Cancel {
     token: CancellationToken,
     reason: OnceLock<String>,
     cause: OnceLock<Cause>,
-    /// When the caller's patience ends: nobody waits for the call any more, and nobody may be there to say so.
+    /// The caller's deadline. The caller may be gone by then, so no cancel need arrive.
     deadline: Mutex<Option<Instant>>,
-    /// When the policy's patience ends, and which limit it is: the caller waits on and is to be told.
+    /// The policy's time limit and its name. The caller still waits, so it gets an error.
     limit: OnceLock<(Instant, String)>,
 }
 
-/// Who called a call off.
+/// Why a call was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
+    /// Its caller cancelled it.
     Caller,
-    /// Nobody did, but nobody is there any more to wait for it.
+    /// The caller stayed disconnected.
     CallerGone,
-    /// Somebody who looks after calls: the caller waits on and is to be told.
+    /// Cancelled through the admin API. The caller still waits, so it gets an error.
     Admin,
 }
 
@@ -34,7 +34,7 @@ impl Cancel {
         self.fire_for(Cause::Caller, reason);
     }
 
-    /// Only the first cause counts, and the first reason.
+    /// The first cause and the first reason win.
     pub fn fire_for(&self, cause: Cause, reason: Option<String>) {
         self.cause.set(cause).ok();
         if let Some(reason) = reason {
@@ -43,14 +43,14 @@ impl Cancel {
         self.token.cancel();
     }
 
-    /// A call has one deadline; a second push of it brings the same. Whoever is joined to it may have more patience.
+    /// Sets the deadline or extends it. A redelivery carries the same deadline; a joined call may bring a later one.
     pub fn expire_at(&self, deadline: Instant) {
         let mut present = self.deadline();
         *present = Some(present.map_or(deadline, |present| present.max(deadline)));
     }
 
-    /// Puts the end off until the other's, where that is later.
-    pub fn last_as_long_as(&self, other: &Self) {
+    /// Extends the deadline to that of another call, if that is later.
+    pub fn extend_to(&self, other: &Self) {
         let deadline = *other.deadline();
         match deadline {
             Some(deadline) if self.deadline().is_some() => self.expire_at(deadline),
@@ -59,13 +59,13 @@ impl Cancel {
         }
     }
 
-    pub fn limit(&self, deadline: Instant, which: String) {
-        // A call is held to its limits once.
+    pub fn set_limit(&self, deadline: Instant, which: String) {
+        // Set once per call.
         self.limit.set((deadline, which)).ok();
     }
 
     pub async fn fired(&self) {
-        // The end may have been put off meanwhile.
+        // The deadline may have been extended meanwhile.
         while !self.is_fired() {
             tokio::select! {
                 () = self.token.cancelled() => {}
@@ -78,19 +78,19 @@ impl Cancel {
         self.token.is_cancelled() || self.end().is_some_and(|end| end <= Instant::now())
     }
 
-    /// When the call ends by itself.
+    /// The earlier of deadline and limit.
     pub fn end(&self) -> Option<Instant> {
         let limit = self.limit.get().map(|(deadline, _)| *deadline);
         self.deadline().into_iter().chain(limit).min()
     }
 
-    /// The limit, if it is what ended the call.
+    /// The limit, if it ended the call.
     pub fn passed_limit(&self) -> Option<&str> {
         let (deadline, which) = self.limit.get()?;
         (!self.token.is_cancelled() && *deadline <= Instant::now()).then_some(which)
     }
 
-    /// Whether the caller's own deadline is what ended the call.
+    /// Whether the caller's own deadline ended the call.
     pub fn passed_deadline(&self) -> bool {
         !self.token.is_cancelled() && self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
@@ -108,7 +108,7 @@ impl Cancel {
     }
 
     fn deadline(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.deadline.lock().expect("nothing panics while it holds this lock")
+        self.deadline.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -120,44 +120,44 @@ pub struct Caller {
     pub progress: Arc<CallProgress>,
 }
 
-/// What others may know of a call while it is here.
+/// The state of a call that others can see.
 #[derive(Debug)]
 pub struct CallProgress {
     pub arrived: Instant,
-    pub about: OnceLock<About>,
+    pub description: OnceLock<CallDescription>,
     stage: Mutex<Stage>,
-    /// Those who are answered with what this call is answered with.
+    /// Calls that will get this call's answer.
     joiners: Mutex<Vec<Joiner>>,
     /// The call whose answer this one waits for.
     joined_to: Mutex<Option<Caller>>,
-    /// Fires when it has been answered, or is somebody else's by now.
+    /// Cancelled when the call is removed from the running calls.
     pub ended: CancellationToken,
 }
 
-/// What a call is.
+/// What a call is about.
 #[derive(Debug, Clone)]
-pub struct About {
+pub struct CallDescription {
     pub server: String,
     /// The tool as the caller named it, or the method.
     pub tool: String,
-    /// Of server, method and params; only for calls that others may be joined to.
+    /// Hash of server, method and params; only for calls that others may join.
     pub content: Option<[u8; 32]>,
     pub is_task: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// For its turn, its place, or its server.
+    /// For its session order, a permit, or its server.
     Waiting,
-    /// For somebody to approve it.
+    /// For approval.
     Approval,
-    /// The server has it.
+    /// Sent to the server.
     Running,
-    /// It is answered with what an earlier call is answered with.
+    /// Waiting for an earlier call's answer.
     Joined,
 }
 
-/// A call that was joined to another, and how its client recognises its progress.
+/// A call that joined another one, and the token of its client's progress.
 #[derive(Debug, Clone)]
 pub struct Joiner {
     pub mailbox: String,
@@ -169,7 +169,7 @@ impl CallProgress {
     fn new() -> Self {
         Self {
             arrived: Instant::now(),
-            about: OnceLock::new(),
+            description: OnceLock::new(),
             stage: Mutex::new(Stage::Waiting),
             joiners: Mutex::default(),
             joined_to: Mutex::default(),
@@ -177,16 +177,16 @@ impl CallProgress {
         }
     }
 
-    pub fn about(&self) -> Option<&About> {
-        self.about.get()
+    pub fn description(&self) -> Option<&CallDescription> {
+        self.description.get()
     }
 
     pub fn stage(&self) -> Stage {
-        *self.stage.lock().expect("nothing panics while it holds this lock")
+        *self.stage.lock().expect("no code panics while it holds this lock")
     }
 
     pub fn set_stage(&self, stage: Stage) {
-        *self.stage.lock().expect("nothing panics while it holds this lock") = stage;
+        *self.stage.lock().expect("no code panics while it holds this lock") = stage;
     }
 
     pub fn joiners(&self) -> Vec<Joiner> {
@@ -198,11 +198,11 @@ impl CallProgress {
     }
 
     pub fn joined_to(&self) -> Option<Caller> {
-        self.joined_to.lock().expect("nothing panics while it holds this lock").clone()
+        self.joined_to.lock().expect("no code panics while it holds this lock").clone()
     }
 
     pub fn set_joined_to(&self, other: Option<Caller>) {
-        *self.joined_to.lock().expect("nothing panics while it holds this lock") = other;
+        *self.joined_to.lock().expect("no code panics while it holds this lock") = other;
     }
 
     pub fn remove_joiner(&self, id: &MsgId) {
@@ -210,7 +210,7 @@ impl CallProgress {
     }
 
     fn lock_joiners(&self) -> MutexGuard<'_, Vec<Joiner>> {
-        self.joiners.lock().expect("nothing panics while it holds this lock")
+        self.joiners.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_ends_with_its_callers_patience() {
+    async fn a_call_is_cancelled_at_its_deadline() {
         let cancel = Arc::new(Cancel::default());
         cancel.expire_at(Instant::now() + Duration::from_secs(60));
         assert!(!cancel.is_fired());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_joined_to_a_call_lends_it_patience() {
+    async fn a_joined_call_extends_the_deadline() {
         let cancel = Arc::new(Cancel::default());
         let now = Instant::now();
         cancel.expire_at(now + Duration::from_secs(60));

@@ -1,7 +1,7 @@
-//! What arrives from the bus, sorted: requests get a task each, in the order of their session; answers, cancels and the
-//! ends of sessions are dealt with at once, because somebody waits for them.
+//! Dispatches the messages of the host's mailbox. Requests run in a tokio task each, in session order; answers, cancels
+//! and session closes are handled at once, because servers or callers wait for them.
 
-use crate::arrival::Arrival;
+use crate::admission::Admission;
 use crate::caller::Caller;
 use crate::calls::{Job, keep_listening};
 use crate::failure;
@@ -11,7 +11,7 @@ use crate::original;
 use crate::outbox::Form;
 use crate::running::Refused;
 use crate::session::{Session, SessionId};
-use crate::translate::legacy_on_modern::Introduction;
+use crate::translate::legacy_on_modern::ClientIdentity;
 use std::sync::Arc;
 use toolbus_mcp::{
     Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, is_plain_notification, required_name,
@@ -19,7 +19,7 @@ use toolbus_mcp::{
 use toolbus_protocol::{ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
-    /// One message of the host's mailbox. Never waits for a server.
+    /// Handles one message of the host's mailbox. Never waits for a server.
     pub async fn dispatch(self: &Arc<Self>, message: InboxMessage) {
         let message = Arc::new(message);
         if message.kind != InboxKind::McpRequest {
@@ -32,13 +32,13 @@ impl Host {
             Ok(HostRequest::Answer(answer)) => {
                 self.outbox.ack(&message).await;
                 let host = Arc::clone(self);
-                self.tasks.spawn(async move { host.answer(&message, answer).await });
+                self.tracker.spawn(async move { host.deliver_answer(&message, answer).await });
             }
             Ok(HostRequest::Close { session }) => {
                 self.outbox.ack(&message).await;
                 let id = SessionId { mailbox: message.from.session_id.to_string(), key: session };
                 let host = Arc::clone(self);
-                self.tasks.spawn(async move {
+                self.tracker.spawn(async move {
                     for server in &host.servers {
                         server.close_session(&id).await;
                     }
@@ -54,14 +54,14 @@ impl Host {
             }
             Ok(HostRequest::Admin(request)) => {
                 let host = Arc::clone(self);
-                self.tasks.spawn(async move {
-                    let outcome = host.at_admin(&message, request).await;
+                self.tracker.spawn(async move {
+                    let outcome = host.admin_query(&message, request).await;
                     host.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
                 });
             }
             Ok(HostRequest::ApprovalsDecide(decision)) => {
                 let host = Arc::clone(self);
-                self.tasks.spawn(async move {
+                self.tracker.spawn(async move {
                     let outcome = host.decide_approval(&message.from, decision).await;
                     host.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
                 });
@@ -88,21 +88,21 @@ impl Host {
                 return self.outbox.reply_text(&message, &reply).await;
             }
         };
-        let most = self.options.limits.max_calls;
+        let max = self.options.limits.max_calls;
         let begun = match operation {
-            original::Operation::Manifest => self.running.begin_again(Arc::clone(&message), most),
-            original::Operation::Call { .. } => self.running.begin(Arc::clone(&message), most),
+            original::Operation::Manifest => self.running.begin_again(Arc::clone(&message), max),
+            original::Operation::Call { .. } => self.running.begin(Arc::clone(&message), max),
         };
         match begun {
             Ok(caller) => {
-                self.expire(&caller);
-                drop(self.tasks.spawn(original::run(Arc::clone(self), caller, operation)));
+                self.set_deadline(&caller);
+                drop(self.tracker.spawn(original::run(Arc::clone(self), caller, operation)));
             }
             Err(Refused::Running) => {}
-            Err(Refused::Finished) => drop(self.tasks.spawn(original::repeat(Arc::clone(self), message, operation))),
+            Err(Refused::Finished) => drop(self.tracker.spawn(original::resend(Arc::clone(self), message, operation))),
             Err(Refused::TooMany) => {
                 let reply = original::error(ErrorCode::TooManyCalls.meaning());
-                self.running.answered(&message);
+                self.running.mark_finished(&message);
                 self.outbox.reply_text(&message, &reply).await;
             }
         }
@@ -116,44 +116,45 @@ impl Host {
             return self.begin_task(message, rpc).await;
         }
         let server = self.server(&rpc.server).map(Arc::clone);
-        let most = self.options.limits.max_calls;
-        // The answer to a read that comes again was lost, and another is as good.
+        let max = self.options.limits.max_calls;
+        // A redelivered read is answered again: its reply was lost, and it has no effect.
         let begun = match is_journaled(&rpc.method) {
-            true => self.running.begin(Arc::clone(&message), most),
-            false => self.running.begin_again(Arc::clone(&message), most),
+            true => self.running.begin(Arc::clone(&message), max),
+            false => self.running.begin_again(Arc::clone(&message), max),
         };
         let caller = match begun {
             Ok(caller) => caller,
             Err(Refused::Running) => return,
             Err(Refused::Finished) => {
                 if let Some(server) = server {
-                    self.repeat(message, server, rpc, Form::Mcp);
+                    self.resend_reply(message, server, rpc, Form::Mcp);
                 }
                 return;
             }
             Err(Refused::TooMany) => {
-                self.running.answered(&message);
-                let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
+                self.running.mark_finished(&message);
+                let error =
+                    failure::bus(ErrorCode::TooManyCalls, format!("call limit reached ({max} calls at this host)"));
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
         };
-        self.expire(&caller);
+        self.set_deadline(&caller);
         let Some(server) = server else { return self.refuse(&caller, failure::unknown_server(&rpc.server)).await };
-        let record = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
-            Arrival::Run(record) => record,
-            Arrival::Known(record, decision) => {
-                let settled = Arc::clone(self).settle(caller, server, rpc, Form::Mcp, (record, decision));
-                return drop(self.tasks.spawn(settled));
+        let record = match self.admit(&caller, &server, &rpc, Form::Mcp) {
+            Admission::Run(record) => record,
+            Admission::Known(record, decision) => {
+                let settled = Arc::clone(self).answer_known(caller, server, rpc, Form::Mcp, (record, decision));
+                return drop(self.tracker.spawn(settled));
             }
         };
         match Job::begin(self, caller.clone(), server, rpc, record) {
-            Ok(job) => drop(self.tasks.spawn(job.run())),
+            Ok(job) => drop(self.tracker.spawn(job.run())),
             Err(error) => self.refuse(&caller, error).await,
         }
     }
 
-    /// A call ends with its caller's patience.
-    fn expire(&self, caller: &Caller) {
+    /// Cancels the call at its message's deadline.
+    fn set_deadline(&self, caller: &Caller) {
         if let Some(deadline) = self.outbox.client().deadline_of(caller.id()) {
             caller.cancel.expire_at(deadline);
         }
@@ -166,81 +167,86 @@ impl Host {
     async fn begin_notify(self: &Arc<Self>, message: Arc<InboxMessage>, notify: Notify) {
         self.outbox.ack(&message).await;
         if notify.method == "notifications/cancelled" {
-            return self.cancel_by_notice(&message, &notify);
+            return self.cancel_by_notification(&message, &notify);
         }
         let Some(server) = self.server(&notify.server).map(Arc::clone) else { return };
-        // A modern client has nothing else to tell a server than what its requests say.
+        // Modern clients send servers nothing but requests.
         if notify.client.era == Era::Modern {
             return;
         }
         let role = message.from.role.as_deref();
         let may_use_all = || self.options.policy.current().may_use_all(role, server.name());
         let is_allowed = self.may_see(role, server.name()) && (is_plain_notification(&notify.method) || may_use_all());
-        // Something that needs a name would pass by the policy if it came as a notification.
+        // A notification with a name that rules could match would bypass the policy.
         let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
         if !is_allowed || !is_plain {
-            return tracing::debug!(method = notify.method, "a client's notification was refused");
+            return tracing::debug!(method = notify.method, "refused a client's notification");
         }
         if check_names(&notify.server, &notify.session).is_err() {
             return;
         }
         let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
         let Ok(session) = server.session(self, id, Era::Legacy) else { return };
-        let (mut turn, host) = (session.turns.take(), Arc::clone(self));
-        self.tasks.spawn(async move {
-            turn.wait().await;
-            host.pass_notice(server, session, notify).await;
-            drop(turn);
+        let (mut ticket, host) = (session.order.take_ticket(), Arc::clone(self));
+        self.tracker.spawn(async move {
+            ticket.wait().await;
+            host.forward_notification(server, session, notify).await;
+            drop(ticket);
         });
     }
 
-    /// In a `notifications/cancelled` of a worker the `requestId` is the bus id of its call.
-    fn cancel_by_notice(&self, message: &InboxMessage, notify: &Notify) {
+    /// In a worker's `notifications/cancelled`, `requestId` is the bus id of the call.
+    fn cancel_by_notification(&self, message: &InboxMessage, notify: &Notify) {
         let Ok(params) = Members::of(notify.params.as_deref()) else { return };
         if let Some(id) = params.text("requestId") {
             self.running.cancel(&MsgId::from(id), &message.from.session_id, params.text("reason"));
         }
     }
 
-    async fn pass_notice(self: &Arc<Self>, server: Arc<crate::server::Server>, session: Arc<Session>, notify: Notify) {
+    async fn forward_notification(
+        self: &Arc<Self>,
+        server: Arc<crate::server::Server>,
+        session: Arc<Session>,
+        notify: Notify,
+    ) {
         let Ok(eras) = server.eras(self).await else { return };
         let initialize = notify.client.initialize.unwrap_or_else(empty_object);
         let is_initialized = notify.method == "notifications/initialized";
         if server.era_for(Era::Legacy, &eras) == Era::Modern {
-            if is_initialized && let Ok(introduction) = Introduction::of_initialize(&initialize) {
-                keep_listening(self, &server, &session, &eras, introduction).await;
+            if is_initialized && let Ok(identity) = ClientIdentity::of_initialize(&initialize) {
+                keep_listening(self, &server, &session, &eras, identity).await;
             }
             return;
         }
-        let open = session.link.lock().await.clone().filter(|link| link.is_open());
-        let link = match open {
-            Some(link) => link,
-            // Opening says it already.
-            None => match server.session_link(self, &session, || initialize).await {
-                Ok(link) => link,
+        let open = session.upstream.lock().await.clone().filter(|upstream| upstream.is_open());
+        let upstream = match open {
+            Some(upstream) => upstream,
+            // Opening the connection sends `notifications/initialized`.
+            None => match server.session_upstream(self, &session, || initialize).await {
+                Ok(upstream) => upstream,
                 Err(_) => return,
             },
         };
         if is_initialized && !session.set_initialized(true) {
             return;
         }
-        if let Err(error) = link.connection.notify(&notify.method, notify.params).await {
-            tracing::debug!(%error, method = notify.method, "a client's notification was not passed on");
+        if let Err(error) = upstream.connection.notify(&notify.method, notify.params).await {
+            tracing::debug!(%error, method = notify.method, "could not forward a client's notification");
         }
     }
 
-    async fn answer(&self, message: &InboxMessage, answer: Answer) {
+    async fn deliver_answer(&self, message: &InboxMessage, answer: Answer) {
         let id = SessionId { mailbox: message.from.session_id.to_string(), key: answer.session };
         let Some(server) = self.server(&answer.server) else { return };
         let Some(session) = server.known_session(&id) else { return };
-        let Err(outcome) = session.answer_question(&answer.id, answer.outcome) else { return };
-        let Some(link) = session.link.lock().await.clone() else { return };
-        if link.usage == crate::link::Use::Shared && !session.take_asked(&answer.id) {
-            tracing::debug!(server = server.name(), "an answer to a question that was not asked of this client");
+        let Err(outcome) = session.answer_client_request(&answer.id, answer.outcome) else { return };
+        let Some(upstream) = session.upstream.lock().await.clone() else { return };
+        if upstream.usage == crate::upstream::Usage::Shared && !session.take_shared_request(&answer.id) {
+            tracing::debug!(server = server.name(), "ignored an answer to a request that this client did not get");
             return;
         }
-        if let Err(error) = link.connection.answer(&answer.id, outcome).await {
-            tracing::debug!(%error, server = server.name(), "a client's answer did not reach its server");
+        if let Err(error) = upstream.connection.answer(&answer.id, outcome).await {
+            tracing::debug!(%error, server = server.name(), "could not forward a client's answer to its server");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The errors that the host itself reports to MCP clients, each with its stable code and hint.
+//! The errors that the host itself reports to MCP clients, with their stable codes and hints.
 
-use crate::gates::TooOften;
-use crate::journaled::written_time;
+use crate::journaled::format_time;
+use crate::limits::RateExceeded;
 use serde_json::json;
 use std::time::Duration;
 use toolbus_journal::{JournalError, Start};
@@ -13,8 +13,8 @@ pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
 }
 
-/// What can't be written down is not done.
-pub fn not_written(error: &toolbus_audit::AuditError) -> RpcError {
+/// A request that can't be audited is not run.
+pub fn not_audited(error: &toolbus_audit::AuditError) -> RpcError {
     bus(ErrorCode::AuditFailed, format!("{}: {error}", ErrorCode::AuditFailed.meaning()))
 }
 
@@ -34,33 +34,34 @@ pub fn method_not_allowed(method: &str, server: &str, role: Option<&str>) -> Rpc
     bus(ErrorCode::NotAllowed, message)
 }
 
-pub fn too_often(refused: &TooOften) -> RpcError {
-    let TooOften { kind, rate, wait } = refused;
-    // Rounded up, so that whoever waits that long gets through.
+pub fn rate_limited(refused: &RateExceeded) -> RpcError {
+    let RateExceeded { kind, rate, wait } = refused;
+    // Rounded up, so that a retry after this time succeeds.
     let millis = wait.as_nanos().div_ceil(1_000_000);
     let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
     bus(ErrorCode::RateLimited, format!("{kind} allows {rate}; try again in {seconds} s"))
 }
 
-/// What can't be continued is a bad parameter to MCP, so it keeps that code and says the rest in its data.
+/// MCP requires the code for invalid params here; the bus code is in the error's data.
 pub fn unknown_state() -> RpcError {
     let code = ErrorCode::SessionUnknown;
-    RpcError::new(codes::INVALID_PARAMS, "the requestState is not known here any more")
+    RpcError::new(codes::INVALID_PARAMS, "unknown or expired requestState")
         .with_data(json!({"code": code.code(), "hint": code.hint()}))
 }
 
-/// With all that is known, so that whoever reads it can find out the rest.
+/// Carries everything that is known of the attempt.
 pub fn outcome_unknown(start: &Start) -> RpcError {
     let Start { server, tool, .. } = start;
-    let began = written_time(start.at);
+    let began = format_time(start.at);
     let message = format!(
-        "the host ended while tool {tool:?} of server {server:?} ran (begun {began}); whether it had its effect is not known"
+        "the host ended while tool {tool:?} of server {server:?} was running (started {began}); \
+         whether it had an effect is unknown"
     );
     unknown(start, message)
 }
 
-/// Whether the server ended before it could answer, or could not be reached.
-pub fn is_of_server(outcome: &Outcome) -> bool {
+/// Whether the server ended before it answered, or could not be reached.
+pub fn is_server_failure(outcome: &Outcome) -> bool {
     let Outcome::Error(error) = outcome else { return false };
     let error = Members::of(Some(error)).unwrap_or_default();
     let code = Members::of(error.get("data")).ok().and_then(|data| data.text("code"));
@@ -68,27 +69,31 @@ pub fn is_of_server(outcome: &Outcome) -> bool {
     code.is_some_and(|code| by_its_end.iter().any(|known| known.code() == code))
 }
 
-/// It is known that there was an answer, and no more.
+/// The call was answered, but its answer is unreadable.
 pub fn unreadable_answer(tool: &str, why: &str) -> RpcError {
     let message = format!("the call of {tool:?} was answered, but the answer can't be read: {why}");
     bus(ErrorCode::OutcomeUnknown, message)
 }
 
-/// To one that was joined to a call which somebody else called off.
-pub fn called_off_elsewhere(start: &Start) -> RpcError {
+/// For a call that joined another one, which was cancelled while it ran.
+pub fn cancelled_elsewhere(start: &Start) -> RpcError {
     let Start { server, tool, .. } = start;
-    unknown(start, format!("the same call of tool {tool:?} of server {server:?} was called off while it ran"))
+    unknown(
+        start,
+        format!("the equal call of tool {tool:?} of server {server:?} that this one joined was cancelled while it ran"),
+    )
 }
 
 fn unknown(start: &Start, message: String) -> RpcError {
     let code = ErrorCode::OutcomeUnknown;
     let Start { server, tool, attempt, .. } = start;
     bus(code, message).with_data(json!({"code": code.code(), "hint": code.hint(), "outcome": "unknown",
-        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": written_time(start.at)}))
+        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": format_time(start.at)}))
 }
 
 pub fn poison(tool: &str, attempts: u32) -> RpcError {
-    let message = format!("the call of {tool:?} was begun {attempts} times and ended its server or its host each time");
+    let message =
+        format!("the call of {tool:?} was started {attempts} times, and its server or its host ended each time");
     bus(ErrorCode::PoisonCall, message)
 }
 

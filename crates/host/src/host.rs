@@ -1,4 +1,4 @@
-//! What all parts of a host share: its servers, its catalog, its connection to the bus, and its limits.
+//! The state that all parts of a host share: servers, catalog, broker connection and limits.
 
 use crate::approvals::Approvals;
 use crate::caller::Caller;
@@ -6,14 +6,14 @@ use crate::callers::Callers;
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
-use crate::held::HeldCalls;
 use crate::live_policy::LivePolicy;
-use crate::orphans::Sightings;
+use crate::orphans::CallerPresence;
 use crate::outbox::Outbox;
+use crate::pending_calls::PendingCalls;
 use crate::pins::Pins;
 use crate::running::RunningCalls;
 use crate::server::Server;
-use crate::tasks::TaskBoard;
+use crate::tasks::TaskMemory;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,68 +26,77 @@ use toolbus_mcp::HostReply;
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
 
-/// How a host is set up, with every limit by name.
+/// The configuration of a host.
 #[derive(Clone)]
 pub struct HostOptions {
+    /// The servers and their settings.
     pub config: HostConfig,
+    /// The policy in force, which can be replaced at runtime.
     pub policy: Arc<LivePolicy>,
+    /// Options for connections to servers.
     pub connection: ConnectionOptions,
+    /// The limits of the host.
     pub limits: HostLimits,
-    /// Which tools are the approved ones. Stays the same over all connections of a host.
+    /// The approved tool definitions, shared by all connections of the host.
     pub pins: Arc<Pins>,
-    /// Where every decision and every call is written down.
+    /// The audit log of decisions and calls.
     pub audit: Option<AuditLog>,
-    /// Calls that wait for somebody to approve them, and what was decided. The same over all connections too.
+    /// Calls that wait for approval and the decisions about them, shared by all connections of the host.
     pub approvals: Arc<Approvals>,
-    /// What makes a call's effect happen at most once, also over restarts. Without one, a call that comes again is known
-    /// only while the host remembers it.
+    /// The call journal, which deduplicates calls across restarts so that each has at most one effect. Without it, a
+    /// repeated call is recognised only while the host remembers its id.
     pub journal: Option<Arc<Journal>>,
-    /// Who tells whether callers are still there; the broker, unless somebody else is named.
+    /// Reports whether callers are connected; `None` asks the broker.
     pub callers: Option<Arc<dyn Callers>>,
 }
 
+/// Limits and timeouts of a host.
 #[derive(Debug, Clone)]
 pub struct HostLimits {
-    /// Calls that run or wait; past it a call is refused.
+    /// Maximum calls that run or wait; further calls are refused.
     pub max_calls: usize,
-    /// Client sessions that are remembered for each server, with a connection or without.
+    /// Maximum client sessions remembered per server, with or without a connection.
     pub max_remembered_sessions: usize,
-    /// A session that was unused for so long gives way to a new one where there is no room for both.
+    /// Minimum idle time before a session's connection may be closed to make room for another session.
     pub evicted_after: Duration,
-    /// Calls that wait for a modern client to repeat them with what the server asked for.
+    /// Maximum calls to legacy servers that wait for their modern client to answer a request of the server.
     pub max_held_calls: usize,
+    /// How long such a call waits for its client.
     pub held_call_time: Duration,
-    /// How long a request waits for a server that is just being started.
+    /// How long a request waits for a server that is starting.
     pub start_patience: Duration,
-    /// Items in each of a server's lists.
+    /// Maximum items in each list of a server.
     pub max_items: usize,
-    /// The shortest time between two readings of a server's lists.
+    /// Minimum time between two reads of a server's lists.
     pub list_interval: Duration,
-    /// The wait before a broken server is tried again, doubling up to the longest.
+    /// Delay before a failed server is started again; it doubles up to `longest_backoff`.
     pub backoff: Duration,
+    /// Maximum delay before a failed server is started again.
     pub longest_backoff: Duration,
-    /// How long the first announcement waits for servers that are being started.
+    /// How long the first announcement waits for servers that are starting.
     pub start_quiet: Duration,
-    /// The shortest time between two announcements.
+    /// Minimum time between two announcements.
     pub announce_interval: Duration,
-    /// Calls that wait for approval; past it one more is refused.
+    /// Maximum calls that wait for approval; further ones are refused.
     pub max_parked: usize,
-    /// Of one agent.
+    /// Maximum calls per agent that wait for approval.
     pub max_parked_per_agent: usize,
-    /// Of their names and arguments together.
+    /// Maximum total size of the names and arguments of calls that wait for approval.
     pub max_parked_bytes: usize,
-    /// Of one agent. Small enough for one reply, because whoever decides is shown all of it.
+    /// The same per agent. It must fit into one reply, because the approver is shown all of it.
     pub max_parked_bytes_per_agent: usize,
-    /// How long a call waits for approval if nothing else limits it.
+    /// How long a call waits for approval if no deadline ends it earlier.
     pub approval_time: Duration,
-    /// How often its caller is told that it waits.
+    /// Interval of the progress notifications to the caller of a call that waits for approval.
     pub approval_progress: Duration,
-    /// Tasks that are kept, running or ended, until their time is over.
+    /// Maximum tasks, running or ended, until they expire.
     pub max_tasks: usize,
+    /// Maximum tasks per agent.
     pub max_tasks_per_agent: usize,
-    /// How long a call goes on whose caller is not connected any more; none means until its deadline.
+    /// How long a call continues after its caller disconnected; `None`: until its deadline.
     pub caller_grace: Option<Duration>,
-    /// How long a caller is looked for before its call answers that of another: links break for a moment, and come back.
+    /// How long a caller must stay disconnected before another call may join its call; connections break for a moment
+    /// and recover.
     pub caller_absence: Duration,
 }
 
@@ -121,7 +130,7 @@ impl Default for HostLimits {
 }
 
 impl HostOptions {
-    /// With the built-in policy: only the roles of the broker's own machine may use anything.
+    /// Options with the built-in policy, which allows only the roles of the broker's own machine.
     pub fn new(config: HostConfig) -> Self {
         Self {
             config,
@@ -144,28 +153,28 @@ pub struct Host {
     by_name: HashMap<String, usize>,
     pub catalog: Catalog,
     pub running: RunningCalls,
-    pub sightings: Sightings,
-    pub held: HeldCalls,
-    pub task_board: TaskBoard,
-    /// Held while a dead letter becomes a task.
+    pub presence: CallerPresence,
+    pub pending_calls: PendingCalls,
+    pub task_memory: TaskMemory,
+    /// Serialises retries of dead letters.
     pub retrying: tokio::sync::Mutex<()>,
-    /// What runs in this host; not only tasks in the sense of MCP.
-    pub tasks: TaskTracker,
+    /// Tracks the tokio tasks of this host (not MCP tasks).
+    pub tracker: TaskTracker,
     pub shutdown: CancellationToken,
-    /// Why the broker will never have this host.
-    pub unwelcome: Unwelcome,
+    /// Set when the broker permanently refuses this host.
+    pub rejection: Rejection,
 }
 
-/// Set once, and then known to whoever waits for it.
+/// A reason that is set once and wakes all waiters.
 #[derive(Default)]
-pub struct Unwelcome {
+pub struct Rejection {
     reason: OnceLock<BrokerError>,
     known: CancellationToken,
 }
 
-impl Unwelcome {
+impl Rejection {
     pub fn set(&self, reason: BrokerError) {
-        // The first reason counts.
+        // Only the first reason is kept.
         self.reason.set(reason).ok();
         self.known.cancel();
     }
@@ -188,13 +197,13 @@ impl Host {
             by_name,
             catalog,
             running: RunningCalls::default(),
-            sightings: Sightings::default(),
-            held: HeldCalls::new(options.limits.max_held_calls),
-            task_board: TaskBoard::default(),
+            presence: CallerPresence::default(),
+            pending_calls: PendingCalls::new(options.limits.max_held_calls),
+            task_memory: TaskMemory::default(),
             retrying: tokio::sync::Mutex::default(),
-            tasks: TaskTracker::new(),
+            tracker: TaskTracker::new(),
             shutdown,
-            unwelcome: Unwelcome::default(),
+            rejection: Rejection::default(),
             options,
         })
     }
@@ -203,7 +212,7 @@ impl Host {
         self.by_name.get(name).map(|index| &self.servers[*index])
     }
 
-    /// Whether the role may know that there is such a server.
+    /// Whether the role may know that the server exists.
     pub fn may_see(&self, role: Option<&str>, server: &str) -> bool {
         let question = Question { role, server, item: Item::Server, arguments: Arguments::Unknown };
         self.options.policy.current().decide(&question).is_shown()
@@ -229,7 +238,7 @@ impl Host {
         }
     }
 
-    /// The end of a request that is not journaled.
+    /// Replies to a request that is not journaled, and ends it.
     pub async fn reply(&self, caller: &Caller, reply: &HostReply) {
         self.outbox.reply(&caller.request, reply).await;
         self.running.finish(caller);

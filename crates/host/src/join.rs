@@ -1,12 +1,12 @@
-//! A client whose worker ended before it had its answer calls again, under another id. Where the earlier call is still here,
-//! or its answer still lies in a mailbox that nobody reads, the new call is answered with that one's answer and does not run.
-//! What somebody has got is never given out again.
+//! Joins a repeated call to its earlier run. A client whose worker ended before the answer arrived calls again under
+//! another id. If the earlier call is still running, or its answer is uncollected, the new call gets that answer and
+//! doesn't run. An answer that was collected is never given to another call.
 
 use crate::caller::{Caller, Joiner, Stage};
 use crate::callers::Callers;
 use crate::calls::{Job, Stop};
 use crate::failure;
-use crate::journaled::{now, written_time};
+use crate::journaled::{format_time, now};
 use crate::session::Session;
 use crate::translate::is_input_required;
 use serde_json::json;
@@ -16,36 +16,36 @@ use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Pl
 use toolbus_mcp::{HostReply, Outcome, meta, raw};
 use toolbus_upstream::Join;
 
-/// How often, and how far apart, a reply is looked for that was sent just now.
-const REPLY_LOOKS: usize = 10;
-const NEXT_LOOK: Duration = Duration::from_millis(200);
+/// How often, and at which interval, to look for a reply that was just sent.
+const REPLY_CHECKS: usize = 10;
+const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// An earlier call of the same agent that asks for the same.
+/// An earlier call of the same agent with equal content.
 enum Earlier {
-    /// It is here, begun or not.
-    Here(Box<Caller>),
-    /// Only the journal knows of it.
+    /// At this host, started or not.
+    Running(Box<Caller>),
+    /// Known only to the journal.
     Ended(Candidate),
 }
 
-/// What a call is to do about an earlier one. It is taken apart at once, so its size does not matter.
+/// What to do about an earlier call. Consumed at once, so its size doesn't matter.
 #[allow(clippy::large_enum_variant)]
 enum Joining {
-    /// Have the answer of that call.
+    /// Use that call's answer.
     Answer(CallKey, Option<Start>, Outcome),
-    /// Look again: that one came to nothing, and there may be another before it.
+    /// That call never ran; look for one before it.
     Again,
     Run,
 }
 
 impl Job {
-    /// The answer of an earlier call, if this one is to be answered with it. Otherwise it runs.
+    /// Returns the answer of an earlier call if this call joins it; `None` if this call must run.
     pub(super) async fn join_earlier(&mut self) -> Result<Option<Outcome>, Stop> {
-        // Each round is about an earlier call than the one before.
+        // Terminates: each round considers an earlier call than the last one.
         loop {
             let Some(earlier) = self.earlier() else { return Ok(None) };
             let joining = match &earlier {
-                Earlier::Here(other) => self.join_running(other).await?,
+                Earlier::Running(other) => self.join_running(other).await?,
                 Earlier::Ended(candidate) => self.join_ended(candidate).await?,
             };
             let (to, start, outcome) = match joining {
@@ -53,7 +53,7 @@ impl Job {
                 Joining::Again => continue,
                 Joining::Run => return Ok(None),
             };
-            tracing::info!(id = %self.caller.id(), earlier = &*to.id, "a call is answered with an earlier one's answer");
+            tracing::info!(id = %self.caller.id(), earlier = &*to.id, "joined a call to an earlier one");
             let marked = marked(outcome, &to, start.as_ref());
             self.write_joined(to).await?;
             return Ok(Some(marked));
@@ -61,14 +61,14 @@ impl Job {
     }
 
     fn earlier(&self) -> Option<Earlier> {
-        let record = self.record.as_ref().filter(|record| !record.is_kept)?;
-        let content = self.caller.progress.about()?.content?;
+        let record = self.record.as_ref().filter(|record| !record.always_journaled)?;
+        let content = self.caller.progress.description()?.content?;
         let settings = &self.server.config.calls;
         if self.join_setting() == Join::Never || self.replay() == Replay::Safe {
             return None;
         }
-        if let Some(here) = self.host.running.latest_like(&self.caller, &content) {
-            return Some(Earlier::Here(Box::new(here)));
+        if let Some(here) = self.host.running.latest_equal(&self.caller, &content) {
+            return Some(Earlier::Running(Box::new(here)));
         }
         let window = u64::try_from(settings.join_window.as_millis()).unwrap_or(u64::MAX);
         let journal = record.journal();
@@ -81,7 +81,7 @@ impl Job {
         self.own_tool().map_or(settings.join, |own| settings.join_of(own))
     }
 
-    /// Whether nobody is there any more who waits for what that mailbox gets. Where nobody can tell, somebody may be.
+    /// Whether the owner of that mailbox is disconnected. If the broker can't tell, it counts as connected.
     async fn is_abandoned(&self, mailbox: &str) -> bool {
         let is_other = mailbox != self.caller.mailbox();
         match self.join_setting() {
@@ -93,16 +93,16 @@ impl Job {
 
     async fn join_ended(&mut self, candidate: &Candidate) -> Result<Joining, Stop> {
         let Candidate { key, start, state, .. } = candidate;
-        // What was collected is known at once, so that nothing else is held up.
-        if !self.nobody_has(candidate).await {
+        // Checked before the wait, because it usually decides at once.
+        if !self.is_uncollected(candidate).await {
             return Ok(Joining::Run);
         }
         if self.join_setting() == Join::Gone {
-            let session = self.leave_row();
-            let waited = self.wait_for_return().await;
-            self.rejoin_row(session);
+            let session = self.leave_session_order();
+            let waited = self.wait_for_reconnect().await;
+            self.rejoin_session_order(session);
             waited?;
-            if !self.nobody_has(candidate).await {
+            if !self.is_uncollected(candidate).await {
                 return Ok(Joining::Run);
             }
         }
@@ -115,8 +115,8 @@ impl Job {
         Ok(outcome.map_or(Joining::Run, |outcome| Joining::Answer(key.clone(), start, outcome)))
     }
 
-    /// Whether the answer still waits for everybody whose it is, and nobody of them is there.
-    async fn nobody_has(&self, candidate: &Candidate) -> bool {
+    /// Whether every call that shares the answer has a disconnected caller and an uncollected reply.
+    async fn is_uncollected(&self, candidate: &Candidate) -> bool {
         let Candidate { key, state, sharers, .. } = candidate;
         let own = match state {
             CandidateState::Running => return false,
@@ -142,14 +142,14 @@ impl Job {
             return Ok(Joining::Run);
         }
         let chain = chain_of(other);
-        // Others of the session must not wait for a call that is not theirs.
-        let session = self.leave_row();
+        // Later requests of the session must not wait for another session's call.
+        let session = self.leave_session_order();
         let ended = self.wait_for_end_of(&chain).await;
-        self.rejoin_row(session);
+        self.rejoin_session_order(session);
         if ended? { Ok(self.answer_of(&chain).await) } else { Ok(Joining::Run) }
     }
 
-    /// The answer of a call that was here and has ended, if nobody else has it.
+    /// The answer of a call that just ended at this host, if none of its callers has it.
     async fn answer_of(&self, chain: &[Caller]) -> Joining {
         let Some(record) = &self.record else { return Joining::Run };
         let mut answer = None;
@@ -157,28 +157,28 @@ impl Job {
             let key = CallKey { caller: member.mailbox().into(), id: member.id().as_str().into() };
             let known = record.journal().look_up(&key, &record.content);
             let Ok(Known::Answered { start: Some(start), end, reply_id, reply }) = known else {
-                // It was refused or called off before it began, so nothing has happened yet.
+                // It was refused or cancelled before it started, so it had no effect.
                 if answer.is_none() {
                     return Joining::Again;
                 }
                 continue;
             };
             let (_, first, ..) = answer.get_or_insert_with(|| (key.clone(), Arc::clone(&start), end, reply));
-            // Whoever was before it in the row may have had another run.
-            if first.key == start.key && !self.is_nobodys(&key, end, &reply_id).await {
+            // Later members of the chain may have been answered by another run.
+            if first.key == start.key && !self.is_reply_uncollected(&key, end, &reply_id).await {
                 return Joining::Run;
             }
         }
         let Some((key, start, end, reply)) = answer else { return Joining::Again };
         let outcome = match end {
-            End::Cancelled => Some(failure::called_off_elsewhere(&start).into()),
+            End::Cancelled => Some(failure::cancelled_elsewhere(&start).into()),
             _ => self.stored(&reply),
         };
         outcome.map_or(Joining::Run, |outcome| Joining::Answer(key, Some((*start).clone()), outcome))
     }
 
-    /// Whether its caller has stayed away, and has not been there to collect the answer either.
-    async fn is_nobodys(&self, key: &CallKey, end: End, reply_id: &str) -> bool {
+    /// Whether the caller is still disconnected and its reply uncollected.
+    async fn is_reply_uncollected(&self, key: &CallKey, end: End, reply_id: &str) -> bool {
         if self.join_setting() == Join::Always {
             return true;
         }
@@ -188,36 +188,36 @@ impl Job {
         if end == End::Cancelled {
             return true;
         }
-        for _ in 0..REPLY_LOOKS {
+        for _ in 0..REPLY_CHECKS {
             match self.callers().waits(&key.caller, reply_id).await {
                 Some(true) => return true,
-                // It may still be on its way to the broker.
-                Some(false) => tokio::time::sleep(NEXT_LOOK).await,
+                // The reply may still be on its way to the broker.
+                Some(false) => tokio::time::sleep(REPLY_CHECK_INTERVAL).await,
                 None => return false,
             }
         }
         false
     }
 
-    /// What a stored answer says to another caller; that it can't be read, if that is so.
+    /// A stored answer as an outcome for another caller; an error if it can't be read; `None` if it can't be shared.
     fn stored(&self, reply: &Place) -> Option<Outcome> {
         let record = self.record.as_ref()?;
-        let said = record.journal().reply(reply).map(|body| said_in(&body));
-        let why = match said {
-            Ok(Said::Final(outcome)) => return Some(outcome),
-            Ok(Said::NotFinal) => return None,
-            Ok(Said::Unreadable) => "it has another form".to_owned(),
+        let parsed = record.journal().reply(reply).map(|body| parse_stored_reply(&body));
+        let why = match parsed {
+            Ok(StoredReply::Final(outcome)) => return Some(outcome),
+            Ok(StoredReply::NotFinal) => return None,
+            Ok(StoredReply::Unreadable) => "unknown format".to_owned(),
             Err(error) => error.to_string(),
         };
         Some(failure::unreadable_answer(&record.tool, &why).into())
     }
 
-    /// Returns when the first of the chain has ended; false if its caller came back. Meanwhile the progress comes here too,
-    /// and all last as long as anybody waits.
+    /// Waits until the first call of the chain ends; returns false if its caller reconnected. Meanwhile this call
+    /// receives its progress, and the deadlines of the chain are extended to that of this call.
     async fn wait_for_end_of(&mut self, chain: &[Caller]) -> Result<bool, Stop> {
         let other = &chain[0];
         if self.join_setting() == Join::Gone {
-            self.wait_for_return().await?;
+            self.wait_for_reconnect().await?;
             if other.cancel.is_fired() || !self.is_abandoned(other.mailbox()).await {
                 return Ok(false);
             }
@@ -227,14 +227,14 @@ impl Job {
         let joiner = Joiner { mailbox, id, progress_token };
         for member in chain {
             member.progress.add_joiner(joiner.clone());
-            member.cancel.last_as_long_as(&self.caller.cancel);
+            member.cancel.extend_to(&self.caller.cancel);
         }
         self.caller.progress.set_stage(Stage::Joined);
         self.caller.progress.set_joined_to(Some(other.clone()));
         let ended = tokio::select! {
             biased;
             () = other.progress.ended.cancelled() => Ok(true),
-            // It goes on without this one: its own caller may come back. Otherwise it ends as one whose caller is gone.
+            // The earlier call continues: its own caller may reconnect, or else it is cancelled as an orphan.
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
             () = self.host.shutdown.cancelled() => Err(Stop::HandedOver),
         };
@@ -246,8 +246,8 @@ impl Job {
         ended
     }
 
-    /// The time in which a caller comes back that only lost its link.
-    async fn wait_for_return(&self) -> Result<(), Stop> {
+    /// Gives a caller that only lost its connection the time to reconnect.
+    async fn wait_for_reconnect(&self) -> Result<(), Stop> {
         tokio::select! {
             () = tokio::time::sleep(self.host.options.limits.caller_absence) => Ok(()),
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
@@ -255,23 +255,23 @@ impl Job {
         }
     }
 
-    fn leave_row(&mut self) -> Option<Arc<Session>> {
-        self.session.take().map(|(session, _turn)| session)
+    fn leave_session_order(&mut self) -> Option<Arc<Session>> {
+        self.session.take().map(|(session, _ticket)| session)
     }
 
-    /// At its end.
-    fn rejoin_row(&mut self, session: Option<Arc<Session>>) {
+    /// With a new ticket, behind all requests that arrived meanwhile.
+    fn rejoin_session_order(&mut self, session: Option<Arc<Session>>) {
         self.session = session.map(|session| {
-            let turn = session.turns.take();
-            (session, turn)
+            let ticket = session.order.take_ticket();
+            (session, ticket)
         });
     }
 
-    /// Known for good before the answer goes out.
+    /// Makes the join durable before the answer is sent.
     async fn write_joined(&mut self, to: CallKey) -> Result<(), Stop> {
         self.is_joined = true;
         let Some(record) = &mut self.record else { return Ok(()) };
-        record.is_kept = true;
+        record.always_journaled = true;
         let joined = Joined { key: record.key.clone(), to, content: record.content, at: now() };
         let journal = Arc::clone(record.journal());
         journal.join(joined).await.map_err(|error| {
@@ -288,32 +288,31 @@ impl Job {
     }
 }
 
-/// The call and those that it waits for in turn.
+/// The call, the call it is joined to, and so on.
 fn chain_of(other: &Caller) -> Vec<Caller> {
     std::iter::successors(Some(other.clone()), |member| member.progress.joined_to()).collect()
 }
 
-enum Said {
+enum StoredReply {
     Final(Outcome),
-    /// What asks its client for more is good for nobody else, and neither is a word about a call that was called off.
+    /// An `input_required` result, a task handle or a cancellation; of no use to another caller.
     NotFinal,
     Unreadable,
 }
 
-/// What a stored reply says.
-fn said_in(body: &[u8]) -> Said {
+fn parse_stored_reply(body: &[u8]) -> StoredReply {
     let reply = std::str::from_utf8(body).ok().and_then(|text| HostReply::parse(text).ok());
     match reply {
-        Some(HostReply::Rpc(Outcome::Result(result))) if is_input_required(&result) => Said::NotFinal,
-        Some(HostReply::Rpc(outcome)) => Said::Final(outcome),
-        Some(HostReply::Task(_) | HostReply::Cancelled) => Said::NotFinal,
-        None => Said::Unreadable,
+        Some(HostReply::Rpc(Outcome::Result(result))) if is_input_required(&result) => StoredReply::NotFinal,
+        Some(HostReply::Rpc(outcome)) => StoredReply::Final(outcome),
+        Some(HostReply::Task(_) | HostReply::Cancelled) => StoredReply::NotFinal,
+        None => StoredReply::Unreadable,
     }
 }
 
-/// The same answer, with a word about whose it was.
+/// The same answer, with the id and start time of the earlier call in its metadata.
 fn marked(outcome: Outcome, to: &CallKey, start: Option<&Start>) -> Outcome {
-    let earlier = raw(&json!({"call": &*to.id, "startedAt": start.map(|start| written_time(start.at))}));
+    let earlier = raw(&json!({"call": &*to.id, "startedAt": start.map(|start| format_time(start.at))}));
     meta::mark_joined(outcome, earlier)
 }
 
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_answer_says_whose_it_was_and_is_otherwise_the_same() {
+    fn a_joined_answer_names_the_earlier_call_and_is_otherwise_unchanged() {
         let result = joined(Outcome::Result(raw(&json!({"content": [1.0], "_meta": {"a": 1}}))));
         assert_eq!(
             result,
@@ -342,15 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn only_final_answers_are_given_to_others() {
-        let is_final = |body: &str| matches!(said_in(body.as_bytes()), Said::Final(_));
+    fn only_final_answers_are_shared() {
+        let is_final = |body: &str| matches!(parse_stored_reply(body.as_bytes()), StoredReply::Final(_));
         assert!(is_final(r#"{"rpc":{"result":{"content":[]}}}"#));
         assert!(is_final(r#"{"rpc":{"error":{"code":1,"message":""}}}"#));
-        let is_not = |body: &str| matches!(said_in(body.as_bytes()), Said::NotFinal);
+        let is_not = |body: &str| matches!(parse_stored_reply(body.as_bytes()), StoredReply::NotFinal);
         assert!(is_not(r#"{"rpc":{"result":{"resultType":"input_required"}}}"#));
         assert!(is_not(r#"{"rpc":{"cancelled":true}}"#));
-        let is_unreadable = |body: &[u8]| matches!(said_in(body), Said::Unreadable);
-        assert!(is_unreadable(br#"{"result":{"success":true}}"#), "the original's");
+        let is_unreadable = |body: &[u8]| matches!(parse_stored_reply(body), StoredReply::Unreadable);
+        assert!(is_unreadable(br#"{"result":{"success":true}}"#), "a reply in the original's format");
         assert!(is_unreadable(&[0xff, 0]));
     }
 }

@@ -1,5 +1,5 @@
-//! What is written to the journal about one call: that it begins, before the server hears of it, and how it ended, before the
-//! caller does. Between the two nobody can know whether it had its effect.
+//! The journal records of one call: START before the server gets the request, RESULT before the caller gets the reply.
+//! A call with a START and no RESULT has an unknown outcome.
 
 use crate::caller::Caller;
 use crate::failure;
@@ -17,10 +17,10 @@ use toolbus_journal::{CallKey, Dead, End, Finish, Journal, JournalError, Known, 
 use toolbus_mcp::{Members, NameKey, Rpc, RpcError, meta, routed_name};
 use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
-/// How often a call is begun before it is taken for what ends its server or its host.
+/// Maximum attempts of a replay-safe call before it is dead-lettered.
 pub const MAX_ATTEMPTS: u32 = 3;
 
-/// Methods of MCP that have no effect but at their own connection, or none that a second time would add to.
+/// MCP methods without an effect outside their connection, or whose repetition has no further effect.
 const READS: [&str; 9] = [
     "resources/read",
     "resources/subscribe",
@@ -33,51 +33,52 @@ const READS: [&str; 9] = [
     "tasks/cancel",
 ];
 
-/// Whether a request may have an effect that must not happen twice. What nobody knows might.
+/// Whether a request may have an effect that must not happen twice. True for unknown methods.
 pub fn is_journaled(method: &str) -> bool {
     !toolbus_mcp::is_plain_request(method) && !READS.contains(&method)
 }
 
-/// Names stay in memory as long as their calls are in the journal. What is longer is no tool's; the content tells such
-/// calls apart, the journal shows how the name begins.
+/// Names stay in memory as long as their calls are journaled, so longer ones are truncated. The content hash still
+/// tells such calls apart.
 const MAX_NAME_BYTES: usize = 1024;
 
-fn kept_name(name: &str) -> ByteString {
+fn truncated_name(name: &str) -> ByteString {
     ByteString::from(&name[..name.floor_char_boundary(MAX_NAME_BYTES)])
 }
 
-/// Refuses what names a server or a session that nobody can have, before anything of it is kept.
+/// Refuses impossible names of servers and sessions before any of them is stored.
 pub fn check_names(server: &str, session: &str) -> Result<(), RpcError> {
     let what = match () {
         () if server.len() > MAX_NAME_BYTES => "server",
         () if session.len() > MAX_NAME_BYTES || SessionId::is_key_of_task(session) => "session",
         () => return Ok(()),
     };
-    Err(failure::bus(ErrorCode::BadArguments, format!("no {what} can have that name; nothing was run")))
+    Err(failure::bus(ErrorCode::BadArguments, format!("invalid {what} name; the call was not run")))
 }
 
-/// One call in the journal.
+/// The journal record of one call.
 pub struct Record {
     journal: Arc<Journal>,
     pub key: CallKey,
     pub server: ByteString,
-    /// As the caller named it; the method where it names none.
+    /// As the caller named it; the method if it names no tool.
     pub tool: ByteString,
     names_tool: bool,
     pub content: [u8; 32],
-    /// The request itself, for the dead letters.
+    /// The request itself, for a dead letter.
     request: Arc<InboxMessage>,
-    /// Its end is written even if it never begins: the journal knows of it already, or somebody will ask.
-    pub is_kept: bool,
+    /// Journals the end even if the call never starts, because the journal knows the call already or its outcome will
+    /// be queried.
+    pub always_journaled: bool,
     state: Mutex<State>,
 }
 
 struct State {
     attempt: u32,
-    /// As what it was begun, by this process and in this attempt.
+    /// The replay setting of the START that this process wrote for the current attempt.
     begun: Option<Replay>,
-    /// What became of earlier attempts, a sentence each.
-    story: Vec<String>,
+    /// What happened to earlier attempts, one sentence each.
+    history: Vec<String>,
 }
 
 impl Record {
@@ -86,11 +87,11 @@ impl Record {
         Self::named(journal, caller, rpc, name.as_ref())
     }
 
-    /// The same where somebody has read already what the request names.
+    /// Like [`Self::new`], with the name that the caller has already parsed.
     pub fn named(journal: Arc<Journal>, caller: &Caller, rpc: &Rpc, name: Option<&NameKey>) -> Self {
         let (tool, names_tool) = match name {
-            Some(NameKey::Tool(tool)) => (kept_name(tool), true),
-            _ => (kept_name(&rpc.method), false),
+            Some(NameKey::Tool(tool)) => (truncated_name(tool), true),
+            _ => (truncated_name(&rpc.method), false),
         };
         Self {
             journal,
@@ -100,8 +101,8 @@ impl Record {
             names_tool,
             content: content_of(rpc),
             request: Arc::clone(&caller.request),
-            is_kept: false,
-            state: Mutex::new(State { attempt: 1, begun: None, story: Vec::new() }),
+            always_journaled: false,
+            state: Mutex::new(State { attempt: 1, begun: None, history: Vec::new() }),
         }
     }
 
@@ -109,7 +110,7 @@ impl Record {
         self.names_tool.then_some(&*self.tool)
     }
 
-    /// Whether the server may have heard of it.
+    /// Whether the server may have received the request.
     pub async fn is_begun(&self) -> bool {
         self.state.lock().await.begun.is_some()
     }
@@ -118,18 +119,18 @@ impl Record {
         &self.journal
     }
 
-    /// It was begun before, by a process that is gone.
+    /// Continues a call that an earlier process started.
     pub fn in_attempt(mut self, attempt: u32) -> Self {
         if attempt > 1 {
-            self.is_kept = true;
+            self.always_journaled = true;
             let state = self.state.get_mut();
             state.attempt = attempt;
-            state.story.push(format!("attempt {}: the host ended before the call did", attempt - 1));
+            state.history.push(format!("attempt {}: the host ended before the call was answered", attempt - 1));
         }
         self
     }
 
-    /// Returns when the server may be told: it is on disk that the call begins, or it may run twice anyway.
+    /// Writes START; afterwards the server may get the request. START is durable then, unless the call is replay-safe.
     pub async fn begin(&self, replay: Replay) -> Result<(), JournalError> {
         let mut state = self.state.lock().await;
         if state.begun.is_some() {
@@ -145,11 +146,11 @@ impl Record {
         Ok(())
     }
 
-    /// The server died. True if the call is to be begun once more.
+    /// Records that the server died. Returns true if the call may be started again.
     pub async fn may_run_again(&self, what_happened: String) -> bool {
         let mut state = self.state.lock().await;
         let attempt = state.attempt;
-        state.story.push(format!("attempt {attempt}: {what_happened}"));
+        state.history.push(format!("attempt {attempt}: {what_happened}"));
         let again = state.begun == Some(Replay::Safe) && attempt < MAX_ATTEMPTS;
         if again {
             (state.attempt, state.begun) = (attempt + 1, None);
@@ -157,30 +158,30 @@ impl Record {
         again
     }
 
-    /// Whether it was begun as often as it may be.
+    /// Whether all attempts are used up.
     pub async fn is_exhausted(&self) -> bool {
         let state = self.state.lock().await;
         state.begun == Some(Replay::Safe) && state.attempt >= MAX_ATTEMPTS
     }
 
-    /// Puts the call to the dead letters.
-    pub async fn bury(&self, attempts: u32) -> Result<(), JournalError> {
-        let story = self.state.lock().await.story.clone();
+    /// Moves the call to the dead letters.
+    pub async fn dead_letter(&self, attempts: u32) -> Result<(), JournalError> {
+        let story = self.state.lock().await.history.clone();
         let (server, tool, role) = (self.server.clone(), self.tool.clone(), self.request.from.role.clone());
         let request = self.request.body.as_bytes().clone();
         let role = role.map(|role| ByteString::from(&*role));
         self.journal.bury(Dead { key: self.key.clone(), server, tool, request, role, attempts, story, at: now() }).await
     }
 
-    pub async fn note(&self, what_happened: String) {
-        self.state.lock().await.story.push(what_happened);
+    pub async fn add_history(&self, what_happened: String) {
+        self.state.lock().await.history.push(what_happened);
     }
 
-    /// Returns when the caller may be told.
+    /// Writes RESULT; afterwards the reply may be sent.
     pub async fn finish(&self, reply: &InboxMessage, end: End) -> Result<(), JournalError> {
         let begun = self.state.lock().await.begun;
-        // Refusals are made anew as often as somebody asks. But what was called off must not run after all.
-        if begun.is_none() && !self.is_kept && end != End::Cancelled {
+        // A call that was refused before it started may be decided again. A cancelled one must never run.
+        if begun.is_none() && !self.always_journaled && end != End::Cancelled {
             return Ok(());
         }
         let body: Bytes = reply.body.as_bytes().clone();
@@ -189,17 +190,17 @@ impl Record {
         self.journal.finish(finish, self.wait_for_end(begun)).await
     }
 
-    /// If the machine stops before the end of a call is on disk, the call is in doubt, and that is what it is if its caller asks
-    /// again. What somebody will ask for must not change, and what was not begun must not begin after all.
+    /// Losing an unsynced RESULT in a power cut leaves a START, so the call is reported as unknown and not run again.
+    /// Without a START, or if the outcome will be queried, RESULT must be durable first.
     fn wait_for_end(&self, begun: Option<Replay>) -> Wait {
         match begun {
-            Some(Replay::Safe) if !self.is_kept => Wait::Written,
-            Some(Replay::Never) if !self.is_kept && !self.journal.syncs_results() => Wait::Written,
+            Some(Replay::Safe) if !self.always_journaled => Wait::Written,
+            Some(Replay::Never) if !self.always_journaled && !self.journal.syncs_results() => Wait::Written,
             _ => Wait::Synced,
         }
     }
 
-    /// As it would stand in the journal.
+    /// The START record of that attempt.
     pub fn start(&self, attempt: u32, replay: Replay) -> Start {
         Start {
             key: self.key.clone(),
@@ -214,24 +215,25 @@ impl Record {
 }
 
 impl Host {
-    /// The end of a call: written down, then told.
+    /// Ends a call: journals its answer, then replies.
     pub async fn finish(&self, caller: &Caller, record: Option<&Record>, answer: Answer) {
         let request = &caller.request;
         let form = answer.form;
-        let mut reply = self.write_end(request, record, answer, None).await;
+        let mut reply = self.journal_end(request, record, answer, None).await;
         let mut sent = self.outbox.send(request, &reply).await;
         if let Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) = &sent {
-            // The broker takes less than it did a moment ago.
+            // The broker's frame limit shrank since the reply was checked.
             let (reason, id) = (form.too_large(reason), reply.id.clone());
-            reply = self.write_end(request, record, reason, Some(id)).await;
+            reply = self.journal_end(request, record, reason, Some(id)).await;
             sent = self.outbox.send(request, &reply).await;
         }
-        self.outbox.settle(request, sent).await;
+        self.outbox.ack_if_unsent(request, sent).await;
         self.running.finish(caller);
     }
 
-    /// Writes down how a call ended, and returns what its caller is told. `id`: of the message that it takes the place of, which nobody got.
-    pub async fn write_end(
+    /// Journals how a call ended, and returns the reply to send. `id`: the id of an undelivered reply that this one
+    /// replaces.
+    pub async fn journal_end(
         &self,
         request: &InboxMessage,
         record: Option<&Record>,
@@ -248,7 +250,7 @@ impl Host {
             (reply.body, end) = (answer.body, answer.end);
             written = record.finish(&reply, end).await;
         }
-        // What was told first stays the answer.
+        // The first answer is final.
         let is_second = matches!(written, Err(JournalError::Answered));
         if let Some(first) = is_second.then(|| self.first_answer(request, record)).flatten() {
             return first;
@@ -256,9 +258,9 @@ impl Host {
         match written {
             Ok(()) => reply,
             Err(error) => {
-                // What nobody wrote down nobody may be told: after a restart it would be unknown too.
+                // An answer that is not journaled must not be sent: after a restart the outcome would be unknown.
                 self.journal_failed(&error);
-                let message = format!("{:?} ran, but its result can't be written down: {error}", record.tool);
+                let message = format!("the result of {:?} could not be journaled: {error}", record.tool);
                 self.outbox.reply_to(request, form.error(&failure::bus(ErrorCode::OutcomeUnknown, message)))
             }
         }
@@ -272,20 +274,20 @@ impl Host {
         Some(first)
     }
 
-    /// Says it where somebody looks. No further call is begun.
+    /// Reports a failure of the journal, after which no further call is started.
     pub fn journal_failed(&self, error: &JournalError) {
         if error.is_about_one_call() {
-            return tracing::warn!(%error, "a call was not written to the call journal");
+            return tracing::warn!(%error, "could not journal a call");
         }
-        let trouble = format!("calls are refused: the call journal can't be written ({error})");
-        if self.catalog.set_trouble(trouble) {
-            tracing::error!(%error, "the call journal can't be written; calls are refused until the host is started again");
+        let problem = format!("calls are refused: cannot write the call journal ({error})");
+        if self.catalog.set_host_problem(problem) {
+            tracing::error!(%error, "cannot write the call journal, calls are refused until the host is restarted");
         }
     }
 }
 
-/// The same for calls that ask for the same: which server, which method, and all params but what is about the request itself.
-/// Eras differ in how answers are written, so a call of one is never that of another.
+/// A hash over era, server, method and params without `_meta`: equal for equal calls. The eras format answers
+/// differently, so their calls are never equal.
 fn content_of(rpc: &Rpc) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     let mut update = |part: &str| {
@@ -310,20 +312,20 @@ fn content_of(rpc: &Rpc) -> [u8; 32] {
     content
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 pub fn now() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
-/// As people write it.
-pub fn written_time(millis: u64) -> String {
+/// As RFC 3339 text.
+pub fn format_time(millis: u64) -> String {
     let time = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     time.map(|time| time.to_string()).unwrap_or_default()
 }
 
 impl Form {
     pub fn too_large(self, reason: &str) -> Answer {
-        let error = failure::bus(ErrorCode::ResultTooLarge, format!("the result can't be sent: {reason}"));
+        let error = failure::bus(ErrorCode::ResultTooLarge, format!("the result cannot be sent: {reason}"));
         Answer { body: self.error(&error), end: End::Failed, form: self }
     }
 }
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_what_is_asked_for_and_nothing_else() {
+    fn content_depends_on_the_request_but_not_on_its_metadata_or_order() {
         let call = |params| content("one", "tools/call", Some(params));
         let usual = call(r#"{"name":"a","arguments":{"x":1,"y":[1,2]}}"#);
         assert_eq!(usual, call(r#"{ "arguments": {"y":[1,2], "x":1}, "name":"a", "_meta": {"progressToken": 7} }"#));
@@ -359,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_name_only_the_beginning_is_kept() {
-        assert_eq!(kept_name("tool"), "tool");
-        assert_eq!(kept_name(&"ü".repeat(20_000)).len(), MAX_NAME_BYTES);
-        assert_eq!(kept_name(&format!("x{}", "ü".repeat(20_000))).len(), MAX_NAME_BYTES - 1);
+    fn long_names_are_truncated() {
+        assert_eq!(truncated_name("tool"), "tool");
+        assert_eq!(truncated_name(&"ü".repeat(20_000)).len(), MAX_NAME_BYTES);
+        assert_eq!(truncated_name(&format!("x{}", "ü".repeat(20_000))).len(), MAX_NAME_BYTES - 1);
     }
 
     #[test]
-    fn only_what_may_have_an_effect_is_journaled() {
+    fn only_methods_with_possible_effects_are_journaled() {
         for method in ["tools/call", "vendor/anything", "tasks/update"] {
             assert!(is_journaled(method), "{method}");
         }

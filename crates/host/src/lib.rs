@@ -1,43 +1,44 @@
-//! The host: runs MCP servers, and answers the requests of workers for the roles that it allows.
+//! The host: runs MCP servers and answers workers' requests as far as the caller's role allows.
 //!
-//! `service` is the whole, `dispatch` sorts what arrives, `calls` takes each request its way. `catalog` knows what all
-//! servers have, `calls::authorise` asks the policy who may use it, `gates` counts, `translate` knows what the two eras owe
-//! each other. `server`, `link` and `session` keep the connections; how one connection works is the business of the crate
-//! below.
+//! `service` wires the parts together, `dispatch` reads the mailbox, `admission` consults the call journal, and `calls`
+//! runs each request. `catalog` merges the lists of all servers, `calls::authorise` asks the policy, `limits` enforces
+//! rates and concurrency, and `translate` converts between the two eras. `server`, `upstream` and `session` manage
+//! connections to servers; the connection itself is in `toolbus-upstream`.
 
 mod admin;
+mod admission;
 mod announce;
 mod approvals;
-mod arrival;
-mod breaker;
 mod caller;
 mod callers;
 mod calls;
 mod catalog;
+mod circuit_breaker;
+mod dead_letters;
 mod dispatch;
 mod failure;
-mod gates;
-mod held;
 mod host;
 mod join;
 mod journaled;
-mod letters;
-mod link;
+mod limits;
 mod live_policy;
 mod original;
 mod orphans;
 mod outbox;
+mod pending_calls;
+/// Pins of tool definitions: which definitions are approved, and the files that store them.
 pub mod pins;
 mod replay;
 mod running;
 mod server;
 mod service;
 mod session;
+mod session_order;
 mod task_owners;
 mod tasks;
 mod translate;
-mod turns;
 mod unmatched;
+mod upstream;
 mod upstream_call;
 
 pub use approvals::Approvals;

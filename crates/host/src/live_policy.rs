@@ -1,39 +1,43 @@
-//! The policy in force. It can be replaced while calls run: whoever asks next asks the new one, and the manifests are
-//! announced anew. What has been counted against limits, and whose tasks there are, outlives both the replacement and the connection to the bus.
+//! The policy in force. It can be replaced while calls run: later decisions use the new policy, and the manifests are
+//! announced again. Limit counters and task owners survive both a replacement and a reconnect to the broker.
 
-use crate::gates::Gates;
+use crate::limits::Limiters;
 use crate::task_owners::TaskOwners;
 use std::sync::Arc;
 use tokio::sync::watch;
 use toolbus_policy::PolicySet;
 
+/// A policy that can be replaced at runtime, with its counters.
 pub struct LivePolicy {
     current: watch::Sender<Arc<PolicySet>>,
-    pub(crate) gates: Gates,
+    pub(crate) limiters: Limiters,
     pub(crate) task_owners: TaskOwners,
 }
 
 impl LivePolicy {
+    /// Starts with that policy.
     pub fn new(set: PolicySet) -> Arc<Self> {
         let current = watch::Sender::new(Arc::new(set));
-        Arc::new(Self { current, gates: Gates::default(), task_owners: TaskOwners::default() })
+        Arc::new(Self { current, limiters: Limiters::default(), task_owners: TaskOwners::default() })
     }
 
-    /// Every role may use everything.
+    /// A policy that allows every role everything.
     pub fn everyone() -> Arc<Self> {
         Self::new(PolicySet::everyone())
     }
 
+    /// The policy in force.
     pub fn current(&self) -> Arc<PolicySet> {
         Arc::clone(&self.current.borrow())
     }
 
+    /// Replaces the policy. Counters of limits that it no longer has are dropped.
     pub fn replace(&self, set: PolicySet) {
-        self.gates.keep_only(set.limits().map(|limit| &limit.kind));
+        self.limiters.retain(set.limits().map(|limit| &limit.kind));
         self.current.send_replace(Arc::new(set));
     }
 
-    /// For those who have to do something when it is replaced.
+    /// Notifies of replacements.
     pub fn watch(&self) -> watch::Receiver<Arc<PolicySet>> {
         self.current.subscribe()
     }

@@ -1,13 +1,13 @@
-//! The original's two operations, `manifest` and `call`, on the tools of the catalog, for workers that know no others.
+//! The original's two operations, `manifest` and `call`, for workers that support no others.
 
-use crate::arrival::Arrival;
+use crate::admission::Admission;
 use crate::caller::Caller;
 use crate::calls::{Job, NoAnswer};
 use crate::host::Host;
 use crate::journaled::Record;
-use crate::link::{Use, host_initialize};
 use crate::outbox::{Answer, Form};
 use crate::server::Server;
+use crate::upstream::{Usage, host_initialize};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use toolbus_journal::End;
 use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, raw};
 use toolbus_protocol::{Body, InboxMessage};
 
-/// Who asks a server on behalf of a worker that speaks no MCP.
+/// The session key for workers that don't speak MCP.
 const SESSION: &str = "original";
 
 #[derive(Debug, Deserialize)]
@@ -27,7 +27,7 @@ pub enum Operation {
     Call { tool: String, arguments: String },
 }
 
-/// Only what stands behind a name that the original's `op` has.
+/// `None` if the body has no `op` of the original.
 pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
     #[derive(Deserialize)]
     struct Op<'a> {
@@ -69,7 +69,7 @@ fn original_manifest(manifest: &HostManifest) -> Vec<Value> {
     manifest.servers.iter().flat_map(|server| &server.tools).filter_map(schema).collect()
 }
 
-/// A reply that says why not.
+/// The original's error reply.
 pub fn error(reason: &str) -> Raw {
     raw(&json!({"error": reason}))
 }
@@ -80,14 +80,14 @@ fn one_member(name: &'static str, value: Raw) -> Raw {
     members.to_raw()
 }
 
-/// What came of a call, and what is to be written about it.
+/// The outcome of a call, and its journal record.
 struct Called {
     outcome: Result<Raw, NotCalled>,
     record: Option<Record>,
 }
 
 enum NotCalled {
-    /// A sentence.
+    /// With a message.
     Failed(String),
     Cancelled,
 }
@@ -98,31 +98,31 @@ impl Called {
     }
 }
 
-/// A request that was here before: its reply goes out again.
-pub async fn repeat(host: Arc<Host>, message: Arc<InboxMessage>, operation: Operation) {
+/// Sends the reply to a redelivered request again.
+pub async fn resend(host: Arc<Host>, message: Arc<InboxMessage>, operation: Operation) {
     let Operation::Call { tool, arguments } = operation else { return };
     let caller = Caller::new(Arc::clone(&message));
     let Some(server) = server_of(&host, &caller, &tool).await else { return };
     if let Ok(rpc) = rpc_of(&server, &tool, &arguments) {
-        host.repeat(message, server, rpc, Form::Original);
+        host.resend_reply(message, server, rpc, Form::Original);
     }
 }
 
-/// None where the call is somebody else's by now, or stays in the mailbox.
+/// `None` if the call is answered elsewhere or stays in the mailbox.
 async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Option<Called> {
     let server = server_of(host, caller, &tool).await;
     if server.is_none() && host.shutdown.is_cancelled() {
         return None;
     }
-    let Some(server) = server else { return Called::refused(format!("tool '{tool}' is not known here")) };
+    let Some(server) = server else { return Called::refused(format!("unknown tool '{tool}'")) };
     let Ok(rpc) = rpc_of(&server, &tool, arguments) else {
         return Called::refused(format!("the arguments of tool '{tool}' are not JSON"));
     };
-    let record = match host.arrive(caller, &server, &rpc, Form::Original) {
-        Arrival::Run(record) => record,
-        Arrival::Known(record, decision) => {
+    let record = match host.admit(caller, &server, &rpc, Form::Original) {
+        Admission::Run(record) => record,
+        Admission::Known(record, decision) => {
             let host = Arc::clone(host);
-            host.settle(caller.clone(), server, rpc, Form::Original, (record, decision)).await;
+            host.answer_known(caller.clone(), server, rpc, Form::Original, (record, decision)).await;
             return None;
         }
     };
@@ -140,7 +140,7 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
     Some(Called { outcome, record })
 }
 
-/// The same call as a client of MCP makes it.
+/// The equivalent MCP request.
 fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_json::Error> {
     let text = if arguments.trim().is_empty() { "{}" } else { arguments };
     let arguments: &RawValue = serde_json::from_str(text)?;
@@ -150,14 +150,15 @@ fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_jso
     Ok(Rpc {
         server: server.name().to_owned(),
         session: SESSION.to_owned(),
-        client: ClientHello::legacy(host_initialize(Use::Own)),
+        client: ClientHello::legacy(host_initialize(Usage::Own)),
         method: "tools/call".to_owned(),
         params: Some(params.to_raw()),
         task: None,
     })
 }
 
-/// A call that waited in the mailbox comes before the servers have been read, and waits for them.
+/// The server that has the tool. Waits for servers that are starting, because calls in the mailbox arrive before the
+/// servers' lists are read.
 async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<Server>> {
     let find = || host.catalog.tool(tool).map(|index| Arc::clone(&host.servers[index]));
     for server in &host.servers {
@@ -165,7 +166,7 @@ async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<
             return Some(found);
         }
         tokio::select! {
-            // Whether it is up or down, it is known afterwards.
+            // Afterwards the server is known to be up or down.
             _ = server.eras(host) => {}
             () = caller.cancel.fired() => return None,
             () = host.shutdown.cancelled() => return None,
@@ -179,7 +180,7 @@ fn message(error: &RawValue) -> String {
     message.unwrap_or_else(|| error.get().to_owned())
 }
 
-/// The text of a result for those who read nothing else, and all of it for those who do.
+/// The result's text for workers that read nothing else, and the complete content for those that do.
 fn proxied(result: &RawValue) -> Raw {
     let members = Members::of(Some(result)).unwrap_or_default();
     let failed = members.get("isError").is_some_and(|failed| failed.get() == "true");
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_joined_and_nothing_is_lost() {
+    fn texts_are_joined_and_the_content_is_kept() {
         let result = raw(&json!({"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"},
             {"type": "text", "text": "b"}], "isError": true, "structuredContent": {"n": 1}}));
         let proxied: Value = serde_json::from_str(proxied(&result).get()).expect("JSON");
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_originals_operations_are_taken() {
+    fn only_the_originals_operations_are_parsed() {
         assert!(matches!(parse(br#"{"op":"manifest"}"#), Some(Ok(Operation::Manifest))));
         assert!(matches!(parse(br#"{"op":"call","tool":"t","arguments":"{}"}"#), Some(Ok(Operation::Call { .. }))));
         assert!(matches!(parse(br#"{"op":"call","tool":5}"#), Some(Err(_))));

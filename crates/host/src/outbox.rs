@@ -1,5 +1,5 @@
-//! What the host sends to workers: events on the way, questions of servers, and replies, all on one connection and
-//! therefore in the order in which they are sent.
+//! The host's outgoing messages to workers: live events, servers' requests to clients, and replies. All use one
+//! connection, so they arrive in the order in which they are sent.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -9,11 +9,11 @@ use toolbus_journal::End;
 use toolbus_mcp::{HostEvent, HostReply, Outcome, RpcError};
 use toolbus_protocol::{Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
-/// How long a server's question is worth delivering.
-pub const QUESTION_DEADLINE: Duration = Duration::from_secs(600);
+/// Deadline of a server's request to its client.
+pub const CLIENT_REQUEST_DEADLINE: Duration = Duration::from_secs(600);
 const EVENT: &str = "mcp_event";
 
-/// How a call ended, as it is sent.
+/// The reply to a call and how the call ended.
 #[derive(Debug)]
 pub struct Answer {
     pub body: Body,
@@ -21,11 +21,11 @@ pub struct Answer {
     pub form: Form,
 }
 
-/// Who reads it.
+/// The format of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Mcp,
-    /// A worker that knows nothing of MCP.
+    /// For the original's workers, which don't speak MCP.
     Original,
 }
 
@@ -58,7 +58,7 @@ impl Outbox {
         Self { client }
     }
 
-    /// Sends what waits, and leaves the bus.
+    /// Sends queued messages and disconnects.
     pub async fn close(self) {
         self.client.close().await;
     }
@@ -67,29 +67,29 @@ impl Outbox {
         &self.client
     }
 
-    /// On the live lane: ordered, but lost if the worker is away or too slow.
+    /// Sends a live event: ordered, but dropped if the worker is disconnected or too slow.
     pub async fn live(&self, to: &str, correlation: &MsgId, event: &HostEvent) {
         let body = Body::from_trusted(Bytes::from(event.to_json()));
         if let Err(error) = self.client.publish_event(to, correlation, body).await {
-            tracing::debug!(%error, to, "an event was not sent");
+            tracing::debug!(%error, to, "could not send an event");
         }
     }
 
-    /// As a message, because somebody waits for what follows from it.
+    /// Sends an event as a durable message, because a server waits for its answer.
     pub async fn durable(&self, to: &str, correlation: &MsgId, event: &HostEvent) -> Result<(), BrokerError> {
         let body = Body::from_trusted(Bytes::from(event.to_json()));
         let message =
             InboxMessage::new(self.client.me(), InboxKind::from(EVENT), body).correlated_to(correlation.clone());
-        let send = SendOptions { deadline: Some(QUESTION_DEADLINE) };
+        let send = SendOptions { deadline: Some(CLIENT_REQUEST_DEADLINE) };
         self.client.deliver_with(to, message, send).await.map(drop)
     }
 
-    /// Replies and acknowledges as one step. A reply that doesn't fit becomes an error that says so.
+    /// Replies and acknowledges the request atomically. A reply that is too large is replaced by an error.
     pub async fn reply(&self, request: &InboxMessage, reply: &HostReply) {
         self.answer(request, Answer::of(reply)).await;
     }
 
-    /// A reply of the original's kind.
+    /// Replies in the original's format.
     pub async fn reply_text(&self, request: &InboxMessage, reply: &RawValue) {
         let body = Body::from_trusted(Bytes::copy_from_slice(reply.get().as_bytes()));
         self.answer(request, Answer { body, end: End::Done, form: Form::Original }).await;
@@ -98,10 +98,11 @@ impl Outbox {
     async fn answer(&self, request: &InboxMessage, answer: Answer) {
         let (reply, _) = self.fitting(request, answer);
         let sent = self.send(request, &reply).await;
-        self.settle(request, sent).await;
+        self.ack_if_unsent(request, sent).await;
     }
 
-    /// The message of an answer and how it says that the call ended. One that is too large for the broker says that.
+    /// Builds the reply message and how the call ended. A reply that is too large for the broker is replaced by an
+    /// error.
     pub fn fitting(&self, request: &InboxMessage, answer: Answer) -> (InboxMessage, End) {
         let Answer { body, end, form } = answer;
         let reply = self.reply_to(request, body);
@@ -118,40 +119,41 @@ impl Outbox {
         InboxMessage::new(self.client.me(), InboxKind::McpReply, body).correlated_to(request.id.clone())
     }
 
-    /// The same reply once more, under its own id: however often it is sent, it counts once.
-    pub async fn repeat(&self, request: &InboxMessage, reply_id: &str, body: Bytes, form: Form) {
+    /// Sends the same reply again under the same id, so that the broker deduplicates it.
+    pub async fn resend(&self, request: &InboxMessage, reply_id: &str, body: Bytes, form: Form) {
         let mut reply = self.reply_to(request, Body::from_trusted(body));
         reply.id = MsgId::from(reply_id.to_owned());
         let mut sent = self.send(request, &reply).await;
         if let Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) = &sent {
-            // The broker took more when the call was answered. Under an id of its own: it is another message.
+            // The broker's limit was higher when the call was answered. The error is another message, so it gets
+            // another id.
             let too_large = self.reply_to(request, form.too_large(reason).body);
             sent = self.send(request, &too_large).await;
         }
-        self.settle(request, sent).await;
+        self.ack_if_unsent(request, sent).await;
     }
 
-    /// Sends a reply, and acknowledges its request with it.
+    /// Sends a reply, which also acknowledges its request.
     pub async fn send(&self, request: &InboxMessage, reply: &InboxMessage) -> Result<(), BrokerError> {
         self.client.reply_message_nowait(request, reply).await
     }
 
     pub async fn ack(&self, request: &InboxMessage) {
         if let Err(error) = self.client.ack(request.id.clone()).await {
-            tracing::debug!(%error, id = %request.id, "an acknowledgement was not sent");
+            tracing::debug!(%error, id = %request.id, "could not acknowledge a request");
         }
     }
 
-    /// A request whose reply can't even be sent must not come again for ever.
-    pub async fn settle(&self, request: &InboxMessage, outcome: Result<(), BrokerError>) {
+    /// Acknowledges a request whose reply could not be sent, or else it would be redelivered forever.
+    pub async fn ack_if_unsent(&self, request: &InboxMessage, outcome: Result<(), BrokerError>) {
         if let Err(error) = outcome {
-            tracing::warn!(%error, id = %request.id, "a reply could not be sent");
+            tracing::warn!(%error, id = %request.id, "could not send a reply");
             self.ack(request).await;
         }
     }
 }
 
-/// The same text as [`HostReply::to_json`], without a copy of the result on the way.
+/// The same text as [`HostReply::to_json`], without a copy of the result.
 fn reply_body(reply: &HostReply) -> Body {
     let (name, value) = match reply {
         HostReply::Task(_) => return Body::from_trusted(Bytes::from(reply.to_json())),
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_written_as_everybody_reads_them() {
+    fn reply_body_equals_to_json() {
         let error = RpcError::new(-1, "no");
         let replies = [
             HostReply::Rpc(Outcome::Result(toolbus_mcp::raw(&serde_json::json!({"a": [1, 2.0]})))),

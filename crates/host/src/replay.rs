@@ -1,5 +1,5 @@
-//! The one place that says whether a call may run once more when nobody knows if it had its effect. The operator's word
-//! counts: about the tool, about the server, and, where the operator trusts the server, the server's own hints.
+//! Decides whether a call with an unknown outcome may run again (replay-safe). The operator's settings decide: per
+//! tool, per server, or by the server's own hints if the operator trusts them.
 
 use crate::catalog::names::visible_name;
 use crate::host::Host;
@@ -10,8 +10,8 @@ use toolbus_mcp::{Members, Raw, SomeTools};
 use toolbus_upstream::{CallSettings, Join, Replay as Setting};
 
 impl Host {
-    /// `own` is the server's own name of the tool. What names no tool is a vendor's method, and nobody knows what it does.
-    /// `was_safe`: what was decided when the call began. It counts while nobody knows yet what the server says of its tools.
+    /// `own`: the server's own name of the tool; `None` for vendor methods, whose effects are unknown. `was_safe`: the
+    /// decision when the call started, used while the server's annotations are not known yet.
     pub fn replay_of(&self, server: &Server, own: Option<&str>, was_safe: bool) -> Replay {
         let Some(own) = own else { return Replay::Never };
         let hints = || match self.catalog.annotations(server.index, own) {
@@ -22,10 +22,10 @@ impl Host {
     }
 }
 
-/// Which calls are never joined to another: the operator says so, or they may run twice anyway. Under the names that
-/// workers see.
-pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> SomeTools {
-    let is_alone = |own: &str, annotations: Option<&Raw>| {
+/// Tools whose calls never join others, because the operator says so or because they are replay-safe. Under the names
+/// that workers see.
+pub fn never_joined(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> SomeTools {
+    let is_never_joined = |own: &str, annotations: Option<&Raw>| {
         let replay = decided(settings, own, || is_harmless(annotations));
         settings.join_of(own) == Join::Never || replay == Replay::Safe
     };
@@ -36,7 +36,7 @@ pub fn alone(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> S
         let listed = tools.iter().filter_map(|tool| Members::of(Some(tool)).ok());
         hints.extend(listed.filter_map(|mut tool| Some((tool.text("name")?, tool.remove("annotations")))));
     }
-    let differ = hints.iter().filter(|(own, annotations)| is_alone(own, annotations.as_ref()) != all);
+    let differ = hints.iter().filter(|(own, annotations)| is_never_joined(own, annotations.as_ref()) != all);
     SomeTools::new(all, differ.map(|(own, _)| visible_name(prefix, own)).collect())
 }
 
@@ -48,7 +48,7 @@ fn decided(settings: &CallSettings, own: &str, is_harmless: impl FnOnce() -> boo
     }
 }
 
-/// It only reads, or a second time changes nothing more than the first.
+/// Whether the tool is annotated as read-only or idempotent.
 fn is_harmless(annotations: Option<&Raw>) -> bool {
     let Ok(annotations) = Members::of(annotations.map(|raw| &**raw)) else { return false };
     let says = |hint: &str| annotations.get(hint).is_some_and(|value| value.get() == "true");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_run_again_unless_the_operator_says_so() {
+    fn nothing_is_replayed_unless_the_operator_allows_it() {
         let usual = CallSettings::default();
         check(&usual, &json!({"readOnlyHint": true, "idempotentHint": true}), Replay::Never);
         check(&CallSettings { replay: Setting::Safe, ..usual.clone() }, &json!({}), Replay::Safe);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_hints_count_only_where_it_is_trusted() {
+    fn a_servers_hints_count_only_if_it_is_trusted() {
         let trusting = CallSettings { trust_hints: true, ..CallSettings::default() };
         check(&trusting, &json!({"readOnlyHint": true}), Replay::Safe);
         check(&trusting, &json!({"idempotentHint": true, "destructiveHint": true}), Replay::Safe);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_tool_counts_before_all_else() {
+    fn the_setting_of_a_tool_takes_precedence() {
         let mut settings = CallSettings { replay: Setting::Safe, trust_hints: true, ..CallSettings::default() };
         settings.tool_replay.insert("tool".to_owned(), Setting::Never);
         check(&settings, &json!({"readOnlyHint": true}), Replay::Never);
@@ -95,26 +95,26 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_told_which_calls_are_never_joined() {
+    fn the_manifest_names_tools_whose_calls_are_never_joined() {
         let tools = [
             raw(&json!({"name": "look", "annotations": {"readOnlyHint": true}})),
             raw(&json!({"name": "write", "annotations": {"destructiveHint": true}})),
         ];
-        let alone = |settings: &CallSettings| {
-            let alone = alone(settings, Some("p"), &[&tools[0], &tools[1]]);
-            ["look", "write", "other"].map(|tool| alone.contain(Some(&visible_name(Some("p"), tool))))
+        let never_joined = |settings: &CallSettings| {
+            let never_joined = never_joined(settings, Some("p"), &[&tools[0], &tools[1]]);
+            ["look", "write", "other"].map(|tool| never_joined.contain(Some(&visible_name(Some("p"), tool))))
         };
         let usual = CallSettings::default();
-        assert_eq!(alone(&usual), [false; 3]);
-        assert_eq!(alone(&CallSettings { trust_hints: true, ..usual.clone() }), [true, false, false]);
-        assert_eq!(alone(&CallSettings { replay: Setting::Safe, ..usual.clone() }), [true; 3]);
+        assert_eq!(never_joined(&usual), [false; 3]);
+        assert_eq!(never_joined(&CallSettings { trust_hints: true, ..usual.clone() }), [true, false, false]);
+        assert_eq!(never_joined(&CallSettings { replay: Setting::Safe, ..usual.clone() }), [true; 3]);
         let mut never = CallSettings { join: Join::Never, ..usual.clone() };
-        assert_eq!(alone(&never), [true; 3]);
+        assert_eq!(never_joined(&never), [true; 3]);
         never.tool_join.insert("write".to_owned(), Join::Gone);
-        assert_eq!(alone(&never), [true, false, true]);
+        assert_eq!(never_joined(&never), [true, false, true]);
         let mut one = usual;
         one.tool_join.insert("write".to_owned(), Join::Never);
         one.tool_replay.insert("look".to_owned(), Setting::Safe);
-        assert_eq!(alone(&one), [true, true, false]);
+        assert_eq!(never_joined(&one), [true, true, false]);
     }
 }

@@ -1,12 +1,12 @@
-//! One configured server: in which eras it can be spoken to, its connections, and the sessions of its clients.
+//! One configured server: its eras, its connections and the sessions of its clients.
 
-use crate::breaker::Breaker;
+use crate::circuit_breaker::CircuitBreaker;
 use crate::failure;
 use crate::host::Host;
-use crate::link::{Link, OpenError, Use, host_initialize, server_down};
 use crate::session::{Session, SessionId};
-use crate::tasks::TaskPlaces;
+use crate::tasks::TaskPermits;
 use crate::translate::log_level::LogLevel;
+use crate::upstream::{OpenError, Upstream, Usage, host_initialize, server_down};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,11 +15,11 @@ use toolbus_mcp::{Era, Outcome, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
 
-/// What is known about a server before it is asked anything.
+/// What the host knows about a server.
 #[derive(Debug, Clone)]
 pub enum Availability {
     Starting,
-    /// It was up at least once. Should it be down again, the next call finds out.
+    /// Started at least once. If it is down again, the next call notices.
     Known(Arc<Eras>),
     Down(String),
 }
@@ -28,19 +28,19 @@ pub struct Server {
     pub index: usize,
     pub config: ServerConfig,
     pub availability: watch::Sender<Availability>,
-    /// Calls that run; the others wait in order.
+    /// Permits of running calls; the others wait in FIFO order.
     pub permits: Arc<Semaphore>,
-    /// Sessions with a connection of their own.
+    /// Slots of sessions with a connection of their own.
     slots: Arc<Semaphore>,
-    /// What tasks may have of the two.
-    pub task_calls: TaskPlaces,
-    pub task_sessions: TaskPlaces,
-    modern: tokio::sync::Mutex<Option<Arc<Link>>>,
-    shared_legacy: tokio::sync::Mutex<Option<Arc<Link>>>,
-    /// The host's own, to look at a legacy server.
-    catalog: tokio::sync::Mutex<Option<Arc<Link>>>,
+    /// The tasks' share of `permits` and of `slots`.
+    pub task_calls: TaskPermits,
+    pub task_sessions: TaskPermits,
+    modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
+    shared_legacy: tokio::sync::Mutex<Option<Arc<Upstream>>>,
+    /// The host's own connection to a legacy server, for reading its lists.
+    catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
-    breaker: Mutex<Breaker>,
+    circuit_breaker: Mutex<CircuitBreaker>,
 }
 
 impl Server {
@@ -50,13 +50,13 @@ impl Server {
             availability: watch::Sender::new(Availability::Starting),
             permits: Arc::new(Semaphore::new(config.max_concurrency.max(1))),
             slots: Arc::new(Semaphore::new(config.max_sessions)),
-            task_calls: TaskPlaces::of(config.max_concurrency),
-            task_sessions: TaskPlaces::of(config.max_sessions),
+            task_calls: TaskPermits::of(config.max_concurrency),
+            task_sessions: TaskPermits::of(config.max_sessions),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
-            breaker: Mutex::new(Breaker::new(config.calls.trip)),
+            circuit_breaker: Mutex::new(CircuitBreaker::new(config.calls.trip)),
             config,
         })
     }
@@ -65,15 +65,15 @@ impl Server {
         &self.config.name
     }
 
-    pub fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().expect("nothing panics while it holds this lock")
+    pub fn circuit_breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
+        self.circuit_breaker.lock().expect("no code panics while it holds this lock")
     }
 
     pub fn is_shared(&self) -> bool {
         self.config.session == SessionMode::Shared
     }
 
-    /// The server's eras, as soon as they are known.
+    /// The server's eras; waits for a server that is starting.
     pub async fn eras(&self, host: &Host) -> Result<Arc<Eras>, RpcError> {
         if let Availability::Known(eras) = &*self.availability.borrow() {
             return Ok(Arc::clone(eras));
@@ -84,13 +84,14 @@ impl Server {
         match known.ok().and_then(Result::ok).as_deref() {
             Some(Availability::Known(eras)) => Ok(Arc::clone(eras)),
             Some(Availability::Down(reason)) => Err(server_down(self.name(), reason)),
-            Some(Availability::Starting) | None => Err(server_down(self.name(), "it has not started yet")),
+            Some(Availability::Starting) | None => Err(server_down(self.name(), "it is still starting")),
         }
     }
 
-    /// The era in which the server is spoken to for a client of that era.
+    /// The era in which to talk to the server for a client of that era.
     pub fn era_for(&self, client: Era, eras: &Eras) -> Era {
-        // What exists only once must not be started once for each era. The modern one has no state to share.
+        // A shared stdio server must not be started once per era. Modern, because that era has no session state to
+        // share.
         let once = self.is_shared() && matches!(self.config.transport, TransportConfig::Stdio { .. });
         match (eras.speaks(Era::Legacy), eras.speaks(Era::Modern)) {
             (true, true) if once => Era::Modern,
@@ -100,112 +101,112 @@ impl Server {
         }
     }
 
-    /// The one connection that serves everybody in the modern era.
-    pub async fn modern_link(&self, host: &Arc<Host>, eras: &Eras) -> Result<Arc<Link>, OpenError> {
-        let mut place = self.modern.lock().await;
-        if let Some(link) = place.as_ref().filter(|link| link.is_open()) {
-            return Ok(Arc::clone(link));
+    /// The connection that all clients share in the modern era.
+    pub async fn modern_upstream(&self, host: &Arc<Host>, eras: &Eras) -> Result<Arc<Upstream>, OpenError> {
+        let mut current = self.modern.lock().await;
+        if let Some(upstream) = current.as_ref().filter(|upstream| upstream.is_open()) {
+            return Ok(Arc::clone(upstream));
         }
-        let link = Link::open(host, &self.config, Era::Modern, Use::Shared, None).await?;
+        let upstream = Upstream::open(host, &self.config, Era::Modern, Usage::Shared, None).await?;
         if let Some(discover) = &eras.modern {
-            link.set_hello(discover.clone());
+            upstream.set_handshake(discover.clone());
         }
-        Ok(Arc::clone(place.insert(link)))
+        Ok(Arc::clone(current.insert(upstream)))
     }
 
-    /// The one connection to a legacy server that exists only once.
-    pub async fn shared_link(&self, host: &Arc<Host>) -> Result<Arc<Link>, OpenError> {
-        let mut place = self.shared_legacy.lock().await;
-        if let Some(link) = place.as_ref().filter(|link| link.is_open()) {
-            return Ok(Arc::clone(link));
+    /// The connection that all clients of a shared legacy server use.
+    pub async fn shared_upstream(&self, host: &Arc<Host>) -> Result<Arc<Upstream>, OpenError> {
+        let mut current = self.shared_legacy.lock().await;
+        if let Some(upstream) = current.as_ref().filter(|upstream| upstream.is_open()) {
+            return Ok(Arc::clone(upstream));
         }
-        let link = Link::open(host, &self.config, Era::Legacy, Use::Shared, None).await?;
-        link.initialize(host, &self.config, host_initialize(Use::Shared)).await?;
-        link.connection.notify("notifications/initialized", None).await?;
-        Ok(Arc::clone(place.insert(link)))
+        let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Shared, None).await?;
+        upstream.initialize(host, &self.config, host_initialize(Usage::Shared)).await?;
+        upstream.connection.notify("notifications/initialized", None).await?;
+        Ok(Arc::clone(current.insert(upstream)))
     }
 
-    /// A legacy connection for the host's own questions, with `notifications/initialized` said.
-    pub async fn catalog_link(&self, host: &Arc<Host>) -> Result<Arc<Link>, OpenError> {
-        let mut place = self.catalog.lock().await;
-        if let Some(old) = place.take() {
+    /// An initialized legacy connection for the host's own requests.
+    pub async fn catalog_upstream(&self, host: &Arc<Host>) -> Result<Arc<Upstream>, OpenError> {
+        let mut current = self.catalog.lock().await;
+        if let Some(old) = current.take() {
             old.close().await;
         }
-        let link = Link::open(host, &self.config, Era::Legacy, Use::Catalog, None).await?;
-        place.replace(Arc::clone(&link));
-        link.initialize(host, &self.config, host_initialize(Use::Catalog)).await?;
-        link.connection.notify("notifications/initialized", None).await?;
-        Ok(link)
+        let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Catalog, None).await?;
+        current.replace(Arc::clone(&upstream));
+        upstream.initialize(host, &self.config, host_initialize(Usage::Catalog)).await?;
+        upstream.connection.notify("notifications/initialized", None).await?;
+        Ok(upstream)
     }
 
-    /// The session's connection to a legacy server, opened with the client's own words if there is none.
-    pub async fn session_link(
+    /// The session's connection to a legacy server. If there is none, it is opened with the client's own `initialize`.
+    pub async fn session_upstream(
         &self,
         host: &Arc<Host>,
         session: &Arc<Session>,
         initialize: impl FnOnce() -> Raw,
-    ) -> Result<Arc<Link>, Outcome> {
-        let mut place = session.link.lock().await;
-        if let Some(link) = place.as_ref().filter(|link| link.is_open()) {
-            return Ok(Arc::clone(link));
+    ) -> Result<Arc<Upstream>, Outcome> {
+        let mut current = session.upstream.lock().await;
+        if let Some(upstream) = current.as_ref().filter(|upstream| upstream.is_open()) {
+            return Ok(Arc::clone(upstream));
         }
-        let reopened = place.take().is_some();
-        let link = if self.is_shared() {
-            self.shared_link(host).await?
+        let reopened = current.take().is_some();
+        let upstream = if self.is_shared() {
+            self.shared_upstream(host).await?
         } else {
-            let link = self.open_own(host, session, initialize()).await?;
-            link.connection.notify("notifications/initialized", None).await.map_err(OpenError::from)?;
-            link
+            let upstream = self.open_own(host, session, initialize()).await?;
+            upstream.connection.notify("notifications/initialized", None).await.map_err(OpenError::from)?;
+            upstream
         };
         session.set_initialized(true);
-        link.join(session);
+        upstream.add_session(session);
         if reopened {
-            tracing::info!(server = self.name(), worker = session.id.mailbox, "a session was opened again");
+            tracing::info!(server = self.name(), worker = session.id.mailbox, "reopened a session");
         }
-        set_up_again(&link, session).await;
-        Ok(Arc::clone(place.insert(link)))
+        restore_session_state(&upstream, session).await;
+        Ok(Arc::clone(current.insert(upstream)))
     }
 
-    /// A client's own `initialize`: a new connection, whatever there was. Its `notifications/initialized` comes later.
+    /// Handles a client's own `initialize`: replaces any connection by a new one. `notifications/initialized` follows
+    /// later.
     pub async fn initialize(&self, host: &Arc<Host>, session: &Arc<Session>, params: Raw) -> Result<Raw, Outcome> {
-        let mut place = session.link.lock().await;
-        if let Some(old) = place.take().filter(|_| !self.is_shared()) {
+        let mut current = session.upstream.lock().await;
+        if let Some(old) = current.take().filter(|_| !self.is_shared()) {
             old.close().await;
         }
-        let (link, hello) = if self.is_shared() {
-            let link = self.shared_link(host).await?;
+        let (upstream, handshake) = if self.is_shared() {
+            let upstream = self.shared_upstream(host).await?;
             session.set_initialized(true);
-            let hello = in_version_of(&params, link.hello());
-            (link, hello)
+            let handshake = in_version_of(&params, upstream.handshake());
+            (upstream, handshake)
         } else {
-            let link = self.open_own(host, session, params).await?;
+            let upstream = self.open_own(host, session, params).await?;
             session.set_initialized(false);
-            let hello = link.hello();
-            (link, hello)
+            let handshake = upstream.handshake();
+            (upstream, handshake)
         };
-        link.join(session);
-        *place = Some(link);
-        Ok(hello)
+        upstream.add_session(session);
+        *current = Some(upstream);
+        Ok(handshake)
     }
 
-    async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Link>, Outcome> {
+    async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Upstream>, Outcome> {
         let full = || {
-            let most = self.config.max_sessions;
-            let message =
-                format!("server {:?} already has {most} sessions, as many as `max_sessions` allows", self.name());
+            let max = self.config.max_sessions;
+            let message = format!("server {:?} has reached its session limit (`max_sessions` = {max})", self.name());
             Outcome::from(failure::bus(ErrorCode::TooManySessions, message))
         };
         let slot = match session.take_reserved() {
             Some(slot) => slot,
             None => self.free_slot(host).await.ok_or_else(full)?,
         };
-        let opened = Link::open(host, &self.config, Era::Legacy, Use::Own, Some(slot)).await;
-        let link = opened.map_err(OpenError::from)?;
-        link.initialize(host, &self.config, initialize).await?;
-        Ok(link)
+        let opened = Upstream::open(host, &self.config, Era::Legacy, Usage::Own, Some(slot)).await;
+        let upstream = opened.map_err(OpenError::from)?;
+        upstream.initialize(host, &self.config, initialize).await?;
+        Ok(upstream)
     }
 
-    /// A place for one more connection, made free if that can be done.
+    /// A slot for one more connection. If all are taken, an idle connection is closed.
     pub async fn free_slot(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(slot);
@@ -214,37 +215,44 @@ impl Server {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Closes the connection that was unused for longest, if it was for a while: its client may be gone without a word.
-    /// If it is not, the connection is opened again for its next call.
+    /// Closes the longest idle connection, if it was idle for `evicted_after`: its client may have disconnected without
+    /// closing its session. If not, its next call reconnects.
     async fn make_room(&self, host: &Host) {
         let mut idle: Vec<_> = {
-            let sessions = self.sessions.lock().expect("nothing panics while it holds this lock");
+            let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
             let unused = |session: &&Arc<Session>| session.is_idle(host.options.limits.evicted_after);
             sessions.values().filter(unused).map(|session| (session.last_used(), Arc::clone(session))).collect()
         };
         idle.sort_by_key(|(last_used, _)| *last_used);
         for (_, session) in idle {
-            // One that is being opened is in use after all; and two that wait for each other would wait for ever.
-            let Ok(place) = session.link.try_lock() else { continue };
-            if let Some(link) = place.as_ref().filter(|link| link.usage == Use::Own && link.is_open()) {
-                tracing::debug!(server = self.name(), worker = session.id.mailbox, "an idle session makes room");
-                link.close().await;
+            // A locked one is being opened, so it is in use. Waiting for it could deadlock with another session that
+            // evicts.
+            let Ok(current) = session.upstream.try_lock() else { continue };
+            if let Some(upstream) =
+                current.as_ref().filter(|upstream| upstream.usage == Usage::Own && upstream.is_open())
+            {
+                tracing::debug!(
+                    server = self.name(),
+                    worker = session.id.mailbox,
+                    "closing an idle session to free its slot"
+                );
+                upstream.close().await;
                 return;
             }
         }
     }
 
-    /// The session under that id; a new one if there is room.
+    /// The session with that id; created if the limit allows it.
     pub fn session(&self, host: &Host, id: SessionId, era: Era) -> Result<Arc<Session>, RpcError> {
-        let mut sessions = self.sessions.lock().expect("nothing panics while it holds this lock");
+        let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
         if let Some(session) = sessions.get(&id) {
             return Ok(Arc::clone(session));
         }
-        let most = host.options.limits.max_remembered_sessions;
-        // Tasks are counted as tasks, and there may be many that wait.
-        let is_full = || sessions.keys().filter(|id| !id.is_of_task()).count() >= most;
-        if !id.is_of_task() && sessions.len() >= most && is_full() {
-            let message = format!("server {:?} already has {most} client sessions", self.name());
+        let max = host.options.limits.max_remembered_sessions;
+        // Sessions of tasks are limited by the number of tasks.
+        let is_full = || sessions.keys().filter(|id| !id.is_of_task()).count() >= max;
+        if !id.is_of_task() && sessions.len() >= max && is_full() {
+            let message = format!("server {:?} has reached the limit of {max} client sessions", self.name());
             return Err(failure::bus(ErrorCode::TooManySessions, message));
         }
         let session = Session::new(id.clone(), era);
@@ -253,97 +261,97 @@ impl Server {
     }
 
     pub fn known_session(&self, id: &SessionId) -> Option<Arc<Session>> {
-        self.sessions.lock().expect("nothing panics while it holds this lock").get(id).cloned()
+        self.sessions.lock().expect("no code panics while it holds this lock").get(id).cloned()
     }
 
-    /// Forgets a session and ends its own connection.
+    /// Removes a session and closes its own connection.
     pub async fn close_session(&self, id: &SessionId) {
-        let session = self.sessions.lock().expect("nothing panics while it holds this lock").remove(id);
+        let session = self.sessions.lock().expect("no code panics while it holds this lock").remove(id);
         if let Some(session) = session {
             self.end(&session).await;
         }
     }
 
-    /// Ends the sessions that nobody has used for a while.
+    /// Closes idle sessions.
     pub async fn reap(&self) {
         let idle: Vec<_> = {
-            let mut sessions = self.sessions.lock().expect("nothing panics while it holds this lock");
+            let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
             let ids: Vec<_> = sessions.values().filter(|session| session.is_idle(self.config.idle)).cloned().collect();
             ids.into_iter().filter_map(|session| sessions.remove(&session.id)).collect()
         };
         for session in idle {
-            tracing::debug!(server = self.name(), worker = session.id.mailbox, "an idle session ends");
+            tracing::debug!(server = self.name(), worker = session.id.mailbox, "closing an idle session");
             self.end(&session).await;
         }
     }
 
     pub async fn close(&self) {
         let sessions: Vec<_> =
-            self.sessions.lock().expect("nothing panics while it holds this lock").drain().map(|(_, s)| s).collect();
+            self.sessions.lock().expect("no code panics while it holds this lock").drain().map(|(_, s)| s).collect();
         for session in sessions {
             self.end(&session).await;
         }
-        for place in [&self.modern, &self.shared_legacy, &self.catalog] {
-            if let Some(link) = place.lock().await.take() {
-                link.close().await;
+        for current in [&self.modern, &self.shared_legacy, &self.catalog] {
+            if let Some(upstream) = current.lock().await.take() {
+                upstream.close().await;
             }
         }
     }
 
     async fn end(&self, session: &Session) {
         session.replace_listening(None);
-        let link = session.link.lock().await.take();
-        let Some(link) = link else { return };
-        if link.usage == Use::Own {
-            link.close().await;
+        let upstream = session.upstream.lock().await.take();
+        let Some(upstream) = upstream else { return };
+        if upstream.usage == Usage::Own {
+            upstream.close().await;
             return;
         }
         for uri in session.uris() {
-            if link.unsubscribed(&uri) {
-                tell(&link, "resources/unsubscribe", json!({"uri": uri})).await;
+            if upstream.remove_subscription(&uri) {
+                send_setup_request(&upstream, "resources/unsubscribe", json!({"uri": uri})).await;
             }
         }
     }
 }
 
-/// What the client had set up on a connection that is gone.
-async fn set_up_again(link: &Link, session: &Session) {
+/// Restores the client's log level and subscriptions on a new connection.
+async fn restore_session_state(upstream: &Upstream, session: &Session) {
     if let Some(level) = session.level() {
-        set_level(link, level).await;
+        set_level(upstream, level).await;
     }
     for uri in session.listened_uris() {
-        if link.subscribed(&uri) {
-            tell(link, "resources/subscribe", json!({"uri": uri})).await;
+        if upstream.add_subscription(&uri) {
+            send_setup_request(upstream, "resources/subscribe", json!({"uri": uri})).await;
         }
     }
 }
 
-pub async fn set_level(link: &Link, level: LogLevel) {
-    tell(link, "logging/setLevel", json!({"level": level.as_str()})).await;
+pub async fn set_level(upstream: &Upstream, level: LogLevel) {
+    send_setup_request(upstream, "logging/setLevel", json!({"level": level.as_str()})).await;
 }
 
-/// A request of our own whose answer changes nothing. It goes out before what follows.
-pub async fn tell(link: &Link, method: &str, params: serde_json::Value) {
-    let Ok(mut call) = link.connection.start(method, Some(raw(&params))).await else { return };
+/// Sends a request whose answer is ignored, and waits for it at most [`crate::upstream_call::CANCEL_GRACE`].
+pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde_json::Value) {
+    let Ok(mut call) = upstream.connection.start(method, Some(raw(&params))).await else { return };
     let end = async {
         loop {
             match call.next().await {
                 CallEvent::Done(_) => return,
-                CallEvent::Request { id, method, .. } => link.answer_or_refuse(&id, &method).await,
+                CallEvent::Request { id, method, .. } => upstream.answer_or_refuse(&id, &method).await,
                 CallEvent::Notification { .. } => {}
             }
         }
     };
     if tokio::time::timeout(crate::upstream_call::CANCEL_GRACE, end).await.is_err() {
-        tracing::debug!(method, "a server has not answered");
+        tracing::debug!(method, "no answer from the server");
     }
 }
 
-/// On a shared connection the server has answered a client of the host's choice; each client hears its own version.
-fn in_version_of(initialize: &Raw, hello: Raw) -> Raw {
+/// The `initialize` result of a shared connection, with the older protocol version that this client requested.
+fn in_version_of(initialize: &Raw, handshake: Raw) -> Raw {
     let answer = || {
         let requested = toolbus_mcp::Members::of(Some(initialize)).ok()?.text("protocolVersion")?;
-        let mut members = toolbus_mcp::Members::of(Some(&hello)).ok()?;
+        let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?;
         let spoken = members.text("protocolVersion")?;
         let older = toolbus_mcp::LEGACY_VERSIONS.contains(&requested.as_str()) && requested < spoken;
         older.then(|| {
@@ -351,5 +359,5 @@ fn in_version_of(initialize: &Raw, hello: Raw) -> Raw {
             members.to_raw()
         })
     };
-    answer().unwrap_or(hello)
+    answer().unwrap_or(handshake)
 }

@@ -1,4 +1,4 @@
-//! The host as a whole: connects the bus, the servers and the catalog, and ends them all in order.
+//! Runs a host: connects broker, servers and catalog, and shuts them down in order.
 
 use crate::announce;
 use crate::catalog::watch_server;
@@ -12,21 +12,24 @@ use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
 use toolbus_client::{BrokerClient, BrokerError};
 
-/// How long the servers may take to end when the host does.
-const LONGEST_SHUTDOWN: Duration = Duration::from_secs(10);
-/// Idle sessions are looked for this often, or four times in their idle time.
+/// How long servers and calls may take to end at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum interval between checks for idle sessions; a quarter of the idle time if that is shorter.
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Why a host stopped serving.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Also when another host took the mailbox over, or the credential was taken back: the error's code says which.
-    #[error("the host has no place on the bus: {0}")]
+    /// Also if another host took over the mailbox or the credential was revoked: the error's code tells which.
+    #[error("the host can't use the bus: {0}")]
     Bus(#[from] BrokerError),
+    /// The connection ended without a reason.
     #[error("the host lost its mailbox")]
     MailboxLost,
 }
 
-/// Serves the configured servers to the bus until the token is cancelled. The children are gone when this returns.
+/// Serves the configured servers until the token is cancelled. All server processes have ended when this returns, or
+/// the shutdown timeout has passed.
 pub async fn run_host(
     client: BrokerClient,
     options: HostOptions,
@@ -36,17 +39,17 @@ pub async fn run_host(
     let stop = shutdown.child_token();
     let host = Host::new(Outbox::new(client), options, stop.clone());
     for server in &host.servers {
-        host.tasks.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
-        host.tasks.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
+        host.tracker.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
+        host.tracker.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
     }
-    host.tasks.spawn(announce::run(Arc::clone(&host)));
-    host.tasks.spawn(pins::watch(Arc::clone(&host)));
-    host.tasks.spawn(write_down_new_rules(Arc::clone(&host)));
-    host.tasks.spawn(orphans::watch(Arc::clone(&host)));
+    host.tracker.spawn(announce::run(Arc::clone(&host)));
+    host.tracker.spawn(pins::watch(Arc::clone(&host)));
+    host.tracker.spawn(audit_policy_reloads(Arc::clone(&host)));
+    host.tracker.spawn(orphans::watch(Arc::clone(&host)));
     host.resume_tasks();
     let outcome = receive(&host).await;
     stop.cancel();
-    host.tasks.close();
+    host.tracker.close();
     let ending = async {
         let ends = host.servers.iter().cloned().map(|server| tokio::spawn(async move { server.close().await }));
         for end in ends.collect::<Vec<_>>() {
@@ -55,21 +58,21 @@ pub async fn run_host(
     };
     let ending = async {
         ending.await;
-        // The calls that ran end with their servers; their callers are told.
-        host.tasks.wait().await;
+        // Running calls end with their servers and are answered.
+        host.tracker.wait().await;
     };
-    if tokio::time::timeout(LONGEST_SHUTDOWN, ending).await.is_err() {
-        tracing::warn!("some servers or calls did not end in time");
+    if tokio::time::timeout(SHUTDOWN_TIMEOUT, ending).await.is_err() {
+        tracing::warn!("shutdown timeout: some servers or calls have not ended");
     }
-    // Replies that are still on their way get their chance.
+    // Sends queued replies.
     if let Some(host) = Arc::into_inner(host) {
         host.outbox.close().await;
     }
     outcome
 }
 
-/// Which rules a decision was made by is told from where it stands in the log.
-async fn write_down_new_rules(host: Arc<Host>) {
+/// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force.
+async fn audit_policy_reloads(host: Arc<Host>) {
     let mut rules = host.options.policy.watch();
     let Some(audit) = &host.options.audit else { return };
     loop {
@@ -89,7 +92,7 @@ async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
         tokio::select! {
             biased;
             () = host.shutdown.cancelled() => return Ok(()),
-            reason = host.unwelcome.wait() => return Err(HostError::Bus(reason)),
+            reason = host.rejection.wait() => return Err(HostError::Bus(reason)),
             cancel = client.next_cancel() => match cancel {
                 Some(id) => host.running.cancel_message(&id),
                 None => return Err(lost(client)),

@@ -1,11 +1,11 @@
-//! One client's use of one server, as the host keeps it between calls. A session survives its connection: what the client
-//! had set up (level of logs, subscriptions) is set up again when the connection is opened anew.
+//! The state of one client at one server between calls. A session outlives its connection: when the connection is
+//! opened again, the client's log level and subscriptions are restored.
 
 use crate::host::Host;
-use crate::link::{Link, Use};
+use crate::session_order::SessionOrder;
 use crate::translate::listen;
 use crate::translate::log_level::LogLevel;
-use crate::turns::Turns;
+use crate::upstream::{Upstream, Usage};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,15 +18,15 @@ use toolbus_mcp::{Era, HostEvent, Id, Members, Outcome, Raw};
 use toolbus_protocol::MsgId;
 use toolbus_upstream::ServerError;
 
-/// How long a session with subscriptions is kept although its client calls nothing: it may still want the news.
+/// Idle time of a session with subscriptions, which receives notifications even if its client makes no calls.
 const SUBSCRIBED_IDLE: Duration = Duration::from_secs(3600);
 
-/// Questions that a client leaves unanswered are forgotten past this many.
-const MOST_OPEN_QUESTIONS: usize = 1024;
+/// Past this many unanswered requests on a shared connection, all of them are forgotten.
+const MAX_SHARED_REQUESTS: usize = 1024;
 
-const MOST_STRAYS: usize = 64;
+const MAX_STRAYS: usize = 64;
 
-/// Who a session belongs to.
+/// The client that a session belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionId {
     pub mailbox: String,
@@ -37,28 +37,28 @@ pub struct Session {
     pub id: SessionId,
     era: Era,
     correlation: MsgId,
-    pub turns: Turns,
+    pub order: SessionOrder,
     /// Locked while a connection is being opened, so that it is opened once.
-    pub link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    pub upstream: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     in_use: AtomicUsize,
-    /// For a connection that is still to be opened.
+    /// A slot for a connection that is not open yet.
     reserved: Mutex<Option<OwnedSemaphorePermit>>,
     state: Mutex<State>,
 }
 
 struct State {
     last_used: Instant,
-    /// Whether `notifications/initialized` has been sent on the present connection.
+    /// Whether `notifications/initialized` has been sent on the current connection.
     initialized: bool,
     level: Option<LogLevel>,
     uris: BTreeSet<String>,
     listeners: Vec<Listener>,
-    questions: HashMap<Id, oneshot::Sender<Outcome>>,
-    /// What a server asked this client on a connection that it shares with others: nobody else may answer it.
-    asked: HashSet<Id>,
-    next_question: u64,
-    takers: Vec<Taker>,
-    /// Ends the present listen of a legacy client on a modern server.
+    client_requests: HashMap<Id, oneshot::Sender<Outcome>>,
+    /// Ids of requests that the server sent to this client on a shared connection. Only this client may answer them.
+    shared_requests: HashSet<Id>,
+    next_request: u64,
+    stray_senders: Vec<StraySender>,
+    /// Ends the current listen of a legacy client on a modern server.
     listening: Option<CancellationToken>,
 }
 
@@ -68,32 +68,32 @@ pub struct Listener {
     pub filter: listen::Filter,
 }
 
-/// What a server said while several calls of one client ran, so that it belongs to none of them for sure. A modern
-/// client can hear it only in a call; any of its own will do.
+/// A server's message that arrived while several calls of one client ran and names none of them. Modern clients receive
+/// messages only within a call, so any call of the client may take it.
 pub enum Stray {
     Notification { method: String, params: Option<Raw> },
     Request { id: Id, method: String, params: Option<Raw> },
 }
 
-/// A call that takes strays.
-struct Taker {
+/// The session's end of a call that accepts strays.
+struct StraySender {
     sender: mpsc::Sender<Stray>,
-    held: Arc<AtomicBool>,
+    suspended: Arc<AtomicBool>,
 }
 
-/// The call's end of it. While the call is held its client hears nothing, so others take strays first.
+/// The call's end. While the call is suspended its client receives nothing, so running calls take strays first.
 pub struct Strays {
     pub receiver: mpsc::Receiver<Stray>,
-    held: Arc<AtomicBool>,
+    suspended: Arc<AtomicBool>,
 }
 
 impl Strays {
-    pub fn set_held(&self, held: bool) {
-        self.held.store(held, Ordering::Relaxed);
+    pub fn set_suspended(&self, suspended: bool) {
+        self.suspended.store(suspended, Ordering::Relaxed);
     }
 }
 
-/// Keeps a session from being taken for idle.
+/// Keeps a session from being considered idle.
 pub struct InUse(Arc<Session>);
 
 impl Drop for InUse {
@@ -111,17 +111,17 @@ impl Session {
             level: None,
             uris: BTreeSet::new(),
             listeners: Vec::new(),
-            questions: HashMap::new(),
-            asked: HashSet::new(),
-            next_question: 0,
-            takers: Vec::new(),
+            client_requests: HashMap::new(),
+            shared_requests: HashSet::new(),
+            next_request: 0,
+            stray_senders: Vec::new(),
             listening: None,
         };
         let correlation = MsgId::from(id.key.clone());
-        let link = tokio::sync::Mutex::default();
-        let (turns, in_use) = (Turns::default(), AtomicUsize::new(0));
+        let upstream = tokio::sync::Mutex::default();
+        let (order, in_use) = (SessionOrder::default(), AtomicUsize::new(0));
         let (reserved, state) = (Mutex::default(), Mutex::new(state));
-        Arc::new(Self { id, era, correlation, turns, link, in_use, reserved, state })
+        Arc::new(Self { id, era, correlation, order, upstream, in_use, reserved, state })
     }
 
     pub fn is_legacy(&self) -> bool {
@@ -133,13 +133,13 @@ impl Session {
         InUse(Arc::clone(self))
     }
 
-    /// Keeps a slot for the connection that it will open.
+    /// Stores a slot for the connection that this session will open.
     pub fn reserve(&self, slot: OwnedSemaphorePermit) {
-        *self.reserved.lock().expect("nothing panics while it holds this lock") = Some(slot);
+        *self.reserved.lock().expect("no code panics while it holds this lock") = Some(slot);
     }
 
     pub fn take_reserved(&self) -> Option<OwnedSemaphorePermit> {
-        self.reserved.lock().expect("nothing panics while it holds this lock").take()
+        self.reserved.lock().expect("no code panics while it holds this lock").take()
     }
 
     pub fn last_used(&self) -> Instant {
@@ -148,25 +148,32 @@ impl Session {
 
     pub fn is_idle(&self, idle: Duration) -> bool {
         let state = self.lock();
-        let wants_news = !state.uris.is_empty() || !state.listeners.is_empty() || state.listening.is_some();
-        let limit = if wants_news { idle.max(SUBSCRIBED_IDLE) } else { idle };
+        let has_subscriptions = !state.uris.is_empty() || !state.listeners.is_empty() || state.listening.is_some();
+        let limit = if has_subscriptions { idle.max(SUBSCRIBED_IDLE) } else { idle };
         self.in_use.load(Ordering::Relaxed) == 0 && state.last_used.elapsed() >= limit
     }
 
-    /// What the server says outside of any call.
-    pub async fn hear(&self, host: &Host, server: &str, usage: Use, method: &str, params: Option<Raw>) {
+    /// Delivers a notification that belongs to no call.
+    pub async fn deliver_notification(
+        &self,
+        host: &Host,
+        server: &str,
+        usage: Usage,
+        method: &str,
+        params: Option<Raw>,
+    ) {
         if self.id.is_of_task() {
             return;
         }
         if self.is_legacy() {
-            if usage == Use::Shared && method == listen::RESOURCE_UPDATED && !self.is_subscribed(params.as_ref()) {
+            if usage == Usage::Shared && method == listen::RESOURCE_UPDATED && !self.is_subscribed(params.as_ref()) {
                 return;
             }
             let event = HostEvent::Notification { server: server.to_owned(), method: method.to_owned(), params };
             host.outbox.live(&self.id.mailbox, &self.correlation, &event).await;
             return;
         }
-        if !listen::is_news(method) {
+        if !listen::is_listen_notification(method) {
             self.offer(Stray::Notification { method: method.to_owned(), params });
             return;
         }
@@ -178,29 +185,30 @@ impl Session {
         }
     }
 
-    /// Signs a call up for what may belong to it.
+    /// Registers a call as a receiver of strays.
     pub fn take_strays(&self) -> Strays {
-        let (sender, receiver) = mpsc::channel(MOST_STRAYS);
-        let held = Arc::new(AtomicBool::new(false));
-        self.lock().takers.push(Taker { sender, held: Arc::clone(&held) });
-        Strays { receiver, held }
+        let (sender, receiver) = mpsc::channel(MAX_STRAYS);
+        let suspended = Arc::new(AtomicBool::new(false));
+        self.lock().stray_senders.push(StraySender { sender, suspended: Arc::clone(&suspended) });
+        Strays { receiver, suspended }
     }
 
-    /// Gives it to a call whose client can be told at once; back if there is none.
+    /// Offers a stray to calls that are not suspended; returns it if none accepts it.
     pub fn offer_running(&self, stray: Stray) -> Option<Stray> {
         self.offer_to(stray, false)
     }
 
-    /// Gives it to one of the calls; back if none takes it.
+    /// Offers a stray to all calls, running ones first; returns it if none accepts it.
     pub fn offer(&self, stray: Stray) -> Option<Stray> {
         self.offer_to(stray, false).and_then(|stray| self.offer_to(stray, true))
     }
 
-    fn offer_to(&self, stray: Stray, held: bool) -> Option<Stray> {
+    fn offer_to(&self, stray: Stray, suspended: bool) -> Option<Stray> {
         let mut state = self.lock();
-        state.takers.retain(|taker| !taker.sender.is_closed());
-        let mut takers = state.takers.iter().filter(|taker| taker.held.load(Ordering::Relaxed) == held);
-        takers.try_fold(stray, |left, taker| match taker.sender.try_send(left) {
+        state.stray_senders.retain(|target| !target.sender.is_closed());
+        let mut targets =
+            state.stray_senders.iter().filter(|target| target.suspended.load(Ordering::Relaxed) == suspended);
+        targets.try_fold(stray, |left, target| match target.sender.try_send(left) {
             Ok(()) => None,
             Err(TrySendError::Full(stray) | TrySendError::Closed(stray)) => Some(stray),
         })
@@ -217,51 +225,51 @@ impl Session {
         state.listeners.iter().filter(wants).map(|listener| listener.call.clone()).collect()
     }
 
-    /// The server asks the client, outside of any call.
-    pub async fn ask(&self, host: &Host, server: &str, id: Id, method: String, params: Option<Raw>) {
+    /// Forwards a server's request that belongs to no call to the client.
+    pub async fn forward_request(&self, host: &Host, server: &str, id: Id, method: String, params: Option<Raw>) {
         let event = HostEvent::Request { server: server.to_owned(), id, method, params };
         if let Err(error) = host.outbox.durable(&self.id.mailbox, &self.correlation, &event).await {
-            tracing::warn!(%error, server, "a server's request did not reach its client");
+            tracing::warn!(%error, server, "could not deliver a server's request to its client");
         }
     }
 
-    /// The next call opens the connection again; a client that waits for the server's word should know all the same.
-    pub async fn link_closed(&self, host: &Host, server: &str, error: &ServerError) {
+    /// Reports a lost connection to a legacy client, which may wait for notifications. The next call reconnects.
+    pub async fn upstream_closed(&self, host: &Host, server: &str, error: &ServerError) {
         if self.is_legacy() && !self.id.is_of_task() {
             let event = HostEvent::Closed { server: server.to_owned(), reason: error.to_string() };
             if let Err(error) = host.outbox.durable(&self.id.mailbox, &self.correlation, &event).await {
-                tracing::debug!(%error, server, "the end of a session was not told");
+                tracing::debug!(%error, server, "could not report a closed session to its client");
             }
         }
     }
 
-    /// A question to a legacy client on behalf of a modern server: the id to ask under, and where the answer comes.
-    pub fn new_question(&self) -> (Id, oneshot::Receiver<Outcome>) {
+    /// Registers a request to a legacy client on behalf of a modern server: its id and the receiver of the answer.
+    pub fn new_client_request(&self) -> (Id, oneshot::Receiver<Outcome>) {
         let (sender, answer) = oneshot::channel();
         let mut state = self.lock();
-        state.questions.retain(|_, waiting| !waiting.is_closed());
-        state.next_question += 1;
-        let id = Id::text(&format!("toolbus-{}", state.next_question));
-        state.questions.insert(id.clone(), sender);
+        state.client_requests.retain(|_, waiting| !waiting.is_closed());
+        state.next_request += 1;
+        let id = Id::text(&format!("toolbus-{}", state.next_request));
+        state.client_requests.insert(id.clone(), sender);
         (id, answer)
     }
 
-    /// The answer to such a question; gives it back if it answers none.
-    pub fn answer_question(&self, id: &Id, outcome: Outcome) -> Result<(), Outcome> {
-        let Some(waiting) = self.lock().questions.remove(id) else { return Err(outcome) };
+    /// Resolves such a request; returns the outcome if the id is unknown.
+    pub fn answer_client_request(&self, id: &Id, outcome: Outcome) -> Result<(), Outcome> {
+        let Some(waiting) = self.lock().client_requests.remove(id) else { return Err(outcome) };
         waiting.send(outcome)
     }
 
-    pub fn set_asked(&self, id: Id) {
+    pub fn add_shared_request(&self, id: Id) {
         let mut state = self.lock();
-        if state.asked.len() >= MOST_OPEN_QUESTIONS {
-            state.asked.clear();
+        if state.shared_requests.len() >= MAX_SHARED_REQUESTS {
+            state.shared_requests.clear();
         }
-        state.asked.insert(id);
+        state.shared_requests.insert(id);
     }
 
-    pub fn take_asked(&self, id: &Id) -> bool {
-        self.lock().asked.remove(id)
+    pub fn take_shared_request(&self, id: &Id) -> bool {
+        self.lock().shared_requests.remove(id)
     }
 
     pub fn level(&self) -> Option<LogLevel> {
@@ -276,7 +284,7 @@ impl Session {
         self.lock().uris.clone()
     }
 
-    /// False if nothing changes.
+    /// Returns false if the URI was subscribed already.
     pub fn subscribe(&self, uri: &str) -> bool {
         self.lock().uris.insert(uri.to_owned())
     }
@@ -293,19 +301,19 @@ impl Session {
         self.lock().listeners.retain(|listener| listener.call != *call);
     }
 
-    /// All resources that somebody in this session listens to.
+    /// All resources that this session is subscribed or listening to.
     pub fn listened_uris(&self) -> BTreeSet<String> {
         let state = self.lock();
         let listened = state.listeners.iter().flat_map(|listener| listener.filter.uris.iter());
         listened.chain(&state.uris).cloned().collect()
     }
 
-    /// True for the first one on a connection.
+    /// Returns whether the value changed.
     pub fn set_initialized(&self, initialized: bool) -> bool {
         std::mem::replace(&mut self.lock().initialized, initialized) != initialized
     }
 
-    /// Puts a new listen in the place of the one before, which is ended.
+    /// Replaces the current listen, and ends the previous one.
     pub fn replace_listening(&self, new: Option<CancellationToken>) {
         let old = std::mem::replace(&mut self.lock().listening, new);
         if let Some(old) = old {
@@ -318,7 +326,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds this lock")
+        self.state.lock().expect("no code panics while it holds this lock")
     }
 }
 

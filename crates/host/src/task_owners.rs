@@ -1,14 +1,14 @@
-//! Whose call began which task: what a role may not call, it may not look at as a task either.
+//! Which agent's call created which task of a server: an agent may access only tasks of its own calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use toolbus_mcp::{Members, Outcome};
 use toolbus_protocol::principal_of;
 
-/// Tasks that are remembered; the oldest are forgotten first.
-const REMEMBERED: usize = 4096;
-/// Tasks of one agent, so that nobody makes the tasks of others forgotten.
-const REMEMBERED_PER_AGENT: usize = 512;
+/// Maximum remembered tasks; the oldest are evicted first.
+const MAX_REMEMBERED: usize = 4096;
+/// Maximum remembered tasks per agent, so that one agent can't evict the tasks of others.
+const MAX_REMEMBERED_PER_AGENT: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOwner {
@@ -31,13 +31,13 @@ struct Table {
 type TaskKey = (String, String);
 
 impl Table {
-    /// Forgets the oldest, of the agent itself if it has its share already.
+    /// Evicts the oldest task: the agent's own if it has its share, or else any agent's if the table is full.
     fn make_room(&mut self, agent: &str) {
         let is_own = |key: &TaskKey| self.owners.get(key).is_some_and(|owner| owner.agent == agent);
-        let has_share = self.order.iter().filter(|key| is_own(key)).count() >= REMEMBERED_PER_AGENT;
+        let has_share = self.order.iter().filter(|key| is_own(key)).count() >= MAX_REMEMBERED_PER_AGENT;
         let oldest = match has_share {
             true => self.order.iter().position(is_own),
-            false => (self.order.len() >= REMEMBERED).then_some(0),
+            false => (self.order.len() >= MAX_REMEMBERED).then_some(0),
         };
         if let Some(key) = oldest.and_then(|place| self.order.remove(place)) {
             self.owners.remove(&key);
@@ -46,13 +46,13 @@ impl Table {
 }
 
 impl TaskOwners {
-    /// Remembers the task that a call's result speaks of, if it does.
+    /// Remembers the task that a call's result names, if any.
     pub fn remember(&self, server: &str, outcome: &Outcome, mailbox: &str, tool: &str) {
-        let Some(id) = begun_task(outcome) else { return };
-        let mut table = self.0.lock().expect("nothing panics while it holds this lock");
+        let Some(id) = created_task(outcome) else { return };
+        let mut table = self.0.lock().expect("no code panics while it holds this lock");
         let key = (server.to_owned(), id);
         let owner = TaskOwner { agent: principal_of(mailbox).to_owned(), tool: tool.to_owned() };
-        // The first to have it keeps it: a server that repeats an id must not hand a task over.
+        // The first owner wins: a server that repeats an id must not transfer a task.
         if table.owners.contains_key(&key) {
             return;
         }
@@ -62,13 +62,13 @@ impl TaskOwners {
     }
 
     pub fn owner(&self, server: &str, task: &str) -> Option<TaskOwner> {
-        let table = self.0.lock().expect("nothing panics while it holds this lock");
+        let table = self.0.lock().expect("no code panics while it holds this lock");
         table.owners.get(&(server.to_owned(), task.to_owned())).cloned()
     }
 }
 
-/// `{"task": {"taskId": …}}` in one era, `{"resultType": "task", "taskId": …}` in the other.
-fn begun_task(outcome: &Outcome) -> Option<String> {
+/// Legacy: `{"task": {"taskId": …}}`; modern: `{"resultType": "task", "taskId": …}`.
+fn created_task(outcome: &Outcome) -> Option<String> {
     let Outcome::Result(result) = outcome else { return None };
     if !result.get().contains("\"taskId\"") {
         return None;
@@ -87,7 +87,7 @@ mod tests {
     use toolbus_mcp::raw;
 
     #[test]
-    fn a_task_belongs_to_whoever_began_it() {
+    fn a_task_belongs_to_the_agent_that_created_it() {
         let owners = TaskOwners::default();
         for result in [json!({"task": {"taskId": "a"}}), json!({"resultType": "task", "taskId": "b"})] {
             owners.remember("one", &Outcome::Result(raw(&result)), "w#x", "tool");
@@ -100,15 +100,15 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_the_tasks_of_others_forgotten() {
+    fn an_agent_can_not_evict_the_tasks_of_others() {
         let owners = TaskOwners::default();
         let begin = |agent: &str, task: String| {
             owners.remember("one", &Outcome::Result(raw(&json!({"task": {"taskId": task}}))), agent, "tool");
         };
         begin("w", "first".to_owned());
-        (0..=REMEMBERED).for_each(|number| begin("busy", number.to_string()));
+        (0..=MAX_REMEMBERED).for_each(|number| begin("busy", number.to_string()));
         assert!(owners.owner("one", "first").is_some());
         assert_eq!(owners.owner("one", "0"), None);
-        assert!(owners.owner("one", &REMEMBERED.to_string()).is_some());
+        assert!(owners.owner("one", &MAX_REMEMBERED.to_string()).is_some());
     }
 }

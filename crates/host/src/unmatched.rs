@@ -1,16 +1,16 @@
-//! Tells the operator of patterns that match nothing, once everything that there is is known.
+//! Warns the operator of policy patterns that match nothing, once the lists of all servers are known.
 
 use crate::host::Host;
 use std::collections::HashSet;
 use toolbus_policy::PolicySet;
 
-/// A reader looks at the first few.
-const MOST_WARNINGS: usize = 20;
+/// Maximum warnings at a time.
+const MAX_WARNINGS: usize = 20;
 
-/// What was said already; the same is not said again when the lists change.
+/// Remembers previous warnings, so that they are not repeated when lists change.
 #[derive(Default)]
 pub struct Unmatched {
-    told: HashSet<String>,
+    warned: HashSet<String>,
 }
 
 impl Unmatched {
@@ -18,9 +18,9 @@ impl Unmatched {
         let Some(names) = host.catalog.names() else { return };
         let names: Vec<(&str, &str)> = names.iter().map(|(server, name)| (server.as_str(), name.as_str())).collect();
         let warnings: Vec<String> = policy.unmatched(&names).iter().map(ToString::to_string).collect();
-        for warning in warnings.iter().filter(|warning| !self.told.contains(*warning)).take(MOST_WARNINGS) {
-            tracing::warn!("the rules, {warning}");
+        for warning in warnings.iter().filter(|warning| !self.warned.contains(*warning)).take(MAX_WARNINGS) {
+            tracing::warn!("policy: {warning}");
         }
-        self.told = warnings.into_iter().collect();
+        self.warned = warnings.into_iter().collect();
     }
 }

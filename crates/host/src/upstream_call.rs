@@ -1,4 +1,4 @@
-//! A call to a server that can be called off and whose time may run out.
+//! A call to a server with cancellation and a timeout.
 
 use crate::caller::{Cancel, until};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 use toolbus_mcp::{Id, Outcome, Raw};
 use toolbus_upstream::{CallEvent, ServerCall, ServerError};
 
-/// How long a server may take to answer a call that was called off. Most never do.
+/// How long to wait for the answer of a cancelled call. Most servers never send one.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
-/// What a call to a server brings next.
+/// The next event of a call to a server.
 #[derive(Debug)]
-pub enum Step {
+pub enum CallStep {
     Notification {
         method: String,
         params: Option<Raw>,
@@ -22,12 +22,12 @@ pub enum Step {
         params: Option<Raw>,
     },
     Done(Result<Outcome, ServerError>),
-    /// It was called off and the server has kept silent since.
+    /// The call was cancelled, and the server did not answer it within [`CANCEL_GRACE`].
     Cancelled,
     TimedOut,
 }
 
-/// A call to a server that can be called off and whose time may run out.
+/// A call to a server with cancellation and a timeout.
 pub struct UpstreamCall {
     call: ServerCall,
     deadline: Option<Instant>,
@@ -39,11 +39,11 @@ impl UpstreamCall {
         Self { call, deadline: timeout.map(|timeout| Instant::now() + timeout), cancelled: false }
     }
 
-    /// Giving up the wait loses nothing.
-    pub async fn next(&mut self, cancel: &Cancel) -> Step {
+    /// Cancellation-safe: dropping the future loses no event.
+    pub async fn next(&mut self, cancel: &Cancel) -> CallStep {
         loop {
             tokio::select! {
-                // A server that never stops talking must not talk its way past its limits.
+                // Cancellation and the timeout come first, so that a server that never stops sending can't outrun them.
                 biased;
                 () = cancel.fired(), if !self.cancelled => {
                     self.call.cancel(cancel.reason()).await;
@@ -52,23 +52,23 @@ impl UpstreamCall {
                 }
                 () = until(self.deadline) => {
                     if self.cancelled {
-                        return Step::Cancelled;
+                        return CallStep::Cancelled;
                     }
-                    self.call.cancel(Some("the call took longer than its time limit")).await;
-                    return Step::TimedOut;
+                    self.call.cancel(Some("the call exceeded its time limit")).await;
+                    return CallStep::TimedOut;
                 }
                 event = self.call.next() => return self.step(event),
             }
         }
     }
 
-    fn step(&self, event: CallEvent) -> Step {
+    fn step(&self, event: CallEvent) -> CallStep {
         match event {
-            CallEvent::Notification { method, params } => Step::Notification { method, params },
-            CallEvent::Request { id, method, params } => Step::Request { id, method, params },
-            // What a cancelled call ends with is an answer or nothing, but no failure that anybody waits for.
-            CallEvent::Done(Err(_)) if self.cancelled => Step::Cancelled,
-            CallEvent::Done(outcome) => Step::Done(outcome),
+            CallEvent::Notification { method, params } => CallStep::Notification { method, params },
+            CallEvent::Request { id, method, params } => CallStep::Request { id, method, params },
+            // The failure of a cancelled call is of no interest; only an answer would be.
+            CallEvent::Done(Err(_)) if self.cancelled => CallStep::Cancelled,
+            CallEvent::Done(outcome) => CallStep::Done(outcome),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Where those who may approve calls ask what waits, and say what they have decided.
+//! The admin API for approvals: lists the calls that wait, and takes decisions.
 
 use super::PendingApproval;
-use super::listed::{Listed, beginning};
+use super::listed::{Listed, truncated_name};
 use super::store::{DecideError, Verdict};
 use crate::failure;
 use crate::host::Host;
@@ -10,10 +10,10 @@ use toolbus_audit::{Caller as AuditCaller, Record, Subject};
 use toolbus_mcp::{ApprovalDecision, Members, Outcome, RpcError, codes, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, principal_of};
 
-/// Who may decide about calls of its own.
+/// The role that may approve its own calls.
 const OPERATOR: &str = "operator";
-/// More of an id that somebody made up is not written down.
-const LONGEST_ID: usize = 64;
+/// Unknown ids are truncated to this in the audit log.
+const MAX_ID_BYTES: usize = 64;
 
 impl Host {
     pub fn list_approvals(&self, from: &AgentRef) -> Outcome {
@@ -26,7 +26,7 @@ impl Host {
         }
     }
 
-    /// Whoever decides has to be able to see all of what is decided about.
+    /// Shows a call completely, because the approver has to see everything that is approved.
     pub fn show_approval(&self, from: &AgentRef, id: &str) -> Outcome {
         if let Err(error) = self.may_decide(from) {
             return error.into();
@@ -43,10 +43,10 @@ impl Host {
     pub async fn decide_approval(&self, from: &AgentRef, decision: ApprovalDecision) -> Outcome {
         let id = decision.id.clone();
         match self.try_decide(from, decision).await {
-            // The call itself writes down what was decided about it, before that counts.
+            // The call itself audits the decision before it takes effect.
             Ok(pending) => one_member("decided", &Listed::from(&*pending)),
             Err(error) => {
-                self.write_refusal(from, &id);
+                self.audit_refusal(from, &id);
                 error.into()
             }
         }
@@ -72,9 +72,9 @@ impl Host {
         })
     }
 
-    fn write_refusal(&self, from: &AgentRef, id: &str) {
+    fn audit_refusal(&self, from: &AgentRef, id: &str) {
         let Some(audit) = &self.options.audit else { return };
-        if self.options.approvals.is_refusal_told() {
+        if self.options.approvals.may_audit_refusal() {
             audit.note(refusal(self.options.approvals.find(id).as_deref(), id, from));
         }
     }
@@ -85,33 +85,33 @@ impl Host {
             return Ok(());
         }
         let message = format!(
-            "{} may not decide about calls",
-            role.map_or("who has no role".into(), |role| format!("role '{role}'"))
+            "{} may not approve calls",
+            role.map_or("an agent without a role".into(), |role| format!("role '{role}'"))
         );
         Err(failure::bus(ErrorCode::NotAllowed, message))
     }
 }
 
-/// Whoever looks after the bus: the broker stamps the role.
+/// Whether the sender is an operator. The broker stamps the role.
 pub fn is_operator(from: &AgentRef) -> bool {
     from.role.as_deref() == Some(OPERATOR)
 }
 
-/// By way of text, so that arguments are shown as they were written.
+/// Assembled as text, so that the arguments keep their formatting.
 fn one_member(name: &'static str, value: &(impl serde::Serialize + ?Sized)) -> Outcome {
     let mut members = Members::default();
     members.set(name, raw(value));
     Outcome::Result(members.to_raw())
 }
 
-/// Somebody wanted to decide and may not, or about what does not wait.
+/// The audit record of a decision that was refused.
 fn refusal(pending: Option<&PendingApproval>, id: &str, from: &AgentRef) -> Record {
     let by = AuditCaller { who: from.session_id.to_string(), role: from.role.as_ref().map(ToString::to_string) };
     let (caller, subject) = match pending {
         Some(pending) => (AuditCaller { who: pending.caller.clone(), role: pending.role.clone() }, subject(pending)),
         None => (AuditCaller { who: String::new(), role: None }, Subject::default()),
     };
-    let id = id[..id.floor_char_boundary(LONGEST_ID)].to_owned();
+    let id = id[..id.floor_char_boundary(MAX_ID_BYTES)].to_owned();
     Record::Approval { id, state: "refused", by: Some(by), caller, subject }
 }
 
@@ -119,7 +119,7 @@ fn subject(pending: &PendingApproval) -> Subject {
     Subject {
         server: pending.server.clone(),
         kind: pending.method.clone(),
-        name: Some(beginning(&pending.name).to_owned()),
+        name: Some(truncated_name(&pending.name).to_owned()),
         args: Some(toolbus_audit::argument_hash(pending.arguments.as_deref())),
         ..Subject::default()
     }

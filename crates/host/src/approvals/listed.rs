@@ -1,13 +1,13 @@
-//! A call that waits, short enough to stand in a list of many.
+//! A call that waits for approval, shortened for a list.
 
 use super::PendingApproval;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// So much of arguments stands in a list.
-const MOST_ARGUMENTS: usize = 4 << 10;
-/// So much of a name does.
-const MOST_NAME: usize = 256;
+/// Arguments longer than this are truncated.
+const MAX_ARGUMENT_BYTES: usize = 4 << 10;
+/// Names longer than this are truncated.
+const MAX_NAME_BYTES: usize = 256;
 
 #[derive(Serialize)]
 pub struct Listed<'a> {
@@ -16,9 +16,9 @@ pub struct Listed<'a> {
     server: &'a str,
     method: &'a str,
     name: &'a str,
-    /// Not those that are too long.
+    /// `None` if they are too long.
     arguments: Option<&'a RawValue>,
-    /// How arguments begin that are too long.
+    /// The start of arguments that are too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments_begin: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,15 +33,15 @@ pub struct Listed<'a> {
 impl<'a> From<&'a PendingApproval> for Listed<'a> {
     fn from(pending: &'a PendingApproval) -> Self {
         let arguments = pending.arguments.as_deref();
-        let cut = arguments.map(RawValue::get).filter(|text| text.len() > MOST_ARGUMENTS);
+        let cut = arguments.map(RawValue::get).filter(|text| text.len() > MAX_ARGUMENT_BYTES);
         Self {
             id: &pending.id,
             hash: &pending.hash,
             server: &pending.server,
             method: &pending.method,
-            name: beginning(&pending.name),
+            name: truncated_name(&pending.name),
             arguments: arguments.filter(|_| cut.is_none()),
-            arguments_begin: cut.map(|text| cut_at(text, MOST_ARGUMENTS)),
+            arguments_begin: cut.map(|text| truncated(text, MAX_ARGUMENT_BYTES)),
             arguments_bytes: cut.map(str::len),
             caller: &pending.caller,
             role: pending.role.as_deref(),
@@ -52,11 +52,10 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
     }
 }
 
-/// As much of a name as anybody needs to see.
-pub fn beginning(name: &str) -> &str {
-    cut_at(name, MOST_NAME)
+pub fn truncated_name(name: &str) -> &str {
+    truncated(name, MAX_NAME_BYTES)
 }
 
-fn cut_at(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+fn truncated(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
 }

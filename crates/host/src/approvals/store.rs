@@ -1,5 +1,5 @@
-//! The calls that wait, and what was decided about them: the first in memory, because they are in the mailbox, the second
-//! on disk, because whoever decided is gone.
+//! Calls that wait for approval, and the decisions. Waiting calls are in memory, because their requests stay in the
+//! mailbox. Decisions are on disk, because they are made once.
 
 use super::PendingApproval;
 use crate::host::HostLimits;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use toolbus_protocol::principal_of;
 
 const FILE: &str = "approvals.json";
-/// Decisions that are remembered, for requests that come again; the oldest are forgotten first.
+/// Decisions kept for redelivered requests; the oldest are dropped first.
 const MAX_DECISIONS: usize = 4096;
-/// Refused decisions that are written down in a second.
-const REFUSALS_TOLD: u32 = 10;
+/// Refused decisions that are audited per second.
+const MAX_AUDITED_REFUSALS: u32 = 10;
 const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,14 +31,14 @@ pub struct Verdict {
     pub at_ms: u64,
 }
 
-/// Shared by all connections of a host to its broker.
+/// The calls of a host that wait for approval, and the decisions. Shared by all connections of the host.
 #[derive(Default)]
 pub struct Approvals {
     file: Option<PathBuf>,
     state: Arc<Mutex<State>>,
-    /// Decisions are written one after the other.
+    /// Serialises writes of the file.
     writing: tokio::sync::Mutex<()>,
-    /// Since when refused decisions are counted, and how many there were.
+    /// Start of the current second and the number of refusals in it.
     refusals: Mutex<Option<(Instant, u32)>>,
 }
 
@@ -48,47 +48,47 @@ struct State {
     verdicts: BTreeMap<String, Verdict>,
 }
 
-/// Why one more can't wait.
+/// The limit that one more call would exceed.
 #[derive(Debug, thiserror::Error)]
 pub enum Full {
-    #[error("{0} calls wait for approval already")]
+    #[error("approval limit reached ({0} waiting calls)")]
     Calls(usize),
-    #[error("{1} calls of agent '{0}' wait for approval already")]
+    #[error("approval limit reached ({1} waiting calls of agent '{0}')")]
     CallsOfAgent(String, usize),
-    #[error("the calls that wait for approval may have {0} bytes together, and with this one they would have more")]
+    #[error("approval limit reached ({0} bytes of waiting calls)")]
     Bytes(usize),
-    #[error("the calls of agent '{0}' that wait for approval may have {1} bytes together, and would have more")]
+    #[error("approval limit reached ({1} bytes of waiting calls of agent '{0}')")]
     BytesOfAgent(String, usize),
 }
 
 pub enum Parking {
     Waits(Parked),
-    /// Before the host was started again.
+    /// Decided before the host restarted.
     Decided(Verdict),
 }
 
-/// A call that waits; it leaves the list when this is dropped.
+/// A call that waits for approval; removed from the list on drop.
 pub struct Parked {
     id: String,
     verdict: watch::Receiver<Option<Verdict>>,
     state: Arc<Mutex<State>>,
 }
 
-/// Why nothing was decided.
+/// Why a decision was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
-    #[error("no call waits under the id {0:?}: it was decided, taken back, or its time is over")]
+    #[error("no call with id {0:?} waits for approval: it was decided, withdrawn, or it expired")]
     Unknown(String),
-    #[error("the call {0:?} is another one than you have seen; list again")]
+    #[error("the call {0:?} is not the one you have seen; list the calls again")]
     OtherHash(String),
     #[error("you may not approve a call of your own")]
     OwnCall,
-    #[error("the decision could not be written: {0}")]
+    #[error("cannot write the decision: {0}")]
     Write(io::Error),
 }
 
 impl Approvals {
-    /// Reads what was decided. A file that can't be read is an error: what it approves may wait in the mailbox.
+    /// Reads the decisions. An unreadable file is an error, because the calls that it approves may wait in the mailbox.
     pub fn open(state: &Path) -> io::Result<Self> {
         let file = state.join(FILE);
         let verdicts = match fs::read_to_string(&file) {
@@ -105,14 +105,14 @@ impl Approvals {
         if let Some(verdict) = state.verdicts.get(&pending.id) {
             return Ok(Parking::Decided(verdict.clone()));
         }
-        state.make_sure_of_room(&pending, limits)?;
+        state.check_limits(&pending, limits)?;
         let (sender, verdict) = watch::channel(None);
         let id = pending.id.clone();
         state.parked.insert(id.clone(), (pending, sender));
         Ok(Parking::Waits(Parked { id, verdict, state: Arc::clone(&self.state) }))
     }
 
-    /// The oldest first.
+    /// Oldest first.
     pub(super) fn list(&self) -> Vec<Arc<PendingApproval>> {
         let mut all: Vec<_> = self.lock().parked.values().map(|(pending, _)| Arc::clone(pending)).collect();
         all.sort_by_key(|pending| pending.since_ms);
@@ -123,14 +123,14 @@ impl Approvals {
         self.lock().parked.get(id).map(|(pending, _)| Arc::clone(pending))
     }
 
-    /// Writes the decision, and only then lets the call know.
+    /// Makes the decision durable, and then notifies the call.
     pub(super) async fn decide(
         &self,
         id: &str,
         verdict: Verdict,
         is_own: impl Fn(&PendingApproval) -> bool,
     ) -> Result<Arc<PendingApproval>, DecideError> {
-        let _turn = self.writing.lock().await;
+        let _guard = self.writing.lock().await;
         let (pending, all) = {
             let state = self.lock();
             let unknown = || DecideError::Unknown(id.to_owned());
@@ -157,18 +157,18 @@ impl Approvals {
         Ok(pending)
     }
 
-    /// Whether one more refused decision is worth a line: whoever likes to be refused must not fill the log.
-    pub(super) fn is_refusal_told(&self) -> bool {
+    /// Whether to audit one more refused decision; limited, so that refusals can't flood the log.
+    pub(super) fn may_audit_refusal(&self) -> bool {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let (since, count) = refusals.filter(|(since, _)| now - *since < Duration::from_secs(1)).unwrap_or((now, 0));
         *refusals = Some((since, count + 1));
-        count < REFUSALS_TOLD
+        count < MAX_AUDITED_REFUSALS
     }
 
-    /// Forgets an approval, on disk first: the same request, should it come again, has to be asked for again.
-    pub(super) async fn use_up(&self, id: &str) -> io::Result<()> {
-        let _turn = self.writing.lock().await;
+    /// Removes an approval, from disk first: each approval is good for one run, and a later repetition needs another.
+    pub(super) async fn consume(&self, id: &str) -> io::Result<()> {
+        let _guard = self.writing.lock().await;
         let mut all = self.lock().verdicts.clone();
         all.remove(id);
         self.write(&all).await?;
@@ -189,8 +189,8 @@ impl Approvals {
 }
 
 impl State {
-    /// One agent may not keep all others from asking.
-    fn make_sure_of_room(&self, new: &PendingApproval, limits: &HostLimits) -> Result<(), Full> {
+    /// The limits per agent keep one agent from using up the limits of all.
+    fn check_limits(&self, new: &PendingApproval, limits: &HostLimits) -> Result<(), Full> {
         let agent = principal_of(&new.caller);
         let all = || self.parked.values().map(|(pending, _)| pending);
         let own = || all().filter(|pending| principal_of(&pending.caller) == agent);
@@ -218,7 +218,7 @@ impl Parked {
             match verdict {
                 Some(verdict) => return verdict,
                 None if self.verdict.changed().await.is_ok() => {}
-                // Nobody can decide about what is not in the list.
+                // A call that left the list can't be decided any more.
                 None => return std::future::pending().await,
             }
         }

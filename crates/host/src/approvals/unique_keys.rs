@@ -1,5 +1,4 @@
-//! Whether a document says each thing once. Of a key that is there twice, whoever approves a call sees one value, and the
-//! server may take the other.
+//! Checks JSON for duplicate keys. With a duplicate key, the approver could see one value and the server use the other.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::collections::HashSet;
@@ -13,17 +12,17 @@ struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Look)
+        deserializer.deserialize_any(UniqueKeyVisitor)
     }
 }
 
-struct Look;
+struct UniqueKeyVisitor;
 
-impl<'de> Visitor<'de> for Look {
+impl<'de> Visitor<'de> for UniqueKeyVisitor {
     type Value = Unique;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON in which no object has a key twice")
+        f.write_str("JSON without duplicate keys")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unique, A::Error> {
@@ -31,7 +30,7 @@ impl<'de> Visitor<'de> for Look {
         while let Some(key) = map.next_key::<String>()? {
             map.next_value::<Unique>()?;
             if !seen.insert(key) {
-                return Err(A::Error::custom("a key is there twice"));
+                return Err(A::Error::custom("duplicate key"));
             }
         }
         Ok(Unique)
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_there_twice_is_found_at_any_depth_and_however_it_is_written() {
+    fn duplicate_keys_are_found_at_any_depth_and_in_any_spelling() {
         for good in ["{}", r#"{"a":1,"b":[{"a":1},{"a":2}]}"#, "null", "[1,2.5,\"x\",true]"] {
             assert!(has_unique_keys(good), "{good}");
         }

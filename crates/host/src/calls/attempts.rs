@@ -1,58 +1,57 @@
-//! A request on the doorstep of its server: it is written down before it goes in, goes in once more only where nobody took
-//! it or it may run twice, and stays out while the server is known to fail.
+//! Starts a request at its server: START is journaled before the request is sent, the request is sent again only if no
+//! server took it or if it is replay-safe, and a circuit breaker keeps it from a failing server.
 
 use super::pass_through::no_connection;
 use super::{Job, Stop};
-use crate::breaker::{Change, Entry, Health};
 use crate::caller::Stage;
 use crate::catalog::names::own_name;
+use crate::circuit_breaker::{Change, Entry, Health};
 use crate::failure;
 use tokio::time::Instant;
 use toolbus_journal::Replay;
 use toolbus_mcp::{Members, NameKey, Outcome, is_plain_request};
 use toolbus_upstream::ServerError;
 
-/// A connection that turns out to be dead is opened again once for a request that it has not taken.
-const MOST: usize = 2;
+/// A request that a dead connection did not take is sent once more, on a new connection.
+const MAX_NOT_TAKEN: usize = 2;
 
-/// How often a request was given to a connection that did not take it.
+/// How often a connection did not take the request.
 #[derive(Default)]
 pub struct NotTaken(usize);
 
 impl NotTaken {
-    /// Ends the request if there is no point in another connection.
+    /// Returns an error if no further connection should be tried.
     pub fn count(&mut self, job: &Job, error: ServerError) -> Result<(), Stop> {
         self.0 += 1;
-        if self.0 < MOST { Ok(()) } else { Err(no_connection(job, Some(error))) }
+        if self.0 < MAX_NOT_TAKEN { Ok(()) } else { Err(no_connection(job, Some(error))) }
     }
 }
 
 impl Job {
-    /// Returns when the server may be given the request: nobody has called it off, its time is not over, and it is written
-    /// down that it begins.
+    /// Returns when the request may be sent: it is neither cancelled nor expired, and its START is journaled.
     pub(super) async fn write_start(&self) -> Result<(), Stop> {
-        // It stays in the mailbox, or in the journal, and the next host begins it.
+        // The request stays in the mailbox or in the journal, and the next host starts it.
         if self.host.shutdown.is_cancelled() && !self.is_begun().await {
             return Err(Stop::HandedOver);
         }
-        self.refuse_called_off()?;
+        self.refuse_cancelled()?;
         self.authorise_again().await?;
         if let Some(record) = &self.record {
             if let Err(error) = record.begin(self.replay()).await {
                 self.host.journal_failed(&error);
                 return Err(failure::not_journaled(&error).into());
             }
-            self.refuse_called_off()?;
+            self.refuse_cancelled()?;
         }
         self.caller.progress.set_stage(Stage::Running);
         Ok(())
     }
 
-    fn refuse_called_off(&self) -> Result<(), Stop> {
+    fn refuse_cancelled(&self) -> Result<(), Stop> {
         if self.caller.cancel.is_fired() { Err(Stop::Cancelled) } else { Ok(()) }
     }
 
-    /// Whether the server may have heard of it.
+    /// Whether the server may have received the request.
     async fn is_begun(&self) -> bool {
         match &self.record {
             Some(record) => record.is_begun().await,
@@ -60,10 +59,11 @@ impl Job {
         }
     }
 
-    /// The host ends, and with it the servers that the call waited for. What was not begun is not answered with that.
-    pub(super) async fn is_left_to_the_next(&self, outcome: &Result<Outcome, Stop>) -> bool {
+    /// Whether the outcome is only the shutdown of this host, before the request was started. Then the next host
+    /// answers it.
+    pub(super) async fn is_left_to_next_host(&self, outcome: &Result<Outcome, Stop>) -> bool {
         let failed = match outcome {
-            Err(Stop::With(outcome)) => failure::is_of_server(outcome),
+            Err(Stop::With(outcome)) => failure::is_server_failure(outcome),
             _ => false,
         };
         failed && self.record.is_some() && self.host.shutdown.is_cancelled() && !self.is_begun().await
@@ -79,7 +79,8 @@ impl Job {
         own_name(self.server.config.prefix.as_deref(), visible)
     }
 
-    /// The server took the request and ended without an answer. Returns if the request is to be given to it again.
+    /// Handles a server that took the request and ended without an answer. Returns `Ok` if the request is to be sent
+    /// again.
     pub(super) async fn run_again(&self, error: &ServerError) -> Result<(), Stop> {
         let ended = || Stop::from(error.to_rpc_error());
         let Some(record) = &self.record else { return Err(ended()) };
@@ -88,59 +89,59 @@ impl Job {
             return Err(ended());
         }
         if record.may_run_again(error.to_string()).await {
-            tracing::warn!(%error, tool = &*record.tool, "a call that may run twice is run again");
-            self.note_health(Entry::Free, Health::Failed);
+            tracing::warn!(%error, tool = &*record.tool, "running a replay-safe call again");
+            self.note_health(Entry::Allowed, Health::Failed);
             return Ok(());
         }
         if !record.is_exhausted().await {
             return Err(ended());
         }
         let attempts = crate::journaled::MAX_ATTEMPTS;
-        if let Err(error) = record.bury(attempts).await {
+        if let Err(error) = record.dead_letter(attempts).await {
             self.host.journal_failed(&error);
         }
         Err(failure::poison(&record.tool, attempts).into())
     }
 
-    /// What comes of a request that may run, if its server is not known to fail.
-    pub(super) async fn at_healthy_server(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
+    /// Runs the request, unless the circuit breaker refuses it.
+    pub(super) async fn run_behind_circuit_breaker(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
         if is_plain_request(&self.rpc.method) {
-            return self.at_server(key).await;
+            return self.run_at_server(key).await;
         }
-        let entry = self.server.breaker().enter(Instant::now());
+        let entry = self.server.circuit_breaker().enter(Instant::now());
         if let Entry::Refused(wait) = entry {
             return Err(failure::tripped(self.server.name(), wait).into());
         }
         let mut probing = Probing { job: self, entry, health: Health::Unclear };
-        let outcome = probing.job.at_server(key).await;
+        let outcome = probing.job.run_at_server(key).await;
         probing.health = health_in(&outcome);
         drop(probing);
         outcome
     }
 
     fn note_health(&self, entry: Entry, health: Health) {
-        let change = self.server.breaker().end(entry, health, Instant::now());
+        let change = self.server.circuit_breaker().end(entry, health, Instant::now());
         let (name, trip) = (self.server.name(), self.server.config.calls.trip);
         match change {
             Change::None => {}
             Change::Tripped => {
                 let why = format!(
-                    "server {name:?} failed {} times within {:?}; its calls are refused, but one every {:?}, until one is \
-                     answered",
+                    "server {name:?} failed {} times within {:?}; its calls are refused, except for one \
+                     every {:?}, until one is answered",
                     trip.after, trip.window, trip.pause
                 );
                 tracing::error!("{why}");
                 self.host.catalog.set_tripped(self.server.index, Some(why));
             }
             Change::Recovered => {
-                tracing::info!(server = name, "the server answers again");
+                tracing::info!(server = name, "the server has recovered");
                 self.host.catalog.set_tripped(self.server.index, None);
             }
         }
     }
 }
 
-/// Tells the breaker how the call went, also if it is dropped on its way: a probe that is forgotten would keep all others out.
+/// Reports the call to the circuit breaker on drop: a lost probe would keep all other calls out.
 struct Probing<'a> {
     job: &'a mut Job,
     entry: Entry,
@@ -153,7 +154,7 @@ impl Drop for Probing<'_> {
     }
 }
 
-/// Errors of the host's own making come as a stop, those of the server as an outcome.
+/// The host's own errors arrive as `Stop`, the server's as outcomes.
 fn health_in(outcome: &Result<Outcome, Stop>) -> Health {
     match outcome {
         Ok(_) => Health::Answered,
@@ -161,7 +162,7 @@ fn health_in(outcome: &Result<Outcome, Stop>) -> Health {
             let code =
                 Members::of(Some(error)).ok().and_then(|error| Members::of(error.get("data")).ok()?.text("code"));
             match code.as_deref() {
-                // It could not be started or reached, died, or killed the host's patience with a call that may run twice.
+                // The server could not be started or reached, died, or died at every attempt of a replay-safe call.
                 Some("TB0402" | "TB0408" | "TB0421") => Health::Failed,
                 _ => Health::Unclear,
             }

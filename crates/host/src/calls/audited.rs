@@ -1,5 +1,5 @@
-//! What is written down about a request: what was decided before it runs, and how it went. A request that can't be written
-//! down is not run.
+//! Audits requests: the decision before a request runs, and its end. A request whose decision can't be audited is not
+//! run.
 
 use super::{Authorised, Job, Stop};
 use crate::caller::Caller;
@@ -11,8 +11,8 @@ use toolbus_policy::Effect;
 const TRACE_PARENT: &str = "traceparent";
 
 impl Job {
-    /// Of what has no name, such as lists, only refusals are worth a line.
-    pub(super) async fn write_decision(&self, decided: &Result<Authorised, RpcError>) -> Result<(), Stop> {
+    /// Of requests without a name, such as lists, only refusals are audited.
+    pub(super) async fn audit_decision(&self, decided: &Result<Authorised, RpcError>) -> Result<(), Stop> {
         let Some(audit) = &self.host.options.audit else { return Ok(()) };
         let subject = self.subject.clone();
         if subject.name.is_none() && decided.is_ok() {
@@ -28,18 +28,18 @@ impl Job {
             }
         };
         let (caller, effect, rule) = (self.audit_caller(), effect.to_owned(), Some(rule));
-        // A flood of refused requests must not push everything else out of the log.
+        // A flood of refused requests must not displace other records.
         if code.as_deref().is_some_and(|code| !audit.is_refusal_worth_a_line(&caller, code)) {
             return Ok(());
         }
         let record = Record::Decision { caller, subject, effect, rule, code };
-        audit.write(record).await.map_err(|error| failure::not_written(&error).into())
+        audit.write(record).await.map_err(|error| failure::not_audited(&error).into())
     }
 
-    pub(super) async fn write_end(&self, outcome: &Result<Outcome, Stop>) {
+    pub(super) async fn audit_end(&self, outcome: &Result<Outcome, Stop>) {
         let Some(audit) = &self.host.options.audit else { return };
         let subject = self.subject.clone();
-        // Who takes over a request, or gets it again after a restart, writes its end.
+        // The call or host that takes over the request audits its end.
         if subject.name.is_none() || matches!(outcome, Err(Stop::HandedOver)) {
             return;
         }
@@ -50,17 +50,17 @@ impl Job {
                 (self.past_limit().map_or("cancelled".to_owned(), |outcome| word_for(&outcome)), 0)
             }
         };
-        let queued = self.entered.map_or(self.begun.elapsed(), |entered| entered - self.begun);
+        let queued = self.started_at.map_or(self.received_at.elapsed(), |started_at| started_at - self.received_at);
         let end = CallEnd {
             outcome: word,
             attempt: self.host.outbox.client().attempt_of(self.caller.id()).unwrap_or(1),
             queued_ms: queued.as_millis() as u64,
-            ran_ms: self.entered.map_or(0, |entered| entered.elapsed().as_millis() as u64),
+            ran_ms: self.started_at.map_or(0, |started_at| started_at.elapsed().as_millis() as u64),
             request_bytes: self.rpc.params.as_ref().map_or(0, |params| params.get().len() as u64),
             result_bytes: result_bytes as u64,
         };
         if let Err(error) = audit.post(Record::Call { caller: self.audit_caller(), subject, end }).await {
-            tracing::error!(%error, "the end of a call could not be written down");
+            tracing::error!(%error, "could not audit the end of a call");
         }
     }
 
@@ -73,7 +73,7 @@ impl Job {
     }
 }
 
-/// What a request is about, as the caller says it.
+/// The subject of a request, as its caller names it.
 pub fn subject_of(caller: &Caller, rpc: &Rpc) -> Subject {
     let params = rpc.params.as_deref();
     let key = required_name(&rpc.method, params).ok().flatten();
@@ -86,7 +86,7 @@ pub fn subject_of(caller: &Caller, rpc: &Rpc) -> Subject {
     };
     let members = Members::of(params).unwrap_or_default();
     let takes_arguments = matches!(kind, "tool" | "prompt");
-    // Of the message on the bus, or of the request in it.
+    // From the bus message, or from the request in it.
     let of_message = caller.request.trace.as_deref().and_then(trace_id);
     Subject {
         server: rpc.server.clone(),
@@ -98,7 +98,7 @@ pub fn subject_of(caller: &Caller, rpc: &Rpc) -> Subject {
     }
 }
 
-/// The second part of `00-<trace>-<span>-<flags>`, if that is what it is.
+/// The trace id of a `traceparent`, `00-<trace>-<span>-<flags>`.
 fn trace_id(trace_parent: &str) -> Option<String> {
     let trace = trace_parent.trim_matches('"').split('-').nth(1)?;
     (trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| trace.to_owned())
@@ -110,7 +110,7 @@ fn text_of(outcome: &Outcome) -> &str {
     }
 }
 
-/// `ok`, `tool_error`, or a code.
+/// `ok`, `tool_error`, or an error code.
 fn word_for(outcome: &Outcome) -> String {
     let members = Members::parse(text_of(outcome)).unwrap_or_default();
     match outcome {

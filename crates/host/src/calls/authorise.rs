@@ -1,11 +1,11 @@
-//! The one place where a request is allowed or refused, and what its permission is bound to.
+//! Authorises requests and enforces the limits of the rule that allows them. No other code decides about requests.
 
 use super::{Job, Stop, bad_params};
 use crate::approvals;
 use crate::catalog::collision;
 use crate::catalog::names::own_name;
 use crate::failure;
-use crate::gates::CallLimits;
+use crate::limits::CallLimits;
 use crate::pins::PinnedServer;
 use crate::translate::listen::{Filter, LISTEN};
 use tokio::time::Instant;
@@ -13,9 +13,9 @@ use toolbus_mcp::{ListKind, Members, NameKey, Outcome, RpcError, is_plain_reques
 use toolbus_policy::{Arguments, Decision, Effect, Item, PolicySet, Question, Reason};
 use toolbus_protocol::{ErrorCode, principal_of};
 
-/// A request that was not refused.
+/// An authorised request.
 pub struct Authorised {
-    /// Allow, or ask.
+    /// Allow or ask.
     pub effect: Effect,
     /// The rule, in words.
     pub why: String,
@@ -29,7 +29,7 @@ impl Job {
         let given = params.get("arguments").map_or(Arguments::Absent, Arguments::Known);
         let (item, arguments) = match key {
             Some(NameKey::Tool(name)) => (Item::Tool(name), given),
-            // A completion has no arguments of its own, but those that somebody thinks of.
+            // Rules on arguments can't be applied to a completion, which has none yet.
             Some(NameKey::Prompt(name)) if self.is_completion() => (Item::Prompt(name), Arguments::Unknown),
             Some(NameKey::Prompt(name)) => (Item::Prompt(name), given),
             Some(NameKey::Uri(uri)) => (Item::Resource(uri), Arguments::Absent),
@@ -41,7 +41,7 @@ impl Job {
         };
         let authorised = self.permitted(&policy, item, arguments)?;
         if self.is_completion() && authorised.effect == Effect::Ask {
-            // Nobody is asked for each letter that somebody types.
+            // Completions are sent for each keystroke, so they can't require an approval each.
             return Err(failure::not_allowed(item, self.server.name(), self.caller.role()));
         }
         if self.rpc.method == LISTEN {
@@ -53,18 +53,18 @@ impl Job {
                 }
             }
         }
-        self.refuse_wrong_one(key)?;
+        self.refuse_changed_target(key)?;
         Ok(authorised)
     }
 
-    /// What has that name has to be what it was when somebody decided that it may be used.
-    pub(super) fn refuse_wrong_one(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
+    /// Refuses a name that now belongs to another server, or a tool whose definition is not approved.
+    pub(super) fn refuse_changed_target(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
         self.refuse_lost_name(key)?;
         self.refuse_held_back(key)
     }
 
-    /// No rule can be about what a vendor's method does, so it is for those who may do everything at its server. A list of
-    /// tasks would show those of other agents.
+    /// Vendor methods are beyond the rules, so they require full rights at the server. `tasks/list` would show tasks of
+    /// other agents.
     fn refuse_unknown_method(&self, policy: &PolicySet) -> Result<(), RpcError> {
         let (method, server, role) = (self.rpc.method.as_str(), self.server.name(), self.caller.role());
         let may = match method {
@@ -82,7 +82,7 @@ impl Job {
         let (role, server) = (self.caller.role(), self.server.name());
         let mut decision: Decision<'_> = policy.decide(&Question { role, server, item, arguments });
         if matches!(arguments, Arguments::Unknown) {
-            // A question about arguments that nobody knows is one of a list, to the policy. Here it is a request.
+            // For unknown arguments the policy assumes a list, which has no limits; this is a request.
             decision.limits = policy.limits_of(role, server, item);
         }
         match (decision.effect, decision.reason) {
@@ -95,24 +95,25 @@ impl Job {
         }
     }
 
-    /// A task is as good as the call that began it. One that is not remembered might be anybody's.
+    /// A request about a task needs the rights to the call that created it. A task whose creator is not remembered is
+    /// refused.
     fn authorise_task(&self, policy: &PolicySet, task: &str) -> Result<Authorised, RpcError> {
         let owner = self.host.options.policy.task_owners.owner(self.server.name(), task);
         let agent = principal_of(self.caller.mailbox());
         let owner = match owner {
             Some(owner) if policy.is_everyone() || owner.agent == agent => owner,
             None if policy.is_everyone() => return self.permitted(policy, Item::Server, Arguments::Unknown),
-            // In the same words, so that nobody learns which tasks there are.
+            // The same message in both cases, so as not to reveal which tasks exist.
             _ => {
-                let message = format!("agent '{agent}' has begun no such task, or it is forgotten");
+                let message = format!("agent '{agent}' has not created such a task, or it was forgotten");
                 return Err(failure::bus(ErrorCode::NotAllowed, message));
             }
         };
-        // What had to be asked for was asked for when the task began.
+        // An approval was obtained when the task was created.
         let mut authorised = self.permitted(policy, Item::Tool(&owner.tool), Arguments::Unknown)?;
         authorised.effect = Effect::Allow;
         if matches!(self.rpc.method.as_str(), "tasks/cancel" | "tasks/update") {
-            // They end or unblock what may have the very place that they would wait for.
+            // They end or unblock the call that may hold the permit they would wait for.
             authorised.limits = CallLimits::default();
         }
         Ok(authorised)
@@ -130,7 +131,7 @@ impl Job {
         Err(failure::bus(ErrorCode::NameCollision, message))
     }
 
-    /// A tool that is not what was approved is not called either.
+    /// A tool whose definition is not approved is not called.
     fn refuse_held_back(&self, key: Option<&NameKey>) -> Result<(), RpcError> {
         let Some(NameKey::Tool(visible)) = key else { return Ok(()) };
         let config = &self.server.config;
@@ -139,65 +140,64 @@ impl Job {
         if !own.is_some_and(|own| self.host.options.pins.is_held(server, own)) {
             return Ok(());
         }
-        let message = format!(
-            "tool {visible:?} of server {:?} is held back: its definition is not the approved one",
-            config.name
-        );
+        let message =
+            format!("tool {visible:?} of server {:?} is held back: its definition is not approved", config.name);
         Err(failure::bus(ErrorCode::HeldBack, message))
     }
 
-    /// Holds the request to its limits, and to approval where that is needed. Returns when it may run.
-    pub(super) async fn enter(&mut self, authorised: &Authorised, key: Option<&NameKey>) -> Result<(), Stop> {
+    /// Applies the rule's limits, and waits for approval if the rule requires it. Returns when the request may run.
+    pub(super) async fn wait_for_limits(&mut self, authorised: &Authorised, key: Option<&NameKey>) -> Result<(), Stop> {
         let limits = &authorised.limits;
         if let Some((time, kind)) = &limits.deadline {
-            self.caller.cancel.limit(Instant::now() + *time, format!("{kind} allows {time:?}"));
+            self.caller.cancel.set_limit(Instant::now() + *time, format!("{kind} allows {time:?}"));
         }
         let policy = &self.host.options.policy;
-        policy.gates.count(limits).map_err(|refused| failure::too_often(&refused))?;
+        policy.limiters.count_call(limits).map_err(|refused| failure::rate_limited(&refused))?;
         if authorised.effect == Effect::Ask {
             approvals::wait_for_approval(self, authorised).await?;
-            // The rules, or the tool itself, may have changed while it waited.
+            // The policy or the tool may have changed meanwhile.
             self.authorise(key)?;
             self.is_approved = true;
         }
-        self.wait_for_task_place().await?;
-        // First the turn and then the place: who waits for its turn must not have what those before it wait for.
-        self.wait_for_turn().await?;
+        self.wait_for_task_permits().await?;
+        // Session order before permits: a request that waits for its predecessors must not hold a permit that they
+        // need.
+        self.wait_for_order().await?;
         let policy = &self.host.options.policy;
-        let places = tokio::select! {
+        let permits = tokio::select! {
             biased;
-            places = policy.gates.enter(limits) => places,
+            permits = policy.limiters.acquire(limits) => permits,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
-        self.places.extend(places);
+        self.permits.extend(permits);
         Ok(())
     }
 
-    /// A task may have waited for long, and begins under the rules that are in force then.
+    /// Authorises a task again when it starts, because the policy may have changed while it waited.
     pub(super) async fn authorise_again(&self) -> Result<(), Stop> {
         let Some(name) = self.subject.name.clone().filter(|_| self.rpc.task.is_some()) else { return Ok(()) };
         let decided = match self.authorise(Some(&NameKey::Tool(name))) {
             Ok(Authorised { effect: Effect::Ask, .. }) if !self.is_approved => {
-                let message = "the task has to be approved since the rules were changed; begin it again";
+                let message = "the policy has changed and now requires approval for the task; start it again";
                 Err(failure::bus(ErrorCode::NotAllowed, message))
             }
             decided => decided,
         };
         if decided.is_err() {
-            self.write_decision(&decided).await?;
+            self.audit_decision(&decided).await?;
         }
         decided.map(drop).map_err(Stop::from)
     }
 
-    /// The outcome, unless it is larger than it may be.
+    /// Replaces an outcome that exceeds the rule's size limit by an error.
     pub(super) fn within_size(&self, authorised: &Authorised, outcome: Outcome) -> Outcome {
-        let Some((most, kind)) = &authorised.limits.max_result else { return outcome };
+        let Some((max, kind)) = &authorised.limits.max_result else { return outcome };
         let (Outcome::Result(text) | Outcome::Error(text)) = &outcome;
         let size = text.get().len();
-        if size as u64 <= *most {
+        if size as u64 <= *max {
             return outcome;
         }
-        let message = format!("the result has {size} bytes, and {kind} allows {most}");
+        let message = format!("the result has {size} bytes, but {kind} allows {max}");
         failure::bus(ErrorCode::ResultTooLarge, message).into()
     }
 }

@@ -1,5 +1,5 @@
-//! A legacy client on a modern server. What the modern era has no request for is answered here; `input_required` becomes
-//! requests to the client, and news come from a listen that the host keeps open for the session.
+//! A legacy client on a modern server. Methods that the modern era lacks are answered here, `input_required` becomes
+//! requests to the client, and notifications come from a listen that the host keeps open for the session.
 
 use super::attempts::NotTaken;
 use super::pass_through::without_session;
@@ -7,13 +7,13 @@ use super::relay::Ended;
 use super::{Job, Stop, bad_params};
 use crate::failure;
 use crate::host::Host;
-use crate::link::Use;
-use crate::outbox::QUESTION_DEADLINE;
+use crate::outbox::CLIENT_REQUEST_DEADLINE;
 use crate::server::Server;
 use crate::session::Session;
-use crate::translate::legacy_on_modern::{self as translate, Introduction, Step};
+use crate::translate::legacy_on_modern::{self as translate, ClientIdentity, ModernResult};
 use crate::translate::log_level::LogLevel;
 use crate::translate::{InputRequest, listen, server_flag, server_has};
+use crate::upstream::Usage;
 use crate::upstream_call::UpstreamCall;
 use serde_json::json;
 use std::sync::{Arc, Weak};
@@ -24,17 +24,17 @@ use toolbus_mcp::{Members, Outcome, Raw, RpcError, empty_object, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras};
 
-/// How often a server may ask for more before it gives a result.
-const MOST_ROUNDS: usize = 32;
+/// Maximum `input_required` results of one call.
+const MAX_ROUNDS: usize = 32;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 /// How long a subscription waits for the server's acknowledgement.
-const ACKNOWLEDGE_TIME: Duration = Duration::from_secs(5);
-const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub async fn run(job: &mut Job, eras: &Arc<Eras>, timeout: Option<Duration>) -> Result<Outcome, Stop> {
-    job.wait_for_turn().await?;
-    let Some((session, turn)) = job.session.take() else { return Err(without_session().into()) };
+    job.wait_for_order().await?;
+    let Some((session, ticket)) = job.session.take() else { return Err(without_session().into()) };
     let _in_use = session.begin_use();
     let discover = eras.modern.clone().unwrap_or_else(empty_object);
     if job.rpc.method == "initialize" {
@@ -43,49 +43,49 @@ pub async fn run(job: &mut Job, eras: &Arc<Eras>, timeout: Option<Duration>) -> 
         return answer.map(Outcome::Result).map_err(|error| job.bad_result(&error));
     }
     let Some(initialize) = &job.rpc.client.initialize else { return Err(without_session().into()) };
-    let introduction = Introduction::of_initialize(initialize).map_err(bad_params)?;
-    if let Some(outcome) = answered_here(job, &session, eras, &discover, &introduction).await? {
+    let identity = ClientIdentity::of_initialize(initialize).map_err(bad_params)?;
+    if let Some(outcome) = answered_here(job, &session, eras, &discover, &identity).await? {
         return Ok(outcome);
     }
     let level = session.level().or_else(|| translate::default_level(&discover));
-    let _permit = job.permit().await?;
-    drop(turn);
+    let _permit = job.server_permit().await?;
+    drop(ticket);
     let mut params = job.rpc.params.clone();
     let mut pause = FIRST_PAUSE;
-    for _ in 0..MOST_ROUNDS {
-        let enveloped = introduction.envelop(params.as_deref(), level).map_err(bad_params)?;
+    for _ in 0..MAX_ROUNDS {
+        let enveloped = identity.add_envelope(params.as_deref(), level).map_err(bad_params)?;
         let result = match ask_server(job, eras, enveloped, timeout).await? {
             Outcome::Result(result) => result,
             error => return Ok(error),
         };
         let (requests, state) = match translate::result(&result).map_err(|error| job.bad_result(&error))? {
-            Step::Complete(result) => return Ok(job.seen(Outcome::Result(result))),
-            Step::Ask { requests, state } => (requests, state),
+            ModernResult::Complete(result) => return Ok(job.filtered(Outcome::Result(result))),
+            ModernResult::InputRequired { requests, state } => (requests, state),
         };
         if requests.is_empty() {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         let responses = ask_client(job, &session, requests).await?;
         params = Some(translate::repetition(job.rpc.params.as_deref(), responses, state).map_err(bad_params)?);
     }
-    let message = format!("server {:?} asked {MOST_ROUNDS} times for more and gave no result", job.server.name());
+    let message = format!("server {:?} requested input {MAX_ROUNDS} times without a result", job.server.name());
     Err(failure::bus(ErrorCode::BadServerMessage, message).into())
 }
 
 async fn ask_server(job: &Job, eras: &Eras, params: Raw, timeout: Option<Duration>) -> Result<Outcome, Stop> {
     let mut not_taken = NotTaken::default();
     loop {
-        let link = job.server.modern_link(&job.host, eras).await.map_err(Outcome::from)?;
+        let upstream = job.server.modern_upstream(&job.host, eras).await.map_err(Outcome::from)?;
         job.write_start().await?;
-        let call = match link.connection.start(&job.rpc.method, Some(params.clone())).await {
+        let call = match upstream.connection.start(&job.rpc.method, Some(params.clone())).await {
             Ok(call) => call,
             Err(error) => {
                 not_taken.count(job, error)?;
                 continue;
             }
         };
-        match job.relay(&link, UpstreamCall::new(call, timeout), None).await? {
+        match job.relay(&upstream, UpstreamCall::new(call, timeout), None).await? {
             Ended::Outcome(outcome) => return Ok(outcome),
             Ended::NotRun(error) => not_taken.count(job, error)?,
             Ended::Again => {}
@@ -93,36 +93,36 @@ async fn ask_server(job: &Job, eras: &Eras, params: Raw, timeout: Option<Duratio
     }
 }
 
-/// Puts the server's questions to the client, all at once, and gathers the answers.
+/// Sends all of the server's requests to the client, and collects the answers.
 async fn ask_client(job: &Job, session: &Session, requests: Vec<InputRequest>) -> Result<Vec<(String, Raw)>, Stop> {
     let mut waiting = Vec::with_capacity(requests.len());
     for InputRequest { key, method, params } in requests {
-        let (id, answer) = session.new_question();
-        let asked = job.ask(id, method.clone(), params).await;
+        let (id, answer) = session.new_client_request();
+        let sent = job.send_client_request(id, method.clone(), params).await;
         let code = if job.rpc.task.is_some() { ErrorCode::NobodyToAsk } else { ErrorCode::HostAway };
-        asked.map_err(|error| failure::bus(code, format!("the client can't be asked: {error}")))?;
+        sent.map_err(|error| failure::bus(code, format!("cannot send the server's request to the client: {error}")))?;
         waiting.push((key, method, answer));
     }
     let mut responses = Vec::with_capacity(waiting.len());
     for (key, method, answer) in waiting {
         let outcome = tokio::select! {
-            answer = tokio::time::timeout(QUESTION_DEADLINE, answer) => answer.ok().and_then(Result::ok),
+            answer = tokio::time::timeout(CLIENT_REQUEST_DEADLINE, answer) => answer.ok().and_then(Result::ok),
             () = job.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
-        let unanswered = || failure::bus(ErrorCode::CallTimeout, format!("the client has not answered {method}"));
+        let unanswered = || failure::bus(ErrorCode::CallTimeout, format!("the client did not answer {method} in time"));
         let response = translate::input_response(&method, outcome.ok_or_else(unanswered)?);
         responses.push((key, response.map_err(Outcome::Error)?));
     }
     Ok(responses)
 }
 
-/// What a modern server isn't asked.
+/// Answers methods that a modern server doesn't have.
 async fn answered_here(
     job: &Job,
     session: &Arc<Session>,
     eras: &Arc<Eras>,
     discover: &Raw,
-    introduction: &Introduction,
+    identity: &ClientIdentity,
 ) -> Result<Option<Outcome>, Stop> {
     let method = job.rpc.method.as_str();
     let unknown = || Stop::from(RpcError::method_not_found(method));
@@ -131,7 +131,7 @@ async fn answered_here(
         "ping" => {}
         "logging/setLevel" if server_has(discover, "logging") => {
             let level = params.text("level").as_deref().and_then(LogLevel::parse);
-            let bad = || RpcError::invalid_params("level has to be one of the eight log levels");
+            let bad = || RpcError::invalid_params("level must be one of the eight log levels");
             session.set_level(level.ok_or_else(bad)?);
         }
         "resources/subscribe" | "resources/unsubscribe" if server_flag(discover, "resources", "subscribe") => {
@@ -139,14 +139,14 @@ async fn answered_here(
             let changed =
                 if method == "resources/subscribe" { session.subscribe(&uri) } else { session.unsubscribe(&uri) };
             if changed {
-                keep_listening(&job.host, &job.server, session, eras, introduction.clone()).await;
+                keep_listening(&job.host, &job.server, session, eras, identity.clone()).await;
             }
         }
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => return Err(unknown()),
-        _ if translate::is_unknown(method) => return Err(unknown()),
+        _ if translate::is_unsupported(method) => return Err(unknown()),
         _ => {
             if !session.is_listening() {
-                keep_listening(&job.host, &job.server, session, eras, introduction.clone()).await;
+                keep_listening(&job.host, &job.server, session, eras, identity.clone()).await;
             }
             return Ok(None);
         }
@@ -154,13 +154,13 @@ async fn answered_here(
     Ok(Some(Outcome::Result(empty_object())))
 }
 
-/// Opens a listen for what the session wants to hear, and only then ends the one before.
+/// Opens a listen for the session's subscriptions, and only then ends the previous one.
 pub async fn keep_listening(
     host: &Arc<Host>,
     server: &Arc<Server>,
     session: &Arc<Session>,
     eras: &Arc<Eras>,
-    introduction: Introduction,
+    identity: ClientIdentity,
 ) {
     let discover = eras.modern.clone().unwrap_or_else(empty_object);
     let filter = listen::Filter::everything(&discover, session.uris());
@@ -168,7 +168,9 @@ pub async fn keep_listening(
     if filter.is_empty() {
         return session.replace_listening(Some(end));
     }
-    let Ok(params) = introduction.envelop(Some(&raw(&json!({"notifications": filter.to_raw()}))), None) else { return };
+    let Ok(params) = identity.add_envelope(Some(&raw(&json!({"notifications": filter.to_raw()}))), None) else {
+        return;
+    };
     let (ready, acknowledged) = oneshot::channel();
     let listening = Listening {
         host: Arc::downgrade(host),
@@ -178,12 +180,12 @@ pub async fn keep_listening(
         params,
         end: end.clone(),
     };
-    host.tasks.spawn(listening.run(ready));
-    tokio::time::timeout(ACKNOWLEDGE_TIME, acknowledged).await.ok();
+    host.tracker.spawn(listening.run(ready));
+    tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, acknowledged).await.ok();
     session.replace_listening(Some(end));
 }
 
-/// A listen on behalf of a legacy session, opened again when the server ends it.
+/// A listen on behalf of a legacy session, reopened when the server ends it.
 struct Listening {
     host: Weak<Host>,
     server: Arc<Server>,
@@ -203,14 +205,16 @@ impl Listening {
                 () = self.end.cancelled() => return,
                 () = host.shutdown.cancelled() => return,
             }
-            tokio::time::sleep(LISTEN_AGAIN_AFTER).await;
+            tokio::time::sleep(LISTEN_RETRY_INTERVAL).await;
         }
     }
 
-    /// False if the server can't be listened to.
+    /// Returns false if the server doesn't support listening.
     async fn listen_once(&self, host: &Arc<Host>, ready: &mut Option<oneshot::Sender<()>>) -> bool {
-        let Ok(link) = self.server.modern_link(host, &self.eras).await else { return true };
-        let Ok(mut call) = link.connection.start(listen::LISTEN, Some(self.params.clone())).await else { return true };
+        let Ok(upstream) = self.server.modern_upstream(host, &self.eras).await else { return true };
+        let Ok(mut call) = upstream.connection.start(listen::LISTEN, Some(self.params.clone())).await else {
+            return true;
+        };
         loop {
             match call.next().await {
                 CallEvent::Notification { method, .. } if method == listen::ACKNOWLEDGED => {
@@ -219,9 +223,9 @@ impl Listening {
                 CallEvent::Notification { method, params } => {
                     let Some(session) = self.session.upgrade() else { return false };
                     let params = listen::untagged(params.as_deref());
-                    session.hear(host, self.server.name(), Use::Own, &method, params).await;
+                    session.deliver_notification(host, self.server.name(), Usage::Own, &method, params).await;
                 }
-                CallEvent::Request { id, method, .. } => link.answer_or_refuse(&id, &method).await,
+                CallEvent::Request { id, method, .. } => upstream.answer_or_refuse(&id, &method).await,
                 CallEvent::Done(Ok(Outcome::Error(_))) => return false,
                 CallEvent::Done(_) => return true,
             }

@@ -1,5 +1,5 @@
-//! One request of a client on its way through the host: may it, what is it called at the server, which era does the
-//! server speak, and then the way that fits.
+//! Runs one client request: authorises it, translates its name, determines the server's era and chooses the handler for
+//! it.
 
 mod attempts;
 mod audited;
@@ -18,14 +18,14 @@ use crate::caller::{Caller, Cause};
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::catalog::page::Viewer;
 use crate::failure;
-use crate::held::CallIdentity;
 use crate::host::Host;
 use crate::journaled::Record;
 use crate::outbox::Answer;
+use crate::pending_calls::CallIdentity;
 use crate::server::Server;
 use crate::session::{Session, SessionId};
+use crate::session_order::OrderTicket;
 use crate::translate::listen::LISTEN;
-use crate::turns::Turn;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -39,54 +39,55 @@ use toolbus_mcp::{
 };
 use toolbus_protocol::ErrorCode;
 
-/// A client's request and everything that its way depends on.
+/// A client's request with everything needed to run it.
 pub struct Job {
     pub host: Arc<Host>,
     pub caller: Caller,
     pub server: Arc<Server>,
     pub rpc: Rpc,
-    /// What is written to the journal about it.
+    /// Its journal record.
     pub record: Option<Record>,
-    /// A legacy client's session, and its place in the row of that session's messages.
-    pub session: Option<(Arc<Session>, Turn)>,
-    /// Under the policy's limits on concurrency.
-    pub places: Vec<OwnedSemaphorePermit>,
-    /// It was not asked for because it continues a call that was. It must not begin one then.
+    /// The session of a legacy client, and the request's ticket in its session order.
+    pub session: Option<(Arc<Session>, OrderTicket)>,
+    /// Permits of the policy's concurrency limits.
+    pub permits: Vec<OwnedSemaphorePermit>,
+    /// True for a follow-up of an already approved call (for example the answer to an elicitation). Such a request must
+    /// not start a new call.
     pub continues: bool,
-    /// Which era the server is spoken to in, once that is known.
+    /// The era used with the server, once known.
     era: Option<Era>,
-    begun: Instant,
-    /// When it was let through to the server.
-    entered: Option<Instant>,
-    /// What is written down about it, as the caller named it.
+    received_at: Instant,
+    /// When its limits admitted it.
+    started_at: Option<Instant>,
+    /// What the audit log says about it, as the caller named it.
     subject: Subject,
-    /// Fires when it has its place among those that wait for the server.
-    pub in_line: CancellationToken,
-    /// Somebody was asked, and said yes.
+    /// Cancelled once it has queued for a permit of the server.
+    pub queued: CancellationToken,
+    /// An approver has approved it.
     is_approved: bool,
     /// It was answered with an earlier call's answer.
     pub is_joined: bool,
 }
 
-/// A request that was decided about.
+/// An authorised request.
 pub struct Permission {
     key: Option<NameKey>,
     authorised: Authorised,
 }
 
-/// How a request ends when it doesn't end with the server's answer.
+/// How a request ends without an answer of the server.
 pub enum Stop {
     /// With this outcome.
     With(Outcome),
     Cancelled,
-    /// Somebody else replies.
+    /// Another call or host replies.
     HandedOver,
 }
 
 /// Why a request has no outcome.
 pub enum NoAnswer {
     Cancelled,
-    /// Somebody else replies.
+    /// Another call or host replies.
     HandedOver,
 }
 
@@ -97,7 +98,7 @@ impl<T: Into<Outcome>> From<T> for Stop {
 }
 
 impl Job {
-    /// Gives the request its place in its session. Called in the order in which requests arrive.
+    /// Takes the request's ticket in its session order. Must be called in the order of arrival.
     pub fn begin(
         host: &Arc<Host>,
         caller: Caller,
@@ -110,8 +111,8 @@ impl Job {
             Era::Legacy => {
                 let id = SessionId { mailbox: caller.mailbox().to_owned(), key: rpc.session.clone() };
                 let session = server.session(host, id, Era::Legacy)?;
-                let turn = session.turns.take();
-                Some((session, turn))
+                let ticket = session.order.take_ticket();
+                Some((session, ticket))
             }
         };
         Ok(Self {
@@ -121,13 +122,13 @@ impl Job {
             rpc,
             record,
             session,
-            places: Vec::new(),
+            permits: Vec::new(),
             continues: false,
             era: None,
-            begun: Instant::now(),
-            entered: None,
+            received_at: Instant::now(),
+            started_at: None,
             subject: Subject::default(),
-            in_line: CancellationToken::new(),
+            queued: CancellationToken::new(),
             is_approved: false,
             is_joined: false,
         })
@@ -137,20 +138,20 @@ impl Job {
         let answer = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => Answer::of(&HostReply::Rpc(outcome)),
             Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Admin) => {
-                Answer { end: End::Cancelled, ..Answer::of(&self.called_off()) }
+                Answer { end: End::Cancelled, ..Answer::of(&self.cancelled_reply()) }
             }
-            Err(Stop::Cancelled) => Answer::of(&self.called_off()),
+            Err(Stop::Cancelled) => Answer::of(&self.cancelled_reply()),
             Err(Stop::HandedOver) => return,
         };
         self.host.finish(&self.caller, self.record.as_ref(), answer).await;
     }
 
-    /// The outcome itself, and what is to be written about it before it is told.
+    /// Runs the request; returns its outcome, and its record to be journaled before the reply.
     pub async fn answer(self) -> (Result<Outcome, NoAnswer>, Option<Record>) {
         self.answer_to(None).await
     }
 
-    /// The same of a request that may have been decided about already.
+    /// Like [`Self::answer`], with an authorisation that may have been made already.
     pub async fn answer_to(mut self, decided: Option<Permission>) -> (Result<Outcome, NoAnswer>, Option<Record>) {
         let outcome = match decided {
             Some(permission) => self.outcome_with(permission).await,
@@ -158,7 +159,7 @@ impl Job {
         };
         let answer = match outcome {
             Ok(outcome) | Err(Stop::With(outcome)) => Ok(outcome),
-            Err(Stop::Cancelled) => match self.called_off() {
+            Err(Stop::Cancelled) => match self.cancelled_reply() {
                 HostReply::Rpc(outcome) => Ok(outcome),
                 _ => Err(NoAnswer::Cancelled),
             },
@@ -172,13 +173,13 @@ impl Job {
         self.outcome_with(permission).await
     }
 
-    /// Decides whether the request may be made, and writes that down.
+    /// Authorises the request, and audits the decision.
     pub async fn permission(&mut self) -> Result<Permission, Stop> {
         let unnamed = |error: NameError| RpcError::invalid_params(format!("Invalid params: {error}"));
         let key = required_name(&self.rpc.method, self.rpc.params.as_deref()).map_err(unnamed)?;
         self.subject = self.audit_subject();
         let decided = self.authorise(key.as_ref());
-        self.write_decision(&decided).await?;
+        self.audit_decision(&decided).await?;
         Ok(Permission { key, authorised: decided? })
     }
 
@@ -188,20 +189,20 @@ impl Job {
             Ok(None) => self.permitted_outcome(key, &authorised).await,
             Err(stop) => Err(stop),
         };
-        let outcome = if self.is_left_to_the_next(&outcome).await { Err(Stop::HandedOver) } else { outcome };
-        self.write_end(&outcome).await;
+        let outcome = if self.is_left_to_next_host(&outcome).await { Err(Stop::HandedOver) } else { outcome };
+        self.audit_end(&outcome).await;
         outcome
     }
 
     async fn permitted_outcome(&mut self, key: Option<NameKey>, authorised: &Authorised) -> Result<Outcome, Stop> {
         self.host.wait_for_caller(&self.caller).await;
-        self.enter(authorised, key.as_ref()).await?;
-        self.entered = Some(Instant::now());
+        self.wait_for_limits(authorised, key.as_ref()).await?;
+        self.started_at = Some(Instant::now());
         let tool = match &key {
             Some(NameKey::Tool(tool)) => Some(tool.clone()),
             _ => None,
         };
-        let outcome = match self.at_healthy_server(key).await {
+        let outcome = match self.run_behind_circuit_breaker(key).await {
             Ok(outcome) | Err(Stop::With(outcome)) => outcome,
             Err(stop) => return Err(stop),
         };
@@ -212,16 +213,16 @@ impl Job {
         Ok(self.within_size(authorised, outcome))
     }
 
-    /// What comes of a request that may run.
-    async fn at_server(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
+    /// Runs an admitted request.
+    async fn run_at_server(&mut self, key: Option<NameKey>) -> Result<Outcome, Stop> {
         let timeout = self.use_own_name(key.as_ref())?;
         let eras = tokio::select! {
             biased;
             eras = self.server.eras(&self.host) => eras?,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
         };
-        // What was not known before the server had been read is known now.
-        self.refuse_wrong_one(key.as_ref())?;
+        // Checked again, because the server's lists may have been unknown before.
+        self.refuse_changed_target(key.as_ref())?;
         let era = self.server.era_for(self.rpc.client.era, &eras);
         self.era = Some(era);
         if self.continues && era != Era::Legacy {
@@ -235,7 +236,7 @@ impl Job {
         }
     }
 
-    /// Takes the prefix off the name in the request. Returns the time limit of what it names.
+    /// Removes the prefix from the name in the request. Returns the time limit of the named item.
     fn use_own_name(&mut self, key: Option<&NameKey>) -> Result<Option<Duration>, RpcError> {
         let (kind, visible) = match key {
             Some(NameKey::Tool(name)) => (ListKind::Tools, name),
@@ -246,7 +247,7 @@ impl Job {
         let prefix = self.server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
         let Some(own) = own_name(prefix, visible) else {
             let message =
-                format!("server {:?} has no {visible:?}: its names begin with {prefix:?}", self.server.name());
+                format!("server {:?} has no {visible:?}: its names start with {prefix:?}", self.server.name());
             return Err(failure::bus(ErrorCode::UnknownName, message));
         };
         if prefix.is_some() {
@@ -262,7 +263,7 @@ impl Job {
         SessionId { mailbox: self.caller.mailbox().to_owned(), key: self.rpc.session.clone() }
     }
 
-    /// Known once the request has been decided about.
+    /// Valid after [`Self::permission`].
     pub fn identity(&self) -> CallIdentity {
         CallIdentity {
             session: self.session_id(),
@@ -273,39 +274,39 @@ impl Job {
         }
     }
 
-    /// Waits until the session's earlier messages are on their way.
-    async fn wait_for_turn(&mut self) -> Result<(), Stop> {
-        let Some((_, turn)) = &mut self.session else { return Ok(()) };
+    /// Waits until the session's earlier messages have been sent.
+    async fn wait_for_order(&mut self) -> Result<(), Stop> {
+        let Some((_, ticket)) = &mut self.session else { return Ok(()) };
         tokio::select! {
             biased;
-            () = turn.wait() => Ok(()),
+            () = ticket.wait() => Ok(()),
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
         }
     }
 
-    /// Waits, in order, until the server may have one more call.
-    async fn permit(&self) -> Result<OwnedSemaphorePermit, Stop> {
+    /// Waits in FIFO order for a permit of the server.
+    async fn server_permit(&self) -> Result<OwnedSemaphorePermit, Stop> {
         if self.caller.cancel.is_fired() {
             return Err(Stop::Cancelled);
         }
-        // Asking takes the place; whoever comes after this one may ask then.
-        let asked = async {
-            self.in_line.cancel();
+        // Polled after the acquisition has queued; then the next resumed task may queue.
+        let queued = async {
+            self.queued.cancel();
             std::future::pending().await
         };
         tokio::select! {
             biased;
             permit = Arc::clone(&self.server.permits).acquire_owned() => {
-                self.in_line.cancel();
+                self.queued.cancel();
                 permit.map_err(|_| Stop::Cancelled)
             }
-            never = asked => never,
+            never = queued => never,
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
         }
     }
 
-    /// A list as this worker may see it; anything else as it is.
-    fn seen(&self, outcome: Outcome) -> Outcome {
+    /// Filters a list for this worker; other outcomes are unchanged.
+    fn filtered(&self, outcome: Outcome) -> Outcome {
         let Some(kind) = ListKind::of_method(&self.rpc.method) else { return outcome };
         let Outcome::Result(result) = outcome else { return outcome };
         let owners = self.host.catalog.owners();
@@ -326,13 +327,13 @@ impl Job {
         failure::bus(ErrorCode::BadServerMessage, message).into()
     }
 
-    /// The reply to a call that ended before the server had answered it.
-    fn called_off(&self) -> HostReply {
+    /// The reply to a call that ended before the server answered.
+    fn cancelled_reply(&self) -> HostReply {
         let cancel = &self.caller.cancel;
         match self.past_limit() {
             Some(outcome) => HostReply::Rpc(outcome),
             None if cancel.caller_is_gone() => {
-                let message = format!("the caller of {} was gone for too long", self.rpc.method);
+                let message = format!("the caller of {} was disconnected for too long", self.rpc.method);
                 HostReply::Rpc(failure::bus(ErrorCode::CallerGone, message).into())
             }
             None if cancel.is_fired_for(Cause::Admin) => {
@@ -348,7 +349,7 @@ impl Job {
         }
     }
 
-    /// What to say where the call was ended by a limit and not by its caller.
+    /// The error for a call that the policy's time limit ended.
     fn past_limit(&self) -> Option<Outcome> {
         let limit = self.caller.cancel.passed_limit()?;
         let message = format!("server {:?} did not answer {} in time: {limit}", self.server.name(), self.rpc.method);

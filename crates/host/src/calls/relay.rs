@@ -1,11 +1,11 @@
-//! A call whose two ends speak the same era: what the server sends goes to the worker as it is.
+//! Relays a call between client and server of the same era.
 
 use super::{Job, Stop};
 use crate::caller::Joiner;
-use crate::link::{Link, Use};
 use crate::session::Session;
 use crate::translate::{client_can, listen};
-use crate::upstream_call::{Step, UpstreamCall};
+use crate::upstream::{Upstream, Usage};
+use crate::upstream_call::{CallStep, UpstreamCall};
 use std::sync::Arc;
 use toolbus_mcp::{HostEvent, Id, Members, Outcome, Raw, empty_object, meta};
 use toolbus_protocol::ErrorCode;
@@ -14,48 +14,53 @@ use toolbus_upstream::ServerError;
 /// How the server's part of a call ended.
 pub enum Ended {
     Outcome(Outcome),
-    /// The server had not begun; it can be asked again.
+    /// The server did not run it, so it may be sent again.
     NotRun(ServerError),
-    /// The server died over it, and it may run twice.
+    /// The server died, and the call is replay-safe.
     Again,
 }
 
 impl Job {
     pub(super) async fn relay(
         &self,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         mut call: UpstreamCall,
         session: Option<&Arc<Session>>,
     ) -> Result<Ended, Stop> {
         loop {
             match call.next(&self.caller.cancel).await {
-                Step::Notification { method, params } => self.pass_notification(link, method, params).await,
-                Step::Request { id, method, params } => self.pass_request(link, session, id, method, params).await,
-                Step::Done(Ok(outcome)) => return Ok(Ended::Outcome(outcome)),
-                Step::Done(Err(error)) if error.was_not_run() => return Ok(Ended::NotRun(error)),
-                Step::Done(Err(error)) => return self.run_again(&error).await.map(|()| Ended::Again),
-                Step::Cancelled => return Err(Stop::Cancelled),
-                Step::TimedOut => return Err(self.timed_out()),
+                CallStep::Notification { method, params } => self.relay_notification(upstream, method, params).await,
+                CallStep::Request { id, method, params } => {
+                    self.relay_request(upstream, session, id, method, params).await
+                }
+                CallStep::Done(Ok(outcome)) => return Ok(Ended::Outcome(outcome)),
+                CallStep::Done(Err(error)) if error.was_not_run() => return Ok(Ended::NotRun(error)),
+                CallStep::Done(Err(error)) => return self.run_again(&error).await.map(|()| Ended::Again),
+                CallStep::Cancelled => return Err(Stop::Cancelled),
+                CallStep::TimedOut => return Err(self.timed_out()),
             }
         }
     }
 
-    async fn pass_notification(&self, link: &Arc<Link>, method: String, params: Option<Raw>) {
-        // On a connection that others share, news that happen to come during this call are theirs as well.
-        if link.usage == Use::Shared && listen::is_news(&method) && self.rpc.method != listen::LISTEN {
-            link.spread(&self.host, self.server.name(), &method, params).await;
+    async fn relay_notification(&self, upstream: &Arc<Upstream>, method: String, params: Option<Raw>) {
+        // On a shared connection, such notifications concern all sessions.
+        if upstream.usage == Usage::Shared
+            && listen::is_listen_notification(&method)
+            && self.rpc.method != listen::LISTEN
+        {
+            upstream.broadcast(&self.host, self.server.name(), &method, params).await;
             return;
         }
-        self.tell(method, params).await;
+        self.notify_caller(method, params).await;
     }
 
-    /// A notification that belongs to this call.
-    pub async fn tell(&self, method: String, params: Option<Raw>) {
+    /// Sends a notification of this call to its caller and to joined calls.
+    pub async fn notify_caller(&self, method: String, params: Option<Raw>) {
         if self.rpc.task.is_some() {
-            return self.host.task_board.hear(self.caller.id(), &method, params.as_ref());
+            return self.host.task_memory.note_progress(self.caller.id(), &method, params.as_ref());
         }
         for joiner in self.caller.progress.joiners() {
-            if let Some(params) = told_to(&joiner, &method, params.as_ref()) {
+            if let Some(params) = notification_for(&joiner, &method, params.as_ref()) {
                 let event =
                     HostEvent::Notification { server: self.server.name().to_owned(), method: method.clone(), params };
                 self.host.outbox.live(&joiner.mailbox, &joiner.id, &event).await;
@@ -65,36 +70,36 @@ impl Job {
         self.host.outbox.live(self.caller.mailbox(), self.caller.id(), &event).await;
     }
 
-    async fn pass_request(
+    async fn relay_request(
         &self,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         session: Option<&Arc<Session>>,
         id: Id,
         method: String,
         params: Option<Raw>,
     ) {
-        let Some(session) = session else { return link.answer_or_refuse(&id, &method).await };
-        if link.usage == Use::Shared {
-            // The server was told that clients can be asked; whether this one can, it said itself.
+        let Some(session) = session else { return upstream.answer_or_refuse(&id, &method).await };
+        if upstream.usage == Usage::Shared {
+            // The host's `initialize` announced these capabilities for all clients; this client may lack them.
             if !self.client_can(&method) {
-                return link.answer_or_refuse(&id, &method).await;
+                return upstream.answer_or_refuse(&id, &method).await;
             }
-            session.set_asked(id.clone());
+            session.add_shared_request(id.clone());
         }
-        if let Err(error) = self.ask(id.clone(), method, params).await {
-            tracing::warn!(%error, server = self.server.name(), "a server's request did not reach its client");
-            link.answer_or_refuse(&id, "").await;
+        if let Err(error) = self.send_client_request(id.clone(), method, params).await {
+            tracing::warn!(%error, server = self.server.name(), "could not deliver a server's request to its client");
+            upstream.answer_or_refuse(&id, "").await;
         }
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn send_client_request(
         &self,
         id: Id,
         method: String,
         params: Option<Raw>,
     ) -> Result<(), toolbus_client::BrokerError> {
         if self.rpc.task.is_some() {
-            let reason = format!("{method}: a task has nobody to ask");
+            let reason = format!("{method}: a task has no client to ask");
             return Err(toolbus_client::BrokerError::Rejected { code: Some(ErrorCode::NobodyToAsk), reason, id: None });
         }
         let event = HostEvent::Request { server: self.server.name().to_owned(), id, method, params };
@@ -108,8 +113,8 @@ impl Job {
     }
 }
 
-/// A call's notification for one that was joined to it; progress goes by the joiner's own token, if it has one.
-fn told_to(joiner: &Joiner, method: &str, params: Option<&Raw>) -> Option<Option<Raw>> {
+/// The notification for a joined call. Progress carries the joined call's own token, and is dropped if it has none.
+fn notification_for(joiner: &Joiner, method: &str, params: Option<&Raw>) -> Option<Option<Raw>> {
     if method != "notifications/progress" {
         return Some(params.cloned());
     }

@@ -1,4 +1,4 @@
-//! The one list of all servers.
+//! Tests of the merged catalog.
 
 use super::*;
 use serde_json::json;
@@ -24,7 +24,7 @@ fn shown(manifest: &HostManifest) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_earlier_server_keeps_a_name_whichever_comes_up_first() {
+fn the_first_configured_server_keeps_a_name_in_any_start_order() {
     for order in [[0, 1], [1, 0]] {
         let catalog = Catalog::new(&[config("one", None), config("two", None)]);
         for server in order {
@@ -40,7 +40,7 @@ fn the_earlier_server_keeps_a_name_whichever_comes_up_first() {
 }
 
 #[test]
-fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
+fn a_prefix_resolves_a_collision_and_too_long_names_are_reported() {
     let catalog = Catalog::new(&[config("one", None), config("two", Some("two_"))]);
     catalog.set_up(0, eras(), tools(&["same"]), vec![]);
     catalog.set_up(1, eras(), tools(&["same", &"x".repeat(61)]), vec![]);
@@ -52,7 +52,7 @@ fn a_prefix_solves_a_collision_and_too_long_names_are_told() {
 }
 
 #[test]
-fn a_server_that_went_down_keeps_its_tools_and_says_why() {
+fn a_server_that_is_down_keeps_its_tools_and_the_reason() {
     let catalog = Catalog::new(&[config("one", None), config("two", None)]);
     assert!(
         catalog
@@ -87,23 +87,23 @@ fn problems_are_bounded() {
     catalog.set_up(0, eras(), tools(&names), vec![]);
     catalog.set_up(1, eras(), tools(&names), vec![]);
     let problems = catalog.manifest(None, &PolicySet::everyone()).problems;
-    assert_eq!(problems.len(), MOST_PROBLEMS + 1);
+    assert_eq!(problems.len(), MAX_PROBLEMS + 1);
     assert_eq!(problems.last().map(String::as_str), Some("and 4980 more problems"));
 }
 
 #[test]
-fn only_what_the_server_says_now_lifts_a_hold() {
+fn only_a_fresh_list_lifts_a_hold() {
     let pins = Arc::new(Pins::in_memory());
     let catalog = Catalog::new(&[config("one", None)]).with_pins(Arc::clone(&pins));
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
     let server = PinnedServer { name: "one", mode: None };
-    // A page for some worker, newer than the catalog.
+    // A page that a worker requested, newer than the catalog's list.
     assert!(pins.holds_back(server, Some(Era::Legacy), "a", &raw(&json!({"name": "a", "description": "other"}))));
     assert_eq!(shown(&catalog.manifest(None, &PolicySet::everyone()))[0], [""; 0]);
-    catalog.look_again();
+    catalog.recheck_pins();
     catalog.set_down(0, "gone".to_owned(), vec![]);
     catalog.manifest(None, &PolicySet::everyone());
-    assert!(pins.is_held(server, "a"), "an old list has lifted the hold");
+    assert!(pins.is_held(server, "a"), "an old list lifted the hold");
     catalog.set_up(0, eras(), tools(&["a"]), vec![]);
     assert_eq!(
         (shown(&catalog.manifest(None, &PolicySet::everyone()))[0].len(), pins.is_held(server, "a")),
@@ -112,7 +112,7 @@ fn only_what_the_server_says_now_lifts_a_hold() {
 }
 
 #[test]
-fn a_server_is_shown_to_those_who_may_use_something_of_it_and_problems_to_those_who_may_use_all() {
+fn roles_see_servers_they_may_use_and_problems_only_with_all_rights() {
     let rules = "[roles.fetcher]\nallow = ['fetch_*']\n[roles.user]\nallow = ['one/*', 'two/fetch_*', 'none/*']\n\
                  [roles.boss]\nallow = ['**']\n[roles.deputy]\nallow = ['**']\ndeny = ['b']";
     let rules = PolicySet::read(rules).expect("patterns").0;

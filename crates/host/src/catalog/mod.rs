@@ -1,5 +1,4 @@
-//! What all servers of the host have, as one list: who keeps which name, what is wrong with it, and the manifests that tell
-//! workers of each role what they may use.
+//! The catalog: the merged lists of all servers, the owners of names, problems, and the manifests per role.
 
 pub mod names;
 pub mod page;
@@ -9,7 +8,7 @@ pub use watch::watch_server;
 
 use crate::pins::{PinnedServer, Pins};
 use crate::replay;
-use names::{LONGEST_TOOL_NAME, Owners, is_prefixed, visible_name};
+use names::{MAX_TOOL_NAME, Owners, is_prefixed, visible_name};
 use page::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -19,11 +18,11 @@ use toolbus_mcp::{
 use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
-/// Problems are for reading; a server with five thousand of them has one.
-const MOST_PROBLEMS: usize = 20;
-const MOST_HELD_NAMES: usize = 10;
+/// Maximum problems in a manifest; the rest is only counted.
+const MAX_PROBLEMS: usize = 20;
+const MAX_HELD_NAMES: usize = 10;
 
-/// Everything that one server has, under the server's own names.
+/// The lists of one server, under the server's own names.
 #[derive(Debug, Clone, Default)]
 pub struct Lists {
     pub tools: Vec<Raw>,
@@ -58,17 +57,17 @@ struct Entry {
     state: ServerState,
     down: Option<Down>,
     eras: Option<Arc<Eras>>,
-    /// The last lists that were read; they stay while the server is down, so that its names stay taken.
+    /// The lists that were read last. They are kept while the server is down, so that its names stay taken.
     lists: Lists,
-    /// What was odd about the lists.
+    /// Problems with the lists.
     remarks: Vec<String>,
     pin: Option<PinMode>,
-    /// Tools whose definitions are not the approved ones.
+    /// Tools whose definitions are not approved.
     held_back: Vec<String>,
     /// Under the names that workers see.
     fail_fast: SomeTools,
     calls: CallSettings,
-    /// Why the server gets no calls for a while.
+    /// Why the circuit breaker is open.
     tripped: Option<String>,
 }
 
@@ -76,8 +75,8 @@ struct State {
     entries: Vec<Entry>,
     owners: Arc<Owners>,
     problems: Vec<String>,
-    /// What is wrong with the host as a whole.
-    trouble: Option<String>,
+    /// A problem of the host as a whole.
+    host_problem: Option<String>,
 }
 
 pub struct Catalog {
@@ -89,7 +88,7 @@ pub struct Catalog {
 impl Catalog {
     pub fn new<'a>(servers: impl IntoIterator<Item = &'a ServerConfig>) -> Self {
         let entries = servers.into_iter().map(Entry::starting).collect();
-        let state = State { entries, owners: Arc::default(), problems: Vec::new(), trouble: None };
+        let state = State { entries, owners: Arc::default(), problems: Vec::new(), host_problem: None };
         Self { state: Mutex::new(state), changed: Notify::new(), pins: Arc::new(Pins::in_memory()) }
     }
 
@@ -102,7 +101,7 @@ impl Catalog {
         self.change(server, |entry| {
             (entry.state, entry.down) = (ServerState::Up, None);
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
-            self.pins.look_at(entry.pinned(), entry.era(), &entry.lists);
+            self.pins.inspect_lists(entry.pinned(), entry.era(), &entry.lists);
         });
     }
 
@@ -113,13 +112,13 @@ impl Catalog {
         });
     }
 
-    /// Returns when something changed since the last time this returned.
+    /// Returns when something has changed since this last returned.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Returns when every server is up or down.
-    pub async fn settled(&self) {
+    pub async fn all_known(&self) {
         while self.lock().entries.iter().any(|entry| entry.state == ServerState::Starting) {
             self.changed().await;
         }
@@ -129,12 +128,12 @@ impl Catalog {
         Arc::clone(&self.lock().owners)
     }
 
-    /// The index of the server that has this tool.
+    /// The index of the server that owns this tool.
     pub fn tool(&self, visible: &str) -> Option<usize> {
         self.lock().owners.owner(ListKind::Tools, visible)
     }
 
-    /// What workers of that role are told.
+    /// The manifest for workers of that role.
     pub fn manifest(&self, role: Option<&str>, policy: &PolicySet) -> HostManifest {
         let state = self.lock();
         let sees_all = policy.may_use_everything(role);
@@ -151,20 +150,20 @@ impl Catalog {
                 pin: entry.pin,
                 era: entry.era(),
             };
-            // Who may use nothing of a server does not even learn that it is there.
+            // A role that may use nothing of a server must not learn that it exists.
             let manifest = viewer.may_use(Item::Server).then(|| entry.manifest(&viewer))?;
             let is_of_use = ListKind::ALL.iter().any(|kind| !manifest.items(*kind).is_empty());
             let may_be = entry.has_no_items() && policy.speaks_of_server(role, &entry.name);
             (is_of_use || may_be || sees_all).then_some(manifest)
         });
         let servers: Vec<_> = servers.flatten().collect();
-        // Problems name servers and tools, and speak of all of them.
-        let problems = || state.trouble.iter().chain(&state.problems).cloned().collect();
+        // Problems name servers and tools that other roles may not see.
+        let problems = || state.host_problem.iter().chain(&state.problems).cloned().collect();
         let problems = if sees_all { problems() } else { Vec::new() };
         HostManifest { servers, problems }
     }
 
-    /// The server and the visible name of everything that has one; none while a server's lists are not known.
+    /// Server and visible name of every item; `None` unless all servers are up.
     pub fn names(&self) -> Option<Vec<(String, String)>> {
         let state = self.lock();
         if state.entries.iter().any(|entry| entry.state != ServerState::Up) {
@@ -180,7 +179,7 @@ impl Catalog {
         Some(names)
     }
 
-    /// What the server says of a tool, under the server's own name for it. None while its tools are not known.
+    /// The annotations of a tool, by the server's own name; `None` while the server's tools are not known.
     pub fn annotations(&self, server: usize, own: &str) -> Option<Option<Raw>> {
         let state = self.lock();
         let entry = &state.entries[server];
@@ -190,16 +189,16 @@ impl Catalog {
         Some(named.and_then(|tool| Members::of(Some(tool)).ok()?.remove("annotations")))
     }
 
-    /// Says why the server gets no calls for a while, or that it gets them again.
+    /// Sets why the circuit breaker is open, or `None` if it is closed.
     pub fn set_tripped(&self, server: usize, why: Option<String>) {
         self.change(server, |entry| entry.tripped = why);
     }
 
-    /// Something about the whole host that its operator should know. False if the operator was told before.
-    pub fn set_trouble(&self, trouble: String) -> bool {
-        let is_news = self.lock().trouble.replace(trouble).is_none();
+    /// Sets a problem of the whole host. Returns false if one was set before.
+    pub fn set_host_problem(&self, host_problem: String) -> bool {
+        let is_new = self.lock().host_problem.replace(host_problem).is_none();
         self.changed.notify_one();
-        is_news
+        is_new
     }
 
     fn change(&self, server: usize, change: impl FnOnce(&mut Entry)) {
@@ -207,20 +206,20 @@ impl Catalog {
         let entry = &mut state.entries[server];
         change(entry);
         entry.held_back = self.held_back(entry);
-        let (owners, problems) = sort_out(&state.entries);
+        let (owners, problems) = assign_names(&state.entries);
         (state.owners, state.problems) = (Arc::new(owners), problems);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// Something else is approved now.
-    pub fn look_again(&self) {
+    /// Checks all lists again after the approved definitions have changed.
+    pub fn recheck_pins(&self) {
         let mut state = self.lock();
         for entry in &mut state.entries {
             self.pins.release_approved(entry.pinned());
             entry.held_back = self.held_back(entry);
         }
-        let (owners, problems) = sort_out(&state.entries);
+        let (owners, problems) = assign_names(&state.entries);
         (state.owners, state.problems) = (Arc::new(owners), problems);
         drop(state);
         self.changed.notify_one();
@@ -231,7 +230,7 @@ impl Catalog {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds this lock")
+        self.state.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -257,35 +256,38 @@ impl Entry {
         PinnedServer { name: &self.name, mode: self.pin }
     }
 
-    /// It has none, or they are not known yet.
+    /// It has none, or its lists are not known yet.
     fn has_no_items(&self) -> bool {
         ListKind::ALL.iter().all(|kind| self.lists.of(*kind).is_empty())
     }
 
-    /// In which the lists were read: the later one, where the server has both.
+    /// The era in which the lists were read: modern if the server supports it.
     fn era(&self) -> Option<Era> {
         let eras = self.eras.as_deref()?;
         Some(if eras.speaks(Era::Modern) { Era::Modern } else { Era::Legacy })
     }
 
-    /// Names only: the definitions are what nobody is to see yet.
-    fn told_of_held_back(&self) -> Option<String> {
-        let (first, more) = self.held_back.split_at(self.held_back.len().min(MOST_HELD_NAMES));
+    /// Only names, because the definitions must not be shown before they are approved.
+    fn held_back_problem(&self) -> Option<String> {
+        let (first, more) = self.held_back.split_at(self.held_back.len().min(MAX_HELD_NAMES));
         let mut names: Vec<String> = first.iter().map(|name| format!("{name:?}")).collect();
         if !more.is_empty() {
             names.push(format!("{} more", more.len()));
         }
         (!names.is_empty()).then(|| {
             let (server, names) = (&self.name, names.join(", "));
-            format!("server {server:?}: held back, because their definitions are not the approved ones: {names}; see `toolbus pin diff`")
+            format!(
+                "server {server:?}: tools held back because their definitions are not approved: {names}; \
+                 see `toolbus pin diff`"
+            )
         })
     }
 
-    /// Of tools that the viewer does not see it is not said that they are there.
-    fn alone(&self, viewer: &Viewer<'_>) -> SomeTools {
+    /// Limited to tools that the viewer may see.
+    fn never_joined(&self, viewer: &Viewer<'_>) -> SomeTools {
         let tools = self.lists.of(ListKind::Tools).iter();
         let seen: Vec<&Raw> = tools.filter(|tool| viewer.shown(ListKind::Tools, tool).is_some()).collect();
-        replay::alone(&self.calls, self.prefix.as_deref(), &seen)
+        replay::never_joined(&self.calls, self.prefix.as_deref(), &seen)
     }
 
     fn manifest(&self, viewer: &Viewer<'_>) -> ServerManifest {
@@ -303,7 +305,7 @@ impl Entry {
             resource_templates: Vec::new(),
             prompts: Vec::new(),
             fail_fast: self.fail_fast.clone(),
-            alone: self.alone(viewer),
+            alone: self.never_joined(viewer),
         };
         for kind in ListKind::ALL {
             let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));
@@ -313,7 +315,7 @@ impl Entry {
     }
 }
 
-/// Which calls are not to wait for the host, as workers name them.
+/// Tools whose calls fail at once while the host is away, under the names that workers see.
 fn fail_fast(config: &ServerConfig) -> SomeTools {
     let named = |wanted: Offline| {
         let tools = config.calls.tool_offline.iter().filter(|(_, offline)| **offline == wanted);
@@ -325,13 +327,13 @@ fn fail_fast(config: &ServerConfig) -> SomeTools {
     }
 }
 
-/// Gives each name to the first server that has it, and says what the operator should know.
-fn sort_out(entries: &[Entry]) -> (Owners, Vec<String>) {
+/// Assigns each name to the first server that has it, and collects problems for the operator.
+fn assign_names(entries: &[Entry]) -> (Owners, Vec<String>) {
     let mut owners = Owners::default();
     let mut problems = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
-        problems.extend(entry.told_of_held_back());
+        problems.extend(entry.held_back_problem());
         problems.extend(entry.tripped.clone());
         for kind in ListKind::ALL {
             let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
@@ -342,25 +344,25 @@ fn sort_out(entries: &[Entry]) -> (Owners, Vec<String>) {
                     problems.push(collision(kind, &visible, &entries[owner].name, &entry.name));
                 }
                 let length = visible.chars().count();
-                if kind == ListKind::Tools && length > LONGEST_TOOL_NAME && prefix.is_some() {
+                if kind == ListKind::Tools && length > MAX_TOOL_NAME && prefix.is_some() {
                     problems.push(format!(
                         "tool {visible:?} of server {:?} has a name of {length} characters with its prefix; most model \
-                         APIs take {LONGEST_TOOL_NAME}. Choose a shorter `prefix`.",
+                         APIs take {MAX_TOOL_NAME}. Choose a shorter `prefix`.",
                         entry.name
                     ));
                 }
             }
         }
     }
-    if problems.len() > MOST_PROBLEMS {
-        let more = problems.len() - MOST_PROBLEMS;
-        problems.truncate(MOST_PROBLEMS);
+    if problems.len() > MAX_PROBLEMS {
+        let more = problems.len() - MAX_PROBLEMS;
+        problems.truncate(MAX_PROBLEMS);
         problems.push(format!("and {more} more problems"));
     }
     (owners, problems)
 }
 
-/// Names both servers and the setting that helps.
+/// Names both servers and the setting that resolves the collision.
 pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String {
     let noun = page::item_of(kind, name).noun();
     let advice = if is_prefixed(kind) {

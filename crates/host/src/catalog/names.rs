@@ -1,42 +1,43 @@
-//! The names under which workers see what servers have: prefixes on and off, and which server a name belongs to.
+//! The names under which workers see items: prefixes, and which server owns a name.
 
 use std::collections::{HashMap, HashSet};
 use toolbus_mcp::{ListKind, NameKey};
 
-/// What model APIs accept as the name of a tool.
-pub const LONGEST_TOOL_NAME: usize = 64;
+/// Maximum length of a tool name in most model APIs.
+pub const MAX_TOOL_NAME: usize = 64;
 
-/// Which server keeps which name: the first in the order of the configuration.
+/// Which server owns which name: the first one in configuration order.
 #[derive(Debug, Default, Clone)]
 pub struct Owners {
     owners: HashMap<ListKind, HashMap<String, usize>>,
-    /// Servers that have something under a name which an earlier one keeps.
-    losers: HashSet<(ListKind, String, usize)>,
+    /// Items that are hidden because an earlier server owns their name.
+    shadowed: HashSet<(ListKind, String, usize)>,
 }
 
 impl Owners {
-    /// The earlier owner, if the name is taken.
+    /// Claims a name for a server; returns the owner if it is another server.
     pub fn claim(&mut self, kind: ListKind, name: &str, server: usize) -> Option<usize> {
         let owner = *self.owners.entry(kind).or_default().entry(name.to_owned()).or_insert(server);
         if owner == server {
             return None;
         }
-        self.losers.insert((kind, name.to_owned(), server));
+        self.shadowed.insert((kind, name.to_owned(), server));
         Some(owner)
     }
 
-    /// The other server to which this name belongs.
+    /// The owner of this name, if it is another server.
     pub fn foreign_owner(&self, kind: ListKind, name: &str, server: usize) -> Option<usize> {
         self.owner(kind, name).filter(|owner| *owner != server)
     }
 
+    /// The server that owns this name.
     pub fn owner(&self, kind: ListKind, name: &str) -> Option<usize> {
         self.owners.get(&kind)?.get(name).copied()
     }
 
-    /// The server that keeps a name which this one offers in vain, by what a request says.
+    /// The owner of the name in a request, if this server has an item of that name too but doesn't own it.
     pub fn lost_to(&self, key: &NameKey, server: usize) -> Option<usize> {
-        if self.losers.is_empty() {
+        if self.shadowed.is_empty() {
             return None;
         }
         let (kind, name) = match key {
@@ -45,16 +46,16 @@ impl Owners {
             NameKey::Uri(uri) => (ListKind::Resources, uri),
             NameKey::Task(_) => return None,
         };
-        self.losers.contains(&(kind, name.clone(), server)).then(|| self.owner(kind, name)).flatten()
+        self.shadowed.contains(&(kind, name.clone(), server)).then(|| self.owner(kind, name)).flatten()
     }
 }
 
-/// Whether items of this kind get a prefix. A URI has to stay what it is, because it also stands inside of results.
+/// Whether items of this kind get a prefix. URIs don't, because results contain them as well.
 pub fn is_prefixed(kind: ListKind) -> bool {
     matches!(kind, ListKind::Tools | ListKind::Prompts)
 }
 
-/// The name by which the server knows what workers see under this one.
+/// Removes the prefix from a visible name; `None` if it lacks the prefix.
 pub fn own_name<'a>(prefix: Option<&str>, visible: &'a str) -> Option<&'a str> {
     prefix.map_or(Some(visible), |prefix| visible.strip_prefix(prefix))
 }

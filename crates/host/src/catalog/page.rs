@@ -1,4 +1,4 @@
-//! One page of a server's list on its way to a worker: renamed, and without what the worker may not use.
+//! Filters and renames one page of a server's list for a worker.
 
 use super::names::{Owners, is_prefixed, visible_name};
 use crate::pins::{PinnedServer, Pins};
@@ -8,21 +8,29 @@ use toolbus_mcp::{Era, ListKind, Members, MembersError, Raw, raw};
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::PinMode;
 
-/// Who looks at which server's list.
+/// The view of a role on the lists of one server.
 pub struct Viewer<'a> {
+    /// The viewer's role.
     pub role: Option<&'a str>,
+    /// The policy in force.
     pub policy: &'a PolicySet,
+    /// The owners of all names.
     pub owners: &'a Owners,
+    /// The server's name.
     pub server: &'a str,
+    /// The server's index.
     pub index: usize,
+    /// The prefix of the server's tools and prompts.
     pub prefix: Option<&'a str>,
+    /// The pins of the host.
     pub pins: &'a Pins,
+    /// The server's own pin mode, if it has one.
     pub pin: Option<PinMode>,
-    /// In which the server gave the list, if that is known.
+    /// The era in which the server gave the list, if known.
     pub era: Option<Era>,
 }
 
-/// The item of a list entry, for the policy.
+/// The policy item of a list entry.
 pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
     match kind {
         ListKind::Tools => Item::Tool(name),
@@ -32,16 +40,16 @@ pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
 }
 
 impl Viewer<'_> {
-    /// The result of a list request, fresh from the server, as this viewer gets it. Cursors stay as they are; a page may end up empty.
+    /// Filters and renames the fresh result of a list request. Cursors are kept; a page may become empty.
     pub fn page(&self, kind: ListKind, result: Raw) -> Result<Raw, MembersError> {
         let (mut members, items) = Members::with_items(result.get(), kind.items())?;
         let Some(items) = items else { return Ok(result) };
         if kind == ListKind::Tools {
-            self.look_at(&items);
+            self.inspect_tools(&items);
         }
         let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
         let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
-        // What one role may see must not be kept for another.
+        // One role's page must not be cached for another.
         let private = !self.policy.is_everyone() && members.contains("cacheScope");
         if same && !private {
             return Ok(result);
@@ -54,8 +62,8 @@ impl Viewer<'_> {
         Ok(members.to_raw())
     }
 
-    /// What the server says of its tools now counts, whoever asked and whatever they may see of it.
-    fn look_at(&self, tools: &[&RawValue]) {
+    /// Checks the pins of all tools on the page, including those that this viewer may not see.
+    fn inspect_tools(&self, tools: &[&RawValue]) {
         for tool in tools {
             if let Some(name) = toolbus_mcp::member_text(tool, ListKind::Tools.key()) {
                 self.pins.holds_back(self.pinned(), self.era, &name, tool);
@@ -67,13 +75,13 @@ impl Viewer<'_> {
         PinnedServer { name: self.server, mode: self.pin }
     }
 
-    /// Whether there are arguments with which it might be called.
+    /// Whether the item may be used with at least some arguments.
     pub fn may_use(&self, item: Item<'_>) -> bool {
         let (role, server, arguments) = (self.role, self.server, Arguments::Unknown);
         self.policy.decide(&Question { role, server, item, arguments }).is_shown()
     }
 
-    /// The item under its visible name, unless it is hidden from this viewer.
+    /// The item under its visible name; `None` if it is hidden from this viewer.
     pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
         let own = toolbus_mcp::member_text(item, kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
@@ -105,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_needs_no_change_is_the_same_text() {
+    fn a_page_without_changes_keeps_its_text() {
         let text = r#"{ "tools":[ {"name":"a","n":1.0} ],"nextCursor":"x"}"#;
         let page = RawValue::from_string(text.to_owned()).expect("JSON");
         let owners = Owners::default();
@@ -116,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_loses_what_the_role_may_not_use_and_keeps_its_cursor() {
+    fn a_page_is_filtered_by_role_and_keeps_its_cursor() {
         let rules = PolicySet::read("[roles.reader]\nallow = ['fs_read']").expect("patterns").0;
         let page =
             raw(&json!({"tools": [{"name": "read"}, {"name": "write"}], "nextCursor": "x", "cacheScope": "public"}));

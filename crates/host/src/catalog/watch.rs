@@ -1,12 +1,12 @@
-//! Keeps the catalog's view of one server true: brings the server up, reads its lists, reads them again when they change,
-//! and tries again when the server is down. Nothing that one server does here can hold up another.
+//! Keeps the catalog entry of one server up to date: starts the server, reads its lists, reads them again when they
+//! change, and restarts the server with backoff. Each server has its own task, so none delays another.
 
 use super::Lists;
 use crate::host::Host;
-use crate::link::{Link, host_listen};
 use crate::server::{Availability, Server};
-use crate::translate::legacy_on_modern::Introduction;
+use crate::translate::legacy_on_modern::ClientIdentity;
 use crate::translate::{listen, server_has};
+use crate::upstream::{Upstream, host_listen};
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::collections::HashSet;
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, codes, empty_object, raw};
 use toolbus_upstream::{CallEvent, Eras, ServerCall, ServerError, probe};
 
-/// A run that lasted this long was a good one; the next failure starts with the shortest wait again.
+/// After a run of this length, the backoff starts again at its minimum.
 const GOOD_RUN: Duration = Duration::from_secs(30);
 
-/// Why a server is down, with its last words.
+/// Why a server is down, with its last lines on stderr.
 struct Failure {
     reason: String,
     stderr: Vec<String>,
@@ -46,7 +46,7 @@ pub async fn watch_server(host: Arc<Host>, server: Arc<Server>) {
             failure = watch_once(&host, &server) => failure,
             () = host.shutdown.cancelled() => return,
         };
-        // Said once, and again when there is something new to say.
+        // Each reason is logged once until it changes.
         if last_reason.as_ref() != Some(&failure.reason) {
             tracing::warn!(server = server.name(), reason = failure.reason, "a server is down");
             last_reason = Some(failure.reason.clone());
@@ -70,7 +70,7 @@ pub async fn watch_server(host: Arc<Host>, server: Arc<Server>) {
     }
 }
 
-/// Brings the server up and follows its changes until it is down.
+/// Starts the server and follows its changes until it fails.
 async fn watch_once(host: &Arc<Host>, server: &Arc<Server>) -> Failure {
     match follow(host, server).await {
         Ok(never) => match never {},
@@ -87,10 +87,10 @@ async fn follow(host: &Arc<Host>, server: &Arc<Server>) -> Result<std::convert::
         Some(eras) => eras,
         None => Arc::new(probe(&server.config, &host.options.connection).await?),
     };
-    let (era, link) = open(host, server, &eras).await?;
-    let mut changes = link.list_changes();
-    let mut listening = Listening::start(&link, era).await;
-    let reader = Reader { host, server, link: &link, era };
+    let (era, upstream) = open(host, server, &eras).await?;
+    let mut changes = upstream.list_changes();
+    let mut listening = Listening::start(&upstream, era).await;
+    let reader = Reader { host, server, upstream: &upstream, era };
     loop {
         let read_at = Instant::now();
         changes.borrow_and_update();
@@ -102,63 +102,63 @@ async fn follow(host: &Arc<Host>, server: &Arc<Server>) -> Result<std::convert::
             new
         });
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return Err(ended(&link)) },
-            news = listening.changed(&link) => news?,
-            () = link.closed() => return Err(ended(&link)),
+            changed = changes.changed() => if changed.is_err() { return Err(ended(&upstream)) },
+            changed = listening.changed(&upstream) => changed?,
+            () = upstream.closed() => return Err(ended(&upstream)),
         }
-        // A server that changes its lists in a loop is read once a second all the same.
+        // Limits how often the lists of a server that keeps changing them are read.
         tokio::time::sleep_until(read_at + host.options.limits.list_interval).await;
     }
 }
 
-/// The connection on which the host itself looks at a server: a shared one where that is as good.
-async fn open(host: &Arc<Host>, server: &Server, eras: &Eras) -> Result<(Era, Arc<Link>), Failure> {
-    let (era, link) = if eras.speaks(Era::Modern) {
-        (Era::Modern, server.modern_link(host, eras).await)
+/// The host's own connection to a server: the shared one if there is one.
+async fn open(host: &Arc<Host>, server: &Server, eras: &Eras) -> Result<(Era, Arc<Upstream>), Failure> {
+    let (era, upstream) = if eras.speaks(Era::Modern) {
+        (Era::Modern, server.modern_upstream(host, eras).await)
     } else if server.is_shared() {
-        (Era::Legacy, server.shared_link(host).await)
+        (Era::Legacy, server.shared_upstream(host).await)
     } else {
-        (Era::Legacy, server.catalog_link(host).await)
+        (Era::Legacy, server.catalog_upstream(host).await)
     };
-    match link {
-        Ok(link) => Ok((era, link)),
-        Err(crate::link::OpenError::Server(error)) => Err(error.into()),
+    match upstream {
+        Ok(upstream) => Ok((era, upstream)),
+        Err(crate::upstream::OpenError::Server(error)) => Err(error.into()),
         Err(refused) => Err(Failure { reason: refused.reason(), stderr: Vec::new() }),
     }
 }
 
-fn ended(link: &Link) -> Failure {
-    let stderr = link.connection.stderr_tail();
-    match link.connection.closed() {
+fn ended(upstream: &Upstream) -> Failure {
+    let stderr = upstream.connection.stderr_tail();
+    match upstream.connection.closed() {
         Some(error) => Failure { reason: error.to_string(), stderr },
         None => Failure { reason: "the connection ended".to_owned(), stderr },
     }
 }
 
-/// The host's own `subscriptions/listen`, where the server is modern and has something to tell.
+/// The host's own `subscriptions/listen`, if the server is modern and reports changes.
 struct Listening(Option<ServerCall>);
 
 impl Listening {
-    async fn start(link: &Link, era: Era) -> Self {
-        let params = (era == Era::Modern).then(|| host_listen(&link.hello())).flatten();
+    async fn start(upstream: &Upstream, era: Era) -> Self {
+        let params = (era == Era::Modern).then(|| host_listen(&upstream.handshake())).flatten();
         match params {
-            Some(params) => Self(link.connection.start(listen::LISTEN, Some(params)).await.ok()),
+            Some(params) => Self(upstream.connection.start(listen::LISTEN, Some(params)).await.ok()),
             None => Self(None),
         }
     }
 
-    /// Returns when a list has changed, or with the failure of the server.
-    async fn changed(&mut self, link: &Link) -> Result<(), Failure> {
+    /// Returns when a list has changed, or with the server's failure.
+    async fn changed(&mut self, upstream: &Upstream) -> Result<(), Failure> {
         let Some(call) = &mut self.0 else { return std::future::pending().await };
         loop {
             match call.next().await {
-                CallEvent::Notification { method, .. } if listen::is_news(&method) => return Ok(()),
+                CallEvent::Notification { method, .. } if listen::is_listen_notification(&method) => return Ok(()),
                 CallEvent::Notification { .. } => {}
-                CallEvent::Request { id, method, .. } => link.answer_or_refuse(&id, &method).await,
+                CallEvent::Request { id, method, .. } => upstream.answer_or_refuse(&id, &method).await,
                 CallEvent::Done(Err(error)) => return Err(error.into()),
-                // The server has ended the stream in order; what changed meanwhile is read, and listened to anew.
+                // The server ended the stream in order. Listen again, and read the lists for changes in between.
                 CallEvent::Done(Ok(Outcome::Result(_))) => {
-                    *self = Self::start(link, Era::Modern).await;
+                    *self = Self::start(upstream, Era::Modern).await;
                     return Ok(());
                 }
                 CallEvent::Done(Ok(Outcome::Error(_))) => {
@@ -174,16 +174,16 @@ impl Listening {
 struct Reader<'a> {
     host: &'a Host,
     server: &'a Server,
-    link: &'a Link,
+    upstream: &'a Upstream,
     era: Era,
 }
 
 impl Reader<'_> {
     async fn read_all(&self) -> Result<(Lists, Vec<String>), Failure> {
-        let hello = self.link.hello();
+        let handshake = self.upstream.handshake();
         let (mut lists, mut remarks) = (Lists::default(), Vec::new());
         for kind in ListKind::ALL {
-            if server_has(&hello, kind.capability()) {
+            if server_has(&handshake, kind.capability()) {
                 let mut pages = Pages::new(kind, self.host.options.limits.max_items);
                 self.read(&mut pages).await?;
                 *lists.of_mut(kind) = pages.items;
@@ -206,44 +206,44 @@ impl Reader<'_> {
     async fn ask(&self, method: &str, params: Raw) -> Result<Outcome, Failure> {
         let params = match self.era {
             Era::Legacy => params,
-            Era::Modern => Introduction::of_host().envelop(Some(&params), None).unwrap_or(params),
+            Era::Modern => ClientIdentity::of_host().add_envelope(Some(&params), None).unwrap_or(params),
         };
         let limit = self.host.options.connection.start_timeout;
         let answer = async {
-            let mut call = self.link.connection.start(method, Some(params)).await?;
+            let mut call = self.upstream.connection.start(method, Some(params)).await?;
             loop {
                 match call.next().await {
                     CallEvent::Done(outcome) => return outcome,
-                    CallEvent::Request { id, method, .. } => self.link.answer_or_refuse(&id, &method).await,
-                    CallEvent::Notification { method, .. } => self.link.count_list_change(&method),
+                    CallEvent::Request { id, method, .. } => self.upstream.answer_or_refuse(&id, &method).await,
+                    CallEvent::Notification { method, .. } => self.upstream.count_list_change(&method),
                 }
             }
         };
         let silent = || {
-            let stderr = self.link.connection.stderr_tail();
+            let stderr = self.upstream.connection.stderr_tail();
             ServerError::Silent { server: self.server.name().to_owned(), after: limit, stderr }
         };
         Ok(tokio::time::timeout(limit, answer).await.map_err(|_| silent())??)
     }
 }
 
-/// The pages of one list, as far as they are read.
-/// Pages of one list. Empty ones never reach the limit of items.
-const MOST_PAGES: usize = 1000;
+/// Maximum pages of one list. Empty pages would never reach the limit of items.
+const MAX_PAGES: usize = 1000;
 
+/// The pages of one list that have been read so far.
 struct Pages {
     kind: ListKind,
     items: Vec<Raw>,
-    most: usize,
+    max: usize,
     cursors: HashSet<String>,
     next: Option<Raw>,
     remark: Option<String>,
 }
 
 impl Pages {
-    fn new(kind: ListKind, most: usize) -> Self {
+    fn new(kind: ListKind, max: usize) -> Self {
         let next = Some(empty_object());
-        Self { kind, items: Vec::new(), most, cursors: HashSet::new(), next, remark: None }
+        Self { kind, items: Vec::new(), max, cursors: HashSet::new(), next, remark: None }
     }
 
     fn next_params(&mut self) -> Option<Raw> {
@@ -258,28 +258,24 @@ impl Pages {
             Some((items, cursor))
         };
         let Some((items, cursor)) = read() else {
-            return self.stop(format!("a page of {} makes no sense", self.kind.method()));
+            return self.stop(format!("{} returned a malformed page", self.kind.method()));
         };
         self.items.extend(items);
-        if self.items.len() > self.most {
-            self.items.truncate(self.most);
-            return self.stop(format!(
-                "{} has more than {} items; the rest is left out",
-                self.kind.method(),
-                self.most
-            ));
+        if self.items.len() > self.max {
+            self.items.truncate(self.max);
+            return self.stop(format!("{} has more than {} items; the rest is ignored", self.kind.method(), self.max));
         }
         let Some(cursor) = cursor else { return };
-        if self.cursors.len() == MOST_PAGES {
-            return self.stop(format!("{} has more than {MOST_PAGES} pages; the rest is left out", self.kind.method()));
+        if self.cursors.len() == MAX_PAGES {
+            return self.stop(format!("{} has more than {MAX_PAGES} pages; the rest is ignored", self.kind.method()));
         }
         if !self.cursors.insert(cursor.get().to_owned()) {
-            return self.stop(format!("{} gave the same cursor twice", self.kind.method()));
+            return self.stop(format!("{} returned the same cursor twice", self.kind.method()));
         }
         self.next = Some(raw(&json!({"cursor": cursor})));
     }
 
-    /// A server may well have resources and no templates of them.
+    /// A server may have resources without having resource templates.
     fn fail(&mut self, error: &RawValue) {
         let code = Members::of(Some(error)).ok().and_then(|error| error.get("code")?.get().parse::<i64>().ok());
         if code != Some(codes::METHOD_NOT_FOUND) {
@@ -316,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_pages_for_ever_is_stopped() {
+    fn repeated_cursors_and_too_many_items_end_the_list() {
         let mut pages = Pages::new(ListKind::Tools, 100);
         let mut asked = 0;
         while pages.next_params().is_some() {
@@ -336,19 +332,19 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_end_come_to_an_end() {
+    fn the_number_of_pages_is_limited() {
         let mut pages = Pages::new(ListKind::Tools, 100);
         let mut read = 0;
         while pages.next_params().is_some() {
             pages.take(&raw(&json!({"tools": [], "nextCursor": read.to_string()})));
             read += 1;
-            assert!(read <= MOST_PAGES + 1);
+            assert!(read <= MAX_PAGES + 1);
         }
         assert!(pages.remark.is_some_and(|remark| remark.contains("pages")));
     }
 
     #[test]
-    fn a_list_that_is_not_there_is_empty_and_a_broken_one_is_told() {
+    fn a_missing_list_is_empty_and_a_malformed_one_is_reported() {
         let mut pages = Pages::new(ListKind::ResourceTemplates, 100);
         pages.next_params();
         pages.fail(&raw(&json!({"code": -32601, "message": "no"})));

@@ -1,20 +1,23 @@
-//! What has changed in a definition, for somebody who has to decide about it: field by field, texts line by line, and
-//! everything that a terminal or an eye would pass over written out.
+//! The differences between two definitions, for an approver: field by field, texts line by line, with invisible
+//! characters escaped.
 
 use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 
-/// One field that differs. The path is a JSON pointer.
+/// One field that differs.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Change {
+    /// JSON pointer of the field.
     pub path: String,
+    /// The previous value; `None` if the field was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Value>,
+    /// The new value; `None` if the field was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Value>,
 }
 
-/// The differences from one definition to the other.
+/// The differences between two definitions.
 pub fn changes(old: &Value, new: &Value) -> Vec<Change> {
     let mut changes = Vec::new();
     compare("", Some(old), Some(new), &mut changes);
@@ -41,7 +44,7 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut V
     }
 }
 
-/// Of both, each once, in order.
+/// The sorted union of both key sets.
 fn keys<'a>(old: &'a Map<String, Value>, new: &'a Map<String, Value>) -> Vec<&'a String> {
     let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
     keys.sort();
@@ -51,7 +54,7 @@ fn keys<'a>(old: &'a Map<String, Value>, new: &'a Map<String, Value>) -> Vec<&'a
 
 /// The change as lines for a terminal.
 pub fn lines(change: &Change) -> Vec<String> {
-    let path = if change.path.is_empty() { "(all of it)".to_owned() } else { escaped(&change.path) };
+    let path = if change.path.is_empty() { "(whole definition)".to_owned() } else { escaped(&change.path) };
     match (&change.old, &change.new) {
         (Some(Value::String(old)), Some(Value::String(new))) if old.contains('\n') || new.contains('\n') => {
             [format!("  {path}:")].into_iter().chain(text_lines(old, new)).collect()
@@ -85,8 +88,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Control characters, and what has no width or turns the direction of writing, as their numbers: instructions to a model
-/// can be hidden in them.
+/// Escapes control characters, zero-width characters and bidirectional controls: they can hide instructions to a model.
 pub fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_are_named_and_texts_compared_by_line() {
+    fn fields_are_listed_by_path_and_texts_by_line() {
         let old = json!({"name": "t", "description": "one\ntwo\nthree", "inputSchema": {"properties": {"a/b": 1}}});
         let new = json!({"name": "t", "description": "one\nTWO\nthree", "inputSchema": {"properties": {}}, "x": [1]});
         let changes = changes(&old, &new);
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_seen_is_written_out() {
+    fn invisible_characters_are_escaped() {
         assert_eq!(escaped("a\u{200b}b\u{202e}c\u{1b}[31m\u{e0041}ü"), "a\\u{200b}b\\u{202e}c\\u{001b}[31m\\u{e0041}ü");
     }
 }

@@ -1,5 +1,5 @@
-//! `pins.json` of a host, and `toolbus.lock` beside toolbus.toml. Both are replaced as a whole, under a lock, so that host
-//! and commands can write them.
+//! `pins.json` of a host, and `toolbus.lock` beside toolbus.toml. Both are replaced atomically under a file lock,
+//! because the host and CLI commands write them.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,68 +9,102 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use toolbus_mcp::{Era, Raw};
 
+/// Why a pin file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PinFileError {
-    #[error("can't {what} {}: {source}", file.display())]
-    Io { what: &'static str, file: PathBuf, source: io::Error },
-    #[error("{} can't be read: {source}", file.display())]
-    Syntax { file: PathBuf, source: serde_json::Error },
-    #[error("{} is of version {version}, and this toolbus knows version {VERSION}", file.display())]
-    Version { file: PathBuf, version: u32 },
+    /// The file can't be read, written or locked.
+    #[error("cannot {what} {}: {source}", file.display())]
+    Io {
+        /// The operation that failed.
+        what: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The file is not valid JSON of this kind.
+    #[error("cannot parse {}: {source}", file.display())]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// The error of the parser.
+        source: serde_json::Error,
+    },
+    /// The file was written by another version of toolbus.
+    #[error("{} has version {version}, but this toolbus supports version {VERSION}", file.display())]
+    Version {
+        /// The file.
+        file: PathBuf,
+        /// The version in the file.
+        version: u32,
+    },
 }
 
 const VERSION: u32 = 1;
 
-/// What is known of every tool, by server and by the server's own name for it.
+/// All pins, by server and by the server's own name of the tool.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PinFile {
     version: u32,
+    /// Pins by server and tool.
     pub servers: BTreeMap<String, BTreeMap<String, Pin>>,
 }
 
+/// What is known of one tool.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pin {
-    /// One for each era that the server was seen in.
+    /// One definition per era in which the server was seen.
     pub approved: Vec<Approved>,
-    /// The definition that waits for somebody to look at it.
+    /// The definition that waits for approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
 }
 
+/// An approved definition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Approved {
+    /// Hash of the canonical definition.
     pub hash: String,
+    /// The era in which the server gave it.
     #[serde(default, with = "era", skip_serializing_if = "Option::is_none")]
     pub era: Option<Era>,
+    /// When it was first seen.
     pub since: String,
+    /// The canonical definition.
     pub definition: Raw,
 }
 
+/// A definition that is held back until it is approved.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Held {
+    /// Hash of the canonical definition.
     pub hash: String,
+    /// The era in which the server gave it.
     #[serde(default, with = "era", skip_serializing_if = "Option::is_none")]
     pub era: Option<Era>,
+    /// When it was first seen.
     pub since: String,
+    /// The canonical definition.
     pub definition: Raw,
 }
 
-/// The hashes that are approved, for the eyes of a version control system.
+/// The approved hashes, to be kept under version control.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockFile {
     version: u32,
+    /// Hashes by server and tool.
     pub servers: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 impl PinFile {
-    /// Nothing, if there is no such file.
+    /// Reads the file; empty if it doesn't exist.
     pub fn read(file: &Path) -> Result<Self, PinFileError> {
         let read: Self = read(file)?.unwrap_or_default();
         checked_version(read.version, file)?;
         Ok(read)
     }
 
-    /// Reads the file, changes what it says and writes it, while nobody else does.
+    /// Reads, changes and writes the file under an exclusive lock.
     pub fn edit<T>(file: &Path, change: impl FnOnce(&mut Self) -> T) -> Result<T, PinFileError> {
         let _lock = lock(file)?;
         let mut pins = Self::read(file)?;
@@ -79,6 +113,7 @@ impl PinFile {
         Ok(done)
     }
 
+    /// The pin of one tool.
     pub fn pin(&self, server: &str, tool: &str) -> Option<&Pin> {
         self.servers.get(server)?.get(tool)
     }
@@ -87,18 +122,19 @@ impl PinFile {
         self.servers.entry(server.to_owned()).or_default().entry(tool.to_owned()).or_default()
     }
 
-    /// Every tool that is held back: server, tool, pin.
+    /// All tools that are held back: server, tool, pin.
     pub fn held(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
         self.all().filter(|(_, _, pin)| pin.held.is_some())
     }
 
+    /// All pins: server, tool, pin.
     pub fn all(&self) -> impl Iterator<Item = (&str, &str, &Pin)> {
         self.servers
             .iter()
             .flat_map(|(server, tools)| tools.iter().map(move |(tool, pin)| (server.as_str(), tool.as_str(), pin)))
     }
 
-    /// What the host has seen is added; what was approved or held in the file meanwhile counts more.
+    /// Adds what the host has seen. Approvals in the file take precedence.
     pub(super) fn merge(&mut self, seen: &Self) {
         for (server, tool, pin) in seen.all() {
             let known = self.pin_mut(server, tool);
@@ -117,7 +153,7 @@ impl Pin {
         self.approved.iter().any(|approved| approved.hash == hash)
     }
 
-    /// Takes the definition that was held back as the approved one of its era. False if none is.
+    /// Approves the held definition for its era. Returns false if none is held.
     pub fn approve(&mut self) -> bool {
         let Some(Held { hash, era, since, definition }) = self.held.take() else { return false };
         self.approved.retain(|approved| approved.era != era);
@@ -125,7 +161,7 @@ impl Pin {
         true
     }
 
-    /// What the held definition is to be compared with.
+    /// The approved definition to compare the held one with.
     pub fn approved_before(&self) -> Option<&Approved> {
         let era = self.held.as_ref().and_then(|held| held.era);
         self.approved.iter().find(|approved| approved.era == era).or(self.approved.first())
@@ -133,19 +169,21 @@ impl Pin {
 }
 
 impl LockFile {
+    /// Reads the file; empty if it doesn't exist.
     pub fn read(file: &Path) -> Result<Self, PinFileError> {
         let read: Self = read(file)?.unwrap_or_default();
         checked_version(read.version, file)?;
         Ok(read)
     }
 
+    /// Replaces the file atomically.
     pub fn write(&self, file: &Path) -> Result<(), PinFileError> {
         write(file, self, 0o644)
     }
 
-    /// Reads the file, changes what it says and writes it, while nobody else does.
+    /// Reads, changes and writes the file under an exclusive lock.
     pub fn edit<T>(file: &Path, change: impl FnOnce(&mut Self) -> T) -> Result<T, PinFileError> {
-        // The folder is what is locked: a file of our own would lie about beside toolbus.toml.
+        // Locks the folder, because a separate lock file would remain beside toolbus.toml.
         let folder = folder_of(file);
         let io = |source| PinFileError::Io { what: "lock", file: folder.to_owned(), source };
         let folder_lock = File::open(folder).map_err(io)?;
@@ -156,7 +194,7 @@ impl LockFile {
         Ok(done)
     }
 
-    /// Everything that is approved.
+    /// The hashes of all approved definitions.
     pub fn of(pins: &PinFile) -> Self {
         let mut lock = Self::default();
         for (server, tool, pin) in pins.all().filter(|(_, _, pin)| !pin.approved.is_empty()) {
@@ -168,10 +206,12 @@ impl LockFile {
         lock
     }
 
+    /// Whether the tool is listed.
     pub fn has(&self, server: &str, tool: &str) -> bool {
         self.servers.get(server).is_some_and(|tools| tools.contains_key(tool))
     }
 
+    /// Whether the hash is approved for the tool.
     pub fn approves(&self, server: &str, tool: &str, hash: &str) -> bool {
         let hashes = self.servers.get(server).and_then(|tools| tools.get(tool));
         hashes.is_some_and(|hashes| hashes.iter().any(|approved| approved == hash))
@@ -229,7 +269,7 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// An era as its word.
+/// Serialises an era as a word.
 mod era {
     use serde::{Deserialize, Deserializer, Serializer};
     use toolbus_mcp::Era;

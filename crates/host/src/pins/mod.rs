@@ -1,5 +1,5 @@
-//! Which definitions of tools are the approved ones. A definition is told by the hash of its canonical JSON; one that is
-//! not approved is held back: hidden from workers, and calls of it are refused, until somebody has looked at it.
+//! Pins: which tool definitions are approved. A definition is identified by the hash of its canonical JSON. One that is
+//! not approved is held back: it is hidden from workers and its calls are refused until it is approved.
 
 pub mod diff;
 mod files;
@@ -18,20 +18,24 @@ use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
 use toolbus_mcp::{Era, Members};
 use toolbus_upstream::PinMode;
 
+/// Name of the pin file in the host's state folder.
 pub const PINS_FILE: &str = "pins.json";
+/// Name of the lock file beside toolbus.toml.
 pub const LOCK_FILE: &str = "toolbus.lock";
 
-/// Members of a tool's definition that one era has and the other has not: how it may be run as a task.
+/// Members of a definition that only one era has; they say how the tool may run as a task.
 const ERA_MEMBERS: &[&str] = &["execution"];
 
-/// Where pins are kept and what counts.
+/// Where pins are stored, and how they are checked.
 #[derive(Debug, Clone, Default)]
 pub struct PinOptions {
-    /// The host's state folder. Without one, pins last as long as the process.
+    /// The host's state folder. `None`: pins are kept in memory only.
     pub state: Option<PathBuf>,
+    /// The lock file, for servers in mode `lock`.
     pub lock_file: Option<PathBuf>,
-    /// For servers that say nothing else.
+    /// The mode of servers without their own.
     pub mode: PinMode,
+    /// The audit log of first-seen and held definitions.
     pub audit: Option<AuditLog>,
 }
 
@@ -39,7 +43,7 @@ pub struct PinOptions {
 pub struct Pins {
     options: PinOptions,
     state: Mutex<State>,
-    /// There is something to be written.
+    /// Wakes the task that writes the file.
     dirty: Notify,
 }
 
@@ -48,7 +52,7 @@ struct State {
     known: PinFile,
     lock: LockFile,
     unwritten: bool,
-    /// By server and tool: the last text of each era that was looked at, so that the same one costs a comparison and no hash.
+    /// By server and tool: the last definition per era, so that an unchanged one is compared and not hashed.
     seen: HashMap<String, HashMap<String, Vec<Seen>>>,
 }
 
@@ -58,19 +62,22 @@ struct Seen {
     held: bool,
 }
 
-/// How one server is treated.
+/// A server and its pin mode.
 #[derive(Clone, Copy)]
 pub struct PinnedServer<'a> {
+    /// The server's name.
     pub name: &'a str,
+    /// Its own mode, if it has one.
     pub mode: Option<PinMode>,
 }
 
 impl Pins {
+    /// Pins that are not stored.
     pub fn in_memory() -> Self {
         Self { options: PinOptions::default(), state: Mutex::default(), dirty: Notify::new() }
     }
 
-    /// Reads what is known. A file that can't be read is an error: to go on without it would approve everything anew.
+    /// Reads the pins. An unreadable file is an error, because starting without it would approve every definition anew.
     pub fn open(options: PinOptions) -> Result<Self, PinFileError> {
         let known = options.state.as_deref().map(|state| PinFile::read(&state.join(PINS_FILE))).transpose()?;
         let lock = options.lock_file.as_deref().map(LockFile::read).transpose()?;
@@ -78,7 +85,7 @@ impl Pins {
         Ok(Self { options, state: Mutex::new(state), dirty: Notify::new() })
     }
 
-    /// The file, if pins are kept in one.
+    /// The file, if pins are stored.
     fn file(&self) -> Option<PathBuf> {
         self.options.state.as_deref().map(|state| state.join(PINS_FILE))
     }
@@ -87,8 +94,8 @@ impl Pins {
         self.options.lock_file.as_deref()
     }
 
-    /// Looks at a definition as the server gives it just now. True if it has to be held back. Only this sets a hold, or
-    /// lifts one without somebody's word.
+    /// Checks a definition that the server has just sent; returns true if it is held back. Only this function sets
+    /// holds, or lifts them without an approval.
     pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode == PinMode::Off {
@@ -106,12 +113,12 @@ impl Pins {
         if unwritten {
             self.dirty.notify_one();
         }
-        self.tell(server.name, tool, &verdict);
+        self.report(server.name, tool, &verdict);
         held
     }
 
-    /// Looks at all tools of lists that were just read.
-    pub fn look_at(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) {
+    /// Checks all tools of a fresh list.
+    pub fn inspect_lists(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) {
         for tool in &lists.tools {
             if let Some(name) = name_of(tool) {
                 self.holds_back(server, era, &name, tool);
@@ -119,8 +126,7 @@ impl Pins {
         }
     }
 
-    /// Whether a definition that was looked at before is to be hidden. It may be older than what the server has now, so
-    /// it says nothing about a hold.
+    /// Whether a previously checked definition is hidden. It may be outdated, so it neither sets nor lifts a hold.
     pub fn hides(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode == PinMode::Off {
@@ -134,14 +140,14 @@ impl Pins {
             return held;
         }
         let approved = state.approves(server.name, mode, tool, &sha256_hex(canonical(definition).as_bytes()));
-        // What is not approved has to be held when the server says it; that must not be taken for done.
+        // An unapproved one is not remembered, so that `holds_back` still judges it when the server sends it.
         if approved {
             state.remember(server.name, era, tool, definition, false);
         }
         !approved
     }
 
-    /// The tools of a list that are hidden, by the server's own names.
+    /// The hidden tools of a list, by the server's own names.
     pub fn hidden_of(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) -> Vec<String> {
         let hidden = lists.tools.iter().filter_map(|tool| {
             let name = name_of(tool)?;
@@ -150,13 +156,13 @@ impl Pins {
         hidden.collect()
     }
 
-    /// Whether calls of that tool are refused, by what was last seen of it.
+    /// Whether calls of that tool are refused, by its last known definition.
     pub fn is_held(&self, server: PinnedServer<'_>, tool: &str) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         self.lock().is_held(server.name, mode, tool)
     }
 
-    /// Lifts the holds of definitions that somebody has approved since.
+    /// Lifts the holds of definitions that have been approved since.
     pub fn release_approved(&self, server: PinnedServer<'_>) {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode != PinMode::Off && self.lock().release_approved(server.name, mode) {
@@ -164,7 +170,7 @@ impl Pins {
         }
     }
 
-    fn tell(&self, server: &str, tool: &str, verdict: &Verdict) {
+    fn report(&self, server: &str, tool: &str, verdict: &Verdict) {
         let (state, definition) = match verdict {
             Verdict::FirstSeen(hash) => ("first_seen", hash),
             Verdict::HeldBack(hash) => ("held_back", hash),
@@ -174,7 +180,7 @@ impl Pins {
             tracing::warn!(
                 server,
                 tool,
-                "a tool's definition is not the approved one; it is held back until `toolbus pin approve`"
+                "a tool is held back until `toolbus pin approve`: its definition is not approved"
             );
         }
         if let Some(audit) = &self.options.audit {
@@ -196,8 +202,8 @@ enum Verdict {
     StillHeld,
 }
 
-/// Compares canonical texts, without the members that only one era knows.
-fn is_same_but_for_the_era(one: &RawValue, other: &str) -> bool {
+/// Compares definitions without the members that only one era has.
+fn is_equal_except_era(one: &RawValue, other: &str) -> bool {
     let without = |text: &str| {
         let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
         let members = value.as_object_mut()?;
@@ -213,7 +219,7 @@ fn name_of(tool: &RawValue) -> Option<String> {
 }
 
 impl State {
-    /// What was said when this very text was last looked at; nothing, if another came after it.
+    /// The verdict on exactly this text, if it is the last one seen in its era.
     fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue) -> Option<bool> {
         let seen = self.seen.get(server)?.get(tool)?;
         seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.held)
@@ -237,12 +243,12 @@ impl State {
         match mode {
             PinMode::Off => false,
             PinMode::FirstUse => pin.is_some_and(|pin| pin.held.is_some()),
-            // What was never listed is not in the lock file either, whatever it is.
+            // A tool that was never listed is not in the lock file either.
             PinMode::Lock => pin.is_none_or(|pin| pin.held.is_some()) || !self.lock.has(server, tool),
         }
     }
 
-    /// True if there were any.
+    /// Returns true if any hold was lifted.
     fn release_approved(&mut self, server: &str, mode: PinMode) -> bool {
         let held = self.known.held().filter(|(of, _, _)| *of == server);
         let hash = |pin: &Pin| pin.held.as_ref().map(|held| held.hash.clone());
@@ -274,8 +280,8 @@ impl State {
             self.unwritten |= was_held || !known;
             return Verdict::Approved;
         }
-        // What a server says in another era is pinned by itself only if it says the same: nobody has looked at it yet.
-        let is_same = || pin.approved.iter().any(|known| is_same_but_for_the_era(&known.definition, &text));
+        // Another era's definition is approved automatically only if it is otherwise equal to an approved one.
+        let is_same = || pin.approved.iter().any(|known| is_equal_except_era(&known.definition, &text));
         let is_new_era = era.is_some() && pin.approved.iter().all(|known| known.era != era);
         let is_first = pin.approved.is_empty() || (is_new_era && is_same());
         if mode == PinMode::FirstUse && is_first && pin.held.is_none() {

@@ -1,4 +1,4 @@
-//! Keeps pins and their files the same: what was seen is written, and what somebody approved is taken over.
+//! Synchronises pins with their files: writes what was seen, and reloads what was approved.
 
 use super::{LockFile, PinFile, Pins};
 use crate::host::Host;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How soon a change of a file is seen.
+/// How often to check the files for changes.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs until the host shuts down.
@@ -29,7 +29,7 @@ pub async fn watch(host: Arc<Host>) {
         if now != stamps {
             stamps = now;
             if pins.reload() {
-                host.catalog.look_again();
+                host.catalog.recheck_pins();
             }
         }
     }
@@ -56,7 +56,7 @@ impl Pins {
         tokio::task::spawn_blocking(move || pins.write()).await.ok();
     }
 
-    /// Writes what was seen. What the file says that we don't know yet is taken over at once.
+    /// Merges what was seen into the file.
     pub(super) fn write(&self) {
         let seen = {
             let mut state = self.lock();
@@ -67,19 +67,19 @@ impl Pins {
         };
         let Some(file) = self.file() else { return };
         if let Err(error) = PinFile::edit(&file, |stored| stored.merge(&seen)) {
-            tracing::error!(%error, "what was seen of tools could not be written");
+            tracing::error!(%error, "could not write the pin file");
             self.lock().unwritten = true;
         }
     }
 
-    /// True if something is different now. A file that can't be read changes nothing.
+    /// Returns true if the files were read. If one can't be read, the pins stay unchanged.
     pub(super) fn reload(&self) -> bool {
         let known = self.file().map(|file| PinFile::read(&file)).transpose();
         let lock = self.lock_file().map(LockFile::read).transpose();
         let (known, lock) = match (known, lock) {
             (Ok(known), Ok(lock)) => (known, lock),
             (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "the pins stay what they were");
+                tracing::error!(%error, "could not reload the pins, they stay unchanged");
                 return false;
             }
         };

@@ -1,5 +1,5 @@
-//! What is asked about tasks. Whoever asks sees the tasks of its own agent, an operator all; what is not seen is unknown, in
-//! the same words whether it is there or not.
+//! Admin queries about tasks. An agent sees its own tasks; an operator, all. A task that the sender may not see gets
+//! the same error as one that doesn't exist.
 
 use super::view::{may_be_task, refused};
 use crate::approvals::is_operator;
@@ -12,18 +12,18 @@ use toolbus_journal::TaskRow;
 use toolbus_mcp::{AdminRequest, Outcome, RpcError, TaskList, TaskView, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, MsgId, principal_of};
 
-/// Tasks on one page of a list.
-const PAGE: usize = 100;
-/// How long somebody waits at most before it has to ask again.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Who waits for tasks at the same time, a quarter of them of one agent; past it they are answered at once.
-const MOST_WAITS: usize = 1024;
-/// How long a task that is called off may take to end: a little more than its server is given.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+/// Tasks per page of a list.
+const PAGE_SIZE: usize = 100;
+/// Maximum time of one wait; the client has to ask again.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Maximum concurrent waits, a quarter of them per agent; further ones return the current state immediately.
+const MAX_WAITS: usize = 1024;
+/// How long to wait for a cancelled task to end: a little longer than its server gets.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Host {
-    /// Answers a question about tasks; none if it is about something else.
-    pub async fn at_task_admin(&self, from: &AgentRef, request: &AdminRequest) -> Option<Outcome> {
+    /// Answers a query about tasks; `None` for other queries.
+    pub async fn task_query(&self, from: &AgentRef, request: &AdminRequest) -> Option<Outcome> {
         let answer = match request {
             AdminRequest::TaskGet { id } => self.known_task(from, id).map(|task| without_answer(self.shown(task))),
             AdminRequest::TaskWait { id, limit_ms } => self.wait_for_task(from, id, *limit_ms).await,
@@ -43,8 +43,8 @@ impl Host {
         if let Some(row) = row {
             return Ok(KnownTask::Written(row));
         }
-        let refusal = self.task_board.refusal(id).filter(|refusal| agent.is_none_or(|agent| agent == refusal.agent));
-        let unknown = || failure::bus(ErrorCode::UnknownTask, format!("no task {id:?} is here"));
+        let refusal = self.task_memory.refusal(id).filter(|refusal| agent.is_none_or(|agent| agent == refusal.agent));
+        let unknown = || failure::bus(ErrorCode::UnknownTask, format!("no task {id:?} at this host"));
         refusal.map(|refusal| KnownTask::Refused(Box::new(refused(refusal)))).ok_or_else(unknown)
     }
 
@@ -57,12 +57,12 @@ impl Host {
 
     async fn wait_for_task(&self, from: &AgentRef, id: &str, limit_ms: u64) -> Result<TaskView, RpcError> {
         let task = self.known_task(from, id);
-        let limit = Duration::from_millis(limit_ms).min(LONGEST_WAIT);
+        let limit = Duration::from_millis(limit_ms).min(MAX_WAIT);
         let is_over =
             matches!(&task, Ok(KnownTask::Refused(_)) | Ok(KnownTask::Written(TaskRow { ended_at: Some(_), .. })));
         let running = self.running_task(from, id).filter(|_| !is_over && !limit.is_zero());
         let (Some(running), Some(_waiting)) =
-            (running, self.task_board.waiting(principal_of(&from.session_id), MOST_WAITS))
+            (running, self.task_memory.wait_permit(principal_of(&from.session_id), MAX_WAITS))
         else {
             return task.map(|task| self.shown(task));
         };
@@ -75,16 +75,16 @@ impl Host {
     }
 
     async fn cancel_task(&self, from: &AgentRef, id: &str) -> Result<TaskView, RpcError> {
-        // One that is just being accepted is not written down yet, and can be called off all the same.
+        // A task that is being accepted is not journaled yet, but can be cancelled.
         let Some(running) = self.running_task(from, id) else {
             let view = self.shown(self.known_task(from, id)?);
             let message = format!("the task {id} has ended");
             return if view.status.has_ended() { Err(failure::bus(ErrorCode::CallEnded, message)) } else { Ok(view) };
         };
         let by = principal_of(&from.session_id);
-        tracing::info!(%id, by, "a task is called off");
+        tracing::info!(%id, by, "cancelling a task");
         running.cancel.fire(Some(format!("the task was cancelled by {by}")));
-        tokio::time::timeout(END_PATIENCE, running.progress.ended.cancelled()).await.ok();
+        tokio::time::timeout(CANCEL_TIMEOUT, running.progress.ended.cancelled()).await.ok();
         self.known_task(from, id).map(|task| without_answer(self.shown(task)))
     }
 
@@ -94,18 +94,18 @@ impl Host {
         self.running.get(&MsgId::from(id), |caller| is_seen(caller) && may_be_task(caller))
     }
 
-    /// Oldest first. A page goes on after the last task of the one before, whether that is still there or not.
+    /// Oldest first. A page starts after the cursor, even if the task at the cursor is gone.
     fn list_tasks(&self, from: &AgentRef, after: Option<&str>) -> TaskList {
         let (agent, now) = (seen_agent(from), now());
-        let after = after.and_then(Mark::parse);
+        let after = after.and_then(Cursor::parse);
         let rows = self.options.journal.as_ref().map(|journal| journal.tasks()).unwrap_or_default();
         let shown = |row: &&TaskRow| {
             let own = agent.is_none_or(|agent| agent == row.manifest.key.agent());
-            own && row.manifest.expires_at() > now && after.as_ref().is_none_or(|after| Mark::of(row) > *after)
+            own && row.manifest.expires_at() > now && after.as_ref().is_none_or(|after| Cursor::of(row) > *after)
         };
         let mut rows = rows.iter().filter(shown).peekable();
-        let page: Vec<&TaskRow> = rows.by_ref().take(PAGE).collect();
-        let next = rows.peek().and_then(|_| page.last()).map(|last| Mark::of(last).to_string());
+        let page: Vec<&TaskRow> = rows.by_ref().take(PAGE_SIZE).collect();
+        let next = rows.peek().and_then(|_| page.last()).map(|last| Cursor::of(last).to_string());
         TaskList { tasks: page.into_iter().map(|row| self.view_of_task(row)).collect(), next }
     }
 }
@@ -115,15 +115,15 @@ enum KnownTask {
     Refused(Box<TaskView>),
 }
 
-/// A task's place in the order of all.
+/// A position in the list of tasks.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Mark {
+struct Cursor {
     at: u64,
     caller: String,
     id: String,
 }
 
-impl Mark {
+impl Cursor {
     fn of(row: &TaskRow) -> Self {
         let key = &row.manifest.key;
         Self { at: row.manifest.at, caller: key.caller.to_string(), id: key.id.to_string() }
@@ -135,13 +135,13 @@ impl Mark {
     }
 }
 
-impl std::fmt::Display for Mark {
+impl std::fmt::Display for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(raw(&(self.at, &self.caller, &self.id)).get())
     }
 }
 
-/// None for whoever sees all.
+/// `None` for an operator, who sees all agents.
 fn seen_agent(from: &AgentRef) -> Option<&str> {
     (!is_operator(from)).then(|| principal_of(&from.session_id))
 }

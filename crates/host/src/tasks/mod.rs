@@ -1,20 +1,21 @@
-//! Tasks: calls that go on by themselves. A task is decided about like any call, written to the journal before its caller
-//! hears of it, and then runs whoever is connected. What came of it stays in the journal until its time is over.
+//! Tasks: calls that run without their caller. A task is authorised like any call, journaled before its caller gets the
+//! task handle, and then runs whether or not its caller is connected. Its answer stays in the journal until the task
+//! expires.
 //!
-//! A task has a session of its own at its server, because it outlives that of its caller; and nobody is there whom a server
-//! could ask anything, so servers are told that nothing can be asked.
+//! A task has its own session at its server, because it outlives its caller's. No client answers requests of the
+//! server, so none of these capabilities are announced.
 
 mod admin;
-mod alone;
-mod board;
-mod places;
+mod detached;
+mod memory;
+mod permits;
 mod resume;
 mod view;
 
-pub use board::TaskBoard;
-pub use places::TaskPlaces;
+pub use memory::TaskMemory;
+pub use permits::TaskPermits;
 
-use crate::arrival::Arrival;
+use crate::admission::Admission;
 use crate::caller::Caller;
 use crate::calls::{Job, NoAnswer, Permission, Stop};
 use crate::failure;
@@ -33,37 +34,38 @@ use toolbus_mcp::{HostReply, Members, Outcome, Rpc, RpcError, TaskView};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
 impl Host {
-    /// A request that is to be a task. Takes its place at once, so that whoever calls it off finds it.
+    /// Starts a task. It is registered as running at once, so that it can be cancelled.
     pub async fn begin_task(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
         let caller = match self.running.begin(Arc::clone(&message), self.options.limits.max_calls) {
             Ok(caller) => caller,
-            // An earlier host may have ended after it wrote the task down and before it said so.
-            Err(Refused::Running | Refused::Finished) => return self.repeat_task(&message).await,
+            // An earlier host may have ended after it journaled the task and before it replied.
+            Err(Refused::Running | Refused::Finished) => return self.resend_task(&message).await,
             Err(Refused::TooMany) => {
-                let most = self.options.limits.max_calls;
-                let error = failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
-                self.running.answered(&message);
+                let max = self.options.limits.max_calls;
+                let error =
+                    failure::bus(ErrorCode::TooManyCalls, format!("call limit reached ({max} calls at this host)"));
+                self.running.mark_finished(&message);
                 return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
             }
         };
         let host = Arc::clone(self);
-        self.tasks.spawn(async move { host.arrived(caller, rpc).await });
+        self.tracker.spawn(async move { host.admit_task(caller, rpc).await });
     }
 
-    async fn arrived(self: Arc<Self>, caller: Caller, rpc: Rpc) {
-        // It was written down, and then its answer got lost with the host that gave it.
+    async fn admit_task(self: Arc<Self>, caller: Caller, rpc: Rpc) {
+        // The task was journaled, but its reply was lost when the host ended.
         if self.is_known_task(&caller) {
-            self.repeat_task(&caller.request).await;
+            self.resend_task(&caller.request).await;
             return self.running.finish(&caller);
         }
         let Some(server) = self.server(&rpc.server).map(Arc::clone) else {
             return self.refuse_task(&caller, failure::unknown_server(&rpc.server).into()).await;
         };
-        let record = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
-            Arrival::Run(Some(record)) => record,
-            Arrival::Run(None) => return self.refuse_task(&caller, no_tasks(&rpc).into()).await,
-            Arrival::Known(record, decision) => {
-                return self.settle(caller, server, rpc, Form::Mcp, (record, decision)).await;
+        let record = match self.admit(&caller, &server, &rpc, Form::Mcp) {
+            Admission::Run(Some(record)) => record,
+            Admission::Run(None) => return self.refuse_task(&caller, no_tasks(&rpc).into()).await,
+            Admission::Known(record, decision) => {
+                return self.answer_known(caller, server, rpc, Form::Mcp, (record, decision)).await;
             }
         };
         match self.accept(&caller, &server, rpc, record).await {
@@ -73,12 +75,12 @@ impl Host {
             }
             Err(Stop::With(outcome)) => self.refuse_task(&caller, outcome).await,
             Err(Stop::Cancelled) => self.reply(&caller, &HostReply::Cancelled).await,
-            // It stays in the mailbox.
+            // The request stays in the mailbox.
             Err(Stop::HandedOver) => {}
         }
     }
 
-    /// Decides about a task and writes it down. What is returned has been promised.
+    /// Authorises and journals a task. A returned task must run to its end.
     async fn accept(
         self: &Arc<Self>,
         caller: &Caller,
@@ -97,19 +99,19 @@ impl Host {
             ttl_ms: wish.granted_ttl_ms(),
             at: now(),
         };
-        let job = self.job(caller, server, rpc, record)?;
+        let job = self.task_job(caller, server, rpc, record)?;
         let session = job.session_id();
-        let promised = self.promise(job, task).await;
-        if promised.is_err() {
+        let journaled = self.journal_task(job, task).await;
+        if journaled.is_err() {
             server.close_session(&session).await;
         }
-        promised
+        journaled
     }
 
-    async fn promise(&self, mut job: Job, task: Task) -> Result<(RunningTask, TaskView), Stop> {
+    async fn journal_task(&self, mut job: Job, task: Task) -> Result<(RunningTask, TaskView), Stop> {
         let (caller, time) = (job.caller.clone(), Duration::from_millis(task.ttl_ms));
         let permission = job.permission().await?;
-        let _place = self.room_for(caller.agent())?;
+        let _reservation = self.reserve_task(caller.agent())?;
         let journal = self.options.journal.as_ref().ok_or_else(|| no_tasks(&job.rpc))?;
         journal.accept(task).await.map_err(|error| match error {
             JournalError::TooManyTasks { .. } => failure::bus(ErrorCode::TooManyTasks, error.to_string()),
@@ -124,42 +126,43 @@ impl Host {
         Ok((RunningTask { job, permission: Some(permission) }, view))
     }
 
-    /// The call of a task, in a session of its own and without anybody to ask.
-    fn job(
+    /// The call of a task, in its own session and without a client.
+    fn task_job(
         self: &Arc<Self>,
         caller: &Caller,
         server: &Arc<Server>,
         rpc: Rpc,
         mut record: Record,
     ) -> Result<Job, RpcError> {
-        // Somebody will ask what became of it, however it ends.
-        record.is_kept = true;
-        let rpc = alone::without_client(rpc, &SessionId::of_task(caller.id()))?;
+        // The outcome will be queried, however the task ends.
+        record.always_journaled = true;
+        let rpc = detached::without_client(rpc, &SessionId::of_task(caller.id()))?;
         Job::begin(self, caller.clone(), Arc::clone(server), rpc, Some(record))
     }
 
-    /// Room for one more, held until the task is written down.
-    fn room_for(&self, agent: &str) -> Result<board::Accepting<'_>, RpcError> {
+    /// Reserves room for one more task until it is journaled.
+    fn reserve_task(&self, agent: &str) -> Result<memory::Reservation<'_>, RpcError> {
         let limits = &self.options.limits;
         let journal = self.options.journal.as_ref();
         let count = |agent| journal.map_or(0, |journal| journal.count_tasks(agent, now()));
-        let accepting = self.task_board.accepting(agent);
-        let full = |of: &str, most: usize| {
-            failure::bus(ErrorCode::TooManyTasks, format!("{of} has {most} tasks at this host already"))
+        let reservation = self.task_memory.reserve(agent);
+        let full = |of: &str, max: usize| {
+            failure::bus(ErrorCode::TooManyTasks, format!("task limit reached ({max} tasks of {of} at this host)"))
         };
-        if count(Some(agent)) + accepting.of_agent > limits.max_tasks_per_agent {
+        if count(Some(agent)) + reservation.of_agent > limits.max_tasks_per_agent {
             return Err(full(&format!("agent '{agent}'"), limits.max_tasks_per_agent));
         }
-        if count(None) + accepting.of_all > limits.max_tasks {
-            return Err(full("everybody together", limits.max_tasks));
+        if count(None) + reservation.of_all > limits.max_tasks {
+            return Err(full("all agents", limits.max_tasks));
         }
-        Ok(accepting)
+        Ok(reservation)
     }
 
-    /// A caller that was told of a task before its host could look at it will ask what became of it.
+    /// Refuses a task. Its worker may have accepted it while this host was away, so the refusal is remembered for
+    /// queries.
     async fn refuse_task(&self, caller: &Caller, outcome: Outcome) {
         if let Outcome::Error(error) = &outcome {
-            self.task_board.note_refusal(caller.id(), caller.agent(), error.clone());
+            self.task_memory.note_refusal(caller.id(), caller.agent(), error.clone());
         }
         self.reply(caller, &HostReply::Rpc(outcome)).await;
     }
@@ -169,33 +172,33 @@ impl Host {
         journal.is_some_and(|journal| journal.task(caller.id().as_str(), Some(caller.agent())).is_some())
     }
 
-    /// The task as it is now, to whoever began it and has not heard.
-    async fn repeat_task(&self, message: &InboxMessage) {
+    /// Replies with the current state of the task.
+    async fn resend_task(&self, message: &InboxMessage) {
         let agent = toolbus_protocol::principal_of(&message.from.session_id);
         let row = self.options.journal.as_ref().and_then(|journal| journal.task(message.id.as_str(), Some(agent)));
-        // Otherwise it is being accepted, or was refused: the answer is on its way.
+        // Otherwise the task is being accepted or was refused, and its reply is on the way.
         if let Some(row) = row {
             self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row))).await;
         }
     }
 
-    /// Begins a task in somebody's name. Returns once it is written down.
+    /// Starts a task on behalf of another agent. Returns once it is journaled.
     pub async fn begin_task_for(self: &Arc<Self>, message: InboxMessage, rpc: Rpc) -> Result<TaskView, RpcError> {
         let server = self.server(&rpc.server).map(Arc::clone).ok_or_else(|| failure::unknown_server(&rpc.server))?;
         let begun = self.running.begin(Arc::new(message), self.options.limits.max_calls);
-        let most = self.options.limits.max_calls;
-        let full = |_| failure::bus(ErrorCode::TooManyCalls, format!("this host already has {most} calls"));
+        let max = self.options.limits.max_calls;
+        let full = |_| failure::bus(ErrorCode::TooManyCalls, format!("call limit reached ({max} calls at this host)"));
         let caller = begun.map_err(full)?;
-        let accepted = match self.arrive(&caller, &server, &rpc, Form::Mcp) {
-            Arrival::Run(Some(record)) => self.accept(&caller, &server, rpc, record).await,
-            Arrival::Run(None) => Err(no_tasks(&rpc).into()),
-            Arrival::Known(..) => {
-                Err(failure::bus(ErrorCode::CallEnded, format!("the task {} was begun before", caller.id())).into())
+        let accepted = match self.admit(&caller, &server, &rpc, Form::Mcp) {
+            Admission::Run(Some(record)) => self.accept(&caller, &server, rpc, record).await,
+            Admission::Run(None) => Err(no_tasks(&rpc).into()),
+            Admission::Known(..) => {
+                Err(failure::bus(ErrorCode::CallEnded, format!("the task {} was already started", caller.id())).into())
             }
         };
         match accepted {
             Ok((task, view)) => {
-                self.tasks.spawn(task.run());
+                self.tracker.spawn(task.run());
                 Ok(view)
             }
             Err(stop) => {
@@ -206,10 +209,10 @@ impl Host {
     }
 }
 
-/// A task that is written down and on its way.
+/// A journaled task that runs.
 struct RunningTask {
     job: Job,
-    /// What was decided about it, where that was just now.
+    /// The authorisation, if it was just made.
     permission: Option<Permission>,
 }
 
@@ -218,15 +221,15 @@ impl RunningTask {
         let Self { job, permission } = self;
         let (host, caller, server) = (Arc::clone(&job.host), job.caller.clone(), Arc::clone(&job.server));
         let session = job.session_id();
-        // However long it waits, its session stays.
+        // Keeps the session from being reaped while the task waits.
         let _in_use = server.known_session(&session).map(|session| session.begin_use());
         let (answer, record) = job.answer_to(permission).await;
         server.close_session(&session).await;
         let Some(record) = record else { return };
         let reply = match answer {
-            // What the host's own end broke off is taken up, or reported, by the next.
-            Ok(outcome) if host.shutdown.is_cancelled() && failure::is_of_server(&outcome) => return,
-            Ok(outcome) => HostReply::Rpc(answered_alone(outcome)),
+            // The next host resumes a task that this host's shutdown interrupted, or reports its outcome as unknown.
+            Ok(outcome) if host.shutdown.is_cancelled() && failure::is_server_failure(&outcome) => return,
+            Ok(outcome) => HostReply::Rpc(input_refused(outcome)),
             Err(NoAnswer::Cancelled) => HostReply::Cancelled,
             Err(NoAnswer::HandedOver) => return,
         };
@@ -235,15 +238,15 @@ impl RunningTask {
 }
 
 impl Host {
-    /// Writes down what came of a task, and lets those know who wait for it.
+    /// Journals the answer of a task, and wakes those that wait for it.
     async fn end_task(&self, caller: &Caller, record: &Record, answer: Answer) {
-        self.write_end(&caller.request, Some(record), answer, None).await;
-        self.task_board.forget(caller.id());
+        self.journal_end(&caller.request, Some(record), answer, None).await;
+        self.task_memory.forget(caller.id());
         self.running.finish(caller);
     }
 }
 
-/// A tool that says itself that it failed counts as failed where nobody looks closer.
+/// A task whose tool reports an error (`isError`) is listed as failed.
 fn task_answer(reply: &HostReply) -> Answer {
     let mut answer = Answer::of(reply);
     if let HostReply::Rpc(Outcome::Result(result)) = reply {
@@ -253,20 +256,20 @@ fn task_answer(reply: &HostReply) -> Answer {
     answer
 }
 
-/// A modern server that asks for more gives no result; and nobody is there to give it more.
-fn answered_alone(outcome: Outcome) -> Outcome {
+/// Turns an `input_required` result of a modern server into an error, because a task has no client to answer it.
+fn input_refused(outcome: Outcome) -> Outcome {
     let Outcome::Result(result) = &outcome else { return outcome };
     let kind = Members::of(Some(result)).ok().and_then(|result| result.text("resultType"));
     match kind.as_deref() {
-        Some("input_required") => alone::nobody_to_ask("the server asked for input").into(),
+        Some("input_required") => detached::no_client_to_ask("the server asked for input").into(),
         _ => outcome,
     }
 }
 
 fn no_tasks(rpc: &Rpc) -> RpcError {
     match rpc.method.as_str() {
-        "tools/call" => failure::bus(ErrorCode::JournalFailed, "this host keeps no journal, and so no tasks"),
-        method => RpcError::invalid_params(format!("{method} can't be a task, only tools/call can")),
+        "tools/call" => failure::bus(ErrorCode::JournalFailed, "this host has no journal, so it can't run tasks"),
+        method => RpcError::invalid_params(format!("{method} can't run as a task, only tools/call can")),
     }
 }
 
@@ -276,7 +279,7 @@ fn refusal(stop: Stop) -> RpcError {
             return serde_json::from_str(error.get())
                 .unwrap_or_else(|_| RpcError::invalid_params("the task was refused"));
         }
-        Stop::With(Outcome::Result(_)) | Stop::HandedOver => "the host is about to end",
+        Stop::With(Outcome::Result(_)) | Stop::HandedOver => "the host is shutting down",
         Stop::Cancelled => "the task was cancelled",
     };
     failure::bus(ErrorCode::Cancelled, message)

@@ -1,6 +1,6 @@
-//! A task as it is shown: by what the journal knows, and by what the task said last.
+//! The view of a task, from the journal and its last progress.
 
-use super::board::Refusal;
+use super::memory::Refusal;
 use crate::caller::{Caller, Stage};
 use crate::failure;
 use crate::host::Host;
@@ -9,7 +9,7 @@ use toolbus_mcp::{HostReply, Outcome, RpcError, TaskStatus, TaskView, TaskWish};
 use toolbus_protocol::{ErrorCode, MsgId};
 
 impl Host {
-    /// Without its answer. A tool that failed by its own words counts as failed here.
+    /// Without its answer. A tool that reported an error counts as failed.
     pub fn view_of_task(&self, row: &TaskRow) -> TaskView {
         let manifest = &row.manifest;
         let id = MsgId::from(manifest.key.id.clone());
@@ -21,8 +21,9 @@ impl Host {
             Known::Running(start) | Known::Interrupted(start) => (TaskStatus::Working, Some(start)),
             Known::New | Known::Waiting(_) => (TaskStatus::Working, None),
         };
-        let said = self.task_board.said(&id).filter(|_| !status.has_ended());
-        let message = said.as_ref().map(|said| said.message.clone()).or_else(|| self.stage_of_task(&id, status));
+        let progress = self.task_memory.progress(&id).filter(|_| !status.has_ended());
+        let message =
+            progress.as_ref().map(|progress| progress.message.clone()).or_else(|| self.stage_of_task(&id, status));
         let began_at = began.map_or(manifest.at, |start| start.at);
         TaskView {
             id: manifest.key.id.to_string(),
@@ -32,7 +33,7 @@ impl Host {
             status,
             message,
             created_ms: manifest.at,
-            updated_ms: row.ended_at.or(said.map(|said| said.at)).unwrap_or(began_at).max(manifest.at),
+            updated_ms: row.ended_at.or(progress.map(|progress| progress.at)).unwrap_or(began_at).max(manifest.at),
             ttl_ms: manifest.ttl_ms,
             tool_failed: false,
             result: None,
@@ -51,8 +52,8 @@ impl Host {
                 TaskView { status, tool_failed, message, result: Some(result), ..view }
             }
             Ok(HostReply::Rpc(Outcome::Error(error))) => {
-                let told = serde_json::from_str::<RpcError>(error.get()).ok().map(|error| error.message);
-                TaskView { status: TaskStatus::Failed, message: told, error: Some(error), ..view }
+                let message_text = serde_json::from_str::<RpcError>(error.get()).ok().map(|error| error.message);
+                TaskView { status: TaskStatus::Failed, message: message_text, error: Some(error), ..view }
             }
             Ok(HostReply::Cancelled | HostReply::Task(_)) => view,
             Err(error) => TaskView { status: TaskStatus::Failed, error: Some(error.to_raw()), ..view },
@@ -63,7 +64,7 @@ impl Host {
         let unreadable = |reason: String| {
             failure::bus(
                 ErrorCode::OutcomeUnknown,
-                format!("the task was answered, but the answer can't be read: {reason}"),
+                format!("the task was answered, but the answer is unreadable: {reason}"),
             )
         };
         let journal = self.options.journal.as_ref().ok_or_else(|| unreadable("there is no journal".to_owned()))?;
@@ -75,16 +76,16 @@ impl Host {
         if status.has_ended() {
             return None;
         }
-        let words = match self.running.get(id, may_be_task)?.progress.stage() {
-            Stage::Waiting => "waits for its turn",
-            Stage::Approval => "waits for approval",
-            Stage::Running | Stage::Joined => "runs",
+        let stage = match self.running.get(id, may_be_task)?.progress.stage() {
+            Stage::Waiting => "queued",
+            Stage::Approval => "waiting for approval",
+            Stage::Running | Stage::Joined => "running",
         };
-        Some(words.to_owned())
+        Some(stage.to_owned())
     }
 }
 
-/// A task that was refused before it began, for a caller that could not be told.
+/// A task that was refused before it started, for a caller whose worker had accepted it.
 pub fn refused(refusal: Refusal) -> TaskView {
     TaskView {
         id: refusal.id.to_string(),
@@ -102,7 +103,7 @@ pub fn refused(refusal: Refusal) -> TaskView {
     }
 }
 
-/// One that is just being accepted is not described yet.
+/// A task that is being accepted has no description yet.
 pub fn may_be_task(caller: &Caller) -> bool {
-    caller.progress.about().is_none_or(|about| about.is_task)
+    caller.progress.description().is_none_or(|description| description.is_task)
 }

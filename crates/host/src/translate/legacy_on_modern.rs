@@ -1,6 +1,6 @@
-//! A legacy client in front of a modern server. `initialize` is answered from `server/discover`, each request gets the
-//! envelope that the client's `initialize` implies, and an `input_required` result becomes requests to the client,
-//! whose answers go into a repetition of the request.
+//! Translation for a legacy client on a modern server. `initialize` is answered from `server/discover`, each request
+//! gets the envelope that follows from the client's `initialize`, and an `input_required` result becomes requests to
+//! the client, whose answers go into a repetition of the request.
 
 use super::log_level::LogLevel;
 use super::{InputRequest, SERVER_INFO, TASKS_EXTENSION, server_has};
@@ -10,7 +10,7 @@ use toolbus_mcp::{
     LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, Members, MembersError, Outcome, Raw, empty_object, meta, raw,
 };
 
-/// The answer to `initialize`, from the server's answer to `server/discover`.
+/// The result of `initialize`, from the server's result of `server/discover`.
 pub fn initialize_result(discover: &RawValue, initialize: &RawValue, server_name: &str) -> Result<Raw, MembersError> {
     let mut from = Members::of(Some(discover))?;
     let requested = Members::of(Some(initialize))?.text("protocolVersion").unwrap_or_default();
@@ -39,33 +39,33 @@ pub fn initialize_result(discover: &RawValue, initialize: &RawValue, server_name
     Ok(result.to_raw())
 }
 
-/// Methods that a modern server doesn't have and that can't be had otherwise either.
-pub fn is_unknown(method: &str) -> bool {
+/// Methods that a modern server lacks and that can't be emulated.
+pub fn is_unsupported(method: &str) -> bool {
     method.starts_with("tasks/") || method == "server/discover" || method == super::listen::LISTEN
 }
 
-/// A legacy client's words about itself, as each modern request has to carry them.
+/// What a legacy client says about itself in `initialize`, and each modern request repeats.
 #[derive(Debug, Clone)]
-pub struct Introduction {
+pub struct ClientIdentity {
     pub capabilities: Raw,
     client_info: Option<Raw>,
 }
 
-impl Introduction {
+impl ClientIdentity {
     pub fn of_initialize(initialize: &RawValue) -> Result<Self, MembersError> {
         let mut members = Members::of(Some(initialize))?;
         let capabilities = members.remove("capabilities").unwrap_or_else(empty_object);
         Ok(Self { capabilities, client_info: members.remove("clientInfo") })
     }
 
-    /// The host on its own behalf: it can do nothing for a server.
+    /// The host itself, which offers no capabilities to servers.
     pub fn of_host() -> Self {
         let info = json!({"name": "toolbus", "version": env!("CARGO_PKG_VERSION")});
         Self { capabilities: empty_object(), client_info: Some(raw(&info)) }
     }
 
-    /// The params with the envelope. What the client itself put into `_meta` stays.
-    pub fn envelop(&self, params: Option<&RawValue>, level: Option<LogLevel>) -> Result<Raw, MembersError> {
+    /// Adds the envelope to the params; other members of `_meta` are kept.
+    pub fn add_envelope(&self, params: Option<&RawValue>, level: Option<LogLevel>) -> Result<Raw, MembersError> {
         meta::edit(params, |own| {
             for (name, value) in meta::modern(MODERN_VERSION, self.capabilities.clone(), self.client_info.clone()) {
                 own.set(name, value);
@@ -77,29 +77,29 @@ impl Introduction {
     }
 }
 
-/// A legacy client that never set a level gets what servers commonly send by default.
+/// The level for a legacy client that never set one: what servers commonly send.
 pub fn default_level(discover: &RawValue) -> Option<LogLevel> {
     server_has(discover, "logging").then_some(LogLevel::Info)
 }
 
-/// What a modern result means for a legacy client.
+/// The kinds of modern results.
 #[derive(Debug)]
-pub enum Step {
+pub enum ModernResult {
     Complete(Raw),
-    /// The server wants something first. The state goes back to it as it came.
-    Ask {
+    /// The server needs answers of the client first. The state is returned to it unchanged.
+    InputRequired {
         requests: Vec<InputRequest>,
         state: Option<Raw>,
     },
 }
 
-pub fn result(result: &RawValue) -> Result<Step, MembersError> {
+pub fn result(result: &RawValue) -> Result<ModernResult, MembersError> {
     let mut members = Members::of(Some(result))?;
     if members.text("resultType").as_deref() != Some("input_required") {
         for name in ["resultType", "ttlMs", "cacheScope"] {
             members.remove(name);
         }
-        return Ok(Step::Complete(members.to_raw()));
+        return Ok(ModernResult::Complete(members.to_raw()));
     }
     let mut requests = Vec::new();
     for (key, request) in Members::of(members.get("inputRequests"))?.iter() {
@@ -107,11 +107,11 @@ pub fn result(result: &RawValue) -> Result<Step, MembersError> {
         let method = request.text("method").unwrap_or_default();
         requests.push(InputRequest { key: key.to_owned(), method, params: request.remove("params") });
     }
-    Ok(Step::Ask { requests, state: members.remove("requestState") })
+    Ok(ModernResult::InputRequired { requests, state: members.remove("requestState") })
 }
 
-/// The client's answer as an input response. Whoever asked a person can be told that the person gave none; for other
-/// questions an error of the client is the end of the call.
+/// The client's answer as an input response. A failed elicitation counts as cancelled by the user; other errors of the
+/// client end the call.
 pub fn input_response(method: &str, outcome: Outcome) -> Result<Raw, Raw> {
     match outcome {
         Outcome::Result(result) => Ok(result),
@@ -120,7 +120,7 @@ pub fn input_response(method: &str, outcome: Outcome) -> Result<Raw, Raw> {
     }
 }
 
-/// The request once more, with the answers.
+/// The request again, with the client's answers.
 pub fn repetition(
     params: Option<&RawValue>,
     responses: Vec<(String, Raw)>,

@@ -1,4 +1,4 @@
-//! A legacy client in front of a modern server, message by message.
+//! Tests of the translation for a legacy client on a modern server.
 
 use super::*;
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn discovered() -> Raw {
 }
 
 #[test]
-fn initialize_is_answered_in_the_clients_version_from_what_was_discovered() {
+fn initialize_is_answered_from_discover_in_the_clients_version() {
     let answer = |version: &str| {
         let initialize = json(json!({"protocolVersion": version, "capabilities": {}}));
         value(&initialize_result(&discovered(), &initialize, "files").expect("objects"))
@@ -30,38 +30,40 @@ fn initialize_is_answered_in_the_clients_version_from_what_was_discovered() {
 }
 
 #[test]
-fn each_request_carries_what_the_client_said_about_itself() {
+fn each_request_carries_the_clients_capabilities_and_info() {
     let initialize = json(json!({"protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
         "clientInfo": {"name": "c", "version": "1"}}));
-    let introduction = Introduction::of_initialize(&initialize).expect("an object");
+    let identity = ClientIdentity::of_initialize(&initialize).expect("an object");
     let given = RawValue::from_string(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5}}"#.to_owned());
-    let params = introduction.envelop(Some(&given.expect("JSON")), Some(LogLevel::Warning)).expect("an object");
+    let params = identity.add_envelope(Some(&given.expect("JSON")), Some(LogLevel::Warning)).expect("an object");
     assert!(params.get().starts_with(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5,"#));
     let expected = json!({"progressToken": 5, meta::PROTOCOL_VERSION: "2026-07-28",
         meta::CLIENT_CAPABILITIES: {"sampling": {}}, meta::CLIENT_INFO: {"name": "c", "version": "1"},
         meta::LOG_LEVEL: "warning"});
     assert_eq!(value(&params)["_meta"], expected);
-    let bare = introduction.envelop(None, None).expect("nothing is an empty object");
+    let bare = identity.add_envelope(None, None).expect("nothing is an empty object");
     assert_eq!(value(&bare)["_meta"].as_object().expect("an object").len(), 3);
 }
 
 #[test]
-fn results_lose_what_the_legacy_era_does_not_know() {
+fn results_lose_members_of_the_modern_era() {
     let given = RawValue::from_string(
         r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#
             .to_owned(),
     )
     .expect("JSON");
-    let Step::Complete(result) = result(&given).expect("an object") else { panic!("complete") };
+    let ModernResult::Complete(result) = result(&given).expect("an object") else { panic!("complete") };
     assert_eq!(result.get(), r#"{"tools":[{"name":"a","ttlMs":1}],"x":1.0}"#);
 }
 
 #[test]
-fn input_required_becomes_questions_and_their_answers_a_repetition() {
+fn input_required_becomes_requests_and_their_answers_a_repetition() {
     let given = json(json!({"resultType": "input_required", "requestState": "opaque==",
         "inputRequests": {"who": {"method": "elicitation/create", "params": {"message": "Name?"}},
                           "where": {"method": "roots/list"}}}));
-    let Step::Ask { requests, state } = result(&given).expect("an object") else { panic!("a question") };
+    let ModernResult::InputRequired { requests, state } = result(&given).expect("an object") else {
+        panic!("input required")
+    };
     let asked: Vec<_> = requests.iter().map(|request| (request.key.as_str(), request.method.as_str())).collect();
     assert_eq!(asked, [("where", "roots/list"), ("who", "elicitation/create")]);
 
@@ -73,7 +75,7 @@ fn input_required_becomes_questions_and_their_answers_a_repetition() {
 }
 
 #[test]
-fn a_client_that_fails_to_ask_its_user_has_cancelled_and_other_failures_end_the_call() {
+fn a_failed_elicitation_is_a_cancel_and_other_failures_end_the_call() {
     let error = || Outcome::Error(json(json!({"code": -1, "message": "rejected"})));
     let cancelled = input_response("elicitation/create", error()).expect("a cancel is an answer");
     assert_eq!(cancelled.get(), r#"{"action":"cancel"}"#);

@@ -1,4 +1,4 @@
-//! What a `subscriptions/listen` asks for, what of it a server can give, and which notifications it therefore gets.
+//! Filters of `subscriptions/listen`: what a client asks for, and which notifications it gets.
 
 use super::server_flag;
 use serde_json::json;
@@ -15,7 +15,7 @@ const LIST_CHANGES: [(&str, &str, &str); 3] = [
     ("resourcesListChanged", "resources", "notifications/resources/list_changed"),
 ];
 
-/// The kinds of news that somebody listens to.
+/// The notifications that a listen asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Notification methods.
@@ -24,7 +24,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Of the params of a `subscriptions/listen`.
+    /// From the params of a `subscriptions/listen`.
     pub fn of_listen(params: Option<&RawValue>) -> Result<Self, MembersError> {
         let params = Members::of(params)?;
         let wanted = Members::of(params.get("notifications"))?;
@@ -40,13 +40,13 @@ impl Filter {
         Ok(Self { list_changes, uris })
     }
 
-    /// All list changes that the server tells of, and these resources.
+    /// All list changes that the server supports, and these resources.
     pub fn everything(server: &RawValue, uris: BTreeSet<String>) -> Self {
         let list_changes = LIST_CHANGES.iter().map(|(_, _, method)| *method).collect();
         Self { list_changes, uris }.honoured_by(server)
     }
 
-    /// What is left when the server's capabilities are taken into account.
+    /// Removes what the server's capabilities don't cover.
     pub fn honoured_by(mut self, server: &RawValue) -> Self {
         for (_, capability, method) in LIST_CHANGES {
             if !server_flag(server, capability, "listChanged") {
@@ -91,17 +91,17 @@ impl Filter {
     }
 }
 
-/// Whether a notification is news that modern clients get only on a listen stream.
-pub fn is_news(method: &str) -> bool {
+/// Whether modern clients get the notification only on a listen stream.
+pub fn is_listen_notification(method: &str) -> bool {
     method == RESOURCE_UPDATED || LIST_CHANGES.iter().any(|(_, _, known)| *known == method)
 }
 
-/// A notification as it goes out on a listen stream.
+/// Adds the listen stream's id to a notification.
 pub fn tagged(params: Option<&RawValue>, subscription: &str) -> Result<Raw, MembersError> {
     meta::set(params, meta::SUBSCRIPTION_ID, raw(subscription))
 }
 
-/// A notification without the mark of a listen stream.
+/// Removes the listen stream's id from a notification.
 pub fn untagged(params: Option<&RawValue>) -> Option<Raw> {
     let stripped = meta::without(params, &[meta::SUBSCRIPTION_ID]).ok()??;
     (stripped.get() != "{}").then_some(stripped)
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_gets_what_it_asked_for_as_far_as_the_server_has_it() {
+    fn a_filter_is_limited_to_the_servers_capabilities() {
         let params = raw(&json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true,
             "resourceSubscriptions": ["a://b"]}}));
         let server = raw(&json!({"capabilities": {"tools": {"listChanged": true}, "prompts": {},
@@ -134,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_goes_on_and_off_without_a_trace() {
-        let news = raw(&json!({"uri": "a://b", "_meta": {"x": 1.0}}));
-        let tagged = tagged(Some(&news), "L").expect("an object");
+    fn untagged_reverts_tagged() {
+        let plain = raw(&json!({"uri": "a://b", "_meta": {"x": 1.0}}));
+        let tagged = tagged(Some(&plain), "L").expect("an object");
         assert!(tagged.get().contains(r#""io.modelcontextprotocol/subscriptionId":"L""#));
-        assert_eq!(untagged(Some(&tagged)).expect("params").get(), news.get());
+        assert_eq!(untagged(Some(&tagged)).expect("params").get(), plain.get());
         assert!(untagged(Some(&self::tagged(None, "L").expect("an object"))).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The eight levels of log messages, in order. A modern request asks for a level; a legacy session has one.
+//! The eight MCP log levels, in order. A modern request carries a level; a legacy session has one.
 
 use serde_json::value::RawValue;
 use toolbus_mcp::Members;
@@ -35,12 +35,12 @@ impl LogLevel {
         Self::ALL[self as usize].1
     }
 
-    /// The level of a JSON string.
+    /// The level named by a JSON string.
     pub fn of_raw(value: &RawValue) -> Option<Self> {
         serde_json::from_str::<String>(value.get()).ok().as_deref().and_then(Self::parse)
     }
 
-    /// Whether someone who asked for this level gets that `notifications/message`.
+    /// Whether a `notifications/message` reaches this level.
     pub fn passes(self, message: Option<&RawValue>) -> bool {
         let level = Members::of(message).ok().and_then(|members| members.get("level").and_then(Self::of_raw));
         level.is_none_or(|level| level >= self)
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_passes_from_the_level_on_that_was_asked_for() {
+    fn messages_below_the_level_are_dropped() {
         let message = toolbus_mcp::raw(&serde_json::json!({"level": "warning", "data": 1}));
         assert!(LogLevel::Info.passes(Some(&message)));
         assert!(LogLevel::Warning.passes(Some(&message)));

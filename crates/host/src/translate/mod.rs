@@ -1,6 +1,6 @@
-//! Between the eras, as functions on raw JSON without I/O: a modern client in front of a legacy server, and the reverse.
+//! Translation between the eras, as functions on raw JSON without I/O.
 //!
-//! Where client and server speak the same era nothing here is used: their messages pass as they are.
+//! Not used if client and server have the same era: then messages pass unchanged.
 
 pub mod legacy_on_modern;
 pub mod listen;
@@ -13,7 +13,7 @@ use toolbus_mcp::{Members, member_text};
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// Something that a server wants of the client before it goes on.
+/// A server's request to its client.
 #[derive(Debug, Clone)]
 pub struct InputRequest {
     pub key: String,
@@ -21,7 +21,7 @@ pub struct InputRequest {
     pub params: Option<toolbus_mcp::Raw>,
 }
 
-/// Whether a client with those capabilities can be asked this.
+/// Whether a client with these capabilities accepts that request.
 pub fn client_can(capabilities: &RawValue, method: &str) -> bool {
     let name = match method {
         "elicitation/create" => "elicitation",
@@ -32,27 +32,28 @@ pub fn client_can(capabilities: &RawValue, method: &str) -> bool {
     Members::of(Some(capabilities)).is_ok_and(|members| members.contains(name))
 }
 
-/// Whether a result asks its client for more.
+/// Whether a result is `input_required`.
 pub fn is_input_required(result: &RawValue) -> bool {
     member_text(result, "resultType").is_some_and(|kind| kind == "input_required")
 }
 
 /// Whether `capabilities.NAME.FLAG` is true in the result of `initialize` or `server/discover`.
 pub fn server_flag(result: &RawValue, name: &str, flag: &str) -> bool {
-    let look = || {
+    let find = || {
         let members = Members::of(Some(result)).ok()?;
         let capabilities = Members::of(members.get("capabilities")).ok()?;
         let capability = Members::of(capabilities.get(name)).ok()?;
         Some(capability.get(flag)?.get() == "true")
     };
-    look().unwrap_or(false)
+    find().unwrap_or(false)
 }
 
+/// Whether `capabilities.NAME` exists in the result of `initialize` or `server/discover`.
 pub fn server_has(result: &RawValue, name: &str) -> bool {
-    let look = || {
+    let find = || {
         let members = Members::of(Some(result)).ok()?;
         let capabilities = Members::of(members.get("capabilities")).ok()?;
         Some(capabilities.contains(name))
     };
-    look().unwrap_or(false)
+    find().unwrap_or(false)
 }

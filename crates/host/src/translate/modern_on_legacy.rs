@@ -1,5 +1,5 @@
-//! A modern client in front of a legacy server. The envelope in each request's `_meta` becomes the server's `initialize`,
-//! results get the members that the modern era demands, and what the server asks in the middle of a call becomes an
+//! Translation for a modern client on a legacy server. The envelope in each request's `_meta` becomes the server's
+//! `initialize`, results get the members that the modern era requires, and a server's request during a call becomes an
 //! `input_required` result, which the client answers by repeating its request.
 
 use super::log_level::LogLevel;
@@ -43,7 +43,7 @@ impl Envelope {
         })
     }
 
-    /// The params of the `initialize` that opens the server's session for this client: its own words.
+    /// The params of the `initialize` on behalf of this client.
     pub fn initialize(&self) -> Raw {
         let nameless = || raw(&json!({"name": "unknown", "version": "unknown"}));
         let info = self.client_info.clone().unwrap_or_else(nameless);
@@ -51,11 +51,11 @@ impl Envelope {
     }
 }
 
-/// The answer to `server/discover`, from the server's answer to `initialize`.
+/// The result of `server/discover`, from the server's result of `initialize`.
 pub fn discover(initialize_result: &RawValue) -> Result<Raw, MembersError> {
     let mut from = Members::of(Some(initialize_result))?;
     let mut capabilities = Members::of(from.get("capabilities"))?;
-    // Tasks of the legacy era have other methods and shapes than the modern extension.
+    // The tasks of the legacy era differ from the modern extension.
     capabilities.remove("tasks");
     let capabilities = capabilities.to_raw();
     let mut result = Members::default();
@@ -75,18 +75,18 @@ pub fn discover(initialize_result: &RawValue) -> Result<Raw, MembersError> {
     Ok(result.to_raw())
 }
 
-/// Methods that the modern era took away, and those of which a legacy server has another idea.
-pub fn is_gone(method: &str) -> bool {
+/// Methods that the modern era removed or that differ in the legacy era.
+pub fn is_removed(method: &str) -> bool {
     matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
         || method.starts_with("tasks/")
 }
 
-/// Whether the client can be asked back in the middle of this request.
-pub fn can_ask_back(method: &str) -> bool {
+/// Whether the server may send requests to the client during this request.
+pub fn may_request_input(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
-/// The params without the envelope and without what only concerns a repetition.
+/// The params without the envelope and without the members of a repetition.
 pub fn params(params: Option<&RawValue>) -> Result<Option<Raw>, MembersError> {
     let Some(stripped) = meta::without(params, &ENVELOPE_KEYS)? else { return Ok(None) };
     let mut members = Members::of(Some(&stripped))?;
@@ -95,7 +95,7 @@ pub fn params(params: Option<&RawValue>) -> Result<Option<Raw>, MembersError> {
     Ok((!members.is_empty()).then(|| members.to_raw()))
 }
 
-/// The result with what the modern era demands of it.
+/// The result with the members that the modern era requires.
 pub fn result(method: &str, result: &RawValue) -> Result<Raw, MembersError> {
     let mut members = Members::of(Some(result))?;
     add_complete(&mut members);
@@ -105,7 +105,7 @@ pub fn result(method: &str, result: &RawValue) -> Result<Raw, MembersError> {
     Ok(members.to_raw())
 }
 
-/// "No such resource" has lost its own code.
+/// The modern era has no code of its own for an unknown resource.
 pub fn error(error: &RawValue) -> Raw {
     let translate = || {
         let mut members = Members::of(Some(error)).ok()?;
@@ -124,7 +124,7 @@ fn add_complete(result: &mut Members<'_>) {
     }
 }
 
-/// A legacy server says nothing about caching, and what it says may differ from one session to the next.
+/// Legacy results may differ between sessions, so they must not be cached.
 fn add_caching(result: &mut Members<'_>) {
     if !result.contains("ttlMs") {
         result.set("ttlMs", raw(&0));
@@ -134,31 +134,33 @@ fn add_caching(result: &mut Members<'_>) {
     }
 }
 
-/// What becomes of a notification of the server while a call runs.
+/// Where a server's notification during a call goes.
 #[derive(Debug)]
-pub enum Note {
-    /// It belongs to the call.
+pub enum Destination {
+    /// To the call.
     Call(Option<Raw>),
-    /// It belongs to whoever listens.
-    News,
-    /// The client did not ask for it, or could not read it.
-    Nobody,
+    /// To listen streams.
+    Listeners,
+    /// Nowhere: the client did not ask for it, or doesn't support it.
+    Dropped,
 }
 
-pub fn notification(envelope: &Envelope, method: &str, params: Option<Raw>) -> Note {
+pub fn notification(envelope: &Envelope, method: &str, params: Option<Raw>) -> Destination {
     match method {
         "notifications/progress" => match &envelope.progress_token {
-            // A repeated request may bring another token than the one under which the server began.
-            Some(token) => Note::Call(with_token(params, token)),
-            None => Note::Nobody,
+            // A repeated request may carry another token than the first one.
+            Some(token) => Destination::Call(with_token(params, token)),
+            None => Destination::Dropped,
         },
         "notifications/message" => match envelope.log_level {
-            Some(level) if level.passes(params.as_deref()) => Note::Call(params),
-            _ => Note::Nobody,
+            Some(level) if level.passes(params.as_deref()) => Destination::Call(params),
+            _ => Destination::Dropped,
         },
-        method if listen::is_news(method) => Note::News,
-        "notifications/cancelled" | "notifications/elicitation/complete" | "notifications/tasks/status" => Note::Nobody,
-        _ => Note::Call(params),
+        method if listen::is_listen_notification(method) => Destination::Listeners,
+        "notifications/cancelled" | "notifications/elicitation/complete" | "notifications/tasks/status" => {
+            Destination::Dropped
+        }
+        _ => Destination::Call(params),
     }
 }
 
@@ -172,7 +174,7 @@ fn with_token(params: Option<Raw>, token: &RawValue) -> Option<Raw> {
     Some(members.to_raw())
 }
 
-/// The result that asks the client back.
+/// The result that sends the server's requests to the client.
 pub fn input_required(requests: &[InputRequest], state: &str) -> Raw {
     let mut asked = Members::default();
     for request in requests {
@@ -190,7 +192,7 @@ pub fn input_required(requests: &[InputRequest], state: &str) -> Raw {
     result.to_raw()
 }
 
-/// What a repeated request brings.
+/// The state and the answers of a repeated request.
 #[derive(Debug)]
 pub struct Repetition {
     pub state: String,
@@ -198,7 +200,7 @@ pub struct Repetition {
 }
 
 impl Repetition {
-    /// None for a request that is not a repetition.
+    /// `None` for a request that is not a repetition.
     pub fn of(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
         let members = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
         if !members.contains("requestState") {

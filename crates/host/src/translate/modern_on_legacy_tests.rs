@@ -1,4 +1,4 @@
-//! A modern client in front of a legacy server, message by message.
+//! Tests of the translation for a modern client on a legacy server.
 
 use super::*;
 
@@ -14,13 +14,13 @@ fn envelope(extra: serde_json::Value) -> Envelope {
 }
 
 #[test]
-fn the_envelope_becomes_an_initialize_in_the_clients_own_words() {
+fn the_envelope_becomes_the_clients_initialize() {
     let expected = r#"{"capabilities":{"elicitation":{"form":{}}},"clientInfo":{"name":"c","version":"1"},"protocolVersion":"2025-11-25"}"#;
     assert_eq!(envelope(json!({})).initialize().get(), expected);
 }
 
 #[test]
-fn an_envelope_that_lacks_something_or_speaks_another_version_is_refused() {
+fn an_incomplete_envelope_or_another_version_is_refused() {
     let refuse = |params: serde_json::Value| Envelope::of(Some(&json(params))).expect_err("refused");
     assert_eq!(refuse(json!({})).code, -32602);
     assert_eq!(refuse(json!({"_meta": {meta::PROTOCOL_VERSION: "2026-07-28"}})).code, -32602);
@@ -30,7 +30,7 @@ fn an_envelope_that_lacks_something_or_speaks_another_version_is_refused() {
 }
 
 #[test]
-fn params_lose_the_envelope_and_keep_the_rest_as_it_was() {
+fn params_lose_the_envelope_and_are_otherwise_unchanged() {
     let text = r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":7,"x.y/z":[1.10]},"requestState":"s","inputResponses":{}}"#;
     let given = RawValue::from_string(text.to_owned()).expect("JSON");
     let expected =
@@ -41,7 +41,7 @@ fn params_lose_the_envelope_and_keep_the_rest_as_it_was() {
 }
 
 #[test]
-fn discover_is_made_of_the_answer_to_initialize() {
+fn discover_is_answered_from_initialize() {
     let answer =
         json(json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": true}, "tasks": {}},
         "serverInfo": {"name": "s", "version": "2"}, "instructions": "Be kind."}));
@@ -53,7 +53,7 @@ fn discover_is_made_of_the_answer_to_initialize() {
 }
 
 #[test]
-fn results_get_what_the_modern_era_demands_and_nothing_more() {
+fn results_get_the_required_members_only() {
     let translated = |method: &str, text: &str| {
         let given = RawValue::from_string(text.to_owned()).expect("JSON");
         result(method, &given).expect("an object").get().to_owned()
@@ -65,7 +65,7 @@ fn results_get_what_the_modern_era_demands_and_nothing_more() {
 }
 
 #[test]
-fn a_missing_resource_is_a_bad_parameter_and_other_errors_stay() {
+fn resource_not_found_becomes_invalid_params_and_other_errors_are_unchanged() {
     let missing = json(json!({"code": -32002, "message": "no", "data": {"uri": "a://b"}}));
     assert_eq!(error(&missing).get(), r#"{"code":-32602,"data":{"uri":"a://b"},"message":"no"}"#);
     let other = json(json!({"code": -32603, "message": "no"}));
@@ -73,23 +73,25 @@ fn a_missing_resource_is_a_bad_parameter_and_other_errors_stay() {
 }
 
 #[test]
-fn logs_reach_only_a_request_that_asked_and_progress_goes_by_the_tokens_of_the_day() {
+fn logs_need_a_level_and_progress_gets_the_current_token() {
     let log = || Some(json(json!({"level": "info", "data": "x"})));
     let quiet = envelope(json!({}));
-    assert!(matches!(notification(&quiet, "notifications/message", log()), Note::Nobody));
+    assert!(matches!(notification(&quiet, "notifications/message", log()), Destination::Dropped));
     let loud = envelope(json!({meta::LOG_LEVEL: "debug", "progressToken": "new"}));
-    assert!(matches!(notification(&loud, "notifications/message", log()), Note::Call(Some(_))));
+    assert!(matches!(notification(&loud, "notifications/message", log()), Destination::Call(Some(_))));
     let stern = envelope(json!({meta::LOG_LEVEL: "error"}));
-    assert!(matches!(notification(&stern, "notifications/message", log()), Note::Nobody));
+    assert!(matches!(notification(&stern, "notifications/message", log()), Destination::Dropped));
 
     let progress = Some(json(json!({"progressToken": 1, "progress": 50})));
-    let Note::Call(Some(params)) = notification(&loud, "notifications/progress", progress) else { panic!("dropped") };
+    let Destination::Call(Some(params)) = notification(&loud, "notifications/progress", progress) else {
+        panic!("dropped")
+    };
     assert_eq!(params.get(), r#"{"progress":50,"progressToken":"new"}"#);
-    assert!(matches!(notification(&loud, "notifications/tools/list_changed", None), Note::News));
+    assert!(matches!(notification(&loud, "notifications/tools/list_changed", None), Destination::Listeners));
 }
 
 #[test]
-fn a_question_of_the_server_becomes_a_result_and_the_repetition_brings_the_answer() {
+fn a_servers_request_becomes_a_result_and_the_repetition_has_the_answer() {
     let ask = InputRequest {
         key: "r1".to_owned(),
         method: "elicitation/create".to_owned(),

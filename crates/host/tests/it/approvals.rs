@@ -72,7 +72,7 @@ async fn a_call_under_ask_reports_that_it_waits_and_runs_when_approved() {
         let (method, params) = parts(&next_event(&mut call).await);
         let pending = wait_for_pending(&boss, 1).await.remove(0);
         assert_eq!((method.as_str(), &params["progressToken"]), ("notifications/progress", &json!("p")));
-        assert_eq!(params["message"], format!("waits for approval, id {}", pending["id"].as_str().expect("an id")));
+        assert_eq!(params["message"], format!("waiting for approval, id {}", pending["id"].as_str().expect("an id")));
         let shown = ["server", "name", "caller", "role"].map(|name| pending[name].as_str().expect(name));
         assert_eq!(shown, ["one", "add", "w", "reader"]);
         assert_eq!(pending["arguments"], json!({"a": 1, "b": 2}));
@@ -95,7 +95,7 @@ async fn a_denied_call_is_not_run() {
     decide(&boss, &wait_for_pending(&boss, 1).await[0], false).await.result();
     let error = finish(call).await.error();
     assert_eq!(error["data"]["code"], "TB0414");
-    assert!(error["message"].as_str().expect("a message").starts_with("b decided against"), "{error}");
+    assert!(error["message"].as_str().expect("a message").starts_with("b denied"), "{error}");
 }
 
 #[tokio::test]
@@ -237,11 +237,11 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     assert!(refused["message"].as_str().expect("a message").contains("agent 'w'"), "{refused}");
     let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
     let refused = large.rpc("one", "tools/call", params(100)).await.error();
-    assert!(refused["message"].as_str().expect("a message").contains("bytes together"), "{refused}");
+    assert!(refused["message"].as_str().expect("a message").contains("bytes of waiting calls of agent 'v'"), "{refused}");
     let _second = large.start("one", "tools/call", params(20)).await;
     wait_for_pending(&boss, 2).await;
     let refused = other.rpc("one", "tools/call", params(20)).await.error();
-    assert!(refused["message"].as_str().expect("a message").starts_with("the calls that wait"), "{refused}");
+    assert!(refused["message"].as_str().expect("a message").ends_with("bytes of waiting calls)"), "{refused}");
 }
 
 /// Starts and approves a call of `ask`; returns its `input_required` result.

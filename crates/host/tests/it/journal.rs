@@ -156,7 +156,7 @@ async fn calls_of_original_workers_are_journaled() {
         Some(CallItem::Reply(reply)) => reply.expect("a reply").body.to::<Value>().expect("JSON"),
         other => panic!("{other:?}"),
     };
-    assert!(reply["error"].as_str().is_some_and(|error| error.contains("is not known")), "{reply}");
+    assert!(reply["error"].as_str().is_some_and(|error| error.contains("is unknown")), "{reply}");
     folder.expect_effects(1).await;
 }
 

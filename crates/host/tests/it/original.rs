@@ -38,7 +38,7 @@ async fn an_original_worker_gets_a_manifest_and_calls_tools() {
     assert_eq!((&added["result"]["success"], &added["result"]["result"]), (&json!(true), &json!("3")));
     let failed = ask(&bus, call("fail", "")).await;
     assert_eq!((&failed["result"]["success"], &failed["result"]["result"]), (&json!(false), &json!("failed")));
-    assert_eq!(ask(&bus, call("nothing", "{}")).await, json!({"error": "tool 'nothing' is not known here"}));
+    assert_eq!(ask(&bus, call("nothing", "{}")).await, json!({"error": "unknown tool 'nothing'"}));
     assert!(ask(&bus, call("add", "{")).await["error"].as_str().expect("a reason").contains("not JSON"));
     let bad = ask(&bus, json!({"op": "dance"})).await;
     assert!(bad["error"].as_str().expect("a reason").starts_with("bad mcp request"), "{bad}");

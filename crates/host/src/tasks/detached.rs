@@ -1,4 +1,5 @@
-//! A request as it is made when its client is not waiting: in a session of its own, and by somebody who can't be asked.
+//! Requests of tasks, whose client doesn't wait: they have a session of their own and announce no client that a server
+//! could send requests to.
 
 use crate::failure;
 use crate::session::SessionId;
@@ -6,61 +7,62 @@ use serde_json::value::RawValue;
 use toolbus_mcp::{ClientHello, Era, Members, MembersError, Raw, Rpc, RpcError, meta};
 use toolbus_protocol::{ErrorCode, MsgId};
 
-/// What a client says it can be asked, and that it would be given a task of the server's own.
-const PROMISES: [&str; 4] = ["elicitation", "sampling", "roots", "tasks"];
+/// Client capabilities for requests of the server, and for tasks of the server's own.
+const REQUEST_CAPABILITIES: [&str; 4] = ["elicitation", "sampling", "roots", "tasks"];
 
-const KEY: &str = "toolbus task ";
+const TASK_KEY_PREFIX: &str = "toolbus task ";
 
 impl SessionId {
-    /// The key of a task's own session. Its caller's mailbox makes it unique.
+    /// The key of a task's own session; unique together with its caller's mailbox.
     pub fn of_task(task: &MsgId) -> String {
-        format!("{KEY}{task}")
+        format!("{TASK_KEY_PREFIX}{task}")
     }
 
     pub fn is_key_of_task(key: &str) -> bool {
-        key.starts_with(KEY)
+        key.starts_with(TASK_KEY_PREFIX)
     }
 
-    /// Whether nobody listens there.
+    /// Whether the session belongs to a task, and so has no client.
     pub fn is_of_task(&self) -> bool {
         Self::is_key_of_task(&self.key)
     }
 }
 
+/// The request in the task's own session, without capabilities for requests of the server.
 pub fn without_client(rpc: Rpc, session: &str) -> Result<Rpc, RpcError> {
     let unreadable = |error: MembersError| RpcError::invalid_params(format!("Invalid params: {error}"));
     let (client, params) = match rpc.client.era {
-        Era::Legacy => (silent_hello(rpc.client).map_err(unreadable)?, rpc.params),
+        Era::Legacy => (hello_without_requests(rpc.client).map_err(unreadable)?, rpc.params),
         Era::Modern => {
-            let params = rpc.params.as_deref().map(silent_params).transpose().map_err(unreadable)?;
+            let params = rpc.params.as_deref().map(params_without_requests).transpose().map_err(unreadable)?;
             (rpc.client, params)
         }
     };
     Ok(Rpc { session: session.to_owned(), client, params, ..rpc })
 }
 
-/// Why a task can't go on.
-pub fn nobody_to_ask(what: &str) -> RpcError {
-    let message = format!("{what}, and a task has nobody to ask; call the tool without a task");
+/// The error of a task whose server sends a request to the client.
+pub fn no_client_to_ask(what: &str) -> RpcError {
+    let message = format!("{what}, but a task has no client to ask; call the tool without a task");
     failure::bus(ErrorCode::NobodyToAsk, message)
 }
 
-fn silent_hello(client: ClientHello) -> Result<ClientHello, MembersError> {
+fn hello_without_requests(client: ClientHello) -> Result<ClientHello, MembersError> {
     let Some(initialize) = &client.initialize else { return Ok(client) };
     let mut members = Members::of(Some(initialize))?;
-    let capabilities = silent(members.get("capabilities"))?;
+    let capabilities = without_requests(members.get("capabilities"))?;
     members.set("capabilities", capabilities);
     Ok(ClientHello { initialize: Some(members.to_raw()), ..client })
 }
 
-fn silent_params(params: &RawValue) -> Result<Raw, MembersError> {
+fn params_without_requests(params: &RawValue) -> Result<Raw, MembersError> {
     let Some(capabilities) = meta::get(Some(params), meta::CLIENT_CAPABILITIES) else { return Ok(params.to_owned()) };
-    meta::set(Some(params), meta::CLIENT_CAPABILITIES, silent(Some(&capabilities))?)
+    meta::set(Some(params), meta::CLIENT_CAPABILITIES, without_requests(Some(&capabilities))?)
 }
 
-fn silent(capabilities: Option<&RawValue>) -> Result<Raw, MembersError> {
+fn without_requests(capabilities: Option<&RawValue>) -> Result<Raw, MembersError> {
     let mut members = Members::of(capabilities)?;
-    for name in PROMISES {
+    for name in REQUEST_CAPABILITIES {
         members.remove(name);
     }
     if let Some(extensions) = members.get("extensions") {
@@ -84,17 +86,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_that_nobody_can_be_asked_and_all_else_as_it_was() {
+    fn request_capabilities_are_removed_and_the_rest_is_unchanged() {
         let can = json!({"elicitation": {}, "sampling": {}, "roots": {}, "x": 1.5, "extensions": {meta::TASKS_EXTENSION: {}, "a/b": {}}});
         let left = json!({"x": 1.5, "extensions": {"a/b": {}}});
         let hello = ClientHello::legacy(raw(&json!({"capabilities": can, "clientInfo": {"name": "n"}})));
-        let alone = without_client(rpc(hello, json!({"name": "t"})), "task").expect("readable");
-        let initialize: Value = serde_json::from_str(alone.client.initialize.expect("there").get()).expect("JSON");
+        let detached = without_client(rpc(hello, json!({"name": "t"})), "task").expect("readable");
+        let initialize: Value = serde_json::from_str(detached.client.initialize.expect("there").get()).expect("JSON");
         assert_eq!(initialize, json!({"capabilities": left, "clientInfo": {"name": "n"}}));
         let params = json!({"name": "t", "_meta": {meta::CLIENT_CAPABILITIES: can, "progressToken": 7}});
-        let alone = without_client(rpc(ClientHello::modern(), params), "task").expect("readable");
-        let params: Value = serde_json::from_str(alone.params.expect("there").get()).expect("JSON");
+        let detached = without_client(rpc(ClientHello::modern(), params), "task").expect("readable");
+        let params: Value = serde_json::from_str(detached.params.expect("there").get()).expect("JSON");
         assert_eq!(params, json!({"name": "t", "_meta": {meta::CLIENT_CAPABILITIES: left, "progressToken": 7}}));
-        assert_eq!(alone.session, "task");
+        assert_eq!(detached.session, "task");
     }
 }

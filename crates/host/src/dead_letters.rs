@@ -1,5 +1,5 @@
-//! The host's dead letters: calls that ended their server or their host each time they ran. Somebody looks at them, and lets
-//! each run once more or drops it.
+//! The host's dead letters: calls whose server or host ended at every attempt. An operator inspects them and retries or
+//! drops each.
 
 use crate::admin::{MAX_ROWS, Viewer};
 use crate::failure;
@@ -10,37 +10,41 @@ use toolbus_mcp::{DeadLetter, DeadList, HostRequest, Raw, Rpc, RpcError, TaskVie
 use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
 impl Host {
-    pub(crate) fn list_letters(&self, viewer: Viewer<'_>) -> DeadList {
+    pub(crate) fn list_dead_letters(&self, viewer: Viewer<'_>) -> DeadList {
         let all = self.options.journal.as_ref().map(|journal| journal.letters()).unwrap_or_default();
         let own: Vec<&Arc<DeadLetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
         let letters = own.iter().take(MAX_ROWS).map(|letter| view(letter, None)).collect();
         DeadList { letters, more: own.len().saturating_sub(MAX_ROWS) as u64 }
     }
 
-    pub(crate) fn show_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
-        let (journal, letter) = self.letter(viewer, id)?;
+    pub(crate) fn show_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
+        let (journal, letter) = self.find_dead_letter(viewer, id)?;
         Ok(view(&letter, request(journal, &letter)?.params))
     }
 
-    pub(crate) async fn drop_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
-        let (journal, letter) = self.letter(viewer, id)?;
-        for_operators(viewer)?;
+    pub(crate) async fn drop_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
+        let (journal, letter) = self.find_dead_letter(viewer, id)?;
+        require_operator(viewer)?;
         journal.drop_letter(&letter.key).await.map_err(|error| not_written(&error))?;
         tracing::info!(%id, by = viewer.name(), "a dead letter was dropped");
         Ok(view(&letter, None))
     }
 
-    /// Runs it once more as a task of its caller's agent. From then on its story is the task's. However often somebody asks
-    /// for that, it is the same task.
-    pub(crate) async fn retry_letter(self: &Arc<Self>, viewer: Viewer<'_>, id: &str) -> Result<TaskView, RpcError> {
+    /// Runs the call again as a task of its caller's agent, which replaces the dead letter. Idempotent: repeated
+    /// requests return the same task.
+    pub(crate) async fn retry_dead_letter(
+        self: &Arc<Self>,
+        viewer: Viewer<'_>,
+        id: &str,
+    ) -> Result<TaskView, RpcError> {
         let _alone = self.retrying.lock().await;
-        let found = self.letter(viewer, id);
-        if let Err(refused) = for_operators(viewer) {
+        let found = self.find_dead_letter(viewer, id);
+        if let Err(refused) = require_operator(viewer) {
             return found.and(Err(refused));
         }
         let again = format!("{id}.again");
         if let Some(task) = self.retried(&again, found.as_ref().ok().map(|(_, letter)| letter.key.agent())) {
-            // Whoever began it may have ended before it could drop the letter.
+            // The host may have ended after it started the task and before it dropped the dead letter.
             if let Ok((journal, letter)) = found {
                 self.drop_retried(journal, &letter).await;
             }
@@ -53,7 +57,7 @@ impl Host {
         let mut message = InboxMessage::new(from, InboxKind::McpRequest, body);
         message.id = MsgId::from(again);
         let task = self.begin_task_for(message, rpc).await?;
-        tracing::info!(%id, task = task.id, by = viewer.name(), "a dead letter runs once more");
+        tracing::info!(%id, task = task.id, by = viewer.name(), "retrying a dead letter as a task");
         self.drop_retried(journal, &letter).await;
         Ok(task)
     }
@@ -69,7 +73,7 @@ impl Host {
         }
     }
 
-    fn letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<DeadLetterRow>), RpcError> {
+    fn find_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<DeadLetterRow>), RpcError> {
         let found = || {
             let journal = self.options.journal.as_ref()?;
             let letter = journal.letter(id).filter(|letter| viewer.sees(letter.key.agent()))?;
@@ -79,17 +83,17 @@ impl Host {
     }
 }
 
-/// A letter holds the rights of whoever sent it, which may have changed meanwhile; so who runs it again is to know that.
-fn for_operators(viewer: Viewer<'_>) -> Result<(), RpcError> {
-    let message = "only an operator may run or drop a dead letter";
+/// A dead letter is retried with its sender's rights, which may have changed since; therefore only operators may do so.
+fn require_operator(viewer: Viewer<'_>) -> Result<(), RpcError> {
+    let message = "only an operator may retry or drop a dead letter";
     if viewer.is_operator() { Ok(()) } else { Err(failure::bus(ErrorCode::NotAllowed, message)) }
 }
 
 fn unknown(id: &str) -> RpcError {
-    failure::bus(ErrorCode::UnknownCall, format!("no dead letter {id:?} is here"))
+    failure::bus(ErrorCode::UnknownCall, format!("no dead letter {id:?} at this host"))
 }
 
-/// The call as it came.
+/// The original request.
 fn request(journal: &Journal, letter: &DeadLetterRow) -> Result<Rpc, RpcError> {
     let unreadable = |reason: String| {
         let message = format!("the dead letter {:?} can't be read: {reason}", letter.key.id);
@@ -98,7 +102,7 @@ fn request(journal: &Journal, letter: &DeadLetterRow) -> Result<Rpc, RpcError> {
     let body = journal.request(&letter.request).map_err(|error| unreadable(error.to_string()))?;
     match HostRequest::parse(&String::from_utf8_lossy(&body)) {
         Ok(HostRequest::Rpc(rpc)) => Ok(rpc),
-        Ok(_) => Err(unreadable("it is no call".to_owned())),
+        Ok(_) => Err(unreadable("it is not a call".to_owned())),
         Err(error) => Err(unreadable(error.to_string())),
     }
 }

@@ -1,4 +1,4 @@
-//! What limits count: how many calls there were lately, and how many there are now.
+//! Rate and concurrency limits of the policy, with their counters.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -36,46 +36,46 @@ impl CallLimits {
     }
 }
 
-/// A call too many.
+/// A rate limit that a call exceeds.
 #[derive(Debug, PartialEq)]
-pub struct TooOften {
+pub struct RateExceeded {
     pub kind: LimitKind,
     pub rate: Rate,
     pub wait: Duration,
 }
 
-pub struct Gates {
+pub struct Limiters {
     started: Instant,
-    table: Mutex<HashMap<LimitKind, Gate>>,
+    table: Mutex<HashMap<LimitKind, Limiter>>,
 }
 
 #[derive(Default)]
-struct Gate {
+struct Limiter {
     bucket: Bucket,
-    places: Option<(NonZeroU32, Arc<Semaphore>)>,
+    semaphore: Option<(NonZeroU32, Arc<Semaphore>)>,
 }
 
-impl Default for Gates {
+impl Default for Limiters {
     fn default() -> Self {
         Self { started: Instant::now(), table: Mutex::default() }
     }
 }
 
-impl Gates {
-    /// Counts the call against every rate, or against none if one of them is used up.
-    pub fn count(&self, limits: &CallLimits) -> Result<(), TooOften> {
+impl Limiters {
+    /// Counts the call against every rate limit, or against none if one of them is exceeded.
+    pub fn count_call(&self, limits: &CallLimits) -> Result<(), RateExceeded> {
         if limits.counted.is_empty() {
             return Ok(());
         }
         let now = self.started.elapsed();
         let mut table = self.lock();
-        let (mut filled, mut refused): (Vec<(&LimitKind, Bucket)>, Option<TooOften>) = (Vec::new(), None);
+        let (mut filled, mut refused): (Vec<(&LimitKind, Bucket)>, Option<RateExceeded>) = (Vec::new(), None);
         for (limit, rate) in limits.counted.iter().filter_map(|limit| Some((limit, limit.rate?))) {
-            let bucket = table.get(&limit.kind).map(|gate| gate.bucket).unwrap_or_default();
+            let bucket = table.get(&limit.kind).map(|limiter| limiter.bucket).unwrap_or_default();
             match bucket.with_one_more(rate, now) {
                 Ok(bucket) => filled.push((&limit.kind, bucket)),
                 Err(wait) if refused.as_ref().is_none_or(|known| known.wait < wait) => {
-                    refused = Some(TooOften { kind: limit.kind.clone(), rate, wait });
+                    refused = Some(RateExceeded { kind: limit.kind.clone(), rate, wait });
                 }
                 Err(_) => {}
             }
@@ -89,40 +89,41 @@ impl Gates {
         Ok(())
     }
 
-    /// Waits, in order, for a place under every limit on concurrency.
-    pub async fn enter(&self, limits: &CallLimits) -> Vec<OwnedSemaphorePermit> {
+    /// Waits, in FIFO order, for a permit of every concurrency limit.
+    pub async fn acquire(&self, limits: &CallLimits) -> Vec<OwnedSemaphorePermit> {
         let mut permits = Vec::new();
-        // Always in the same order, so that no two calls wait for each other.
+        // A fixed order of acquisition prevents deadlocks.
         let mut wanted: Vec<_> = limits.counted.iter().filter_map(|limit| Some((limit, limit.concurrency?))).collect();
         wanted.sort_by_key(|(limit, _)| limit.kind.to_string());
-        for (limit, most) in wanted {
-            let places = self.places(&limit.kind, most);
-            permits.push(places.acquire_owned().await.expect("these semaphores are never closed"));
+        for (limit, max) in wanted {
+            let semaphore = self.semaphore(&limit.kind, max);
+            permits.push(semaphore.acquire_owned().await.expect("these semaphores are never closed"));
         }
         permits
     }
 
-    /// Where the number was changed, calls that run already are not counted any more.
-    fn places(&self, kind: &LimitKind, most: NonZeroU32) -> Arc<Semaphore> {
+    /// The semaphore of a limit. If its size was changed, calls that are already running hold permits of the old
+    /// semaphore and are no longer counted.
+    fn semaphore(&self, kind: &LimitKind, max: NonZeroU32) -> Arc<Semaphore> {
         let mut table = self.lock();
-        let gate = table.entry(kind.clone()).or_default();
-        match &gate.places {
-            Some((size, places)) if *size == most => Arc::clone(places),
+        let limiter = table.entry(kind.clone()).or_default();
+        match &limiter.semaphore {
+            Some((size, semaphore)) if *size == max => Arc::clone(semaphore),
             _ => {
-                let places = Arc::new(Semaphore::new(most.get() as usize));
-                gate.places = Some((most, Arc::clone(&places)));
-                places
+                let semaphore = Arc::new(Semaphore::new(max.get() as usize));
+                limiter.semaphore = Some((max, Arc::clone(&semaphore)));
+                semaphore
             }
         }
     }
 
-    pub fn keep_only<'a>(&self, kinds: impl Iterator<Item = &'a LimitKind>) {
+    pub fn retain<'a>(&self, kinds: impl Iterator<Item = &'a LimitKind>) {
         let kinds: HashSet<&LimitKind> = kinds.collect();
         self.lock().retain(|kind, _| kinds.contains(kind));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LimitKind, Gate>> {
-        self.table.lock().expect("nothing panics while it holds this lock")
+    fn lock(&self) -> MutexGuard<'_, HashMap<LimitKind, Limiter>> {
+        self.table.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -140,38 +141,38 @@ mod tests {
     const RATES: &str = "[roles.r]\nallow=['t']\nrate='2/min'\n[limits.'s/t']\nrate='10/s'";
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_call_is_counted_nowhere_and_is_told_how_long_to_wait() {
-        let (gates, limits) = (Gates::default(), limits(RATES));
+    async fn a_refused_call_is_not_counted_and_gets_the_time_to_wait() {
+        let (limiters, limits) = (Limiters::default(), limits(RATES));
         for _ in 0..2 {
-            assert_eq!(gates.count(&limits), Ok(()));
+            assert_eq!(limiters.count_call(&limits), Ok(()));
         }
         for _ in 0..20 {
-            let refused = gates.count(&limits).expect_err("used up");
+            let refused = limiters.count_call(&limits).expect_err("used up");
             assert_eq!((refused.kind.to_string().as_str(), refused.wait.as_secs()), ("[roles.r]", 30));
         }
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert_eq!(gates.count(&limits), Ok(()));
+        assert_eq!(limiters.count_call(&limits), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rates_outlive_a_new_policy_that_still_has_them() {
-        let (gates, limits) = (Gates::default(), limits(RATES));
-        while gates.count(&limits).is_ok() {}
-        gates.keep_only([LimitKind::Role("r".into())].iter());
-        assert!(gates.count(&limits).is_err());
-        gates.keep_only([].iter());
-        assert!(gates.count(&limits).is_ok());
+    async fn rate_counters_survive_a_policy_reload_that_keeps_the_limit() {
+        let (limiters, limits) = (Limiters::default(), limits(RATES));
+        while limiters.count_call(&limits).is_ok() {}
+        limiters.retain([LimitKind::Role("r".into())].iter());
+        assert!(limiters.count_call(&limits).is_err());
+        limiters.retain([].iter());
+        assert!(limiters.count_call(&limits).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_given_in_turn() {
+    async fn concurrency_permits_are_released_and_reused() {
         let limits = limits("[roles.r]\nallow=['t']\nconcurrency=1\n[limits.'t']\nconcurrency=5");
-        let gates = Gates::default();
-        let first = gates.enter(&limits).await;
+        let limiters = Limiters::default();
+        let first = limiters.acquire(&limits).await;
         assert_eq!(first.len(), 2);
-        let waiting = tokio::time::timeout(Duration::from_secs(5), gates.enter(&limits)).await;
-        assert!(waiting.is_err(), "there is one place");
+        let waiting = tokio::time::timeout(Duration::from_secs(5), limiters.acquire(&limits)).await;
+        assert!(waiting.is_err(), "one permit only");
         drop(first);
-        assert_eq!(gates.enter(&limits).await.len(), 2);
+        assert_eq!(limiters.acquire(&limits).await.len(), 2);
     }
 }

@@ -1,5 +1,5 @@
-//! Keeps calls away from a server that fails again and again: after so many failures in a while it gets none for a pause,
-//! then one, by which it shows whether it is well again. Pure: the time comes in with every question.
+//! The circuit breaker of a server. After several failures within a window, calls are refused for a pause; then one
+//! call probes the server. No I/O and no clock: the time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use toolbus_upstream::TripSettings;
 
 #[derive(Debug)]
-pub struct Breaker {
+pub struct CircuitBreaker {
     settings: TripSettings,
-    /// The last failures, at most as many as it takes.
+    /// The latest failures, at most as many as open the breaker.
     failures: VecDeque<Instant>,
     state: State,
 }
@@ -17,34 +17,35 @@ pub struct Breaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Closed,
-    /// No calls until then.
+    /// Calls are refused until then.
     Open(Instant),
-    /// One call is on its way since then; the others wait for what becomes of it, but not for ever: it may be a long one.
+    /// A probe has been running since then. Other calls are refused until it ends or the pause has passed again,
+    /// because a probe may be a long call.
     Probing(Instant),
 }
 
-/// What becomes of a call that wants to reach the server.
+/// Whether a call may reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    Free,
-    /// It shows whether the server is well again.
+    Allowed,
+    /// As the call that shows whether the server has recovered.
     Probe,
-    /// How long until it is worth trying.
+    /// With the time until the next attempt.
     Refused(Duration),
 }
 
-/// How a call ended, as far as the server's health shows in it.
+/// What the end of a call says about its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It answered, whatever it said.
+    /// The server answered, with a result or an error.
     Answered,
-    /// It died, or could not be started.
+    /// The server died or could not be started.
     Failed,
-    /// The call ended before either showed.
+    /// The call ended before either was known.
     Unclear,
 }
 
-/// What changed for everybody.
+/// The transition that the end of a call caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     None,
@@ -52,14 +53,14 @@ pub enum Change {
     Recovered,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub fn new(settings: TripSettings) -> Self {
         Self { settings, failures: VecDeque::new(), state: State::Closed }
     }
 
     pub fn enter(&mut self, now: Instant) -> Entry {
         match self.state {
-            State::Closed => Entry::Free,
+            State::Closed => Entry::Allowed,
             State::Open(until) => self.probe_after(until, now),
             State::Probing(since) => self.probe_after(since + self.settings.pause, now),
         }
@@ -74,8 +75,8 @@ impl Breaker {
     }
 
     pub fn end(&mut self, entry: Entry, health: Health, now: Instant) -> Change {
-        // Another probe has shown it already.
-        let entry = if entry == Entry::Probe && self.state == State::Closed { Entry::Free } else { entry };
+        // Another probe has already closed the breaker.
+        let entry = if entry == Entry::Probe && self.state == State::Closed { Entry::Allowed } else { entry };
         match (entry, health) {
             (Entry::Refused(_), _) => Change::None,
             (Entry::Probe, Health::Answered) => self.close(),
@@ -83,13 +84,13 @@ impl Breaker {
                 self.state = State::Open(now + self.settings.pause);
                 Change::None
             }
-            // The next one shows it.
+            // The next call becomes the probe.
             (Entry::Probe, Health::Unclear) => {
                 self.state = State::Open(now);
                 Change::None
             }
-            (Entry::Free, Health::Failed) => self.count(now),
-            (Entry::Free, Health::Answered | Health::Unclear) => Change::None,
+            (Entry::Allowed, Health::Failed) => self.count(now),
+            (Entry::Allowed, Health::Answered | Health::Unclear) => Change::None,
         }
     }
 
@@ -105,7 +106,7 @@ impl Breaker {
         while self.failures.front().is_some_and(is_old) || self.failures.len() > self.settings.after {
             self.failures.pop_front();
         }
-        // Calls that were on their way when it tripped may still fail; that is no news.
+        // Calls that started before the breaker opened may still fail.
         if self.state != State::Closed || self.failures.len() < self.settings.after {
             return Change::None;
         }
@@ -126,43 +127,47 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A breaker that tripped just now.
-    fn tripped(now: Instant) -> Breaker {
-        let mut breaker = Breaker::new(SETTINGS);
-        let changes = [(); 3].map(|()| breaker.end(Entry::Free, Health::Failed, now));
+    /// A breaker that has just opened.
+    fn tripped(now: Instant) -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::new(SETTINGS);
+        let changes = [(); 3].map(|()| breaker.end(Entry::Allowed, Health::Failed, now));
         assert_eq!(changes, [Change::None, Change::None, Change::Tripped]);
         breaker
     }
 
     #[test]
-    fn a_server_that_fails_now_and_then_gets_its_calls() {
-        let mut breaker = Breaker::new(SETTINGS);
+    fn occasional_failures_do_not_open_the_breaker() {
+        let mut breaker = CircuitBreaker::new(SETTINGS);
         let start = Instant::now();
         for minute in 0..100 {
             let now = start + seconds(31 * minute);
-            assert_eq!(breaker.enter(now), Entry::Free);
+            assert_eq!(breaker.enter(now), Entry::Allowed);
             assert_eq!(
-                breaker.end(Entry::Free, Health::Failed, now),
+                breaker.end(Entry::Allowed, Health::Failed, now),
                 Change::None,
-                "two within a minute are not three"
+                "two failures within the window"
             );
         }
     }
 
     #[test]
-    fn after_the_pause_one_call_shows_how_the_server_is() {
+    fn after_the_pause_one_call_probes_the_server() {
         let now = Instant::now();
         let mut breaker = tripped(now);
         assert_eq!(breaker.enter(now + seconds(10)), Entry::Refused(seconds(20)));
         assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
         assert!(matches!(breaker.enter(now + seconds(31)), Entry::Refused(_)), "one at a time");
         assert_eq!(breaker.end(Entry::Probe, Health::Answered, now + seconds(32)), Change::Recovered);
-        assert_eq!(breaker.enter(now + seconds(32)), Entry::Free);
-        assert_eq!(breaker.end(Entry::Free, Health::Failed, now + seconds(32)), Change::None, "it counts anew");
+        assert_eq!(breaker.enter(now + seconds(32)), Entry::Allowed);
+        assert_eq!(
+            breaker.end(Entry::Allowed, Health::Failed, now + seconds(32)),
+            Change::None,
+            "failures are counted anew"
+        );
     }
 
     #[test]
-    fn a_probe_that_fails_begins_another_pause() {
+    fn a_failed_probe_starts_another_pause() {
         let now = Instant::now();
         let mut breaker = tripped(now);
         assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_shows_nothing_lets_the_next_call_show_it() {
+    fn after_an_unclear_probe_the_next_call_probes() {
         let now = Instant::now();
         let mut breaker = tripped(now);
         assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
@@ -181,25 +186,25 @@ mod tests {
     }
 
     #[test]
-    fn a_long_probe_does_not_keep_a_healthy_server_from_its_calls() {
+    fn a_long_probe_does_not_block_other_probes() {
         let now = Instant::now();
         let mut breaker = tripped(now);
         assert_eq!(breaker.enter(now + seconds(30)), Entry::Probe);
         assert_eq!(breaker.enter(now + seconds(50)), Entry::Refused(seconds(10)));
         assert_eq!(breaker.enter(now + seconds(60)), Entry::Probe);
         assert_eq!(breaker.end(Entry::Probe, Health::Answered, now + seconds(61)), Change::Recovered);
-        // The long one changes no more than any call.
+        // The late probe has no more effect than any other call.
         assert_eq!(breaker.end(Entry::Probe, Health::Failed, now + seconds(500)), Change::None);
         assert_eq!(breaker.end(Entry::Probe, Health::Answered, now + seconds(500)), Change::None);
-        assert_eq!(breaker.enter(now + seconds(500)), Entry::Free);
+        assert_eq!(breaker.enter(now + seconds(500)), Entry::Allowed);
     }
 
     #[test]
-    fn what_was_on_its_way_when_it_tripped_changes_nothing() {
+    fn calls_that_started_before_the_breaker_opened_change_nothing() {
         let now = Instant::now();
         let mut breaker = tripped(now);
-        assert_eq!(breaker.end(Entry::Free, Health::Failed, now), Change::None);
-        assert_eq!(breaker.end(Entry::Free, Health::Answered, now), Change::None);
+        assert_eq!(breaker.end(Entry::Allowed, Health::Failed, now), Change::None);
+        assert_eq!(breaker.end(Entry::Allowed, Health::Answered, now), Change::None);
         assert_eq!(breaker.enter(now), Entry::Refused(seconds(30)));
     }
 }

@@ -1,0 +1,127 @@
+//! Limits tasks to a share of a server. A task waits where a call would be refused, because no client waits for it. So
+//! that tasks don't starve calls, all tasks together get at most half of a server's permits and session slots, and
+//! those of one agent a quarter.
+
+use crate::calls::{Job, Stop};
+use crate::server::Server;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use toolbus_mcp::Era;
+
+/// The share of all tasks, and of the tasks of one agent, as divisors.
+const SHARE_OF_ALL: usize = 2;
+const SHARE_OF_AGENT: usize = 4;
+/// Retry interval while all session slots are taken. Calls don't wait for a slot, so they come first.
+const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The tasks' share of one kind of permit.
+pub struct TaskPermits {
+    all: Arc<Semaphore>,
+    of_agent: usize,
+    agents: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl TaskPermits {
+    /// The share of that many permits.
+    pub fn of(permits: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new((permits / SHARE_OF_ALL).max(1))),
+            of_agent: (permits / SHARE_OF_AGENT).max(1),
+            agents: Mutex::default(),
+        }
+    }
+
+    /// Waits in FIFO order, first among the agent's own tasks and then among all.
+    async fn acquire(&self, agent: &str) -> [OwnedSemaphorePermit; 2] {
+        let own = self.semaphore_of(agent).acquire_owned().await.expect("these semaphores are never closed");
+        let all = Arc::clone(&self.all).acquire_owned().await.expect("these semaphores are never closed");
+        [own, all]
+    }
+
+    fn semaphore_of(&self, agent: &str) -> Arc<Semaphore> {
+        let mut agents = self.agents.lock().expect("no code panics while it holds this lock");
+        // Permits and waiters hold a reference, so an unreferenced semaphore is unused.
+        agents.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let permits = agents.entry(agent.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.of_agent)));
+        Arc::clone(permits)
+    }
+}
+
+impl Job {
+    /// Waits, until the task expires, for its permits and for a session slot. Returns at once for other calls.
+    pub async fn wait_for_task_permits(&mut self) -> Result<(), Stop> {
+        if self.rpc.task.is_none() {
+            return Ok(());
+        }
+        // Polled after the acquisition has queued; then the next resumed task may queue.
+        let queued = async {
+            self.queued.cancel();
+            std::future::pending().await
+        };
+        let permits = tokio::select! {
+            biased;
+            permits = self.acquire_task_permits() => permits,
+            never = queued => never,
+            () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
+            () = self.host.shutdown.cancelled() => return Err(Stop::HandedOver),
+        };
+        self.permits.extend(permits);
+        Ok(())
+    }
+
+    async fn acquire_task_permits(&self) -> Vec<OwnedSemaphorePermit> {
+        let (server, agent) = (&self.server, self.caller.agent());
+        let mut permits = Vec::from(server.task_calls.acquire(agent).await);
+        if self.needs_own_session().await {
+            permits.extend(server.task_sessions.acquire(agent).await);
+            self.reserve_slot(server).await;
+        }
+        permits
+    }
+
+    /// False if the eras are not known yet; then the server reports the problem when the task reaches it.
+    async fn needs_own_session(&self) -> bool {
+        let Ok(eras) = self.server.eras(&self.host).await else { return false };
+        !self.server.is_shared() && self.server.era_for(self.rpc.client.era, &eras) == Era::Legacy
+    }
+
+    /// Before the task holds any permit that the current owners of the slots need.
+    async fn reserve_slot(&self, server: &Server) {
+        let Ok(session) = server.session(&self.host, self.session_id(), self.rpc.client.era) else { return };
+        loop {
+            if let Some(slot) = server.free_slot(&self.host).await {
+                return session.reserve(slot);
+            }
+            tokio::time::sleep(SLOT_RETRY_INTERVAL).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_gets_a_quarter_and_all_tasks_get_half() {
+        let permits = TaskPermits::of(8);
+        let acquire = |agent: &'static str| tokio::time::timeout(Duration::from_secs(1), permits.acquire(agent));
+        let (first, _second) = (acquire("a").await.expect("free"), acquire("a").await.expect("free"));
+        assert!(acquire("a").await.is_err());
+        let (_third, _fourth) = (acquire("b").await.expect("free"), acquire("b").await.expect("free"));
+        assert!(acquire("c").await.is_err());
+        drop(first);
+        assert!(acquire("c").await.is_ok());
+        assert!(acquire("a").await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_is_at_least_one_permit_and_unused_semaphores_are_dropped() {
+        let permits = TaskPermits::of(1);
+        for agent in ["a", "b", "c"] {
+            drop(permits.acquire(agent).await);
+        }
+        assert_eq!(permits.agents.lock().expect("no panic").len(), 1);
+    }
+}
