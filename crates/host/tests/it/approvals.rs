@@ -237,7 +237,10 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     assert!(refused["message"].as_str().expect("a message").contains("agent 'w'"), "{refused}");
     let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
     let refused = large.rpc("one", "tools/call", params(100)).await.error();
-    assert!(refused["message"].as_str().expect("a message").contains("bytes of waiting calls of agent 'v'"), "{refused}");
+    assert!(
+        refused["message"].as_str().expect("a message").contains("bytes of waiting calls of agent 'v'"),
+        "{refused}"
+    );
     let _second = large.start("one", "tools/call", params(20)).await;
     wait_for_pending(&boss, 2).await;
     let refused = other.rpc("one", "tools/call", params(20)).await.error();
