@@ -88,7 +88,7 @@ pub async fn wait_for_approval(job: &mut Job, authorised: &Authorised) -> Result
             return Err(Stop::Cancelled);
         }
         // The request stays in the mailbox, and waits again when the host is back.
-        () = host.shutdown.cancelled() => return Err(Stop::HandedOver),
+        () = host.draining.cancelled() => return Err(Stop::HandedOver),
         never = report_progress_periodically(job, &pending) => match never {},
     };
     job.session = session.map(|session| {

@@ -98,6 +98,8 @@ pub struct HostLimits {
     /// How long a caller must stay disconnected before another call may join its call; connections break for a moment
     /// and recover.
     pub caller_absence: Duration,
+    /// How long running calls may take to end at shutdown, before their servers are closed.
+    pub drain: Duration,
 }
 
 impl Default for HostLimits {
@@ -125,6 +127,7 @@ impl Default for HostLimits {
             max_tasks_per_agent: 256,
             caller_grace: Some(Duration::from_secs(120)),
             caller_absence: Duration::from_secs(2),
+            drain: Duration::from_secs(10),
         }
     }
 }
@@ -160,6 +163,11 @@ pub struct Host {
     pub retrying: tokio::sync::Mutex<()>,
     /// Tracks the tokio tasks of this host (not MCP tasks).
     pub tracker: TaskTracker,
+    /// Counts the requests that are not answered yet; drained at shutdown.
+    pub jobs: TaskTracker,
+    /// No call is started any more: requests that were not started stay in the mailbox for the next host.
+    pub draining: CancellationToken,
+    /// The drain is over: servers are closed, and what still runs ends with them.
     pub shutdown: CancellationToken,
     /// Set when the broker permanently refuses this host.
     pub rejection: Rejection,
@@ -186,7 +194,7 @@ impl Rejection {
 }
 
 impl Host {
-    pub fn new(outbox: Outbox, options: HostOptions, shutdown: CancellationToken) -> Arc<Self> {
+    pub fn new(outbox: Outbox, options: HostOptions, draining: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
         let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
@@ -202,7 +210,9 @@ impl Host {
             task_memory: TaskMemory::default(),
             retrying: tokio::sync::Mutex::default(),
             tracker: TaskTracker::new(),
-            shutdown,
+            jobs: TaskTracker::new(),
+            draining,
+            shutdown: CancellationToken::new(),
             rejection: Rejection::default(),
             options,
         })

@@ -236,7 +236,7 @@ impl Job {
             () = other.progress.ended.cancelled() => Ok(true),
             // The earlier call continues: its own caller may reconnect, or else it is cancelled as an orphan.
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
-            () = self.host.shutdown.cancelled() => Err(Stop::HandedOver),
+            () = self.host.draining.cancelled() => Err(Stop::HandedOver),
         };
         for member in chain {
             member.progress.remove_joiner(self.caller.id());
@@ -251,7 +251,7 @@ impl Job {
         tokio::select! {
             () = tokio::time::sleep(self.host.options.limits.caller_absence) => Ok(()),
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
-            () = self.host.shutdown.cancelled() => Err(Stop::HandedOver),
+            () = self.host.draining.cancelled() => Err(Stop::HandedOver),
         }
     }
 

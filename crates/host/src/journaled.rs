@@ -146,6 +146,12 @@ impl Record {
         Ok(())
     }
 
+    /// As what the call was started, and in which attempt, if the server may have received it.
+    pub async fn begun(&self) -> Option<(Replay, u32)> {
+        let state = self.state.lock().await;
+        state.begun.map(|replay| (replay, state.attempt))
+    }
+
     /// Records that the server died. Returns true if the call may be started again.
     pub async fn may_run_again(&self, what_happened: String) -> bool {
         let mut state = self.state.lock().await;

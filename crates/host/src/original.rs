@@ -111,7 +111,7 @@ pub async fn resend(host: Arc<Host>, message: Arc<InboxMessage>, operation: Oper
 /// `None` if the call is answered elsewhere or stays in the mailbox.
 async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Option<Called> {
     let server = server_of(host, caller, &tool).await;
-    if server.is_none() && host.shutdown.is_cancelled() {
+    if server.is_none() && host.draining.is_cancelled() {
         return None;
     }
     let Some(server) = server else { return Called::refused(format!("unknown tool '{tool}'")) };
@@ -134,6 +134,7 @@ async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) 
     let outcome = match answer {
         Ok(Outcome::Result(result)) => Ok(result),
         Ok(Outcome::Error(error)) => Err(NotCalled::Failed(message(&error))),
+        Err(NoAnswer::Unknown(error)) => Err(NotCalled::Failed(error.message)),
         Err(NoAnswer::Cancelled) => Err(NotCalled::Cancelled),
         Err(NoAnswer::HandedOver) => return None,
     };
@@ -169,7 +170,7 @@ async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<
             // Afterwards the server is known to be up or down.
             _ = server.eras(host) => {}
             () = caller.cancel.fired() => return None,
-            () = host.shutdown.cancelled() => return None,
+            () = host.draining.cancelled() => return None,
         }
     }
     find()

@@ -36,8 +36,7 @@ pub async fn run_host(
     shutdown: CancellationToken,
 ) -> Result<(), HostError> {
     client.subscribe().await?;
-    let stop = shutdown.child_token();
-    let host = Host::new(Outbox::new(client), options, stop.clone());
+    let host = Host::new(Outbox::new(client), options, shutdown.child_token());
     for server in &host.servers {
         host.tracker.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
         host.tracker.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
@@ -47,8 +46,12 @@ pub async fn run_host(
     host.tracker.spawn(audit_policy_reloads(Arc::clone(&host)));
     host.tracker.spawn(orphans::watch(Arc::clone(&host)));
     host.resume_tasks();
-    let outcome = receive(&host).await;
-    stop.cancel();
+    let outcome = match receive(&host).await {
+        None => drain(&host).await,
+        Some(error) => Err(error),
+    };
+    host.draining.cancel();
+    host.shutdown.cancel();
     host.tracker.close();
     let ending = async {
         let ends = host.servers.iter().cloned().map(|server| tokio::spawn(async move { server.close().await }));
@@ -86,20 +89,46 @@ async fn audit_policy_reloads(host: Arc<Host>) {
     }
 }
 
-async fn receive(host: &Arc<Host>) -> Result<(), HostError> {
+/// Serves the mailbox until the shutdown begins, which is `None`, or until the host loses its mailbox.
+async fn receive(host: &Arc<Host>) -> Option<HostError> {
+    tokio::select! {
+        biased;
+        () = host.draining.cancelled() => None,
+        error = serve_mailbox(host) => Some(error),
+    }
+}
+
+/// Lets running calls end. The mailbox is still served: running calls may wait for their client's answers, and cancels have
+/// to reach them. A call that was not started yet is left to the next host, because `draining` is set.
+async fn drain(host: &Arc<Host>) -> Result<(), HostError> {
+    let limit = host.options.limits.drain;
+    host.jobs.close();
+    if !host.jobs.is_empty() {
+        tracing::info!(calls = host.jobs.len(), ?limit, "waiting for running calls to end");
+    }
+    tokio::select! {
+        () = host.jobs.wait() => Ok(()),
+        () = tokio::time::sleep(limit) => {
+            tracing::warn!(calls = host.jobs.len(), "the drain time is over; running calls end with their servers");
+            Ok(())
+        }
+        error = serve_mailbox(host) => Err(error),
+    }
+}
+
+async fn serve_mailbox(host: &Arc<Host>) -> HostError {
     let client = host.outbox.client();
     loop {
         tokio::select! {
             biased;
-            () = host.shutdown.cancelled() => return Ok(()),
-            reason = host.rejection.wait() => return Err(HostError::Bus(reason)),
+            reason = host.rejection.wait() => return HostError::Bus(reason),
             cancel = client.next_cancel() => match cancel {
                 Some(id) => host.running.cancel_message(&id),
-                None => return Err(lost(client)),
+                None => return lost(client),
             },
             message = client.next_message() => match message {
                 Some(message) => host.dispatch(message).await,
-                None => return Err(lost(client)),
+                None => return lost(client),
             },
         }
     }

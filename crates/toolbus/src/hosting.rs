@@ -29,6 +29,9 @@ pub struct HostingArgs {
     /// How long a server may take to start.
     #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
     start_timeout: std::time::Duration,
+    /// At SIGTERM, how long running calls may take to end. Calls that were not started stay in the mailbox for the next start.
+    #[arg(long, value_parser = parse_duration, default_value = "10s", value_name = "DURATION")]
+    pub drain: std::time::Duration,
 }
 
 const DEFAULT_NAME: &str = "host";
@@ -106,7 +109,7 @@ impl HostingArgs {
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        let limits = HostLimits { caller_grace: config.caller_grace, ..HostLimits::default() };
+        let limits = HostLimits { caller_grace: config.caller_grace, drain: self.drain, ..HostLimits::default() };
         let options = HostOptions { policy, connection, limits, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
     }

@@ -31,7 +31,7 @@ impl Job {
     /// Returns when the request may be sent: it is neither cancelled nor expired, and its START is journaled.
     pub(super) async fn write_start(&self) -> Result<(), Stop> {
         // The request stays in the mailbox or in the journal, and the next host starts it.
-        if self.host.shutdown.is_cancelled() && !self.is_begun().await {
+        if self.host.draining.is_cancelled() && !self.is_begun().await {
             return Err(Stop::HandedOver);
         }
         self.refuse_cancelled()?;
@@ -59,14 +59,22 @@ impl Job {
         }
     }
 
-    /// Whether the outcome is only the shutdown of this host, before the request was started. Then the next host
-    /// answers it.
-    pub(super) async fn is_left_to_next_host(&self, outcome: &Result<Outcome, Stop>) -> bool {
-        let failed = match outcome {
-            Err(Stop::With(outcome)) => failure::is_server_failure(outcome),
-            _ => false,
+    /// What becomes of a request whose server was closed by the shutdown of this host. One that was not started, or may
+    /// run twice, is left to the next host; the effect of any other is unknown.
+    pub(super) async fn after_shutdown(&self, outcome: Result<Outcome, Stop>) -> Result<Outcome, Stop> {
+        let failed = match &outcome {
+            Ok(outcome) | Err(Stop::With(outcome)) => failure::is_server_failure(outcome),
+            Err(_) => false,
         };
-        failed && self.record.is_some() && self.host.shutdown.is_cancelled() && !self.is_begun().await
+        let Some(record) = self.record.as_ref().filter(|_| failed && self.host.shutdown.is_cancelled()) else {
+            return outcome;
+        };
+        match record.begun().await {
+            None | Some((Replay::Safe, _)) => Err(Stop::HandedOver),
+            Some((Replay::Never, attempt)) => {
+                Err(Stop::Unknown(failure::outcome_unknown(&record.start(attempt, Replay::Never))))
+            }
+        }
     }
 
     pub fn replay(&self) -> Replay {
@@ -85,7 +93,7 @@ impl Job {
         let ended = || Stop::from(error.to_rpc_error());
         let Some(record) = &self.record else { return Err(ended()) };
         let died = matches!(error, ServerError::Died { .. } | ServerError::BrokenOff { .. });
-        if !died || self.host.shutdown.is_cancelled() || self.caller.cancel.is_fired() {
+        if !died || self.host.draining.is_cancelled() || self.caller.cancel.is_fired() {
             return Err(ended());
         }
         if record.may_run_again(error.to_string()).await {
@@ -114,7 +122,10 @@ impl Job {
         }
         let mut probing = Probing { job: self, entry, health: Health::Unclear };
         let outcome = probing.job.run_at_server(key).await;
-        probing.health = health_in(&outcome);
+        // A server that this host closes has not failed.
+        if !probing.job.host.shutdown.is_cancelled() {
+            probing.health = health_in(&outcome);
+        }
         drop(probing);
         outcome
     }

@@ -46,6 +46,7 @@ impl Job {
         let (word, result_bytes) = match outcome {
             Ok(outcome) if self.is_joined => ("joined".to_owned(), text_of(outcome).len()),
             Ok(outcome) | Err(Stop::With(outcome)) => (word_for(outcome), text_of(outcome).len()),
+            Err(Stop::Unknown(_)) => (toolbus_protocol::ErrorCode::OutcomeUnknown.code().to_owned(), 0),
             Err(Stop::Cancelled | Stop::HandedOver) => {
                 (self.past_limit().map_or("cancelled".to_owned(), |outcome| word_for(&outcome)), 0)
             }

@@ -67,7 +67,7 @@ impl Job {
             () = self.caller.cancel.fired() => Err(Stop::Cancelled),
             // The end is reported, so that the client listens again.
             () = upstream.closed() => Ok(Outcome::Result(listen::end(id.as_str()))),
-            () = self.host.shutdown.cancelled() => Ok(Outcome::Result(listen::end(id.as_str()))),
+            () = self.host.draining.cancelled() => Ok(Outcome::Result(listen::end(id.as_str()))),
         };
         session.remove_listener(id);
         for uri in &filter.uris {

@@ -31,6 +31,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use toolbus_audit::Subject;
 use toolbus_journal::End;
 use toolbus_mcp::{
@@ -41,6 +42,8 @@ use toolbus_protocol::ErrorCode;
 
 /// A client's request with everything needed to run it.
 pub struct Job {
+    /// Counted by the drain.
+    _running: TaskTrackerToken,
     pub host: Arc<Host>,
     pub caller: Caller,
     pub server: Arc<Server>,
@@ -79,6 +82,8 @@ pub struct Permission {
 pub enum Stop {
     /// With this outcome.
     With(Outcome),
+    /// The shutdown of this host closed the server under the call.
+    Unknown(RpcError),
     Cancelled,
     /// Another call or host replies.
     HandedOver,
@@ -86,6 +91,8 @@ pub enum Stop {
 
 /// Why a request has no outcome.
 pub enum NoAnswer {
+    /// The shutdown of this host closed the server under the call.
+    Unknown(RpcError),
     Cancelled,
     /// Another call or host replies.
     HandedOver,
@@ -116,6 +123,7 @@ impl Job {
             }
         };
         Ok(Self {
+            _running: host.jobs.token(),
             host: Arc::clone(host),
             caller,
             server,
@@ -141,6 +149,9 @@ impl Job {
                 Answer { end: End::Cancelled, ..Answer::of(&self.cancelled_reply()) }
             }
             Err(Stop::Cancelled) => Answer::of(&self.cancelled_reply()),
+            Err(Stop::Unknown(error)) => {
+                Answer { end: End::Unknown, ..Answer::of(&HostReply::Rpc(error.into())) }
+            }
             Err(Stop::HandedOver) => return,
         };
         self.host.finish(&self.caller, self.record.as_ref(), answer).await;
@@ -163,6 +174,7 @@ impl Job {
                 HostReply::Rpc(outcome) => Ok(outcome),
                 _ => Err(NoAnswer::Cancelled),
             },
+            Err(Stop::Unknown(error)) => Err(NoAnswer::Unknown(error)),
             Err(Stop::HandedOver) => Err(NoAnswer::HandedOver),
         };
         (answer, self.record)
@@ -189,7 +201,7 @@ impl Job {
             Ok(None) => self.permitted_outcome(key, &authorised).await,
             Err(stop) => Err(stop),
         };
-        let outcome = if self.is_left_to_next_host(&outcome).await { Err(Stop::HandedOver) } else { outcome };
+        let outcome = self.after_shutdown(outcome).await;
         self.audit_end(&outcome).await;
         outcome
     }

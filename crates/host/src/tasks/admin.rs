@@ -69,7 +69,7 @@ impl Host {
         tokio::select! {
             () = running.progress.ended.cancelled() => {}
             () = tokio::time::sleep(limit) => {}
-            () = self.shutdown.cancelled() => {}
+            () = self.draining.cancelled() => {}
         }
         self.known_task(from, id).map(|task| self.shown(task))
     }

@@ -74,6 +74,7 @@ impl Host {
                 task.run().await;
             }
             Err(Stop::With(outcome)) => self.refuse_task(&caller, outcome).await,
+            Err(Stop::Unknown(error)) => self.refuse_task(&caller, error.into()).await,
             Err(Stop::Cancelled) => self.reply(&caller, &HostReply::Cancelled).await,
             // The request stays in the mailbox.
             Err(Stop::HandedOver) => {}
@@ -227,11 +228,10 @@ impl RunningTask {
         server.close_session(&session).await;
         let Some(record) = record else { return };
         let reply = match answer {
-            // The next host resumes a task that this host's shutdown interrupted, or reports its outcome as unknown.
-            Ok(outcome) if host.shutdown.is_cancelled() && failure::is_server_failure(&outcome) => return,
             Ok(outcome) => HostReply::Rpc(input_refused(outcome)),
             Err(NoAnswer::Cancelled) => HostReply::Cancelled,
-            Err(NoAnswer::HandedOver) => return,
+            // The next host resumes a task that this host's shutdown interrupted, or reports its outcome as unknown.
+            Err(NoAnswer::HandedOver | NoAnswer::Unknown(_)) => return,
         };
         host.end_task(&caller, &record, task_answer(&reply)).await;
     }
@@ -279,6 +279,7 @@ fn refusal(stop: Stop) -> RpcError {
             return serde_json::from_str(error.get())
                 .unwrap_or_else(|_| RpcError::invalid_params("the task was refused"));
         }
+        Stop::Unknown(error) => return error,
         Stop::With(Outcome::Result(_)) | Stop::HandedOver => "the host is shutting down",
         Stop::Cancelled => "the task was cancelled",
     };

@@ -65,7 +65,7 @@ impl Job {
             permits = self.acquire_task_permits() => permits,
             never = queued => never,
             () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
-            () = self.host.shutdown.cancelled() => return Err(Stop::HandedOver),
+            () = self.host.draining.cancelled() => return Err(Stop::HandedOver),
         };
         self.permits.extend(permits);
         Ok(())

@@ -62,6 +62,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     print_startup(&banner.text());
 
     let policy = Arc::clone(&hosting.options.policy);
+    let drain = args.hosting.drain;
     tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
@@ -71,7 +72,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         tracing::info!("stopping");
         // The host stops first, so that its last replies still reach the broker.
         hosts_stop.cancel();
-        tokio::time::timeout(SHUTDOWN_TIMEOUT, host).await.ok();
+        tokio::time::timeout(drain + SHUTDOWN_TIMEOUT, host).await.ok();
         server.stop();
     });
     broker.server.serve(broker.listener).await?;
