@@ -328,6 +328,7 @@ impl Connection {
                 }
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
+            (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())

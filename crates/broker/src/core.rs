@@ -2,6 +2,7 @@
 //!
 //! The mutex is a std mutex: it is held for microseconds only, because the engine does no I/O.
 
+use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::directory::{FolderDirectory, HostDirectory};
 use crate::dispatch::{Dispatcher, FetchQueue};
@@ -16,6 +17,7 @@ use toolbus_engine::{
     AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Names, Outbox, Peer,
     RestoredMessage, Settled, Window,
 };
+use toolbus_protocol::JournalClaim;
 use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
 
 /// Options of [`BrokerCore`].
@@ -40,6 +42,7 @@ pub struct BrokerCore {
     shared: Arc<Shared>,
     identity: String,
     hosts: Arc<dyn HostDirectory>,
+    claims: Claims,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -77,13 +80,15 @@ impl BrokerCore {
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
-        Self::start(Arc::new(disk), identity.id, hosts, CoreOptions { engine, store, ..options })
+        let claims = Claims::open(folder);
+        Self::start(Arc::new(disk), identity.id, hosts, claims, CoreOptions { engine, store, ..options })
     }
 
     fn start(
         disk: Arc<dyn Disk>,
         identity: String,
         hosts: Arc<dyn HostDirectory>,
+        claims: Claims,
         options: CoreOptions,
     ) -> BrokerResult<Arc<Self>> {
         let store_options = StoreOptions {
@@ -97,6 +102,9 @@ impl BrokerCore {
             LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
+        for (mailbox, fence) in claims.fences() {
+            engine.restore_fence(&mailbox, fence);
+        }
         let took = started.elapsed();
         match (recovery.batches, recovery.torn_bytes) {
             (0, 0) => tracing::debug!(?took, "opened empty mailboxes"),
@@ -121,12 +129,27 @@ impl BrokerCore {
             failed: CancellationToken::new(),
         });
         let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
-        Ok(Arc::new(Self { shared, identity, hosts, threads }))
+        Ok(Arc::new(Self { shared, identity, hosts, claims, threads }))
     }
 
     /// Id of the data folder's namespace; stable across restarts.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// A host names the journal behind its mailbox. Another journal than before fences the mailbox. Call it before the
+    /// subscription.
+    pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) {
+        let fenced = self.claims.record(mailbox, claim, || self.shared.lock().engine.fence(mailbox));
+        if fenced {
+            tracing::warn!(
+                host = mailbox,
+                "the host has another call journal than before: calls that may have been started are answered as unknown"
+            );
+        }
+        // Until it is written, a crash of the broker leaves the earlier claim, which fences once more.
+        let claims = self.claims.clone();
+        tokio::task::spawn_blocking(move || claims.save());
     }
 
     /// The directory of announced hosts.

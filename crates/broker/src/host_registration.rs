@@ -1,5 +1,6 @@
 //! Host directory operations of one connection: announcements, host lists, and notifications of changes.
 
+use crate::core::BrokerCore;
 use crate::directory::{HostDirectory, ManifestRefusal};
 use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
@@ -10,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use toolbus_engine::ConnId;
 use toolbus_identity::Identity;
-use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
+use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts, JournalClaim};
 
 /// Maximum number of announcements of one connection that are not durable yet.
 const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
@@ -18,6 +19,7 @@ const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct HostRegistration {
+    core: Arc<BrokerCore>,
     directory: Arc<dyn HostDirectory>,
     names: Arc<BrokerNames>,
     /// The authenticated agent.
@@ -35,7 +37,16 @@ impl HostRegistration {
         let announce_permits = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
         let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
-        Self { directory, names, agent, may_announce, conn, outbox, announce_permits, announced: false, watcher: None }
+        let core = Arc::clone(&server.core);
+        let (announced, watcher) = (false, None);
+        Self { core, directory, names, agent, may_announce, conn, outbox, announce_permits, announced, watcher }
+    }
+
+    /// Ignored from a peer that may not be a host.
+    pub fn claim(&self, claim: JournalClaim) {
+        if self.may_announce {
+            self.core.claim(&self.agent.session_id, claim);
+        }
     }
 
     /// Returns true if the peer acts as a host from now on.

@@ -12,6 +12,7 @@
 mod app;
 mod auditing;
 mod budget;
+mod claims;
 mod clock;
 mod connection;
 mod core;

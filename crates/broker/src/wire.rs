@@ -41,9 +41,11 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             let (request_id, peers, rows_of) = (inspect.request_id, inspect.peers, inspect.rows_of);
             Command::Inspect { request_id, inspect: Box::new(Inspect { peers, messages, rows_of }) }
         }
-        ClientFrame::Hello(_) | ClientFrame::Announce(_) | ClientFrame::Hosts(_) | ClientFrame::Unknown { .. } => {
-            return None;
-        }
+        ClientFrame::Hello(_)
+        | ClientFrame::Announce(_)
+        | ClientFrame::Hosts(_)
+        | ClientFrame::Claim(_)
+        | ClientFrame::Unknown { .. } => return None,
     })
 }
 
@@ -102,6 +104,7 @@ pub fn deep_copy(text: &ByteString) -> ByteString {
 pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
     match outgoing {
         Outgoing::Message { message, attempt, deadline_ms } => push(message, *attempt, *deadline_ms),
+        Outgoing::Unsure { id } => BrokerFrame::Unsure { id: id.clone() },
         Outgoing::Receipt { id, .. } => BrokerFrame::Delivered { id: id.clone() },
         Outgoing::Refused { refusal, id } => {
             BrokerFrame::Error(RefusalFrame { reason: refusal.to_string(), id: id.clone(), code: Some(code(refusal)) })

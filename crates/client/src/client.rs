@@ -15,7 +15,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, MsgId, check_name};
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, JournalClaim, MsgId, check_name};
 
 /// Options for sending one message.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,6 +86,18 @@ impl BrokerClient {
     /// Whether the client is connected now.
     pub fn reader_alive(&self) -> bool {
         self.shared.lock().is_connected()
+    }
+
+    /// Like [`BrokerClient::subscribe`], for a host: names the journal in which it records the calls of its mailbox, also
+    /// after every reconnect. See [`BrokerClient::is_unsure`].
+    pub async fn subscribe_with(&self, claim: JournalClaim) -> BrokerResult<()> {
+        self.shared.change(|session| {
+            session.claim.claim = Some(claim);
+            if session.terms.version >= 2 {
+                session.claim.frame().into_iter().for_each(|frame| session.send(frame));
+            }
+        });
+        self.subscribe().await
     }
 
     /// Subscribes to this agent's mailbox: unacknowledged messages are pushed first, then queued ones, then new ones.
@@ -234,6 +246,11 @@ impl BrokerClient {
     /// The deadline of a message that was received and not acknowledged yet, if its sender set one.
     pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
         self.shared.lock().deadline_of(id)
+    }
+
+    /// Whether a received message may have been started by a host with another journal, so that this one can't tell.
+    pub fn is_unsure(&self, id: &MsgId) -> bool {
+        self.shared.lock().is_unsure(id)
     }
 
     /// The number of deliveries so far of a message that was received and not acknowledged yet.

@@ -2,10 +2,12 @@
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsState;
+use crate::journal_claim::MailboxClaim;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
 use crate::pending::{CallEvents, PendingRequest};
 use crate::postponed::PostponedReplies;
 use crate::queries::PendingQueries;
+use crate::received::Received;
 use crate::signals::push_bounded;
 use crate::terms::Terms;
 use crate::unmatched_replies::UnmatchedReplies;
@@ -25,7 +27,7 @@ const ACKS_PER_FRAME: usize = 128;
 
 /// A reply is kept this long past its request's deadline: a caller that reconnects late still gets it, and a host can
 /// see that it was not collected. After that it expires, so a caller that never returns leaves nothing behind.
-const REPLY_RETENTION: Duration = Duration::from_secs(3600);
+pub const REPLY_RETENTION: Duration = Duration::from_secs(3600);
 
 /// A live event of a call, for example progress or a log line.
 #[derive(Debug, Clone)]
@@ -36,15 +38,6 @@ pub struct LiveEvent {
     pub correlation_id: MsgId,
     /// The content.
     pub body: Body,
-}
-
-/// Delivery metadata of a received message.
-struct Received {
-    /// The connection that delivered it; `tag` is valid only there.
-    epoch: u64,
-    tag: Option<u64>,
-    deadline: Option<Instant>,
-    attempt: u32,
 }
 
 pub struct Session {
@@ -65,12 +58,13 @@ pub struct Session {
     pub hosts: HostsState,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages received and not acknowledged.
-    received: HashMap<ByteString, Received>,
+    pub(crate) received: HashMap<ByteString, Received>,
     pub cancels: VecDeque<MsgId>,
     /// Cancels issued while disconnected. The messages that they withdraw are queued too, here or at the broker.
     unsent_cancels: VecDeque<ClientFrame>,
     pub events: VecDeque<LiveEvent>,
     pub wants_subscription: bool,
+    pub claim: MailboxClaim,
     /// Set when another connection has taken over the mailbox. The client then closes when its connection ends.
     pub displaced: Option<BrokerError>,
     pub unmatched_replies: UnmatchedReplies,
@@ -102,6 +96,7 @@ impl Session {
             unsent_cancels: VecDeque::new(),
             events: VecDeque::new(),
             wants_subscription: false,
+            claim: MailboxClaim::default(),
             displaced: None,
             unmatched_replies: UnmatchedReplies::default(),
             postponed: PostponedReplies::default(),
@@ -119,6 +114,7 @@ impl Session {
         self.frames.clear();
         self.acks.clear();
         if self.wants_subscription && self.displaced.is_none() {
+            self.frames.extend(self.claim.frame().filter(|_| terms.version >= 2));
             self.frames.push(ClientFrame::Subscribe);
         }
         let resent = self.outstanding.resend(self.epoch);
@@ -228,20 +224,6 @@ impl Session {
         self.received.remove(id.as_str());
     }
 
-    pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
-        self.received.get(id.as_str())?.deadline
-    }
-
-    pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
-        Some(self.received.get(id.as_str())?.attempt)
-    }
-
-    /// Time until a reply to that message expires; `None` if the message has no deadline.
-    pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
-        let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
-        Some(left + REPLY_RETENTION)
-    }
-
     /// Whether acknowledgements wait for a frame to piggyback on.
     pub fn has_pending_acks(&self) -> bool {
         !self.acks.is_empty()
@@ -293,6 +275,7 @@ impl Session {
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
             BrokerFrame::HostsChanged => self.hosts.notify_change(),
+            BrokerFrame::Unsure { id } => self.claim.mark(id),
             BrokerFrame::BrokerIdentity { id } => self.broker_identity = Some(id),
             BrokerFrame::Welcome(_) | BrokerFrame::Unknown { .. } => {}
         }
@@ -328,10 +311,10 @@ impl Session {
 
     fn keep_message(&mut self, push: &Push, message: InboxMessage) {
         let deadline = push.deadline_ms.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
-        self.received.insert(
-            push.envelope.id.clone(),
-            Received { epoch: self.epoch, tag: push.tag, deadline, attempt: push.attempt },
-        );
+        let id = push.envelope.id.clone();
+        let is_unsure = self.claim.take_mark(&id);
+        let (epoch, tag, attempt) = (self.epoch, push.tag, push.attempt);
+        self.received.insert(id, Received { epoch, tag, deadline, attempt, is_unsure });
         self.inbox.push_back(message);
     }
 

@@ -102,6 +102,8 @@ pub struct Engine {
     pub(crate) disk_low: bool,
     stopping: bool,
     pub(crate) set_aside: u64,
+    /// Messages below it were restored from the log.
+    pub(crate) restored_until: Seq,
 }
 
 impl Engine {
@@ -126,6 +128,7 @@ impl Engine {
             disk_low: false,
             stopping: false,
             set_aside: 0,
+            restored_until: 0,
         }
     }
 
@@ -249,6 +252,16 @@ impl Engine {
     /// Sets whether the disk is nearly full; new messages are refused while it is.
     pub fn set_disk_low(&mut self, low: bool) {
         self.disk_low = low;
+    }
+
+    /// Fences a mailbox whose subscriber records calls in another journal than the one before. Messages below the
+    /// returned end that may have been pushed before are preceded by [`Outgoing::Unsure`] from now on.
+    pub fn fence(&mut self, mailbox: &str) -> Seq {
+        let end = self.unsettled.end();
+        if let Some(&index) = self.names.get(mailbox) {
+            self.boxes[index].fence = end;
+        }
+        end
     }
 
     /// Returns whether new messages are refused because the disk is nearly full.

@@ -56,6 +56,8 @@ pub struct Mailbox {
     pub next_size: u64,
     /// Push attempts of messages that are not leased.
     pub attempts: HashMap<Seq, u32>,
+    /// Messages below it may have been started by a subscriber with another journal.
+    pub fence: Seq,
     /// Acceptance time of the oldest message, as far as known without reading the disk.
     pub oldest_hint: Millis,
 }
@@ -78,6 +80,7 @@ impl Mailbox {
             page_is_stale: false,
             next_size: 0,
             attempts: HashMap::new(),
+            fence: 0,
             oldest_hint: 0,
         }
     }

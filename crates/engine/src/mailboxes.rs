@@ -139,6 +139,12 @@ pub enum Outgoing {
         /// Remaining time to live.
         deadline_ms: Option<u64>,
     },
+    /// The message that follows may have been started by an earlier subscriber with another journal: see
+    /// [`crate::Engine::fence`].
+    Unsure {
+        /// Id of the message.
+        id: ByteString,
+    },
     /// The message of a deliver is durable, or was acknowledged before it had to be.
     Receipt {
         /// Number of the deliver on this connection.

@@ -172,6 +172,11 @@ impl Engine {
             cancelled: None,
         };
         mailbox.lease(message.seq, lease);
+        // Pushes before a crash of the broker may have left no record, so a restored message counts as pushed.
+        let was_pushed = attempt > 1 || message.seq < self.restored_until;
+        if message.seq < mailbox.fence && was_pushed {
+            effects.send(conn, Outgoing::Unsure { id: message.id.clone() });
+        }
         let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));
         effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
     }

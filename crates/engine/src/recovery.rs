@@ -108,9 +108,17 @@ impl Engine {
         }
     }
 
+    /// Restores a fence. Call it after all messages.
+    pub fn restore_fence(&mut self, mailbox: &str, fence: Seq) {
+        if let Some(&index) = self.names.get(mailbox) {
+            self.boxes[index].fence = fence;
+        }
+    }
+
     /// Ends the recovery. `set_aside` is the number of corrupt records that the store found; the status reports it.
     pub fn finish_restore(&mut self, next_seq: Seq, next_batch: u64, set_aside: u64) {
         self.unsettled = Unsettled::starting_at(next_seq.max(1));
+        self.restored_until = self.unsettled.end();
         self.next_batch = next_batch.max(1);
         self.set_aside = set_aside;
     }

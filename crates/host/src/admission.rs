@@ -61,11 +61,12 @@ impl Host {
         let known = journal.look_up(&record.key, &record.content);
         let was_safe = matches!(&known, Ok(Known::Interrupted(start)) if start.safe);
         let replay = self.replay_of_call(server, record.named_tool(), was_safe);
-        // If the journal lost entries, a redelivered call may have started before.
-        let attempt = self.outbox.client().attempt_of(caller.id()).unwrap_or(1);
-        let is_new = matches!(known, Ok(Known::New));
-        if is_new && attempt > 1 && replay == Replay::Never && journal.recovery().is_damaged() {
-            return Decision::Unknown(Arc::new(record.start(attempt - 1, replay)));
+        // If the journal lost entries, or another journal had the mailbox before, the call may have been started.
+        let client = self.outbox.client();
+        let attempt = client.attempt_of(caller.id()).unwrap_or(1);
+        let may_be_started = client.is_unsure(caller.id()) || (attempt > 1 && journal.recovery().is_damaged());
+        if may_be_started && matches!(known, Ok(Known::New)) && replay == Replay::Never {
+            return Decision::Unknown(Arc::new(record.start(attempt.saturating_sub(1).max(1), replay)));
         }
         decide(known, replay, MAX_ATTEMPTS)
     }

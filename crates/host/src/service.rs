@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
 use toolbus_client::{BrokerClient, BrokerError};
+use toolbus_journal::{Generation, Journal};
+use toolbus_protocol::JournalClaim;
 
 /// How long servers and calls may take to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +37,10 @@ pub async fn run_host(
     options: HostOptions,
     shutdown: CancellationToken,
 ) -> Result<(), HostError> {
-    client.subscribe().await?;
+    match &options.journal {
+        Some(journal) => client.subscribe_with(claim_of(journal)).await?,
+        None => client.subscribe().await?,
+    }
     let host = Host::new(Outbox::new(client), options, shutdown.child_token());
     for server in &host.servers {
         host.tracker.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
@@ -72,6 +77,11 @@ pub async fn run_host(
         host.outbox.close().await;
     }
     outcome
+}
+
+fn claim_of(journal: &Journal) -> JournalClaim {
+    let Generation { journal, epoch, instance } = journal.generation();
+    JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into() }
 }
 
 /// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force.

@@ -25,10 +25,29 @@ pub enum Wait {
     Written,
 }
 
+/// Tells a journal from others, and from older copies of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// The name of the folder, or a new one for a journal that is in memory or damaged.
+    pub journal: String,
+    /// How often it was opened.
+    pub epoch: u64,
+    /// A random name of this opening.
+    pub instance: String,
+}
+
+impl Generation {
+    fn unique() -> Self {
+        let random = || uuid::Uuid::new_v4().to_string();
+        Self { journal: random(), epoch: 1, instance: random() }
+    }
+}
+
 /// Entries stay in memory as long as their calls are remembered: their texts must not be parts of larger messages.
 ///
 /// Dropping it syncs what is left and ends its thread.
 pub struct Journal {
+    generation: Generation,
     shared: Arc<Shared>,
     reader: Reader,
     recovery: Recovery,
@@ -40,8 +59,16 @@ impl Journal {
     pub fn open(folder: &Path, options: JournalOptions) -> Result<Self, JournalError> {
         make_private(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
+        let epoch = disk.next_epoch(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
-        Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))
+        let mut journal = Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))?;
+        // A journal that was damaged or cut may have lost calls, so it can't vouch for what an earlier process started. A
+        // cut end counts too: a crash leaves one, and so does corruption of its last records.
+        let is_whole = !journal.recovery.is_damaged() && journal.recovery.torn_bytes == 0;
+        if is_whole {
+            (journal.generation.journal, journal.generation.epoch) = (identity.id, epoch);
+        }
+        Ok(journal)
     }
 
     /// A journal that is gone with its process.
@@ -65,7 +92,12 @@ impl Journal {
         let kept = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.keep_safe());
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
-        Ok(Self { shared, reader, recovery, thread: Some(thread) })
+        Ok(Self { generation: Generation::unique(), shared, reader, recovery, thread: Some(thread) })
+    }
+
+    /// Which journal this is, as the broker remembers it for the host's mailbox.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
     }
 
     pub fn recovery(&self) -> Recovery {

@@ -28,7 +28,7 @@ pub use book::{
 };
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
-pub use journal::{Journal, Wait};
+pub use journal::{Generation, Journal, Wait};
 pub use log::{JournalLog, LogOptions, Place, Reader, Unsynced};
 pub use options::{JournalError, JournalOptions};
 pub use replay::Recovery;

@@ -1,6 +1,6 @@
 //! The frames, independent of their encoding.
 
-use crate::{AgentRef, Body, Envelope, ErrorCode, Inspect, Inspected};
+use crate::{AgentRef, Body, Envelope, ErrorCode, Inspect, Inspected, JournalClaim};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -84,6 +84,8 @@ pub enum ClientFrame {
     Announce(Announce),
     /// Requests the hosts and their manifests (version 2).
     Hosts(AskHosts),
+    /// Names the journal behind a host's mailbox; sent before `subscribe` (version 2).
+    Claim(JournalClaim),
     /// A frame of a later version; ignored after the handshake.
     Unknown {
         /// Its `kind` on the wire.
@@ -187,6 +189,11 @@ pub enum BrokerFrame {
     Hosts(Hosts),
     /// The hosts changed since the last answer to a client that watches them (version 2).
     HostsChanged,
+    /// The message of that id, which follows, may have been started by a host with another journal (version 2).
+    Unsure {
+        /// Id of the message.
+        id: ByteString,
+    },
     /// A frame of a later version.
     Unknown {
         /// Its `kind` on the wire.
@@ -364,55 +371,3 @@ pub struct HostEntry {
     /// versions received so far.
     pub manifest: Option<Body>,
 }
-
-/// Ties every variant to its `kind` on the wire, so that none can be added without one.
-macro_rules! kinds {
-    ($frame:ident { $($variant:pat => $kind:literal),+ $(,)? }) => {
-        impl $frame {
-            /// All kinds that this version knows.
-            pub const KINDS: &[&str] = &[$($kind),+];
-
-            /// Returns the `kind` on the wire.
-            pub fn kind(&self) -> &str {
-                match self {
-                    $($variant => $kind,)+
-                    Self::Unknown { kind } => kind,
-                }
-            }
-        }
-    };
-}
-
-kinds!(ClientFrame {
-    Self::Hello(_) => "hello",
-    Self::Subscribe => "subscribe",
-    Self::Deliver(_) => "deliver",
-    Self::Ack { .. } => "ack",
-    Self::AckTags { .. } => "ack_tags",
-    Self::AckWithReceipt { .. } => "ack_with_receipt",
-    Self::Cancel { .. } => "cancel",
-    Self::ListConnected { .. } => "list_connected",
-    Self::Event(_) => "live_event",
-    Self::Status { .. } => "status",
-    Self::Inspect(_) => "inspect",
-    Self::Announce(_) => "announce",
-    Self::Hosts(_) => "hosts",
-});
-
-kinds!(BrokerFrame {
-    Self::Welcome(_) => "welcome",
-    Self::BrokerIdentity { .. } => "broker_identity",
-    Self::Error(_) => "error",
-    Self::Message(_) => "message",
-    Self::Delivered { .. } => "delivered",
-    Self::Receipts { .. } => "receipts",
-    Self::AckResult(_) => "ack_result",
-    Self::Cancel { .. } => "cancel",
-    Self::Connected { .. } => "connected",
-    Self::Event(_) => "live_event",
-    Self::Status(_) => "status",
-    Self::Inspected(_) => "inspected",
-    Self::Announced(_) => "announced",
-    Self::Hosts(_) => "hosts",
-    Self::HostsChanged => "hosts_changed",
-});

@@ -15,9 +15,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod claim;
 pub mod compact;
 mod envelope;
 mod errors;
+mod frame_kinds;
 mod frames;
 mod inspect;
 pub mod json;
@@ -26,6 +28,7 @@ mod names;
 mod proof;
 mod varint;
 
+pub use claim::JournalClaim;
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};
 pub use frames::{

@@ -7,6 +7,7 @@ mod dead_letters;
 mod deadlines;
 mod dedup;
 mod disk_full;
+mod fences;
 mod fetches;
 mod inspect;
 mod interactions;

@@ -13,6 +13,7 @@ use toolbus_engine::{
 /// A frame sent to a connection, in a form that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
+    Unsure(String),
     Message { id: String, attempt: u32 },
     Receipt { number: u64, id: String },
     Refused { refusal: Refusal, id: Option<String> },
@@ -273,6 +274,7 @@ impl Harness {
 fn received(outgoing: Outgoing) -> Received {
     match outgoing {
         Outgoing::Message { message, attempt, .. } => Received::Message { id: message.id.to_string(), attempt },
+        Outgoing::Unsure { id } => Received::Unsure(id.to_string()),
         Outgoing::Receipt { number, id } => Received::Receipt { number, id: id.to_string() },
         Outgoing::Refused { refusal, id } => Received::Refused { refusal, id: id.map(|id| id.to_string()) },
         Outgoing::AckResult { id, request_id, refusal } => {

@@ -149,9 +149,7 @@ impl Job {
                 Answer { end: End::Cancelled, ..Answer::of(&self.cancelled_reply()) }
             }
             Err(Stop::Cancelled) => Answer::of(&self.cancelled_reply()),
-            Err(Stop::Unknown(error)) => {
-                Answer { end: End::Unknown, ..Answer::of(&HostReply::Rpc(error.into())) }
-            }
+            Err(Stop::Unknown(error)) => Answer { end: End::Unknown, ..Answer::of(&HostReply::Rpc(error.into())) },
             Err(Stop::HandedOver) => return,
         };
         self.host.finish(&self.caller, self.record.as_ref(), answer).await;

@@ -5,7 +5,10 @@ use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFiel
 use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
-use crate::{AgentRef, Body, BrokerFrame, ClientFrame, DecodeError, Envelope, ErrorCode, MsgId, Timestamp, check_name};
+use crate::{
+    AgentRef, Body, BrokerFrame, ClientFrame, DecodeError, Envelope, ErrorCode, JournalClaim, MsgId, Timestamp,
+    check_name,
+};
 use bytes::Bytes;
 use bytestring::ByteString;
 use serde::{Deserialize, Deserializer};
@@ -39,6 +42,9 @@ struct FlatClient<'a> {
     peers: Option<Vec<String>>,
     messages: Option<Vec<Object<FlatMessageRef>>>,
     rows_of: Option<String>,
+    journal: Option<String>,
+    epoch: Option<u64>,
+    instance: Option<String>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
 }
@@ -118,6 +124,11 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
         "announce" => ClientFrame::Announce(Announce {
             request_id: required(flat.request_id, "announce", "request_id")?,
             manifests: manifests(flat.manifests.ok_or(DecodeError::Missing("announce", "manifests"))?)?,
+        }),
+        "claim" => ClientFrame::Claim(JournalClaim {
+            journal: required(flat.journal, "claim", "journal")?,
+            epoch: flat.epoch.ok_or(DecodeError::Missing("claim", "epoch"))?,
+            instance: required(flat.instance, "claim", "instance")?,
         }),
         "hosts" => ClientFrame::Hosts(AskHosts {
             request_id: required(flat.request_id, "hosts", "request_id")?,
@@ -255,6 +266,7 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
         }),
         "hosts" => hosts(flat)?,
         "hosts_changed" => BrokerFrame::HostsChanged,
+        "unsure" => BrokerFrame::Unsure { id: required(flat.id, "unsure", "id")? },
         other => BrokerFrame::Unknown { kind: other.to_owned() },
     })
 }

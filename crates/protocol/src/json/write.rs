@@ -2,7 +2,7 @@
 
 use super::inspect::{inspect_text, inspected_text};
 use crate::frames::*;
-use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage};
+use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage, JournalClaim};
 use serde::Serialize;
 use serde_json::json;
 
@@ -41,6 +41,9 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
         ClientFrame::Inspect(inspect) => inspect_text(inspect),
         ClientFrame::Announce(announce) => announce_text(announce),
+        ClientFrame::Claim(JournalClaim { journal, epoch, instance }) => {
+            json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance}).to_string()
+        }
         ClientFrame::Hosts(ask) => {
             let known: serde_json::Map<_, _> =
                 ask.known.iter().map(|(id, version)| (id.to_string(), (*version).into())).collect();
@@ -89,6 +92,7 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         BrokerFrame::Announced(announced) => announced_text(announced),
         BrokerFrame::Hosts(hosts) => hosts_text(hosts),
         BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),
+        BrokerFrame::Unsure { id } => json!({"kind": "unsure", "id": &**id}).to_string(),
         BrokerFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
     })
 }

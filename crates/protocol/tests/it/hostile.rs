@@ -89,6 +89,7 @@ fn an_error_names_the_missing_required_field() {
         ("live_event", &["to", "correlation_id", "body"]),
         ("status", &["request_id"]),
         ("inspect", &["request_id"]),
+        ("claim", &["journal", "epoch", "instance"]),
     ];
     for sample in samples::client() {
         let text = json::write_client(&sample.frame, &sample.me);
@@ -109,6 +110,7 @@ fn an_error_names_the_missing_required_field() {
         ("live_event", &["from", "correlation_id", "body"]),
         ("status", &["request_id"]),
         ("inspected", &["request_id"]),
+        ("unsure", &["id"]),
     ];
     for (name, frame) in samples::broker() {
         let text = json::write_broker(&frame).expect(name);

@@ -3,8 +3,8 @@
 use bytestring::ByteString;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
-    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, Limits,
-    MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
+    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, JournalClaim,
+    Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -69,6 +69,14 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
         ("inspect", inspect()),
         ("inspect_nothing", ClientFrame::Inspect(Inspect { request_id: "l-1".into(), ..Inspect::default() })),
+        (
+            "claim",
+            ClientFrame::Claim(JournalClaim {
+                journal: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into(),
+                epoch: 7,
+                instance: "5b1c2d3e-9d0b-4f9f-7b0f-0c8a3a540a8f".into(),
+            }),
+        ),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),
@@ -217,6 +225,7 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("hosts", BrokerFrame::Hosts(hosts())),
         ("hosts_none", BrokerFrame::Hosts(Hosts { request_id: "h-1".into(), hosts: vec![] })),
         ("hosts_changed", BrokerFrame::HostsChanged),
+        ("unsure", BrokerFrame::Unsure { id: "7c0e1d3a".into() }),
     ]
 }
 

@@ -6,8 +6,9 @@ use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
-    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, Limits,
-    MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome, check_name,
+    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, JournalClaim,
+    Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
+    check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -29,6 +30,9 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         2 => event().prop_map(ClientFrame::Event),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
         1 => inspect().prop_map(ClientFrame::Inspect),
+        1 => (name(), any::<u64>(), name()).prop_map(|(journal, epoch, instance)| {
+            ClientFrame::Claim(JournalClaim { journal, epoch, instance })
+        }),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),
         1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
@@ -57,6 +61,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
         1 => inspected().prop_map(BrokerFrame::Inspected),
+        1 => name().prop_map(|id| BrokerFrame::Unsure { id }),
         1 => announced().prop_map(BrokerFrame::Announced),
         1 => hosts().prop_map(BrokerFrame::Hosts),
         1 => Just(BrokerFrame::HostsChanged),

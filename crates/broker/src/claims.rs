@@ -1,0 +1,145 @@
+//! The journals behind the mailboxes of hosts, as hosts claim them when they connect.
+//!
+//! A host that comes with another journal than the last one (a new or older state folder, a damaged journal, a second
+//! host) can't tell which calls were started before. Then the mailbox is fenced: calls below the fence that may have been
+//! pushed before are marked, and the host answers them as unknown instead of running them again.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use toolbus_engine::Seq;
+use toolbus_identity::write_private;
+use toolbus_protocol::JournalClaim;
+
+const FILE: &str = "claims.json";
+/// Mailboxes whose claims are remembered. A claim beyond the limit always fences.
+const MAX_CLAIMS: usize = 4096;
+
+/// The last claim of each mailbox, kept in a file of the data folder.
+#[derive(Clone)]
+pub struct Claims {
+    file: Arc<PathBuf>,
+    state: Arc<Mutex<State>>,
+    /// Held while the file is written, so that an older state can't replace a newer one.
+    writing: Arc<Mutex<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    known: BTreeMap<String, Remembered>,
+    /// The file could not be read, so an unknown mailbox may have had any claim.
+    is_incomplete: bool,
+}
+
+#[derive(Clone)]
+struct Remembered {
+    claim: JournalClaim,
+    fence: Seq,
+}
+
+impl Claims {
+    /// Reads the folder's claims. An unreadable file is logged and makes every mailbox's first claim a fence.
+    pub fn open(folder: &Path) -> Self {
+        let file = folder.join(FILE);
+        let state = match fs::read(&file) {
+            Ok(bytes) => parse(&bytes).map(|known| State { known, is_incomplete: false }).unwrap_or_else(|| {
+                tracing::error!(file = %file.display(), "the claims of hosts are unreadable; their mailboxes are fenced");
+                State { is_incomplete: true, ..State::default() }
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
+            Err(error) => {
+                tracing::error!(file = %file.display(), %error, "can't read the claims of hosts; their mailboxes are fenced");
+                State { is_incomplete: true, ..State::default() }
+            }
+        };
+        Self { file: Arc::new(file), state: Arc::new(Mutex::new(state)), writing: Arc::default() }
+    }
+
+    /// The fences to restore after a restart.
+    pub fn fences(&self) -> Vec<(String, Seq)> {
+        self.lock().known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.fence)).collect()
+    }
+
+    /// Records a claim. `fence` is called if another journal had the mailbox before; it returns the end of the messages
+    /// that may have been pushed to that one. Returns whether it was.
+    pub fn record(&self, mailbox: &str, claim: JournalClaim, fence: impl FnOnce() -> Seq) -> bool {
+        let mut state = self.lock();
+        let is_full = state.known.len() >= MAX_CLAIMS;
+        let earlier = state.known.get(mailbox);
+        let continues = match earlier {
+            Some(earlier) => claim.continues(&earlier.claim),
+            None => !state.is_incomplete && !is_full,
+        };
+        let fence = if continues { earlier.map_or(0, |earlier| earlier.fence) } else { fence() };
+        if earlier.is_some() || !is_full {
+            state.known.insert(mailbox.to_owned(), Remembered { claim, fence });
+        }
+        !continues
+    }
+
+    /// Writes the claims durably. Blocks on the disk.
+    pub fn save(&self) {
+        let _writing = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let entries: serde_json::Map<String, Value> = {
+            let state = self.lock();
+            state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json())).collect()
+        };
+        if let Err(error) = write_private(&self.file, Value::from(entries).to_string().as_bytes()) {
+            tracing::error!(file = %self.file.display(), %error, "can't write the claims of hosts");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the claims")
+    }
+}
+
+impl Remembered {
+    fn to_json(&self) -> Value {
+        let JournalClaim { journal, epoch, instance } = &self.claim;
+        json!({"journal": &**journal, "epoch": epoch, "instance": &**instance, "fence": self.fence})
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
+    let entries: serde_json::Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+    let remembered = |entry: &Value| {
+        let text = |key: &str| Some(entry.get(key)?.as_str()?.to_owned().into());
+        let claim = JournalClaim {
+            journal: text("journal")?,
+            epoch: entry.get("epoch")?.as_u64()?,
+            instance: text("instance")?,
+        };
+        Some(Remembered { claim, fence: entry.get("fence")?.as_u64()? })
+    };
+    entries.iter().map(|(mailbox, entry)| Some((mailbox.clone(), remembered(entry)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(journal: &'static str, epoch: u64) -> JournalClaim {
+        JournalClaim { journal: journal.into(), epoch, instance: format!("{journal}-{epoch}").into() }
+    }
+
+    #[test]
+    fn another_journal_fences_the_mailbox_and_its_fence_survives_a_restart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let claims = Claims::open(folder.path());
+        assert!(!claims.record("host", claim("a", 1), || unreachable!("the first claim")));
+        assert!(!claims.record("host", claim("a", 2), || unreachable!("a restart")));
+        assert!(claims.record("host", claim("b", 9), || 70));
+        assert!(!claims.record("host", claim("b", 9), || unreachable!("a reconnect keeps the fence")));
+        assert!(!claims.record("other", claim("c", 1), || unreachable!("another mailbox")));
+        claims.save();
+        let claims = Claims::open(folder.path());
+        assert_eq!(claims.fences(), [("host".to_owned(), 70), ("other".to_owned(), 0)]);
+        assert!(claims.record("host", claim("a", 3), || 80), "the first journal has missed calls");
+        fs::write(folder.path().join(FILE), "{").expect("writable");
+        assert!(Claims::open(folder.path()).record("host", claim("a", 3), || 90), "it may have been any journal");
+    }
+}

@@ -1,0 +1,36 @@
+//! What is known of the delivery of a received message that is not acknowledged yet.
+
+use crate::session::{REPLY_RETENTION, Session};
+use std::time::Duration;
+use tokio::time::Instant;
+use toolbus_protocol::MsgId;
+
+/// Delivery metadata of a received message.
+pub struct Received {
+    /// The connection that delivered it; `tag` is valid only there.
+    pub epoch: u64,
+    pub tag: Option<u64>,
+    pub deadline: Option<Instant>,
+    pub attempt: u32,
+    pub is_unsure: bool,
+}
+
+impl Session {
+    pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
+        self.received.get(id.as_str())?.deadline
+    }
+
+    pub fn is_unsure(&self, id: &MsgId) -> bool {
+        self.received.get(id.as_str()).is_some_and(|received| received.is_unsure)
+    }
+
+    pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
+        Some(self.received.get(id.as_str())?.attempt)
+    }
+
+    /// Time until a reply to that message expires; `None` if the message has no deadline.
+    pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
+        let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
+        Some(left + REPLY_RETENTION)
+    }
+}

@@ -1,0 +1,47 @@
+//! How a host names the journal behind its mailbox, so that the broker notices when another journal takes over.
+
+use bytestring::ByteString;
+
+/// Sent by a host before `subscribe` (version 2): the journal in which it records the calls of its mailbox.
+///
+/// The broker remembers the last claim of each mailbox. Calls that may have been pushed under another claim are preceded by
+/// an `unsure` frame: this journal can't tell whether they were started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalClaim {
+    /// Names the journal; a new or damaged one has a new name.
+    pub journal: ByteString,
+    /// Counts the times that the journal was opened. An older copy of it counts from an older number.
+    pub epoch: u64,
+    /// Names the process that has the journal open.
+    pub instance: ByteString,
+}
+
+impl JournalClaim {
+    /// Whether everything that was pushed under the earlier claim is known to the journal of this one: it is the same
+    /// process after a reconnect, or a later process with the same journal.
+    pub fn continues(&self, earlier: &Self) -> bool {
+        let same_process = self.epoch == earlier.epoch && self.instance == earlier.instance;
+        self.journal == earlier.journal && (same_process || self.epoch > earlier.epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_process_or_a_later_one_with_the_same_journal_continues() {
+        let claim = |journal: &'static str, epoch, instance: &'static str| JournalClaim {
+            journal: journal.into(),
+            epoch,
+            instance: instance.into(),
+        };
+        let earlier = claim("j", 5, "a");
+        assert!(claim("j", 5, "a").continues(&earlier), "a reconnect");
+        assert!(claim("j", 6, "b").continues(&earlier), "a restart");
+        assert!(!claim("k", 6, "b").continues(&earlier), "a new folder");
+        assert!(!claim("j", 4, "b").continues(&earlier), "an older copy");
+        assert!(!claim("j", 5, "b").continues(&earlier), "a copy that was opened as often");
+        assert!(!claim("k", 5, "a").continues(&earlier));
+    }
+}
