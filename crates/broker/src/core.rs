@@ -215,9 +215,16 @@ impl Drop for BrokerCore {
     }
 }
 
+/// A panic inside the engine leaves its state unknown. Every accepted message is on disk or has no receipt yet, so the
+/// process stops as if it was killed instead of going on without an engine.
+pub fn abort_after_panic() -> ! {
+    tracing::error!("the engine panicked; the process stops, and a restart recovers from the log");
+    std::process::abort()
+}
+
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("the engine does not panic")
+        self.state.lock().unwrap_or_else(|_| abort_after_panic())
     }
 
     /// Stops the broker: after a failed write or fsync, the state on disk is unknown.

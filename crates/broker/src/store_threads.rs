@@ -1,6 +1,6 @@
 //! The two threads that may block on disk I/O: one writes and fsyncs batches, one reads messages back.
 
-use crate::core::Shared;
+use crate::core::{Shared, abort_after_panic};
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -66,7 +66,7 @@ impl Writer {
         let wakeup = state.engine.next_wakeup();
         let sleep = wakeup.map_or(MAX_SLEEP, |at| shared.clock.until(at).min(MAX_SLEEP));
         state.writer_sleeps_until = Some(wakeup.unwrap_or(u64::MAX));
-        let (mut guard, _) = shared.writer_wake.wait_timeout(guard, sleep).expect("the engine does not panic");
+        let (mut guard, _) = shared.writer_wake.wait_timeout(guard, sleep).unwrap_or_else(|_| abort_after_panic());
         guard.writer_sleeps_until = None;
         Next::Nothing
     }

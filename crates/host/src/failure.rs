@@ -69,6 +69,14 @@ pub fn is_server_failure(outcome: &Outcome) -> bool {
     code.is_some_and(|code| by_its_end.iter().any(|known| known.code() == code))
 }
 
+/// A bug of this host ended the call; whether the server received it is unknown.
+pub fn panicked(server: &str, method: &str) -> RpcError {
+    bus(
+        ErrorCode::OutcomeUnknown,
+        format!("{method} at server {server:?} ended by a bug of the host; whether it had an effect is unknown"),
+    )
+}
+
 /// The call was answered, but its answer is unreadable.
 pub fn unreadable_answer(tool: &str, why: &str) -> RpcError {
     let message = format!("the call of {tool:?} was answered, but the answer can't be read: {why}");

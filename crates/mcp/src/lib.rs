@@ -6,6 +6,7 @@
 
 mod admin;
 mod bus;
+mod bus_text;
 mod era;
 mod error;
 mod manifest;

@@ -29,6 +29,8 @@ pub enum Failure {
     NoToken,
     #[error("{} has a token but no broker.key, so the broker can't prove that the folder is its own", folder.display())]
     NoBrokerKey { folder: PathBuf },
+    #[error("the host ended by a bug")]
+    HostPanicked,
     #[error("can't listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("can't read standard input: {0}")]
@@ -273,6 +275,7 @@ impl Failure {
             Self::NoBrokerKey { .. } => {
                 Some("restart the broker of that folder, which creates the key; or give the token with --token-file")
             }
+            Self::HostPanicked => Some("start it again, and report the panic in the log; no call is lost or run twice"),
             Self::NoToken | Self::Token(_) => {
                 Some("set TOOLBUS_TOKEN or give --token-file; the broker prints the file's path at start")
             }

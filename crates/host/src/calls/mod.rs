@@ -26,6 +26,8 @@ use crate::server::Server;
 use crate::session::{Session, SessionId};
 use crate::session_order::OrderTicket;
 use crate::translate::listen::LISTEN;
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -142,7 +144,18 @@ impl Job {
         })
     }
 
-    pub async fn run(mut self) {
+    /// Runs the request and answers it. A panic ends only this call: it is answered like one whose host died.
+    pub async fn run(self) {
+        let (host, caller) = (Arc::clone(&self.host), self.caller.clone());
+        let (server, tool) = (self.rpc.server.clone(), self.rpc.method.clone());
+        if AssertUnwindSafe(self.run_to_end()).catch_unwind().await.is_err() {
+            tracing::error!(server, method = tool, id = caller.id().as_str(), "a call ended by a panic");
+            let error = failure::panicked(&server, &tool);
+            host.finish(&caller, None, Answer { end: End::Unknown, ..Answer::of(&HostReply::Rpc(error.into())) }).await;
+        }
+    }
+
+    async fn run_to_end(mut self) {
         let answer = match self.outcome().await {
             Ok(outcome) | Err(Stop::With(outcome)) => Answer::of(&HostReply::Rpc(outcome)),
             Err(Stop::Cancelled) if self.caller.cancel.is_fired_for(Cause::Admin) => {

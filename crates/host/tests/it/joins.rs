@@ -229,6 +229,42 @@ async fn a_call_whose_caller_reconnects_quickly_is_not_joined() {
     }
 }
 
+struct PanickingCallers;
+
+#[async_trait::async_trait]
+impl Callers for PanickingCallers {
+    async fn connected(&self, _mailbox: &str) -> Option<bool> {
+        panic!("planted by the test")
+    }
+
+    async fn waits(&self, _mailbox: &str, _reply_id: &str) -> Option<bool> {
+        panic!("planted by the test")
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_call_ends_that_call_and_no_other() {
+    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
+    let mut options = open_host(HostConfig { servers: vec![server()] });
+    options.journal = Some(Arc::new(folder.journal()));
+    options.limits.caller_absence = Duration::from_millis(20);
+    options.limits.max_calls = 8;
+    options.callers = Some(Arc::new(PanickingCallers));
+    let host = CrashingHost::with(&rig, options).await;
+    let fixture = Fixture { rig, folder, host };
+    let (first, second) = (fixture.worker("w#1").await, fixture.worker("w#2").await);
+    let running = start_call(&first, "effect", &fixture.folder.waiting()).await;
+    fixture.folder.expect_effects(1).await;
+    // More than the host's share of calls for one agent: no slot is left taken.
+    for _ in 0..4 {
+        let call = start_call(&second, "effect", &fixture.folder.waiting()).await;
+        assert_eq!(finish(call).await.error()["data"]["code"], "TB0420");
+    }
+    fixture.folder.release();
+    assert!(finish(running).await.result()["isError"].is_null());
+    fixture.folder.expect_effects(1).await;
+}
+
 #[tokio::test]
 async fn a_caller_that_reconnects_while_its_call_runs_gets_the_result_alone() {
     let fixture = Fixture::new(server()).await;

@@ -67,15 +67,24 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
     let server = Arc::clone(&broker.server);
-    tokio::spawn(async move {
-        stop.cancelled().await;
-        tracing::info!("stopping");
-        // The host stops first, so that its last replies still reach the broker.
-        hosts_stop.cancel();
-        tokio::time::timeout(drain + SHUTDOWN_TIMEOUT, host).await.ok();
+    let stopping = tokio::spawn(async move {
+        let mut host = host;
+        let outcome = tokio::select! {
+            () = stop.cancelled() => {
+                tracing::info!("stopping");
+                // The host stops first, so that its last replies still reach the broker.
+                hosts_stop.cancel();
+                tokio::time::timeout(drain + SHUTDOWN_TIMEOUT, &mut host).await.ok();
+                Ok(())
+            }
+            // It ends only when it is stopped, or by a panic.
+            ended = &mut host => ended.map_err(|_| Failure::HostPanicked),
+        };
         server.stop();
+        outcome
     });
     broker.server.serve(broker.listener).await?;
+    stopping.await.unwrap_or(Err(Failure::HostPanicked))?;
     tracing::info!("stopped; all accepted messages are on disk");
     Ok(())
 }
