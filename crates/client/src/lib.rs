@@ -6,6 +6,7 @@
 //! `supervisor` reconnects.
 
 mod ask;
+mod backlog;
 mod call;
 mod client;
 mod connection;

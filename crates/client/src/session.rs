@@ -1,5 +1,6 @@
 //! The state of a client that outlives its connections, without I/O: frames in, frames out, and the pending operations.
 
+use crate::backlog::Backlog;
 use crate::error::{BrokerError, BrokerResult};
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
@@ -48,6 +49,7 @@ pub struct Session {
     epochs: u64,
     pub terms: Terms,
     frames: Vec<ClientFrame>,
+    backlog: Backlog,
     acks: Vec<u64>,
     pub outstanding: OutstandingDeliveries,
     pub requests: HashMap<ByteString, PendingRequest>,
@@ -83,6 +85,7 @@ impl Session {
             epochs: 0,
             terms: Terms::default(),
             frames: Vec::new(),
+            backlog: Backlog::default(),
             acks: Vec::new(),
             outstanding: OutstandingDeliveries::default(),
             requests: HashMap::new(),
@@ -112,6 +115,7 @@ impl Session {
         self.epoch = self.epochs;
         self.terms = terms;
         self.frames.clear();
+        self.backlog.clear();
         self.acks.clear();
         if self.wants_subscription && self.displaced.is_none() {
             self.frames.extend(self.claim.frame().filter(|_| terms.version >= 2));
@@ -169,7 +173,7 @@ impl Session {
 
     /// Queues a frame for the current connection; without a connection the frame is dropped.
     pub fn send(&mut self, frame: ClientFrame) {
-        if self.is_connected() {
+        if self.is_connected() && self.backlog.admits(self.frames.len(), &frame) {
             self.frames.push(frame);
         }
     }
@@ -239,6 +243,7 @@ impl Session {
             out.push(ClientFrame::AckTags { tags: std::mem::take(&mut self.acks) });
         }
         out.append(&mut self.frames);
+        self.backlog.clear();
     }
 
     pub fn receive(&mut self, frame: BrokerFrame) {
