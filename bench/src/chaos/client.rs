@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -20,7 +21,7 @@ use super::{
     deployment::{DEADLINE_SECONDS, Deployment, Tool},
     recovery::Recoveries,
     rng::Rng,
-    supervisor::{KillRequest, stay_down},
+    supervisor::{Blow, KillRequest, signal, stay_down},
     tally::{Record, Tally},
 };
 
@@ -113,9 +114,13 @@ impl Client {
                     Ok(Some(line)) => self.handle_line(session, calls, &line).await,
                     _ => return false,
                 },
-                Some(kill) = self.kills.recv() => {
+                Some(KillRequest { blow, hit }) = self.kills.recv() => {
                     killed = true;
-                    kill.send(session.child.start_kill().is_ok()).ok();
+                    let was_running = match blow {
+                        Blow::Stop => signal(&session.child, Signal::TERM),
+                        Blow::Kill | Blow::Pause(_) => session.child.start_kill().is_ok(),
+                    };
+                    hit.send(was_running).ok();
                 }
                 () = tokio::time::sleep_until(calls.next_wake_up(draining).into()) => {}
                 _ = self.draining.changed(), if !draining => {}

@@ -1,5 +1,5 @@
 //! `chaos`: real processes under load; links are cut at random bytes, and broker, host and workers are killed with
-//! SIGKILL. At the end no call may be lost or have had its effect twice, and every call must have exactly one answer.
+//! SIGKILL, stopped with SIGTERM and paused with SIGSTOP. At the end no call may be lost or have had its effect twice, and every call must have exactly one answer.
 
 mod answer;
 mod client;
@@ -36,6 +36,9 @@ pub struct ChaosOptions {
     /// Number of processes to kill: the broker, the host and workers.
     #[arg(long, default_value_t = 20)]
     pub kills: u64,
+    /// Number of processes to stop with SIGTERM, or to pause with SIGSTOP for a while, between the kills.
+    #[arg(long, default_value_t = 10)]
+    pub terms: u64,
     /// Number of links to cut, each at a random byte.
     #[arg(long, default_value_t = 200)]
     pub cuts: u64,
@@ -98,9 +101,10 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
         systems.push(System::Original { programs: tools.original_programs().await? });
     }
     println!(
-        "seed {}: {} kills, {} cuts, {} workers with {} calls in flight",
+        "seed {}: {} kills, {} stops and pauses, {} cuts, {} workers with {} calls in flight",
         options.seed(),
         options.kills,
+        options.terms,
         options.cuts,
         options.workers,
         options.in_flight

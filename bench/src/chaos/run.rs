@@ -20,7 +20,7 @@ use super::{
     deployment::{Deployment, System},
     recovery::{Fault, Recoveries},
     rng::Rng,
-    supervisor::{KillHandle, KillRequest, Supervisor},
+    supervisor::{Blow, KillHandle, KillRequest, Supervisor},
     tally::{Record, Tally},
     verdict::Verdict,
     warm_up, watchdog,
@@ -151,14 +151,17 @@ impl<'a> Run<'a> {
     /// Kills at random times, and allows a proportional number of cuts; then waits for the remaining cuts.
     async fn inject_faults(&self, targets: &Targets<'_>) {
         let mut rng = Rng::new(self.options.seed() ^ 0x5707_3141);
-        let (kills, cuts) = (self.options.kills, self.options.cuts);
-        let mut killed = 0;
-        while killed < kills {
-            self.cuts.allow(cuts * (killed + 1) / (kills + 1));
+        let (kills, terms, cuts) = (self.options.kills, self.options.terms, self.options.cuts);
+        let (mut killed, mut stopped) = (0, 0);
+        while killed + stopped < kills + terms {
+            let (done, all) = (killed + stopped, kills + terms);
+            self.cuts.allow(cuts * (done + 1) / (all + 1));
             tokio::time::sleep(rng.millis(self.options.pace / 4, self.options.pace * 7 / 4)).await;
-            self.let_cuts_catch_up(cuts * killed / (kills + 1)).await;
-            if targets.kill_one(&mut rng, &self.recoveries).await {
-                killed += 1;
+            self.let_cuts_catch_up(cuts * done / (all + 1)).await;
+            // Both kinds in proportion to what is left of them.
+            let stops = rng.below(all - done) < terms - stopped;
+            if targets.hit_one(&mut rng, stops, &self.recoveries).await {
+                *if stops { &mut stopped } else { &mut killed } += 1;
             }
         }
         self.cuts.allow(cuts);
@@ -179,7 +182,8 @@ impl<'a> Run<'a> {
         if let Some(minutes) = self.options.minutes {
             return Duration::from_secs(minutes * 60);
         }
-        let kills = Duration::from_millis(self.options.kills * (self.options.pace * 2 + 3_000));
+        let kills = Duration::from_millis(self.options.kills * (self.options.pace * 2 + 3_000))
+            + Duration::from_millis(self.options.terms * (self.options.pace * 2 + 12_000));
         kills + Duration::from_millis(self.options.cuts * 300) + Duration::from_secs(60)
     }
 
@@ -190,12 +194,14 @@ impl<'a> Run<'a> {
                 .map(|fault| self.recoveries.count(fault))
                 .iter()
                 .sum();
+            let stops: u64 = Fault::STOPS.map(|fault| self.recoveries.count(fault)).iter().sum();
             let counts = self.tally.counts();
             eprintln!(
-                "{:8} {:4.0} s: {kills} of {} kills, {} of {} cuts; {} results, {} errors, {} unknown",
+                "{:8} {:4.0} s: {kills} of {} kills, {stops} of {} stops, {} of {} cuts; {} results, {} errors, {} unknown",
                 self.deployment.system.name(),
                 self.started.elapsed().as_secs_f64(),
                 self.options.kills,
+                self.options.terms,
                 self.cuts.made(),
                 self.options.cuts,
                 counts.results,
@@ -215,6 +221,9 @@ async fn collect(clients: &mut Clients, records: &mut Vec<(usize, Vec<Record>)>)
     Ok(())
 }
 
+/// How long a paused process stays so: shorter and longer than a heartbeat allows.
+const PAUSE_MS: (u64, u64) = (200, 4_000);
+
 struct Targets<'a> {
     broker: &'a KillHandle,
     host: &'a KillHandle,
@@ -222,20 +231,33 @@ struct Targets<'a> {
 }
 
 impl Targets<'_> {
-    /// Kills the broker, the host or, half of the time, a worker. Returns false if the process was already down.
-    async fn kill_one(&self, rng: &mut Rng, recoveries: &Recoveries) -> bool {
-        let (handle, fault, worker) = match rng.below(4) {
-            0 => (self.broker, Fault::KillBroker, None),
-            1 => (self.host, Fault::KillHost, None),
+    /// Kills, or stops or pauses, the broker, the host or, half of the time, a worker. Returns false if the process was
+    /// already down.
+    async fn hit_one(&self, rng: &mut Rng, stops: bool, recoveries: &Recoveries) -> bool {
+        let target = rng.below(4);
+        let pauses = stops && target < 2 && rng.below(3) == 0;
+        let blow = match (stops, pauses) {
+            (false, _) => Blow::Kill,
+            (true, false) => Blow::Stop,
+            (true, true) => Blow::Pause(rng.millis(PAUSE_MS.0, PAUSE_MS.1)),
+        };
+        let fault = |kill, stop, pause| match blow {
+            Blow::Kill => kill,
+            Blow::Stop => stop,
+            Blow::Pause(_) => pause,
+        };
+        let (handle, fault, worker) = match target {
+            0 => (self.broker, fault(Fault::KillBroker, Fault::StopBroker, Fault::PauseBroker), None),
+            1 => (self.host, fault(Fault::KillHost, Fault::StopHost, Fault::PauseHost), None),
             _ => {
                 let worker = rng.below(self.workers.len() as u64) as usize;
-                (&self.workers[worker], Fault::KillWorker, Some(worker))
+                (&self.workers[worker], fault(Fault::KillWorker, Fault::StopWorker, Fault::StopWorker), Some(worker))
             }
         };
-        let killed = handle.kill().await;
-        if killed {
+        let hit = handle.hit(blow).await;
+        if hit {
             recoveries.record_fault(fault, worker);
         }
-        killed
+        hit
     }
 }

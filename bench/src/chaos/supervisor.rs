@@ -2,8 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
-    process::Command,
+    process::{Child, Command},
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
@@ -13,10 +14,33 @@ use super::rng::Rng;
 /// Downtime before a restart.
 const DOWN_MS: (u64, u64) = (0, 300);
 
-/// A request to kill a process; the reply says whether it was running.
-pub type KillRequest = oneshot::Sender<bool>;
+/// What is done to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    /// SIGKILL.
+    Kill,
+    /// SIGTERM.
+    Stop,
+    /// SIGSTOP, and SIGCONT after this time.
+    Pause(Duration),
+}
 
-/// Kills a process that another task owns.
+/// A blow to a process; the reply says whether it was running.
+pub struct KillRequest {
+    pub blow: Blow,
+    pub hit: oneshot::Sender<bool>,
+}
+
+/// How long a process may take to end after SIGTERM; a host may drain for 10 s and close its servers for 10 s.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Sends a signal to a process that is not waited for yet.
+pub fn signal(child: &Child, signal: Signal) -> bool {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+/// Hits a process that another task owns.
 #[derive(Clone)]
 pub struct KillHandle(mpsc::Sender<KillRequest>);
 
@@ -26,9 +50,9 @@ impl KillHandle {
         (Self(sender), receiver)
     }
 
-    pub async fn kill(&self) -> bool {
-        let (sender, killed) = oneshot::channel();
-        self.0.send(sender).await.is_ok() && killed.await.unwrap_or(false)
+    pub async fn hit(&self, blow: Blow) -> bool {
+        let (hit, was_running) = oneshot::channel();
+        self.0.send(KillRequest { blow, hit }).await.is_ok() && was_running.await.unwrap_or(false)
     }
 }
 
@@ -64,19 +88,37 @@ async fn supervise(
                 return problems;
             }
         };
-        tokio::select! {
-            status = child.wait() => {
-                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                problems.push(format!("the {name} exited by itself ({status}): {}", last_line(&log)));
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                    problems.push(format!("the {name} exited by itself ({status}): {}", last_line(&log)));
+                }
+                Some(KillRequest { blow, hit }) = kills.recv() => {
+                    hit.send(true).ok();
+                    match blow {
+                        Blow::Pause(time) => {
+                            signal(&child, Signal::STOP);
+                            tokio::time::sleep(time).await;
+                            signal(&child, Signal::CONT);
+                            continue;
+                        }
+                        Blow::Stop => {
+                            signal(&child, Signal::TERM);
+                            if tokio::time::timeout(STOP_LIMIT, child.wait()).await.is_err() {
+                                problems.push(format!("the {name} did not end within {STOP_LIMIT:?} after SIGTERM"));
+                            }
+                        }
+                        Blow::Kill => {}
+                    }
+                    // `kill` also waits for the exit, so that the next process doesn't overlap with this one.
+                    child.kill().await.ok();
+                }
+                _ = stop.changed() => {
+                    child.kill().await.ok();
+                }
             }
-            Some(killed) = kills.recv() => {
-                // `kill` also waits for the exit, so that the next process doesn't overlap with this one.
-                child.kill().await.ok();
-                killed.send(true).ok();
-            }
-            _ = stop.changed() => {
-                child.kill().await.ok();
-            }
+            break;
         }
         stay_down(rng.millis(DOWN_MS.0, DOWN_MS.1), &mut kills).await;
     }
@@ -86,8 +128,8 @@ async fn supervise(
 /// Waits while the process is down; kill requests meanwhile get the reply `false`.
 pub async fn stay_down(time: Duration, kills: &mut mpsc::Receiver<KillRequest>) {
     let until = tokio::time::Instant::now() + time;
-    while let Ok(Some(killed)) = tokio::time::timeout_at(until, kills.recv()).await {
-        killed.send(false).ok();
+    while let Ok(Some(request)) = tokio::time::timeout_at(until, kills.recv()).await {
+        request.hit.send(false).ok();
     }
 }
 

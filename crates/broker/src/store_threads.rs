@@ -28,11 +28,13 @@ pub fn spawn(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
 struct Writer {
     shared: Arc<Shared>,
     space_checked: Option<Instant>,
+    /// The last batch found no room.
+    is_full: bool,
 }
 
 impl Writer {
     fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, space_checked: None }
+        Self { shared, space_checked: None, is_full: false }
     }
 
     fn run(mut self) {
@@ -53,6 +55,10 @@ impl Writer {
         let now = shared.clock.now();
         state.engine.tick(now, &mut state.effects);
         if state.stopping {
+            // Retrying at once would only spin: acknowledgements without a record are repeated after the restart.
+            if self.is_full {
+                return Next::Stop;
+            }
             state.engine.hurry(now);
         }
         let batch = state.engine.take_batch(now);
@@ -74,8 +80,12 @@ impl Writer {
     fn write(&mut self, batch: Batch) {
         let shared = &*self.shared;
         match shared.store.write(&batch).and_then(|()| shared.store.sync()) {
-            Ok(()) => shared.step(|engine, _, effects| engine.synced(batch.number, effects)),
+            Ok(()) => {
+                self.is_full = false;
+                shared.step(|engine, _, effects| engine.synced(batch.number, effects));
+            }
             Err(StoreError::Full) => {
+                self.is_full = true;
                 tracing::warn!("the disk is full; refusing new messages");
                 shared.step(|engine, now, effects| {
                     engine.batch_refused(now, batch, now + RETRY_WHEN_FULL_MS, effects);

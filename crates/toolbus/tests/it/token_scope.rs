@@ -115,7 +115,7 @@ async fn a_given_token_is_not_sent_in_plain_text_to_another_machine() {
     host.args(["host", "--mcp-config", "mcp.json", "--broker", &url, "--token-file"]).arg(&file);
     for mut command in [by_file, by_environment, host] {
         let output = CommandOutput::of(soon("exit", command.output()).await.expect("the binary starts"));
-        output.check(1, &[], &["error[TB0118]", "plain text", "--insecure"]);
+        output.check(1, &[], &["error[TB0118]", "is not encrypted", "--insecure"]);
     }
 }
 
