@@ -138,12 +138,12 @@ fn written_row(call: &CallSummary, now: u64) -> CallRow {
         Written::Running => CallState::Running,
         Written::Interrupted | Written::Ended(End::Unknown) => CallState::Unknown,
         Written::Ended(End::Done) => CallState::Done,
-        Written::Ended(End::Failed) | Written::Buried => CallState::Failed,
+        Written::Ended(End::Failed) | Written::DeadLettered => CallState::Failed,
         Written::Ended(End::Cancelled) => CallState::Cancelled,
     };
     let note = match &call.joined_to {
         Some(earlier) => Some(format!("joined to {}", earlier.id)),
-        None if call.stage == Written::Buried => Some("dead letter".to_owned()),
+        None if call.stage == Written::DeadLettered => Some("dead letter".to_owned()),
         None if call.stage == Written::Interrupted => Some("the host ended while it was running".to_owned()),
         None => call.is_task.then(|| "task".to_owned()),
     };
@@ -160,7 +160,7 @@ fn written_row(call: &CallSummary, now: u64) -> CallRow {
 }
 
 fn has_ended(call: &CallSummary) -> bool {
-    matches!(call.stage, Written::Ended(_) | Written::Buried)
+    matches!(call.stage, Written::Ended(_) | Written::DeadLettered)
 }
 
 fn is_over(state: CallState) -> bool {

@@ -142,7 +142,7 @@ impl Host {
     /// Makes the dead letter durable before the caller is answered.
     pub async fn dead_letter(&self, record: &Record, start: &Start) -> RpcError {
         // An earlier process may have ended after it wrote the dead letter and before it answered.
-        if record.journal().letter(&record.key.id).is_none_or(|letter| letter.key != record.key) {
+        if record.journal().dead_letter_by_id(&record.key.id).is_none_or(|letter| letter.key != record.key) {
             for attempt in 1..start.attempt {
                 record
                     .add_history(format!(

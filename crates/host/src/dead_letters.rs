@@ -11,7 +11,7 @@ use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId
 
 impl Host {
     pub(crate) fn list_dead_letters(&self, viewer: Viewer<'_>) -> DeadList {
-        let all = self.options.journal.as_ref().map(|journal| journal.letters()).unwrap_or_default();
+        let all = self.options.journal.as_ref().map(|journal| journal.dead_letters()).unwrap_or_default();
         let own: Vec<&Arc<DeadLetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
         let letters = own.iter().take(MAX_ROWS).map(|letter| view(letter, None)).collect();
         DeadList { letters, more: own.len().saturating_sub(MAX_ROWS) as u64 }
@@ -25,7 +25,7 @@ impl Host {
     pub(crate) async fn drop_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<DeadLetter, RpcError> {
         let (journal, letter) = self.find_dead_letter(viewer, id)?;
         require_operator(viewer)?;
-        journal.drop_letter(&letter.key).await.map_err(|error| not_written(&error))?;
+        journal.drop_dead_letter(&letter.key).await.map_err(|error| not_written(&error))?;
         tracing::info!(%id, by = viewer.name(), "a dead letter was dropped");
         Ok(view(&letter, None))
     }
@@ -68,7 +68,7 @@ impl Host {
     }
 
     async fn drop_retried(&self, journal: &Journal, letter: &DeadLetterRow) {
-        if let Err(error) = journal.drop_letter(&letter.key).await {
+        if let Err(error) = journal.drop_dead_letter(&letter.key).await {
             self.journal_failed(&error);
         }
     }
@@ -76,7 +76,7 @@ impl Host {
     fn find_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<DeadLetterRow>), RpcError> {
         let found = || {
             let journal = self.options.journal.as_ref()?;
-            let letter = journal.letter(id).filter(|letter| viewer.sees(letter.key.agent()))?;
+            let letter = journal.dead_letter_by_id(id).filter(|letter| viewer.sees(letter.key.agent()))?;
             Some((journal, letter))
         };
         found().ok_or_else(|| unknown(id))

@@ -12,7 +12,7 @@ use crate::translate::is_input_required;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Place, Replay, Sharer, Start};
+use toolbus_journal::{CallKey, Candidate, CandidateState, End, Joined, Known, Location, Replay, Sharer, Start};
 use toolbus_mcp::{HostReply, Outcome, meta, raw};
 use toolbus_upstream::Join;
 
@@ -200,7 +200,7 @@ impl Job {
     }
 
     /// A stored answer as an outcome for another caller; an error if it can't be read; `None` if it can't be shared.
-    fn stored(&self, reply: &Place) -> Option<Outcome> {
+    fn stored(&self, reply: &Location) -> Option<Outcome> {
         let record = self.record.as_ref()?;
         let parsed = record.journal().reply(reply).map(|body| parse_stored_reply(&body));
         let why = match parsed {

@@ -176,7 +176,9 @@ impl Record {
         let (server, tool, role) = (self.server.clone(), self.tool.clone(), self.request.from.role.clone());
         let request = self.request.body.as_bytes().clone();
         let role = role.map(|role| ByteString::from(&*role));
-        self.journal.bury(Dead { key: self.key.clone(), server, tool, request, role, attempts, story, at: now() }).await
+        self.journal
+            .dead_letter(Dead { key: self.key.clone(), server, tool, request, role, attempts, story, at: now() })
+            .await
     }
 
     pub async fn add_history(&self, what_happened: String) {

@@ -1,19 +1,20 @@
-//! What is written down.
+//! The entries of the journal.
 
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
 
-/// A call on the bus: its id is unique among those of one sender.
+/// Identifies a call on the bus. The id is unique per sending mailbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallKey {
-    /// The mailbox that it came from.
+    /// The mailbox that sent the call.
     pub caller: ByteString,
+    /// The message id of the call.
     pub id: ByteString,
 }
 
 impl CallKey {
-    /// Whose call it is: the mailbox without what tells apart the processes of one agent.
+    /// The calling agent: the mailbox name without the suffix that distinguishes processes of one agent.
     pub fn agent(&self) -> &str {
         self.caller.split_once('#').map_or(&*self.caller, |(agent, _)| agent)
     }
@@ -22,7 +23,7 @@ impl CallKey {
         self.caller.len() + self.id.len()
     }
 
-    /// With bytes of its own, so that it keeps no message or segment in memory that it was read from.
+    /// Copies the texts, so that the key does not keep the buffer of a message or segment in memory.
     pub(crate) fn detached(&self) -> Self {
         Self { caller: detached(&self.caller), id: detached(&self.id) }
     }
@@ -32,19 +33,22 @@ pub(crate) fn detached(text: &ByteString) -> ByteString {
     ByteString::from(&**text)
 }
 
-/// A call is about to reach its tool.
+/// START: an attempt of a call is about to be sent to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
+    /// The call.
     pub key: CallKey,
+    /// The MCP server.
     pub server: ByteString,
+    /// The tool.
     pub tool: ByteString,
-    /// A hash of tool and arguments: the same id with other ones is another call.
+    /// Hash of tool and arguments. The same id with another hash is rejected.
     pub content: [u8; 32],
-    /// 1 for the first time; more where it is run again on purpose.
+    /// The number of the attempt, from 1. Only replay-safe calls have more than one.
     pub attempt: u32,
-    /// Milliseconds since 1970, to be shown to people.
+    /// When the attempt started, in milliseconds since 1970.
     pub at: u64,
-    /// It may be run again, so nobody waits for this entry to be durable.
+    /// The call is replay-safe, so it does not wait for this entry to be durable.
     pub safe: bool,
 }
 
@@ -57,73 +61,105 @@ impl Start {
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
+    /// The server returned a result.
     Done,
+    /// The call failed.
     Failed,
+    /// The call was cancelled.
     Cancelled,
-    /// Nobody knows whether it had its effect.
+    /// Outcome unknown: the call was started and its result is not known.
     Unknown,
 }
 
-/// A call has been answered, for ever.
+/// RESULT: the final answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
+    /// The call.
     pub key: CallKey,
-    /// The id of the message that carries the answer: the same whenever it is sent again.
+    /// The id of the message that carries the answer, the same each time it is sent.
     pub reply_id: ByteString,
+    /// The body of the answer.
     pub reply: Bytes,
+    /// How the call ended.
     pub end: End,
+    /// When the call was answered, in milliseconds since 1970.
     pub at: u64,
 }
 
-/// A call is answered by what an earlier one is answered with.
+/// A call was joined to an earlier equal call and shares its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
+    /// The call.
     pub key: CallKey,
+    /// The earlier call.
     pub to: CallKey,
+    /// Hash of tool and arguments.
     pub content: [u8; 32],
+    /// When the call was joined, in milliseconds since 1970.
     pub at: u64,
 }
 
-/// A call that goes on by itself, whoever is connected.
+/// A call was accepted as a task, which runs independently of its caller's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
+    /// The call.
     pub key: CallKey,
+    /// The MCP server.
     pub server: ByteString,
+    /// The tool.
     pub tool: ByteString,
+    /// Hash of tool and arguments.
     pub content: [u8; 32],
-    /// The body of the message, to run it from.
+    /// The body of the request message, from which the task is run after a restart.
     pub request: Bytes,
+    /// The caller's role.
     pub role: Option<ByteString>,
+    /// Lifetime in milliseconds from acceptance.
     pub ttl_ms: u64,
+    /// When the task was accepted, in milliseconds since 1970.
     pub at: u64,
 }
 
-/// A call that is not tried any more.
+/// A call was dead-lettered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dead {
+    /// The call.
     pub key: CallKey,
+    /// The MCP server.
     pub server: ByteString,
+    /// The tool.
     pub tool: ByteString,
+    /// The body of the request message.
     pub request: Bytes,
+    /// The caller's role.
     pub role: Option<ByteString>,
+    /// How often the call was started.
     pub attempts: u32,
-    /// What happened to it, a line each.
+    /// The history of the attempts, one line each.
     pub story: Vec<String>,
+    /// When the call was dead-lettered, in milliseconds since 1970.
     pub at: u64,
 }
 
+/// An entry of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
+    /// An attempt of a call starts.
     Start(Arc<Start>),
+    /// A call is answered.
     Finish(Finish),
+    /// A call is joined to an earlier one.
     Joined(Joined),
+    /// A task is accepted.
     Task(Task),
+    /// A call is dead-lettered.
     Dead(Dead),
-    /// A dead letter is not kept any more.
+    /// A dead letter is dropped.
     Dropped(CallKey),
 }
 
 impl Entry {
+    /// The call that the entry belongs to.
     pub fn key(&self) -> &CallKey {
         match self {
             Self::Start(start) => &start.key,
@@ -135,7 +171,7 @@ impl Entry {
         }
     }
 
-    /// When it was made. What is dropped has no time of its own.
+    /// The timestamp of the entry in milliseconds since 1970; 0 for [`Entry::Dropped`].
     pub fn at(&self) -> u64 {
         match self {
             Self::Start(start) => start.at,
@@ -147,7 +183,7 @@ impl Entry {
         }
     }
 
-    /// About how many bytes it takes, and never less than its record has.
+    /// Upper bound of the size of the entry's payload in bytes.
     pub(crate) fn weight(&self) -> usize {
         let names = |server: &ByteString, tool: &ByteString| server.len() + tool.len();
         let role = |role: &Option<ByteString>| role.as_ref().map_or(0, |role| role.len());

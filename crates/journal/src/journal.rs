@@ -1,8 +1,8 @@
-//! The journal as a host uses it: looked up and written at once, and one sync for all who wait meanwhile.
+//! The journal as used by a host: lookups in memory, and writes with group commit.
 
-use crate::book::{Book, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
+use crate::call_index::{CallIndex, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
-use crate::log::{JournalLog, LogOptions, Place, Reader};
+use crate::log::{JournalLog, Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
 use crate::writer::{Clock, Shared};
@@ -16,23 +16,24 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
 
-/// When an entry's writer goes on.
+/// When a write returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Once it is durable.
+    /// After the entry is durable.
     Synced,
-    /// Once it outlives this process. It outlives the machine a moment later.
+    /// After the entry is in the page cache, so that it survives a crash of this process. It is synced shortly
+    /// afterwards.
     Written,
 }
 
-/// Tells a journal from others, and from older copies of itself.
+/// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// The name of the folder, or a new one for a journal that is in memory or damaged.
+    /// The id of the folder, or a random id if the journal is in memory, corrupt or truncated.
     pub journal: String,
-    /// How often it was opened.
+    /// How often the journal was opened.
     pub epoch: u64,
-    /// A random name of this opening.
+    /// A random id, new each time the journal is opened.
     pub instance: String,
 }
 
@@ -43,9 +44,10 @@ impl Generation {
     }
 }
 
-/// Entries stay in memory as long as their calls are remembered: their texts must not be parts of larger messages.
+/// The call journal of a host. Entries stay in memory while their calls are remembered, so their texts must not borrow
+/// from larger messages.
 ///
-/// Dropping it syncs what is left and ends its thread.
+/// Dropping the journal syncs all entries and joins its thread.
 pub struct Journal {
     generation: Generation,
     shared: Arc<Shared>,
@@ -55,15 +57,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes the journal in a folder that only its owner may look into: it holds arguments and results.
+    /// Opens or creates the journal in a folder with mode 0700: it contains arguments and results of calls.
     pub fn open(folder: &Path, options: JournalOptions) -> Result<Self, JournalError> {
         make_private(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
         let epoch = disk.next_epoch(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
         let mut journal = Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))?;
-        // A journal that was damaged or cut may have lost calls, so it can't vouch for what an earlier process started. A
-        // cut end counts too: a crash leaves one, and so does corruption of its last records.
+        // A corrupt or truncated journal may have lost calls of an earlier process, so it must not claim to be the same
+        // journal. A torn write counts too, because it can't be told from corruption of the last records.
         let is_whole = !journal.recovery.is_damaged() && journal.recovery.torn_bytes == 0;
         if is_whole {
             (journal.generation.journal, journal.generation.epoch) = (identity.id, epoch);
@@ -71,132 +73,140 @@ impl Journal {
         Ok(journal)
     }
 
-    /// A journal that is gone with its process.
+    /// Opens a journal in memory, which does not survive its process.
     pub fn in_memory() -> Result<Self, JournalError> {
         Self::on_disk(Arc::new(MemoryDisk::default()), JournalOptions::default(), Arc::new(now_ms))
     }
 
+    /// Opens a journal on any disk, with a clock for the retention times.
     pub fn on_disk(disk: Arc<dyn Disk>, options: JournalOptions, clock: Clock) -> Result<Self, JournalError> {
-        let mut book = Book::new(options.limits.clone(), clock());
-        let opened = JournalLog::open(disk, options.log.clone(), |entry, place| book.restore(&entry, place));
+        let mut index = CallIndex::new(options.limits.clone(), clock());
+        let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
         let (log, recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
-        let too_many = book.forget_interrupted();
+        let too_many = index.forget_interrupted();
         if too_many > 0 {
             tracing::error!(
                 calls = too_many,
-                "too many interrupted calls in the call journal, the oldest are forgotten"
+                "too many interrupted calls in the call journal; the oldest are forgotten"
             );
         }
         let reader = log.reader();
-        let shared = Arc::new(Shared::new(book, log, options, clock));
+        let shared = Arc::new(Shared::new(index, log, options, clock));
         let kept = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.keep_safe());
+        let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.run_sync_thread());
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
         Ok(Self { generation: Generation::unique(), shared, reader, recovery, thread: Some(thread) })
     }
 
-    /// Which journal this is, as the broker remembers it for the host's mailbox.
+    /// Identifies this journal. The broker stores it for the host's mailbox.
     pub fn generation(&self) -> &Generation {
         &self.generation
     }
 
+    /// The result of replaying the journal.
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// Why nothing is taken any more.
+    /// The I/O error after which the journal rejects all writes, if any.
     pub fn failure(&self) -> Option<Arc<io::Error>> {
         self.shared.failure()
     }
 
-    /// Whether the answer to a call that may not run twice is to be durable before the caller is told.
+    /// Whether the answer to a call that is not replay-safe must be durable before it is sent.
     pub fn syncs_results(&self) -> bool {
         self.shared.options().sync_results
     }
 
-    /// What became of a call that comes, perhaps again.
+    /// Looks up the state of a call. Rejects an id that is known with other content.
     pub fn look_up(&self, key: &CallKey, content: &[u8; 32]) -> Result<Known, Refused> {
-        self.shared.lock().book.look_up(key, content)
+        self.shared.lock().index.look_up(key, content)
     }
 
-    /// Writes down that a call begins. Only then may the tool be told.
+    /// Writes a START. The call must not be sent to its server before this returns.
     pub async fn start(&self, start: Start, wait: Wait) -> Result<(), JournalError> {
         self.write(Entry::Start(Arc::new(start)), wait).await
     }
 
-    /// Writes the answer down. Only then may the caller be told.
+    /// Writes a RESULT. The answer must not be sent to the caller before this returns.
     pub async fn finish(&self, finish: Finish, wait: Wait) -> Result<(), JournalError> {
         self.write(Entry::Finish(finish), wait).await
     }
 
+    /// Joins a call to an earlier one. Returns after the entry is durable.
     pub async fn join(&self, joined: Joined) -> Result<(), JournalError> {
         self.write(Entry::Joined(joined), Wait::Synced).await
     }
 
-    /// Takes a task. Once this returns, it will be run or said to have failed, whatever happens.
+    /// Accepts a task. Once this returns, the task is durable and will be run or reported as failed, even after a
+    /// crash.
     pub async fn accept(&self, task: Task) -> Result<(), JournalError> {
         self.write(Entry::Task(task), Wait::Synced).await
     }
 
-    pub async fn bury(&self, dead: Dead) -> Result<(), JournalError> {
+    /// Dead-dead_letters a call. Returns after the entry is durable.
+    pub async fn dead_letter(&self, dead: Dead) -> Result<(), JournalError> {
         self.write(Entry::Dead(dead), Wait::Synced).await
     }
 
-    pub async fn drop_letter(&self, key: &CallKey) -> Result<(), JournalError> {
+    /// Drops a dead letter. Returns after the entry is durable.
+    pub async fn drop_dead_letter(&self, key: &CallKey) -> Result<(), JournalError> {
         self.write(Entry::Dropped(key.clone()), Wait::Synced).await
     }
 
-    /// The answer at that place.
-    pub fn reply(&self, place: &Place) -> Result<Bytes, JournalError> {
-        self.reader.carried(place).map_err(|error| JournalError::Read(Arc::new(error)))
+    /// Reads the answer at a location.
+    pub fn reply(&self, location: &Location) -> Result<Bytes, JournalError> {
+        self.reader.payload(location).map_err(|error| JournalError::Read(Arc::new(error)))
     }
 
-    /// The request of a task or a dead letter.
-    pub fn request(&self, place: &Place) -> Result<Bytes, JournalError> {
-        self.reply(place)
+    /// Reads the request of a task or a dead letter at a location.
+    pub fn request(&self, location: &Location) -> Result<Bytes, JournalError> {
+        self.reply(location)
     }
 
-    /// The latest call of that agent with that content, unless it was answered before that time.
+    /// The latest call of an agent with this content, unless it ended before `ended_after`.
     pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
-        self.shared.lock().book.candidate(agent, content, ended_after)
+        self.shared.lock().index.candidate(agent, content, ended_after)
     }
 
-    /// All calls that have not ended and the latest that have, the latest first.
+    /// All calls that have not ended, then the latest ended ones; latest first.
     pub fn calls(&self) -> Vec<CallSummary> {
-        self.shared.lock().book.calls()
+        self.shared.lock().index.calls()
     }
 
-    /// All tasks, oldest first, also those whose time is over: see [`crate::TaskManifest::expires_at`].
+    /// All tasks, oldest first, including expired ones: see [`crate::TaskManifest::expires_at`].
     pub fn tasks(&self) -> Vec<TaskRow> {
-        self.shared.lock().book.tasks()
+        self.shared.lock().index.tasks()
     }
 
-    /// The task with that id: of that agent, or of anybody.
+    /// The task with this id, optionally of one agent only.
     pub fn task(&self, id: &str, agent: Option<&str>) -> Option<TaskRow> {
-        self.shared.lock().book.task(id, agent)
+        self.shared.lock().index.task(id, agent)
     }
 
-    /// In the order in which they were taken.
+    /// Tasks without an answer, in the order of their acceptance.
     pub fn unfinished_tasks(&self) -> Vec<TaskRow> {
-        self.shared.lock().book.unfinished_tasks()
+        self.shared.lock().index.unfinished_tasks()
     }
 
-    /// Tasks that have not expired, of that agent or of all.
+    /// Number of tasks that have not expired, optionally of one agent only.
     pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
-        self.shared.lock().book.count_tasks(agent, now)
+        self.shared.lock().index.count_tasks(agent, now)
     }
 
-    pub fn letters(&self) -> Vec<Arc<DeadLetterRow>> {
-        self.shared.lock().book.letters()
+    /// All dead letters, oldest first.
+    pub fn dead_letters(&self) -> Vec<Arc<DeadLetterRow>> {
+        self.shared.lock().index.dead_letters()
     }
 
-    pub fn letter(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
-        self.shared.lock().book.letter(id)
+    /// The dead letter with this id.
+    pub fn dead_letter_by_id(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
+        self.shared.lock().index.dead_letter_by_id(id)
     }
 
     async fn write(&self, entry: Entry, wait: Wait) -> Result<(), JournalError> {
         match self.shared.write(entry, wait)? {
-            Some(durable) => durable.await.map_or(Err(JournalError::Closed), |told| told.outcome()),
+            Some(durable) => durable.await.map_or(Err(JournalError::Closed), |synced| synced.outcome()),
             None => Ok(()),
         }
     }
@@ -216,7 +226,7 @@ impl Drop for Journal {
 fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    // Else a power cut could take the folder with all that was synced in it.
+    // Without a sync of the parent, a power failure could remove the folder and all synced entries in it.
     folder.canonicalize()?.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 

@@ -1,4 +1,4 @@
-//! The journal's files: entries are appended, and a segment goes as a whole when nothing in it matters any more.
+//! The journal's segment files: entries are appended, and a segment without needed entries is removed as a whole.
 
 use crate::entry::Entry;
 use crate::record::{self, ChecksumKey};
@@ -9,13 +9,14 @@ use std::io;
 use std::sync::{Arc, RwLock};
 use toolbus_wal::{Disk, DiskFile};
 
+/// Configuration of a [`JournalLog`].
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// A new segment is begun past this size.
+    /// Segment size in bytes past which the log rotates to a new segment.
     pub segment_bytes: u64,
-    /// The folder's secret.
+    /// Key of the checksums: the folder's secret.
     pub checksum_seed: u64,
-    /// Lets syncs do nothing, for tests of the tests.
+    /// Turns fsync into a no-op, to check that the tests detect it.
     pub planted_no_sync: bool,
 }
 
@@ -25,18 +26,28 @@ impl Default for LogOptions {
     }
 }
 
-/// Where an entry is, or what it carries while it is on its way there.
+/// The location of an entry in the log, or its body while the entry is not durable yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    Log { segment: u32, offset: u64, length: u32 },
-    Held(Bytes),
+pub enum Location {
+    /// A record in the log.
+    Log {
+        /// The number of the segment.
+        segment: u32,
+        /// The offset of the record in the segment.
+        offset: u64,
+        /// The length of the record.
+        length: u32,
+    },
+    /// The request or reply itself.
+    InMemory(Bytes),
 }
 
-impl Place {
+impl Location {
+    /// The segment of a record in the log.
     pub fn segment(&self) -> Option<u32> {
         match self {
             Self::Log { segment, .. } => Some(*segment),
-            Self::Held(_) => None,
+            Self::InMemory(_) => None,
         }
     }
 }
@@ -44,50 +55,50 @@ impl Place {
 pub struct Segment {
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
-    /// The youngest entry in it, in milliseconds since 1970.
+    /// Timestamp of the newest entry, in milliseconds since 1970.
     pub newest: u64,
 }
 
-/// Appends, syncs, reads back. Everything that may block on the disk (a sync, a new segment, reading or removing one) can be
-/// done without holding it.
+/// An append-only log of entries. All operations that block on the disk (a sync, creating, reading or removing a
+/// segment) can run without exclusive access to the log.
 pub struct JournalLog {
     disk: Arc<dyn Disk>,
     options: LogOptions,
     segments: BTreeMap<u32, Segment>,
-    /// How much of the last segment is certainly on disk.
-    safe: u64,
-    /// Records that have a place and are not written yet.
+    /// Number of bytes of the last segment that are durable.
+    synced_bytes: u64,
+    /// Encoded records that have a location and are not written yet.
     staged: Vec<u8>,
-    /// The segment before the last is not synced yet, so nothing is written to the last one: a crash may tear only the end
-    /// of the log.
-    held: bool,
+    /// The segment before the last is not synced yet. Nothing is written to the last one meanwhile, because a crash may
+    /// tear only the end of the log.
+    sealing: bool,
     reader: Reader,
 }
 
 impl JournalLog {
-    /// Opens the log, cuts off what a crash left unfinished, and tells what is in it, in order.
+    /// Opens the log, truncates torn writes, and calls `each` for all entries in log order.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: LogOptions,
-        mut each: impl FnMut(Entry, Place),
+        mut each: impl FnMut(Entry, Location),
     ) -> io::Result<(Self, Recovery)> {
         let key = ChecksumKey(options.checksum_seed);
         let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
         let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
         let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
-        let mut log = Self { disk, options, segments, safe: 0, staged: Vec::new(), held: false, reader };
+        let mut log = Self { disk, options, segments, synced_bytes: 0, staged: Vec::new(), sealing: false, reader };
         if log.segments.is_empty() {
             let next = NextSegment { disk: Arc::clone(&log.disk), number: 1 };
             log.add_segment(next.create()?);
         }
-        // What an earlier process wrote and did not sync counts from now on, so it has to stay.
+        // Entries that an earlier process wrote without a sync are visible from now on, so they must be durable.
         log.sync()?;
         Ok((log, recovery))
     }
 
-    /// Writes entries with one call, to a new segment if the last one is full. They are durable only after a sync, but
-    /// outlive this process from now on.
-    pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Place>> {
+    /// Writes entries with one `append`, to a new segment if the last one is full. They survive a crash of this
+    /// process, and are durable only after a sync.
+    pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Location>> {
         if let Some(next) = self.next_segment() {
             let sealed = self.seal(next.create()?)?;
             sealed.sync()?;
@@ -96,31 +107,31 @@ impl JournalLog {
         self.append_here(entries, now)
     }
 
-    /// The same, to the last segment even if it is full.
+    /// Like [`JournalLog::append`], but always to the last segment, even if it is full.
     pub fn append_here<'a>(
         &mut self,
         entries: impl IntoIterator<Item = &'a Entry>,
         now: u64,
-    ) -> io::Result<Vec<Place>> {
-        let places = entries.into_iter().map(|entry| self.stage(entry, now)).collect::<io::Result<_>>()?;
+    ) -> io::Result<Vec<Location>> {
+        let locations = entries.into_iter().map(|entry| self.stage(entry, now)).collect::<io::Result<_>>()?;
         self.flush()?;
-        Ok(places)
+        Ok(locations)
     }
 
-    /// Gives an entry its place. It is written with the next [`JournalLog::flush`].
-    pub fn stage(&mut self, entry: &Entry, now: u64) -> io::Result<Place> {
+    /// Encodes an entry and assigns its location. The next [`JournalLog::flush`] writes it.
+    pub fn stage(&mut self, entry: &Entry, now: u64) -> io::Result<Location> {
         let End { segment, bytes: offset } = self.end();
         let from = self.staged.len();
-        record::encode(ChecksumKey(self.options.checksum_seed), entry, self.safe, &mut self.staged);
+        record::encode(ChecksumKey(self.options.checksum_seed), entry, self.synced_bytes, &mut self.staged);
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.newest = segment.newest.max(now);
         }
-        Ok(Place::Log { segment, offset, length: (self.staged.len() - from) as u32 })
+        Ok(Location::Log { segment, offset, length: (self.staged.len() - from) as u32 })
     }
 
-    /// Writes what was staged, unless the segment before is not synced yet.
+    /// Writes the staged entries, unless the previous segment is not synced yet.
     pub fn flush(&mut self) -> io::Result<()> {
-        if self.staged.is_empty() || self.held {
+        if self.staged.is_empty() || self.sealing {
             return Ok(());
         }
         let mut last = self.segments.last_entry().ok_or(io::ErrorKind::NotFound)?;
@@ -131,38 +142,38 @@ impl JournalLog {
         }
         self.staged.clear();
         self.staged.shrink_to(1 << 20);
-        // Whatever part arrived must not stay in the way.
+        // Remove a partial write.
         written.or_else(|error| segment.file.truncate(segment.bytes).and(Err(error)))
     }
 
     /// The segment to create, if the last one is full.
     pub fn next_segment(&self) -> Option<NextSegment> {
         let End { segment, bytes } = self.end();
-        let is_full = bytes >= self.options.segment_bytes && !self.held;
+        let is_full = bytes >= self.options.segment_bytes && !self.sealing;
         is_full.then(|| NextSegment { disk: Arc::clone(&self.disk), number: segment + 1 })
     }
 
-    /// Entries go to the new segment from now on. They are only staged until the returned end of the full one is synced and
-    /// [`JournalLog::sealed`] was called.
+    /// Rotates to the new segment. Entries are only staged until the caller has synced the returned full segment and
+    /// called [`JournalLog::sealed`].
     pub fn seal(&mut self, created: CreatedSegment) -> io::Result<Unsynced> {
         self.flush()?;
         let full = self.unsynced().ok_or(io::ErrorKind::NotFound)?;
         self.add_segment(created);
-        self.held = true;
+        self.sealing = true;
         Ok(full)
     }
 
-    /// The full segment is durable.
+    /// The full segment is durable, so that staged entries may be written.
     pub fn sealed(&mut self) {
-        self.held = false;
+        self.sealing = false;
     }
 
-    /// Whether entries are only staged for now.
-    pub fn is_held(&self) -> bool {
-        self.held
+    /// Whether entries are only staged, because the previous segment is not synced yet.
+    pub fn is_sealing(&self) -> bool {
+        self.sealing
     }
 
-    /// Makes everything durable that was written.
+    /// Makes all written entries durable.
     pub fn sync(&mut self) -> io::Result<()> {
         let Some(unsynced) = self.unsynced() else { return Ok(()) };
         unsynced.sync()?;
@@ -170,51 +181,53 @@ impl JournalLog {
         Ok(())
     }
 
-    /// What was written so far, to be synced while others write.
+    /// A handle to sync the entries written so far, concurrently with further writes.
     pub fn unsynced(&self) -> Option<Unsynced> {
         let (number, segment) = self.segments.last_key_value()?;
         let file = (!self.options.planted_no_sync).then(|| Arc::clone(&segment.file));
         Some(Unsynced { file, segment: *number, bytes: segment.bytes })
     }
 
-    /// It is durable now.
+    /// Records that the handle was synced.
     pub fn synced(&mut self, what: &Unsynced) {
-        // A segment that is not the last one was synced before the next was begun.
+        // An earlier segment was synced before the last one was written to.
         if self.end().segment == what.segment {
-            self.safe = self.safe.max(what.bytes);
+            self.synced_bytes = self.synced_bytes.max(what.bytes);
         }
     }
 
-    /// Reads while others write.
+    /// A reader that works concurrently with writes.
     pub fn reader(&self) -> Reader {
         self.reader.clone()
     }
 
-    /// The oldest segment, unless it is the one that is written to.
+    /// The oldest segment, unless it is the active one.
     pub fn oldest(&self) -> Option<(u32, &Segment)> {
         (self.segments.len() > 1).then(|| self.segments.first_key_value()).flatten().map(|(number, it)| (*number, it))
     }
 
-    /// What can be read of a segment, without the log while it is read.
+    /// A handle to read a segment without access to the log.
     pub fn contents(&self, number: u32) -> io::Result<Contents> {
         let segment = self.segments.get(&number).ok_or(io::ErrorKind::NotFound)?;
         Ok(Contents { key: self.reader.key, file: Arc::clone(&segment.file), number })
     }
 
+    /// Size of all segments in bytes.
     pub fn bytes(&self) -> u64 {
         self.segments.values().map(|segment| segment.bytes).sum()
     }
 
+    /// Segment size in bytes past which the log rotates.
     pub fn segment_bytes(&self) -> u64 {
         self.options.segment_bytes
     }
 
-    /// The file of a segment, to be removed without the log.
+    /// A handle to remove the file of a segment without access to the log.
     pub fn file_of(&self, number: u32) -> SegmentFile {
         SegmentFile { disk: Arc::clone(&self.disk), number }
     }
 
-    /// The file of that segment is gone. Whatever in it is still needed has been written anew.
+    /// Records that the file of a segment was removed. Entries that are still needed must have been copied before.
     pub fn removed(&mut self, number: u32) {
         self.segments.remove(&number);
         self.reader.retire(number);
@@ -229,50 +242,52 @@ impl JournalLog {
     fn add_segment(&mut self, CreatedSegment { number, file }: CreatedSegment) {
         self.reader.add(number, Arc::clone(&file));
         self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
-        self.safe = 0;
+        self.synced_bytes = 0;
     }
 }
 
-/// A segment that is to be created, without the log while that takes.
+/// A segment to be created, without access to the log.
 pub struct NextSegment {
     disk: Arc<dyn Disk>,
     number: u32,
 }
 
-/// An empty segment whose name is durable.
+/// An empty segment whose directory entry is durable.
 pub struct CreatedSegment {
     number: u32,
     file: Arc<dyn DiskFile>,
 }
 
 impl NextSegment {
+    /// Creates the file.
     pub fn create(&self) -> io::Result<CreatedSegment> {
         Ok(CreatedSegment { number: self.number, file: SEGMENTS.create(&*self.disk, self.number)? })
     }
 }
 
-/// The end of the last segment, behind what is staged.
+/// The end of the last segment, including staged records.
 #[derive(Clone, Copy)]
 struct End {
     segment: u32,
     bytes: u64,
 }
 
-/// What had been appended at some moment.
+/// The entries that had been written at some moment, to be synced.
 pub struct Unsynced {
-    /// Absent where syncs do nothing.
+    /// Absent if syncs are no-ops.
     file: Option<Arc<dyn DiskFile>>,
     segment: u32,
     bytes: u64,
 }
 
 impl Unsynced {
+    /// Makes the entries durable. The caller reports it with [`JournalLog::synced`].
     pub fn sync(&self) -> io::Result<()> {
         self.file.as_ref().map_or(Ok(()), |file| file.sync())
     }
 }
 
-/// A segment that is not written to any more.
+/// A segment that is no longer written to.
 pub struct Contents {
     key: ChecksumKey,
     file: Arc<dyn DiskFile>,
@@ -280,37 +295,42 @@ pub struct Contents {
 }
 
 impl Contents {
-    pub fn read(&self) -> io::Result<Vec<(Place, Entry)>> {
+    /// Reads all intact entries.
+    pub fn read(&self) -> io::Result<Vec<(Location, Entry)>> {
         replay::entries(self.key, &*self.file, self.number)
     }
 }
 
+/// The file of a segment.
 pub struct SegmentFile {
     disk: Arc<dyn Disk>,
     number: u32,
 }
 
 impl SegmentFile {
+    /// Removes the file durably.
     pub fn remove(&self) -> io::Result<()> {
         SEGMENTS.remove(&*self.disk, self.number)
     }
 }
 
-/// Reads entries back without waiting for whoever writes.
+/// Reads entries without blocking on writers.
 #[derive(Clone)]
 pub struct Reader {
     key: ChecksumKey,
     files: Arc<RwLock<BTreeMap<u32, Arc<dyn DiskFile>>>>,
 }
 
-/// Segments that can still be read after they were removed, by those who looked something up just before.
+/// Number of removed segments that stay readable, for readers that looked a location up just before the removal.
 const RETIRED: u32 = 2;
 
 impl Reader {
-    /// The entry at that place; none if nothing was written down yet.
-    pub fn read(&self, place: &Place) -> io::Result<Entry> {
-        let Place::Log { segment, offset, length } = *place else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let files = self.files.read().expect("no code panics while it holds the list of files");
+    /// Reads the entry at a location in the log.
+    pub fn read(&self, location: &Location) -> io::Result<Entry> {
+        let Location::Log { segment, offset, length } = *location else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let files = self.files.read().expect("no code panics while holding the lock");
         let file = Arc::clone(files.get(&segment).ok_or(io::ErrorKind::NotFound)?);
         drop(files);
         let mut bytes = vec![0; length as usize];
@@ -319,12 +339,12 @@ impl Reader {
         record.map(|record| record.entry).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// What the entry at that place carries: a reply or a request.
-    pub fn carried(&self, place: &Place) -> io::Result<Bytes> {
-        if let Place::Held(bytes) = place {
+    /// The reply or request of the entry at a location.
+    pub fn payload(&self, location: &Location) -> io::Result<Bytes> {
+        if let Location::InMemory(bytes) = location {
             return Ok(bytes.clone());
         }
-        match self.read(place)? {
+        match self.read(location)? {
             Entry::Finish(finish) => Ok(finish.reply),
             Entry::Task(task) => Ok(task.request),
             Entry::Dead(dead) => Ok(dead.request),
@@ -333,12 +353,12 @@ impl Reader {
     }
 
     fn add(&self, number: u32, file: Arc<dyn DiskFile>) {
-        let mut files = self.files.write().expect("no code panics while it holds the list of files");
+        let mut files = self.files.write().expect("no code panics while holding the lock");
         files.insert(number, file);
     }
 
     fn retire(&self, removed: u32) {
-        let mut files = self.files.write().expect("no code panics while it holds the list of files");
+        let mut files = self.files.write().expect("no code panics while holding the lock");
         files.retain(|number, _| number.saturating_add(RETIRED) > removed);
     }
 }

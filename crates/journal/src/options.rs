@@ -1,20 +1,22 @@
-//! How a journal is kept, and what can go wrong with it.
+//! Configuration and errors of the journal.
 
-use crate::book::{Limits, Refused};
+use crate::call_index::{Limits, Refused};
 use crate::log::LogOptions;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_wal::OpenError;
 
+/// Configuration of a [`crate::Journal`].
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
+    /// Configuration of the log.
     pub log: LogOptions,
-    /// What is remembered, and how long.
+    /// Retention limits.
     pub limits: Limits,
-    /// Past this size the oldest part of the journal goes, but for what is still needed.
+    /// Size in bytes past which the oldest segments are compacted and the answered calls in them forgotten.
     pub max_bytes: u64,
-    /// Results wait for the disk before anybody is told, and not only for the page cache.
+    /// Whether answers must be durable, and not only in the page cache, before they are sent.
     pub sync_results: bool,
 }
 
@@ -25,10 +27,10 @@ impl Default for JournalOptions {
 }
 
 impl JournalOptions {
-    /// How long an answer is kept for a caller that asks again, and how large the journal may become.
+    /// Default options with the retention time of answers and the maximum size of the journal.
     pub fn keeping(keep: Duration, max_bytes: u64) -> Self {
         let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
-        // Whole segments go, so there have to be several of them.
+        // Only whole segments are removed, so the journal needs several of them.
         let segment_bytes = (max_bytes / 8).clamp(64 << 10, LogOptions::default().segment_bytes);
         Self {
             log: LogOptions { segment_bytes, ..LogOptions::default() },
@@ -39,35 +41,51 @@ impl JournalOptions {
     }
 }
 
+/// Why an operation of the journal failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
+    /// The folder can't be opened as a journal.
     #[error("can't open the call journal: {0}")]
     Open(Arc<OpenError>),
+    /// The folder can't be created or made private.
     #[error("can't use the folder of the call journal: {0}")]
     Folder(Arc<io::Error>),
-    /// From then on nothing is taken any more: what is on disk is not known.
+    /// The state on disk is unknown. The journal rejects all writes from now on.
     #[error("can't write the call journal: {0}")]
     Write(Arc<io::Error>),
+    /// The log or an entry can't be read.
     #[error("can't read the call journal: {0}")]
     Read(Arc<io::Error>),
+    /// The sync thread can't be started.
     #[error("can't start the journal's thread: {0}")]
     Thread(Arc<io::Error>),
+    /// The journal was closed before the entry was durable.
     #[error("the call journal is closed")]
     Closed,
-    #[error("the call journal keeps {most} tasks already")]
-    TooManyTasks { most: usize },
-    /// About one entry; others are taken as before.
-    #[error("{bytes} bytes are more than the call journal keeps of one call ({most} bytes)")]
-    TooLarge { bytes: usize, most: usize },
-    /// What a caller may have been told already stays the answer.
-    #[error("the call was answered before")]
+    /// The limit on unexpired tasks is reached.
+    #[error("task limit of the call journal reached ({most} tasks)")]
+    TooManyTasks {
+        /// The limit.
+        most: usize,
+    },
+    /// The entry is too large; other entries are still accepted.
+    #[error("entry of {bytes} bytes exceeds the limit of the call journal ({most} bytes)")]
+    TooLarge {
+        /// The size of the entry.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The call has another answer already, which may have been sent.
+    #[error("the call was already answered")]
     Answered,
+    /// The id belongs to another call.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
 impl JournalError {
-    /// Whether it is about one entry only, and others can be written.
+    /// Whether only this entry was rejected, and others can be written.
     pub fn is_about_one_call(&self) -> bool {
         matches!(self, Self::TooManyTasks { .. } | Self::TooLarge { .. } | Self::Answered | Self::Refused(_))
     }

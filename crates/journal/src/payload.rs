@@ -1,4 +1,4 @@
-//! The fields of each kind of entry, in the order in which they are written.
+//! Encodes and decodes the fields of each kind of entry.
 
 use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
 use bytes::{Buf, BufMut, Bytes};
@@ -12,7 +12,7 @@ const TASK: u8 = 4;
 const DEAD: u8 = 5;
 const DROPPED: u8 = 6;
 
-/// Writes the fields and says of which kind they are.
+/// Writes the fields of an entry and returns its kind.
 pub fn put_entry(entry: &Entry, out: &mut Vec<u8>) -> u8 {
     put_key(out, entry.key());
     match entry {
@@ -60,7 +60,7 @@ pub fn put_entry(entry: &Entry, out: &mut Vec<u8>) -> u8 {
     }
 }
 
-/// Reads the fields of that kind; what is left over makes it none.
+/// Decodes an entry of this kind. Returns `None` if the payload is truncated or has trailing bytes.
 pub fn take_entry(kind: u8, mut payload: Bytes) -> Option<Entry> {
     let from = &mut payload;
     let key = take_key(from)?;

@@ -1,14 +1,15 @@
-//! The bytes of an entry.
+//! The on-disk format of an entry.
 //!
 //! ```text
-//! record: magic u16 · kind u8 · length u32 · safe u64 · checksum u64 (over all the rest) · payload
+//! record: magic u16 · kind u8 · length u32 · synced u64 · checksum u64 (over all the rest) · payload
 //! texts and bytes in a payload: length u32 · content
 //! ```
 //!
-//! `safe` is how many bytes of the segment had been synced when the record was written. Whatever can't be read before that is
-//! damage; after it, a crash may have torn it.
+//! `synced` is the number of bytes of the segment that were durable when the record was written. Unreadable bytes
+//! before that offset are corruption; after it, they may be a torn write.
 //!
-//! Checksums are keyed with a secret of the folder: a reply comes from outside and must not be able to contain a record.
+//! Checksums are keyed with a secret of the folder: replies are untrusted, and must not be able to contain a valid
+//! record.
 
 use crate::entry::Entry;
 use crate::payload;
@@ -17,55 +18,55 @@ use xxhash_rust::xxh3::Xxh3;
 
 pub const HEADER_BYTES: usize = 23;
 pub const MAGIC: u16 = 0x4a54;
-/// No entry is larger. The bus carries less.
+/// Maximum payload of a record in bytes. Messages on the bus are smaller.
 pub const MAX_PAYLOAD: usize = 128 << 20;
 
-/// The secret in the checksums.
+/// The secret key of the checksums.
 #[derive(Debug, Clone, Copy)]
 pub struct ChecksumKey(pub u64);
 
 impl ChecksumKey {
-    fn of(self, kind: u8, safe: u64, payload: &[u8]) -> u64 {
+    fn of(self, kind: u8, synced_bytes: u64, payload: &[u8]) -> u64 {
         let mut hash = Xxh3::with_seed(self.0);
         hash.update(&[kind]);
-        hash.update(&safe.to_le_bytes());
+        hash.update(&synced_bytes.to_le_bytes());
         hash.update(payload);
         hash.digest()
     }
 }
 
-pub fn encode(key: ChecksumKey, entry: &Entry, safe: u64, out: &mut Vec<u8>) {
+pub fn encode(key: ChecksumKey, entry: &Entry, synced_bytes: u64, out: &mut Vec<u8>) {
     let at = out.len();
     out.resize(at + HEADER_BYTES, 0);
     let kind = payload::put_entry(entry, out);
     let length = out.len() - at - HEADER_BYTES;
-    let checksum = key.of(kind, safe, &out[at + HEADER_BYTES..]);
+    let checksum = key.of(kind, synced_bytes, &out[at + HEADER_BYTES..]);
     let mut header = &mut out[at..at + HEADER_BYTES];
     header.put_u16_le(MAGIC);
     header.put_u8(kind);
     header.put_u32_le(length as u32);
-    header.put_u64_le(safe);
+    header.put_u64_le(synced_bytes);
     header.put_u64_le(checksum);
 }
 
-/// A record that was read.
+/// A decoded record.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
     pub entry: Entry,
     pub length: usize,
-    pub safe: u64,
+    pub synced_bytes: u64,
 }
 
-/// The record at the beginning of these bytes, if there is a whole one.
+/// Decodes the record at the start of the bytes. Returns `None` if it is truncated or its checksum is wrong.
 pub fn decode(key: ChecksumKey, bytes: &Bytes) -> Option<Record> {
     let mut header = bytes.get(..HEADER_BYTES)?;
     (header.get_u16_le() == MAGIC).then_some(())?;
     let (kind, length) = (header.get_u8(), header.get_u32_le() as usize);
-    let (safe, checksum) = (header.get_u64_le(), header.get_u64_le());
+    let (synced_bytes, checksum) = (header.get_u64_le(), header.get_u64_le());
     let end = HEADER_BYTES.checked_add(length).filter(|end| length <= MAX_PAYLOAD && *end <= bytes.len())?;
     let payload = bytes.slice(HEADER_BYTES..end);
-    (key.of(kind, safe, &payload) == checksum).then_some(())?;
-    Some(Record { entry: payload::take_entry(kind, payload)?, length: end, safe })
+    (key.of(kind, synced_bytes, &payload) == checksum).then_some(())?;
+    Some(Record { entry: payload::take_entry(kind, payload)?, length: end, synced_bytes })
 }
 
 #[cfg(test)]
@@ -100,18 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn an_encoded_entry_is_decoded() {
         for entry in entries() {
             let mut bytes = Vec::new();
             encode(KEY, &entry, 77, &mut bytes);
             let length = bytes.len();
-            bytes.extend_from_slice(b"what follows");
-            assert_eq!(decode(KEY, &Bytes::from(bytes)), Some(Record { entry, length, safe: 77 }));
+            bytes.extend_from_slice(b"trailing bytes");
+            assert_eq!(decode(KEY, &Bytes::from(bytes)), Some(Record { entry, length, synced_bytes: 77 }));
         }
     }
 
     #[test]
-    fn a_record_that_is_cut_changed_or_of_another_folder_is_none() {
+    fn a_truncated_or_changed_record_or_one_with_another_key_is_rejected() {
         for entry in entries() {
             let mut bytes = Vec::new();
             encode(KEY, &entry, 77, &mut bytes);

@@ -1,8 +1,8 @@
-//! Reading the journal from its beginning. What can be read counts, wherever it stands: an entry too many makes a host more
-//! careful, an entry too few could make it run a call twice.
+//! Replays the journal from its beginning. All intact entries are applied, also those after a torn write: an extra
+//! entry only makes a host more cautious, but a missing one could make it run a call twice.
 
 use crate::entry::Entry;
-use crate::log::{Place, Segment};
+use crate::log::{Location, Segment};
 use crate::record::{self, ChecksumKey, HEADER_BYTES, MAGIC, Record};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -10,20 +10,21 @@ use std::io;
 use std::ops::Range;
 use toolbus_wal::{Disk, DiskFile, Segments};
 
-/// What opening the journal found.
+/// The result of replaying the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes at the end that a crash left unfinished; they were cut off. Nobody had been told that they were safe.
+    /// Bytes of torn writes at the end, which were removed. They were never reported as durable.
     pub torn_bytes: u64,
-    /// Bytes elsewhere that can't be read. Calls may be missing from the book.
+    /// Other unreadable bytes. Calls may be missing from the index.
     pub damaged_bytes: u64,
-    /// Files that should be there and are not.
+    /// Number of missing segment files.
     pub missing_segments: u32,
 }
 
 impl Recovery {
-    /// Whether something was lost that had been safe: then a call that the journal does not know may have been begun.
+    /// Whether durable entries were lost. A call that is not in the journal may have been started then.
     pub fn is_damaged(&self) -> bool {
         self.damaged_bytes > 0 || self.missing_segments > 0
     }
@@ -34,7 +35,7 @@ pub const SEGMENTS: Segments = Segments { prefix: "journal-" };
 pub fn replay(
     disk: &dyn Disk,
     key: ChecksumKey,
-    each: &mut dyn FnMut(Entry, Place),
+    each: &mut dyn FnMut(Entry, Location),
 ) -> io::Result<(BTreeMap<u32, Segment>, Recovery)> {
     let numbers = SEGMENTS.list(disk)?;
     let (mut segments, mut recovery) = (BTreeMap::new(), Recovery::default());
@@ -49,7 +50,7 @@ pub fn replay(
         recovery.entries += found.records.len() as u64;
         let newest = found.records.iter().map(|(_, record)| record.entry.at()).max().unwrap_or_default();
         for (offset, record) in found.records {
-            each(record.entry, Place::Log { segment: *number, offset, length: record.length as u32 });
+            each(record.entry, Location::Log { segment: *number, offset, length: record.length as u32 });
         }
         segments.insert(*number, Segment { file, bytes: found.bytes, newest });
     }
@@ -60,7 +61,7 @@ pub fn replay(
     Ok((segments, recovery))
 }
 
-/// The last segment with anything in it. A crash may tear its end: the next segment is created before this one is synced,
+/// The last segment that is not empty. A crash may tear its end: the next segment is created before this one is synced,
 /// and written to only afterwards.
 fn last_written(disk: &dyn Disk, numbers: &[u32]) -> io::Result<Option<u32>> {
     for number in numbers.iter().rev() {
@@ -73,15 +74,15 @@ fn last_written(disk: &dyn Disk, numbers: &[u32]) -> io::Result<Option<u32>> {
 
 fn report(recovery: &Recovery) {
     if recovery.torn_bytes > 0 {
-        tracing::warn!(bytes = recovery.torn_bytes, "repaired the end of the call journal after a crash");
+        tracing::warn!(bytes = recovery.torn_bytes, "removed torn writes at the end of the call journal");
     }
     if recovery.is_damaged() {
         let Recovery { damaged_bytes, missing_segments, .. } = recovery;
-        tracing::error!(damaged_bytes, missing_segments, "the call journal is damaged; calls may be missing from it");
+        tracing::error!(damaged_bytes, missing_segments, "the call journal is corrupt; calls may be missing from it");
     }
 }
 
-/// What is in a segment.
+/// The records and the unreadable ranges of a segment.
 struct Found {
     records: Vec<(u64, Record)>,
     unreadable: Vec<Range<usize>>,
@@ -112,23 +113,30 @@ impl Found {
         Ok(Self { records, unreadable, bytes: whole.len() as u64 })
     }
 
-    /// Takes out what a crash has torn: what stands after the last byte that is known to have been synced. Whatever can be
-    /// read behind a hole is written again before it. Returns how many bytes were torn.
+    /// Removes torn writes: unreadable ranges after the last byte that is known to be durable. Intact records after the
+    /// first torn range are rewritten. Returns the number of torn bytes.
     fn repair(&mut self, key: ChecksumKey, file: &dyn DiskFile, number: u32) -> io::Result<u64> {
-        let safe = self.records.iter().map(|(_, record)| record.safe).max().unwrap_or_default();
-        let Some(first) = self.unreadable.iter().position(|range| range.end as u64 > safe) else { return Ok(0) };
-        let torn_from = safe.max(self.unreadable[first].start as u64);
+        let synced_bytes = self.records.iter().map(|(_, record)| record.synced_bytes).max().unwrap_or_default();
+        let Some(first) = self.unreadable.iter().position(|range| range.end as u64 > synced_bytes) else {
+            return Ok(0);
+        };
+        let torn_from = synced_bytes.max(self.unreadable[first].start as u64);
         let unreadable: u64 = self.unreadable.iter().skip(first).map(|range| range.len() as u64).sum();
         let damaged = self.unreadable[first].start..torn_from as usize;
         let torn = unreadable - damaged.len() as u64;
         self.unreadable.truncate(first);
         self.unreadable.push(damaged);
         let behind = self.records.partition_point(|(offset, _)| *offset < torn_from);
-        tracing::debug!(segment = number, torn, again = self.records.len() - behind, "the end of a segment is torn");
+        tracing::debug!(
+            segment = number,
+            torn,
+            again = self.records.len() - behind,
+            "removed torn writes at the end of a segment"
+        );
         let mut again = Vec::new();
         for (offset, record) in &mut self.records[behind..] {
             *offset = torn_from + again.len() as u64;
-            record::encode(key, &record.entry, safe, &mut again);
+            record::encode(key, &record.entry, synced_bytes, &mut again);
         }
         file.truncate(torn_from)?;
         if !again.is_empty() {
@@ -140,7 +148,7 @@ impl Found {
     }
 }
 
-/// Where the next record begins that can be read.
+/// The offset of the next intact record, or the end of the segment.
 fn next_record(key: ChecksumKey, whole: &Bytes, from: usize) -> usize {
     let magic = MAGIC.to_le_bytes();
     let end = whole.len().saturating_sub(HEADER_BYTES);
@@ -148,11 +156,11 @@ fn next_record(key: ChecksumKey, whole: &Bytes, from: usize) -> usize {
     (from..end).find(is_record).unwrap_or(whole.len())
 }
 
-/// All entries of a segment that can be read.
-pub fn entries(key: ChecksumKey, file: &dyn DiskFile, number: u32) -> io::Result<Vec<(Place, Entry)>> {
+/// All intact entries of a segment.
+pub fn entries(key: ChecksumKey, file: &dyn DiskFile, number: u32) -> io::Result<Vec<(Location, Entry)>> {
     let found = Found::read(key, file)?;
-    let placed = |(offset, record): (u64, Record)| {
-        (Place::Log { segment: number, offset, length: record.length as u32 }, record.entry)
+    let located = |(offset, record): (u64, Record)| {
+        (Location::Log { segment: number, offset, length: record.length as u32 }, record.entry)
     };
-    Ok(found.records.into_iter().map(placed).collect())
+    Ok(found.records.into_iter().map(located).collect())
 }

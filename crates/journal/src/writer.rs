@@ -1,17 +1,17 @@
-//! What a journal shares between those who write and the thread that syncs.
+//! The state shared by writers and the sync thread, which does group commit.
 //!
-//! An entry whose writer does not wait for a sync is written at once, by its writer: a write to the page cache takes
-//! microseconds, a way to another thread and back takes longer than that, and what is written outlives this process. The thread
-//! makes it outlive the machine too: one write and one sync for all who wait meanwhile, and one now and then for what nobody
-//! waits for.
+//! An entry whose writer does not wait for a sync is written by the writer itself: a write to the page cache takes
+//! microseconds, less than a round trip to another thread, and survives a crash of this process. The thread makes
+//! entries durable: one write and one sync for all waiting writers, and a periodic sync for entries without a waiting
+//! writer.
 
-use crate::book::Book;
+use crate::call_index::CallIndex;
+use crate::compactor::{CompactionContext, Compactor, CompactorOptions, ContextFn};
 use crate::entry::Entry;
 use crate::journal::Wait;
-use crate::log::{JournalLog, Place, Unsynced};
+use crate::log::{JournalLog, Location, Unsynced};
 use crate::options::{JournalError, JournalOptions};
 use crate::record::MAX_PAYLOAD;
-use crate::tidy::{Lent, Look, Tidy, TidyOptions};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -19,30 +19,30 @@ use tokio::sync::oneshot;
 
 pub struct Shared {
     state: Mutex<State>,
-    /// Wakes the thread.
+    /// Wakes the sync thread.
     wake: Condvar,
     options: JournalOptions,
     clock: Clock,
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 pub struct State {
-    pub book: Book,
+    pub index: CallIndex,
     log: JournalLog,
     pub failure: Option<Arc<io::Error>>,
     waiting: Vec<Waiting>,
-    /// Since when there is something that is not synced.
+    /// Time of the oldest write that is not synced.
     unsynced_since: Option<Instant>,
     sleep: Sleep,
-    /// Absent before the first.
+    /// Absent before the first sync.
     last_group: Option<Group>,
     stopping: bool,
-    told_full: bool,
+    warned_full: bool,
 }
 
-/// Who waited for a sync, and how long it took.
+/// Statistics of the last group commit.
 #[derive(Clone, Copy)]
 struct Group {
     waiting: usize,
@@ -51,74 +51,76 @@ struct Group {
 }
 
 impl Group {
-    /// Where calls come one by one, none is held up. Where many come at once, a moment's patience lets more of them share
-    /// the next sync, which costs the machine more than they do.
-    fn patience(self) -> Duration {
-        let is_crowd = self.waiting >= MANY && self.ended.elapsed() < CROWD_FOR;
-        if is_crowd { (self.time * 4).min(LONGEST_PATIENCE) } else { Duration::ZERO }
+    /// How long to wait for more writers before the next sync. Zero for sequential calls; under concurrent load a short
+    /// linger lets more writers share the sync, which costs more than their writes.
+    fn linger(self) -> Duration {
+        let is_concurrent = self.waiting >= CONCURRENT_WRITERS && self.ended.elapsed() < CONCURRENT_FOR;
+        if is_concurrent { (self.time * 4).min(MAX_LINGER) } else { Duration::ZERO }
     }
 }
 
-/// What the thread waits for.
+/// How the sync thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
-    /// It is at work, and looks again before it sleeps.
+    /// Awake; it checks for work before it sleeps.
     None,
-    /// For a while, also if there is something that nobody waits for.
+    /// With the sync interval as timeout, so entries without a waiting writer need not wake it.
     Short,
-    /// Until it is woken.
+    /// Until it is woken, or the compaction interval has passed.
     Long,
 }
 
-/// Whoever goes on once an entry is durable. It counts from then on.
+/// A writer that waits for its entry to be durable. The entry is applied to the index then.
 struct Waiting {
     entry: Entry,
-    place: Place,
-    done: oneshot::Sender<Told>,
+    location: Location,
+    done: oneshot::Sender<SyncOutcome>,
 }
 
-/// Tells when an entry is durable.
-pub type Durable = oneshot::Receiver<Told>;
+/// Resolves when an entry is durable.
+pub type Durable = oneshot::Receiver<SyncOutcome>;
 
-/// What became of a sync. Only the first who waited for it is told by the thread; it tells the others, on a thread where they
-/// are cheap to wake. So they are when it is dropped, whether somebody got it or not.
-pub struct Told {
+/// The outcome of a sync. The sync thread notifies only the first waiting writer, which notifies the others from a
+/// runtime thread, where waking them is cheap. This happens on drop, so it is cancellation-safe: the others are
+/// notified even if the first writer was cancelled.
+pub struct SyncOutcome {
     outcome: Result<(), JournalError>,
-    others: Vec<oneshot::Sender<Told>>,
+    others: Vec<oneshot::Sender<SyncOutcome>>,
 }
 
-impl Told {
+impl SyncOutcome {
     pub fn outcome(&self) -> Result<(), JournalError> {
         self.outcome.clone()
     }
 }
 
-impl Drop for Told {
+impl Drop for SyncOutcome {
     fn drop(&mut self) {
         for other in self.others.drain(..) {
-            other.send(Told { outcome: self.outcome.clone(), others: Vec::new() }).ok();
+            other.send(SyncOutcome { outcome: self.outcome.clone(), others: Vec::new() }).ok();
         }
     }
 }
 
-/// What an entry carries, with room for the names around it.
+/// Maximum weight of an entry, with a margin for the encoding.
 const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
-/// So many who wait for one sync are a crowd.
-const MANY: usize = 3;
-/// Whoever comes later than that comes alone.
-const CROWD_FOR: Duration = Duration::from_millis(5);
-const LONGEST_PATIENCE: Duration = Duration::from_millis(1);
-/// How long an entry that nobody waits for is at the mercy of the machine, and once more that long at most.
-const SYNCED_WITHIN: Duration = Duration::from_millis(10);
-/// After that time without anything to do the thread sleeps until it is woken.
-const QUIET_AFTER: Duration = Duration::from_millis(100);
-/// How often an idle journal looks for what is too old.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Number of writers waiting for one sync from which the load counts as concurrent.
+const CONCURRENT_WRITERS: usize = 3;
+/// How long after a sync the load still counts as concurrent.
+const CONCURRENT_FOR: Duration = Duration::from_millis(5);
+/// Maximum linger before a sync.
+const MAX_LINGER: Duration = Duration::from_millis(1);
+/// Age at which an entry without a waiting writer is synced. The thread may notice up to one interval late.
+const SYNC_INTERVAL: Duration = Duration::from_millis(10);
+/// Idle time after which the thread sleeps until it is woken.
+const IDLE_AFTER: Duration = Duration::from_millis(100);
+/// How often an idle journal checks for segments to compact.
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Shared {
-    pub fn new(book: Book, log: JournalLog, options: JournalOptions, clock: Clock) -> Self {
+    pub fn new(index: CallIndex, log: JournalLog, options: JournalOptions, clock: Clock) -> Self {
         let state = State {
-            book,
+            index,
             log,
             failure: None,
             waiting: Vec::new(),
@@ -126,7 +128,7 @@ impl Shared {
             sleep: Sleep::None,
             last_group: None,
             stopping: false,
-            told_full: false,
+            warned_full: false,
         };
         Self { state: Mutex::new(state), wake: Condvar::new(), options, clock }
     }
@@ -136,7 +138,7 @@ impl Shared {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while it holds the book")
+        self.state.lock().expect("no code panics while holding the lock")
     }
 
     pub fn stop(&self) {
@@ -144,32 +146,33 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Writes an entry. With [`Wait::Synced`] it counts, and may be relied upon, only once it is durable.
+    /// Writes an entry. With [`Wait::Synced`] it takes effect only once it is durable, which the returned receiver
+    /// reports.
     pub fn write(&self, entry: Entry, wait: Wait) -> Result<Option<Durable>, JournalError> {
         let (bytes, most) = (entry.weight(), MAX_ENTRY);
         if bytes > most {
-            // It could be written, and would be taken for damage when it is read.
+            // Replay would treat a larger record as corruption.
             return Err(JournalError::TooLarge { bytes, most });
         }
         let now = (self.clock)();
         let mut state = self.lock();
         state.check(&entry, self.options.limits.max_tasks, now)?;
-        // While a new segment begins nothing is written, so its writer waits like those who wait for a sync.
-        let wait = if state.log.is_held() { Wait::Synced } else { wait };
-        let place = match state.put(&entry, wait, now) {
-            Ok(place) => place,
+        // During a rotation entries are only staged, so every writer has to wait for the next sync.
+        let wait = if state.log.is_sealing() { Wait::Synced } else { wait };
+        let location = match state.put(&entry, wait, now) {
+            Ok(location) => location,
             Err(error) => return Err(state.fail(Arc::new(error))),
         };
         state.unsynced_since.get_or_insert_with(Instant::now);
         let durable = match wait {
             Wait::Synced => {
-                state.book.announce(&entry);
+                state.index.announce(&entry);
                 let (done, durable) = oneshot::channel();
-                state.waiting.push(Waiting { entry, place, done });
+                state.waiting.push(Waiting { entry, location, done });
                 Some(durable)
             }
             Wait::Written => {
-                state.book.enter(&entry, place);
+                state.index.enter(&entry, location);
                 None
             }
         };
@@ -184,19 +187,19 @@ impl Shared {
         Ok(durable)
     }
 
-    /// The life of the thread: what is written is synced; in between, the journal is made smaller.
-    pub fn keep_safe(&self) {
+    /// The loop of the sync thread: syncs entries, and runs compaction and rotation in between.
+    pub fn run_sync_thread(&self) {
         let keep_ms = self.options.limits.keep_ms;
-        let mut tidy = Tidy::new(TidyOptions { keep_ms, max_bytes: self.options.max_bytes });
-        let mut more_to_tidy = true;
-        while self.wait_for_work(more_to_tidy) {
+        let mut compactor = Compactor::new(CompactorOptions { keep_ms, max_bytes: self.options.max_bytes });
+        let mut more_to_compact = true;
+        while self.wait_for_work(more_to_compact) {
             self.sync();
-            more_to_tidy = self.make_smaller(&mut tidy);
+            more_to_compact = self.compact(&mut compactor);
             self.begin_segment_if_full();
         }
     }
 
-    /// Here and not where entries are written: creating a file and syncing the full one takes as long as the disk likes.
+    /// Rotates to a new segment. Runs on the sync thread, because creating and syncing files may block for long.
     fn begin_segment_if_full(&self) {
         let next = self.lock().log.next_segment();
         let Some(next) = next else { return };
@@ -212,34 +215,35 @@ impl Shared {
         }
     }
 
-    /// Returns when somebody waits for a sync, or it is time for one, or for a look at what is too old. False at the end of the
-    /// journal, when nothing is left to do.
+    /// Blocks until a writer waits for a sync, a periodic sync is due, or compaction is due. Returns false if the
+    /// journal is closing and all entries are synced.
     fn wait_for_work(&self, at_once: bool) -> bool {
         let mut state = self.lock();
-        let (mut now, begun) = (Instant::now(), Instant::now());
+        let (mut now, start) = (Instant::now(), Instant::now());
         loop {
             if state.stopping {
                 return state.unsynced_since.is_some();
             }
-            let is_due = state.unsynced_since.is_some_and(|since| now >= since + SYNCED_WITHIN);
-            if at_once || !state.waiting.is_empty() || is_due || now >= begun + LOOK_EVERY {
+            let is_due = state.unsynced_since.is_some_and(|since| now >= since + SYNC_INTERVAL);
+            if at_once || !state.waiting.is_empty() || is_due || now >= start + COMPACTION_INTERVAL {
                 return true;
             }
-            // While calls come, nobody has to wake the thread for what can wait.
-            let is_quiet = state.unsynced_since.is_none() && now >= begun + QUIET_AFTER;
-            let (sleep, time) = if is_quiet { (Sleep::Long, LOOK_EVERY) } else { (Sleep::Short, SYNCED_WITHIN) };
+            // Under load the thread polls, so writers that don't wait for a sync need not wake it.
+            let is_idle = state.unsynced_since.is_none() && now >= start + IDLE_AFTER;
+            let (sleep, time) =
+                if is_idle { (Sleep::Long, COMPACTION_INTERVAL) } else { (Sleep::Short, SYNC_INTERVAL) };
             state.sleep = sleep;
-            state = self.wake.wait_timeout(state, time).expect("no code panics while it holds the book").0;
+            state = self.wake.wait_timeout(state, time).expect("no code panics while holding the lock").0;
             state.sleep = Sleep::None;
             now = Instant::now();
         }
     }
 
-    /// One sync for everything that has been written by now. Others write meanwhile.
+    /// Syncs all entries written so far, concurrently with further writes.
     fn sync(&self) {
-        let patience = self.lock().last_group.map_or(Duration::ZERO, Group::patience);
-        if !patience.is_zero() {
-            std::thread::sleep(patience);
+        let linger = self.lock().last_group.map_or(Duration::ZERO, Group::linger);
+        if !linger.is_zero() {
+            std::thread::sleep(linger);
         }
         let mut state = self.lock();
         if state.unsynced_since.take().is_none() {
@@ -253,17 +257,17 @@ impl Shared {
         }
         let written = state.log.unsynced();
         drop(state);
-        let begun = Instant::now();
-        // Also after a failure: what was written before it may still be saved.
+        let start = Instant::now();
+        // Also after a failure, to make as many earlier writes durable as possible.
         let synced = written.as_ref().map_or(Ok(()), Unsynced::sync).map_err(Arc::new);
         let mut state = self.lock();
-        // An error of the disk is told once. Whoever began a segment meanwhile may have got the one that was ours.
+        // The kernel reports a write-back error only once, so a sync elsewhere may have received the error of this one.
         let synced = state.failure.clone().map_or(synced, Err);
-        state.last_group = Some(Group { waiting: waiting.len(), time: begun.elapsed(), ended: Instant::now() });
+        state.last_group = Some(Group { waiting: waiting.len(), time: start.elapsed(), ended: Instant::now() });
         let outcome = match synced {
             Ok(()) => {
                 written.iter().for_each(|written| state.log.synced(written));
-                waiting.iter().for_each(|waiting| state.book.enter(&waiting.entry, waiting.place.clone()));
+                waiting.iter().for_each(|waiting| state.index.enter(&waiting.entry, waiting.location.clone()));
                 Ok(())
             }
             Err(error) => Err(state.fail(error)),
@@ -272,12 +276,12 @@ impl Shared {
         drop(state);
         let mut others = waiting.into_iter().map(|waiting| waiting.done);
         if let Some(first) = others.next() {
-            first.send(Told { outcome, others: others.collect() }).ok();
+            first.send(SyncOutcome { outcome, others: others.collect() }).ok();
         }
     }
 
-    /// Does a turn of making the log smaller. Says whether there is more to do.
-    fn make_smaller(&self, tidy: &mut Tidy) -> bool {
+    /// Runs one compaction step and returns whether there is more to do.
+    fn compact(&self, compactor: &mut Compactor) -> bool {
         let now = (self.clock)();
         let mut state = self.lock();
         if state.failure.is_some() {
@@ -285,8 +289,8 @@ impl Shared {
         }
         state.forget(now);
         drop(state);
-        let turned = tidy.turn(now, |look| self.lock().lend(look));
-        turned.unwrap_or_else(|error| {
+        let stepped = compactor.step(now, |operation| self.lock().with_context(operation));
+        stepped.unwrap_or_else(|error| {
             self.lock().fail(Arc::new(error));
             false
         })
@@ -304,31 +308,32 @@ impl State {
             return Err(JournalError::Write(Arc::clone(failure)));
         }
         match entry {
-            Entry::Task(_) if self.book.count_tasks(None, now) >= max_tasks => {
+            Entry::Task(_) if self.index.count_tasks(None, now) >= max_tasks => {
                 Err(JournalError::TooManyTasks { most: max_tasks })
             }
-            Entry::Finish(finish) if !self.book.takes_answer(finish) => Err(JournalError::Answered),
+            Entry::Finish(finish) if !self.index.takes_answer(finish) => Err(JournalError::Answered),
             _ => Ok(()),
         }
     }
 
-    /// Writes an entry, unless its writer waits for the thread anyway: then the thread writes it, with all the others.
-    fn put(&mut self, entry: &Entry, wait: Wait, now: u64) -> io::Result<Place> {
-        let place = self.log.stage(entry, now)?;
+    /// Stages an entry, and writes it unless its writer waits for a sync: the sync thread writes those together.
+    fn put(&mut self, entry: &Entry, wait: Wait, now: u64) -> io::Result<Location> {
+        let location = self.log.stage(entry, now)?;
         if wait == Wait::Written {
             self.log.flush()?;
         }
-        Ok(place)
+        Ok(location)
     }
 
-    /// A failure counts before anybody else can write.
-    fn lend(&mut self, look: &mut Look<'_>) -> io::Result<()> {
+    /// Gives compaction access to the log and the index. A failure is recorded under the same lock, before further
+    /// writes.
+    fn with_context(&mut self, operation: &mut ContextFn<'_>) -> io::Result<()> {
         if let Some(failure) = &self.failure {
             return Err(io::Error::new(failure.kind(), Arc::clone(failure)));
         }
-        let unentered = self.waiting.iter().filter_map(|waiting| waiting.place.segment()).min();
-        let (log, book, unentered_from) = (&mut self.log, &mut self.book, unentered.unwrap_or(u32::MAX));
-        look(&mut Lent { log, book, unentered_from }).map_err(|error| {
+        let unapplied = self.waiting.iter().filter_map(|waiting| waiting.location.segment()).min();
+        let (log, index, unapplied_from) = (&mut self.log, &mut self.index, unapplied.unwrap_or(u32::MAX));
+        operation(&mut CompactionContext { log, index, unapplied_from }).map_err(|error| {
             let error = Arc::new(error);
             self.fail(Arc::clone(&error));
             io::Error::new(error.kind(), error)
@@ -336,17 +341,19 @@ impl State {
     }
 
     fn forget(&mut self, now: u64) {
-        let early = self.book.forget(now);
-        if early > 0 && !self.told_full {
-            self.told_full = true;
-            tracing::warn!("the call journal is full, from now on the oldest answers are forgotten before their time");
+        let early = self.index.forget(now);
+        if early > 0 && !self.warned_full {
+            self.warned_full = true;
+            tracing::warn!(
+                "the call journal is full; the oldest answers are forgotten before their retention time has passed"
+            );
         }
     }
 
-    /// What is on disk is not known any more, so nothing may be begun from now on.
+    /// Records a failure. The state on disk is unknown from now on, so no call may be started.
     fn fail(&mut self, error: Arc<io::Error>) -> JournalError {
         if self.failure.is_none() {
-            tracing::error!(%error, "the call journal can't be written, calls are refused until the host is started anew");
+            tracing::error!(%error, "cannot write the call journal, calls are refused until the host is restarted");
         }
         JournalError::Write(Arc::clone(self.failure.get_or_insert(error)))
     }

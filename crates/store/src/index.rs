@@ -1,4 +1,4 @@
-//! Where every pending message is, and how much of each segment is still needed.
+//! In-memory index: the location of every pending message and the number of live bytes in each segment.
 
 use crate::DiskFile;
 use hashbrown::HashMap;
@@ -6,38 +6,38 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use toolbus_engine::{Fingerprint, Millis, Seq};
 
-/// The place of a record.
+/// The location of a record in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     pub segment: u32,
     pub offset: u32,
-    /// Zero marks a slot whose message is gone.
+    /// Zero marks the slot of a settled message.
     pub length: u32,
 }
 
-impl Place {
-    /// Where a message is whose record turned out to be damaged and whose segment is gone. It is read as damaged until
-    /// it is settled. Segments are numbered from one.
-    const LOST: Self = Self { segment: 0, offset: 0, length: 1 };
+impl Location {
+    /// Marks a message whose record is corrupt and whose segment was removed. Reads report it as damaged until it is
+    /// settled. No segment has the number zero.
+    const CORRUPT: Self = Self { segment: 0, offset: 0, length: 1 };
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
     pub seq: Seq,
-    pub place: Place,
+    pub location: Location,
 }
 
-/// The pending messages of one mailbox, in order, with holes where messages were settled out of order.
+/// The pending messages of one mailbox in sequence order. Messages settled out of order leave holes.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct MailboxIndex {
     slots: VecDeque<Slot>,
     holes: usize,
 }
 
-impl Shelf {
-    /// Puts a slot in its place and returns the one it replaces. Messages come in order, except for copies of old ones
-    /// during a replay, which belong near the front.
-    fn insert(&mut self, slot: Slot) -> Option<Place> {
+impl MailboxIndex {
+    /// Inserts a slot in sequence order and returns the location it replaces. Messages arrive in order, except that a
+    /// replay reads compacted copies of old messages late; these belong near the front.
+    fn insert(&mut self, slot: Slot) -> Option<Location> {
         if self.slots.back().is_none_or(|last| last.seq < slot.seq) {
             self.slots.push_back(slot);
             return None;
@@ -45,8 +45,8 @@ impl Shelf {
         match self.slots.binary_search_by_key(&slot.seq, |slot| slot.seq) {
             Ok(position) => {
                 let replaced = std::mem::replace(&mut self.slots[position], slot);
-                self.holes -= usize::from(replaced.place.length == 0);
-                (replaced.place.length != 0).then_some(replaced.place)
+                self.holes -= usize::from(replaced.location.length == 0);
+                (replaced.location.length != 0).then_some(replaced.location)
             }
             Err(position) => {
                 self.slots.insert(position, slot);
@@ -59,37 +59,37 @@ impl Shelf {
         self.slots.binary_search_by_key(&seq, |slot| slot.seq).ok()
     }
 
-    fn take(&mut self, seq: Seq) -> Option<Place> {
+    fn take(&mut self, seq: Seq) -> Option<Location> {
         let position = self.position(seq)?;
         let slot = &mut self.slots[position];
-        let place = slot.place;
-        if place.length == 0 {
+        let location = slot.location;
+        if location.length == 0 {
             return None;
         }
-        slot.place.length = 0;
+        slot.location.length = 0;
         self.holes += 1;
-        while self.slots.front().is_some_and(|slot| slot.place.length == 0) {
+        while self.slots.front().is_some_and(|slot| slot.location.length == 0) {
             self.slots.pop_front();
             self.holes -= 1;
         }
         if self.holes > 64 && self.holes > self.slots.len() / 2 {
-            self.slots.retain(|slot| slot.place.length != 0);
+            self.slots.retain(|slot| slot.location.length != 0);
             self.holes = 0;
         }
         if self.slots.capacity() > 4096 && self.slots.len() < self.slots.capacity() / 4 {
             self.slots.shrink_to(self.slots.len() * 2);
         }
-        Some(place)
+        Some(location)
     }
 
-    /// Live slots from `from` on.
+    /// Pending slots with a sequence number of at least `from`.
     pub fn live_from(&self, from: Seq) -> impl Iterator<Item = &Slot> {
         let start = self.slots.partition_point(|slot| slot.seq < from);
-        self.slots.range(start..).filter(|slot| slot.place.length != 0)
+        self.slots.range(start..).filter(|slot| slot.location.length != 0)
     }
 }
 
-/// A remembered id and when it was settled; these are carried along when their segment goes.
+/// The id of a settled message, kept for deduplication. It is rewritten when its segment is removed.
 #[derive(Debug, Clone, Copy)]
 pub struct RememberedId {
     pub fingerprint: Fingerprint,
@@ -107,47 +107,47 @@ pub struct Segment {
 
 #[derive(Default)]
 pub struct Index {
-    pub shelves: HashMap<Arc<str>, Shelf>,
+    pub mailboxes: HashMap<Arc<str>, MailboxIndex>,
     pub segments: BTreeMap<u32, Segment>,
-    /// Oldest first.
+    /// In the order in which they were written.
     pub remembered: VecDeque<RememberedId>,
 }
 
 impl Index {
-    /// Enters a message, or points it at its newer copy.
-    pub fn add(&mut self, mailbox: &Arc<str>, seq: Seq, place: Place) {
-        if let Some(segment) = self.segments.get_mut(&place.segment) {
+    /// Adds a message, or replaces its location by that of a newer copy.
+    pub fn add(&mut self, mailbox: &Arc<str>, seq: Seq, location: Location) {
+        if let Some(segment) = self.segments.get_mut(&location.segment) {
             segment.live += 1;
-            segment.live_bytes += u64::from(place.length);
+            segment.live_bytes += u64::from(location.length);
         }
-        let shelf = match self.shelves.get_mut(mailbox) {
-            Some(shelf) => shelf,
-            None => self.shelves.entry(Arc::clone(mailbox)).or_default(),
+        let mailbox_index = match self.mailboxes.get_mut(mailbox) {
+            Some(mailbox_index) => mailbox_index,
+            None => self.mailboxes.entry(Arc::clone(mailbox)).or_default(),
         };
-        if let Some(replaced) = shelf.insert(Slot { seq, place }) {
+        if let Some(replaced) = mailbox_index.insert(Slot { seq, location }) {
             self.release(replaced);
         }
     }
 
-    /// Keeps a pending message on the shelf whose record can't be read, so that whoever reads the mailbox learns of it.
-    pub fn mark_lost(&mut self, mailbox: &Arc<str>, seq: Seq) {
-        self.add(mailbox, seq, Place::LOST);
+    /// Keeps a pending message with a corrupt record in the index, so that reads of its mailbox report it.
+    pub fn mark_corrupt(&mut self, mailbox: &Arc<str>, seq: Seq) {
+        self.add(mailbox, seq, Location::CORRUPT);
     }
 
     pub fn remove(&mut self, mailbox: &str, seq: Seq) {
-        let Some(shelf) = self.shelves.get_mut(mailbox) else { return };
-        if let Some(place) = shelf.take(seq) {
-            self.release(place);
+        let Some(mailbox_index) = self.mailboxes.get_mut(mailbox) else { return };
+        if let Some(location) = mailbox_index.take(seq) {
+            self.release(location);
         }
-        if self.shelves.get(mailbox).is_some_and(|shelf| shelf.slots.is_empty()) {
-            self.shelves.remove(mailbox);
+        if self.mailboxes.get(mailbox).is_some_and(|mailbox_index| mailbox_index.slots.is_empty()) {
+            self.mailboxes.remove(mailbox);
         }
     }
 
-    fn release(&mut self, place: Place) {
-        if let Some(segment) = self.segments.get_mut(&place.segment) {
+    fn release(&mut self, location: Location) {
+        if let Some(segment) = self.segments.get_mut(&location.segment) {
             segment.live -= 1;
-            segment.live_bytes -= u64::from(place.length);
+            segment.live_bytes -= u64::from(location.length);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The durable log under the engine.
 //!
-//! [`LogStore`] keeps messages in append-only segment files with a checksum on every record, and an index of the location
-//! of each pending message. It uses storage through [`Disk`], so that the simulation can run the same code on a disk that
-//! loses, tears and corrupts. See ARCHITECTURE.md for why this is not a storage library.
+//! [`LogStore`] keeps messages in append-only segment files with a checksum on every record, and an index of the
+//! location of each pending message. It uses storage through [`Disk`], so that the simulation can run the same code on
+//! a disk that loses, tears and corrupts. See ARCHITECTURE.md for why this is not a storage library.
 
 mod index;
 mod log;

@@ -1,9 +1,9 @@
-//! The log itself: writing and syncing batches.
+//! The append-only log: writes and syncs batches.
 
-use crate::index::{Index, Place, RememberedId, Segment};
+use crate::index::{Index, Location, RememberedId, Segment};
 use crate::reclaim::Urgency;
 use crate::record::{self, ChecksumKey};
-use crate::replay::{self, Recovery, Replay, facts};
+use crate::replay::{self, Recovery, Replay, restored};
 use crate::{Disk, DiskFile};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,46 +14,59 @@ use toolbus_wal::{Segments, is_full};
 pub trait Store: Send + Sync {
     /// Appends a batch. It is durable only after the next [`Store::sync`].
     fn write(&self, batch: &Batch) -> Result<(), StoreError>;
+    /// Makes all written batches durable.
     fn sync(&self) -> Result<(), StoreError>;
-    /// Reads pending messages of a mailbox in order, at least one if there is one.
+    /// Reads pending messages of a mailbox in order, at least one if any is pending.
     fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError>;
-    /// Gives space of settled messages back and returns how many bytes. Not at the same time as a write.
+    /// Removes segments of settled messages and returns the freed bytes. Must not run concurrently with a write.
     fn reclaim(&self) -> Result<u64, StoreError>;
-    /// The same for a disk that runs full: also gives back what is settled in the segment that is written to, and copies
-    /// pending messages for less gain. Not at the same time as a write.
+    /// Like [`Store::reclaim`], for a disk that is almost full: also reclaims the active segment, and copies pending
+    /// messages for less gain. Must not run concurrently with a write.
     fn reclaim_urgently(&self) -> Result<u64, StoreError>;
+    /// Free space of the disk in bytes.
     fn free_bytes(&self) -> Result<u64, StoreError>;
 }
 
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing of the batch was kept; the store can go on.
+    /// No part of the batch was kept; the store remains usable.
     #[error("the disk is full")]
     Full,
-    /// What is on disk is unknown now; the only safe thing to do is to stop.
+    /// The state on disk is unknown; the process must stop.
     #[error("can't {what} {file}: {source}")]
-    Io { what: &'static str, file: String, source: io::Error },
+    Io {
+        /// The failed operation, as a verb phrase.
+        what: &'static str,
+        /// The file that the operation was about.
+        file: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
 }
 
 impl StoreError {
-    /// Whether only the free space could not be measured.
+    /// True if the failed operation was only the query of the free space.
     pub fn is_about_space(&self) -> bool {
         matches!(self, Self::Io { what: MEASURE_SPACE, .. })
     }
 }
 
-const MEASURE_SPACE: &str = "measure the free space of";
+const MEASURE_SPACE: &str = "determine the free space of";
 
+/// Configuration of a [`LogStore`].
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// A new segment is begun past this size.
+    /// Segment size in bytes past which the log rotates to a new segment.
     pub segment_bytes: u64,
-    /// Settled ids that are carried along when their segment goes.
+    /// Maximum number of settled ids that are kept for deduplication when their segment is removed.
     pub history_ids: usize,
+    /// How long settled ids are kept for deduplication.
     pub history_age: Millis,
-    /// Keys the checksums: the folder's secret ([`crate::Identity::seed`]), so that no body can contain a valid record.
+    /// Key of the checksums: the folder's secret ([`crate::Identity::seed`]), so that no body can contain a valid
+    /// record.
     pub checksum_seed: u64,
-    /// Lets syncs do nothing, for tests of the tests. Only builds with the feature `testing` look at it.
+    /// Turns fsync into a no-op, to check that the tests detect it. Ignored without the feature `testing`.
     pub planted_no_sync: bool,
 }
 
@@ -75,6 +88,7 @@ impl Default for StoreOptions {
     }
 }
 
+/// A [`Store`] on append-only segment files.
 pub struct LogStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: StoreOptions,
@@ -82,20 +96,20 @@ pub struct LogStore {
     writer: Mutex<Writer>,
 }
 
-/// The end of the log.
+/// The append position of the log.
 struct Writer {
     segment: u32,
     file: Arc<dyn DiskFile>,
     bytes: u64,
     next_number: u64,
     next_seq: Seq,
-    /// Whether something was written since the last sync.
+    /// True if there are writes since the last sync.
     dirty: bool,
     buffer: Vec<u8>,
 }
 
 impl LogStore {
-    /// Opens the log, repairs a torn end, and replays what is pending.
+    /// Opens the log, truncates a torn write at its end, and replays all records.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: StoreOptions,
@@ -107,7 +121,7 @@ impl LogStore {
             Some(last) => (last, Arc::clone(&replayed.index.segments[&last].file)),
             None => (1, begin_segment(&*disk, &mut replayed.index, 1)?),
         };
-        let bytes = file.size().map_err(io_error("measure", segment))?;
+        let bytes = file.size().map_err(io_error("get the size of", segment))?;
         let writer = Writer {
             segment,
             file,
@@ -118,34 +132,36 @@ impl LogStore {
             buffer: Vec::new(),
         };
         let store = Self { disk, options, index: Mutex::new(replayed.index), writer: Mutex::new(writer) };
-        store.keep_salvaged(replayed.salvaged, replay)?;
+        store.rewrite_salvaged(replayed.salvaged, replay)?;
         Ok((store, replayed.recovery))
     }
 
-    /// Writes the whole messages of a torn batch anew. They count only once they are durable.
-    fn keep_salvaged(&self, salvaged: Vec<Message>, replay: &mut dyn Replay) -> Result<(), StoreError> {
+    /// Rewrites the intact messages of a torn batch. They are replayed only once they are durable.
+    fn rewrite_salvaged(&self, salvaged: Vec<Message>, replay: &mut dyn Replay) -> Result<(), StoreError> {
         if salvaged.is_empty() {
             return Ok(());
         }
         let batch = Batch { puts: salvaged.into_iter().map(Arc::new).collect(), ..Batch::default() };
         match self.write(&batch).and_then(|()| self.sync()) {
-            Ok(()) => batch.puts.iter().for_each(|message| replay.message(facts(message))),
-            // Nobody has a receipt for them, so a full disk need not keep the broker from starting.
-            Err(StoreError::Full) => tracing::warn!(messages = batch.puts.len(), "no room for an unfinished batch"),
+            Ok(()) => batch.puts.iter().for_each(|message| replay.message(restored(message))),
+            // These messages were never receipted, so a full disk must not prevent the broker from starting.
+            Err(StoreError::Full) => {
+                tracing::warn!(messages = batch.puts.len(), "disk full: dropped the messages of a torn batch")
+            }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
     pub(crate) fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().expect("no code panics while it holds the index")
+        self.index.lock().expect("no code panics while holding the index lock")
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().expect("no code panics while it holds the writer")
+        self.writer.lock().expect("no code panics while holding the writer lock")
     }
 
-    /// The segment that is written to.
+    /// The segment that batches are appended to.
     pub(crate) fn active_segment(&self) -> u32 {
         self.writer().segment
     }
@@ -159,8 +175,9 @@ impl LogStore {
         Ok(())
     }
 
-    /// Acknowledgements that found no room come again, but what they free can be given back already: it may make the
-    /// room. Not so with messages in the same batch, for the refusal of a reply undoes the acknowledgement it carried.
+    /// Settlements that failed on a full disk are retried, but the space of the settled messages can be reclaimed
+    /// already, which may make room for the retry. A batch with messages is exempt: rejecting a reply also undoes the
+    /// acknowledgement that it taken.
     fn free_settled(&self, batch: &Batch) {
         if batch.puts.is_empty() {
             let mut index = self.index();
@@ -174,8 +191,7 @@ impl LogStore {
         if writer.bytes < self.options.segment_bytes { Ok(()) } else { self.rotate(writer) }
     }
 
-    /// Begins a new segment if most of the one that is written to is settled: only segments that are not written to can
-    /// be removed.
+    /// Rotates to a new segment if most of the active one is settled: the active segment can't be removed.
     fn seal_wasteful_segment(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
         let live = self.index().segments.get(&writer.segment).map_or(0, |segment| segment.live_bytes);
@@ -190,7 +206,7 @@ impl LogStore {
         let next = writer.segment + 1;
         writer.file = match begin_segment(&*self.disk, &mut self.index(), next) {
             Ok(file) => file,
-            // Without room for a new file the old one goes on growing while it can.
+            // Without space for a new file the active segment keeps growing.
             Err(StoreError::Io { source, .. }) if is_full(&source) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -204,17 +220,17 @@ impl Store for LogStore {
     fn write(&self, batch: &Batch) -> Result<(), StoreError> {
         let mut guard = self.writer();
         let writer = &mut *guard;
-        // Replay takes an unreadable batch with a readable one behind it for damage, so a batch is never begun before
-        // the one before it is safe.
+        // Invariant: a batch is durable before the next one is appended. Replay relies on it to tell a torn write (the
+        // last batch) from corruption (an unreadable batch before a readable one).
         self.sync_writer(writer)?;
         self.rotate_if_full(writer)?;
         writer.next_seq = writer.next_seq.max(batch.next_seq);
         let mut buffer = std::mem::take(&mut writer.buffer);
         buffer.clear();
-        let placed =
+        let put_ranges =
             record::encode_batch(self.options.checksum_key(), batch, writer.next_number, writer.next_seq, &mut buffer);
         let appended = match writer.bytes + buffer.len() as u64 {
-            // Places in the index have 32 bits.
+            // Offsets in the index have 32 bits.
             0..=0xffff_ffff => writer.file.append(&buffer),
             _ => Err(io::ErrorKind::StorageFull.into()),
         };
@@ -222,8 +238,8 @@ impl Store for LogStore {
         buffer.shrink_to(4 << 20);
         writer.buffer = buffer;
         if let Err(source) = appended {
-            // Whatever part arrived must not be taken for a batch later.
-            writer.file.truncate(writer.bytes).map_err(io_error("cut back", writer.segment))?;
+            // Remove a partially written batch, or replay would find it.
+            writer.file.truncate(writer.bytes).map_err(io_error("truncate", writer.segment))?;
             writer.dirty = true;
             if !is_full(&source) {
                 return Err(io_error("write", writer.segment)(source));
@@ -244,9 +260,9 @@ impl Store for LogStore {
         if let Some(segment) = index.segments.get_mut(&segment) {
             segment.bytes = bytes;
         }
-        for (message, placed) in batch.puts.iter().zip(placed) {
-            let place = Place { segment, offset: (start + placed.offset as u64) as u32, length: placed.length };
-            index.add(&message.mailbox, message.seq, place);
+        for (message, range) in batch.puts.iter().zip(put_ranges) {
+            let location = Location { segment, offset: (start + range.offset as u64) as u32, length: range.length };
+            index.add(&message.mailbox, message.seq, location);
         }
         for settled in &batch.settled {
             if let Some((mailbox, seq)) = &settled.stored {
@@ -281,7 +297,7 @@ impl Store for LogStore {
     }
 }
 
-/// A segment smaller than this is not worth a new file, however full the disk is.
+/// Smaller segments are not sealed early, even on a full disk: the gain is not worth a new file.
 const SMALLEST_SEALED: u64 = 64 << 10;
 
 pub(crate) const SEGMENTS: Segments = Segments { prefix: "segment-" };

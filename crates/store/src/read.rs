@@ -1,6 +1,6 @@
-//! Reading messages back. Neighbours on disk are fetched in one read.
+//! Reads messages back from the log. Records that are close to each other are fetched with one read.
 
-use crate::index::{Place, Slot};
+use crate::index::{Location, Slot};
 use crate::log::io_error;
 use crate::record::{self, Record};
 use crate::{DiskFile, LogStore, StoreError};
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use toolbus_engine::{Page, Seq};
 use toolbus_wal::set_aside;
 
-/// Records at most this far apart are read together, and at most this much at once.
+/// Largest gap in bytes between two records that are fetched with one read.
 const MAX_GAP: u32 = 4 << 10;
+/// Maximum bytes of one read of several records.
 const MAX_RUN: u32 = 256 << 10;
 
 impl LogStore {
@@ -21,17 +22,17 @@ impl LogStore {
         max_messages: usize,
         max_bytes: u64,
     ) -> Result<Page, StoreError> {
-        let (runs, lost) = self.plan(mailbox, from, max_messages, max_bytes);
-        let mut page = Page { from, damaged: lost, ..Page::default() };
+        let (runs, corrupt) = self.plan(mailbox, from, max_messages, max_bytes);
+        let mut page = Page { from, damaged: corrupt, ..Page::default() };
         for run in runs {
             let bytes = run.read()?;
             for slot in &run.slots {
-                let offset = (slot.place.offset - run.start) as usize;
-                let raw = bytes.slice(offset..offset + slot.place.length as usize);
+                let offset = (slot.location.offset - run.start) as usize;
+                let raw = bytes.slice(offset..offset + slot.location.length as usize);
                 match record::read_record(self.options.checksum_key(), raw.clone()) {
                     Some(Record::Put(message)) if message.seq == slot.seq => page.messages.push(Arc::new(message)),
                     _ => {
-                        self.report_damage(mailbox, slot.place, &raw);
+                        self.report_damage(mailbox, slot.location, &raw);
                         page.damaged.push(slot.seq);
                     }
                 }
@@ -41,40 +42,43 @@ impl LogStore {
         Ok(page)
     }
 
-    /// Which stretches of which files to read, and which messages have no file any more.
+    /// Returns the runs to read, and the corrupt messages whose segment was removed.
     fn plan(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> (Vec<Run>, Vec<Seq>) {
         let index = self.index();
-        let (mut runs, mut lost): (Vec<Run>, Vec<Seq>) = Default::default();
-        let Some(shelf) = index.shelves.get(mailbox) else { return (runs, lost) };
+        let (mut runs, mut corrupt): (Vec<Run>, Vec<Seq>) = Default::default();
+        let Some(mailbox_index) = index.mailboxes.get(mailbox) else { return (runs, corrupt) };
         let mut bytes = 0;
-        for slot in shelf.live_from(from).take(max_messages.max(1)) {
-            let Some(segment) = index.segments.get(&slot.place.segment) else {
-                lost.push(slot.seq);
+        for slot in mailbox_index.live_from(from).take(max_messages.max(1)) {
+            let Some(segment) = index.segments.get(&slot.location.segment) else {
+                corrupt.push(slot.seq);
                 continue;
             };
-            bytes += u64::from(slot.place.length);
+            bytes += u64::from(slot.location.length);
             if bytes > max_bytes && !runs.is_empty() {
                 break;
             }
             match runs.last_mut() {
-                Some(run) if run.takes(slot.place) => run.slots.push(*slot),
-                _ => runs.push(Run { file: Arc::clone(&segment.file), start: slot.place.offset, slots: vec![*slot] }),
+                Some(run) if run.can_extend_to(slot.location) => run.slots.push(*slot),
+                _ => {
+                    runs.push(Run { file: Arc::clone(&segment.file), start: slot.location.offset, slots: vec![*slot] })
+                }
             }
         }
-        (runs, lost)
+        (runs, corrupt)
     }
 
-    fn report_damage(&self, mailbox: &str, place: Place, raw: &Bytes) {
+    fn report_damage(&self, mailbox: &str, location: Location, raw: &Bytes) {
         tracing::error!(
             mailbox,
-            segment = place.segment,
-            offset = place.offset,
-            "a message is damaged; it is set aside"
+            segment = location.segment,
+            offset = location.offset,
+            "a message is corrupt; its bytes are copied to a damaged-* file"
         );
-        set_aside(&*self.disk, place.segment, place.offset.into(), raw);
+        set_aside(&*self.disk, location.segment, location.offset.into(), raw);
     }
 }
 
+/// Records of one segment that are fetched with one read.
 struct Run {
     file: Arc<dyn DiskFile>,
     start: u32,
@@ -83,19 +87,19 @@ struct Run {
 
 impl Run {
     fn end(&self) -> u32 {
-        self.slots.last().map_or(self.start, |slot| slot.place.offset + slot.place.length)
+        self.slots.last().map_or(self.start, |slot| slot.location.offset + slot.location.length)
     }
 
-    fn takes(&self, place: Place) -> bool {
-        self.slots.last().is_some_and(|last| last.place.segment == place.segment)
-            && place.offset >= self.end()
-            && place.offset - self.end() <= MAX_GAP
-            && place.offset + place.length - self.start <= MAX_RUN
+    fn can_extend_to(&self, location: Location) -> bool {
+        self.slots.last().is_some_and(|last| last.location.segment == location.segment)
+            && location.offset >= self.end()
+            && location.offset - self.end() <= MAX_GAP
+            && location.offset + location.length - self.start <= MAX_RUN
     }
 
     fn read(&self) -> Result<Bytes, StoreError> {
         let mut buffer = vec![0; (self.end() - self.start) as usize];
-        let segment = self.slots.first().map_or(0, |slot| slot.place.segment);
+        let segment = self.slots.first().map_or(0, |slot| slot.location.segment);
         self.file.read_at(self.start.into(), &mut buffer).map_err(io_error("read", segment))?;
         Ok(Bytes::from(buffer))
     }

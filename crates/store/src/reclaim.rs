@@ -1,5 +1,5 @@
-//! Giving space back. Segments are removed from the oldest on, so an acknowledgement never outlives the record it is
-//! about by accident: everything it could refer to is older, and gone.
+//! Reclaims the space of settled messages. Segments are removed oldest first. A settlement is written after its
+//! message, so removing it can't bring the message back: the message's segment is older and already removed.
 
 use crate::index::Index;
 use crate::log::{SEGMENTS, Store, io_error};
@@ -7,10 +7,10 @@ use crate::{LogStore, StoreError};
 use std::sync::Arc;
 use toolbus_engine::{Batch, Seq, Settled};
 
-/// What a remembered id takes in the log.
+/// Size of a settled id in the log.
 const ID_BYTES: u64 = 48;
 
-/// How much waste is worth copying pending messages for.
+/// How much waste justifies copying pending messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Routine,
@@ -19,10 +19,10 @@ pub(crate) enum Urgency {
 
 impl LogStore {
     pub(crate) fn reclaim_segments(&self, urgency: Urgency) -> Result<u64, StoreError> {
-        // What was settled may go only once that is certain to be remembered.
+        // A settled message may be removed only after its settlement is durable.
         self.sync()?;
         let mut freed = 0;
-        // What is moved ends up behind this segment and is not moved again.
+        // Copies go to this segment or later ones and are not moved again.
         let end = self.active_segment();
         while let Some(oldest) = self.oldest_to_clean(urgency).filter(|oldest| *oldest < end) {
             if !self.move_out(oldest)? {
@@ -33,7 +33,7 @@ impl LogStore {
         Ok(freed)
     }
 
-    /// The oldest segment, if it is worth removing: empty, or most of the log is waste.
+    /// The oldest segment, if it has no pending messages or most of the log is waste.
     fn oldest_to_clean(&self, urgency: Urgency) -> Option<u32> {
         let index = self.index();
         let (number, segment) = index.segments.first_key_value()?;
@@ -47,15 +47,15 @@ impl LogStore {
         (segment.live == 0 || wasteful).then_some(*number)
     }
 
-    /// Copies what is still needed of a segment to the end of the log. False when there is no room to do so.
+    /// Copies the pending messages of a segment to the end of the log. Returns false if the disk is full.
     fn move_out(&self, segment: u32) -> Result<bool, StoreError> {
         loop {
-            let wanted = self.still_needed(segment);
+            let wanted = self.next_to_copy(segment);
             if wanted.is_empty() {
                 return Ok(!has_live(&self.index(), segment));
             }
             let batch = self.copy_of(wanted)?;
-            // Writing points the index at the copies.
+            // `write` updates the index to the copies.
             match self.write(&batch).and_then(|()| self.sync()) {
                 Ok(()) => {}
                 Err(StoreError::Full) => return Ok(false),
@@ -64,24 +64,24 @@ impl LogStore {
         }
     }
 
-    /// The oldest live messages of a segment, as many as are copied in one step. Copies of older ones stand among them
-    /// in every mailbox, so all of a mailbox has to be looked at.
-    fn still_needed(&self, segment: u32) -> Vec<(Arc<str>, Seq)> {
+    /// The oldest pending messages of a segment, as many as are copied in one step. Earlier compactions interleave
+    /// segments within a mailbox, so all slots of every mailbox are scanned.
+    fn next_to_copy(&self, segment: u32) -> Vec<(Arc<str>, Seq)> {
         let index = self.index();
         if !has_live(&index, segment) {
             return Vec::new();
         }
         let mut live: Vec<_> = index
-            .shelves
+            .mailboxes
             .iter()
-            .flat_map(|(mailbox, shelf)| shelf.live_from(0).map(move |slot| (mailbox, slot)))
-            .filter(|(_, slot)| slot.place.segment == segment)
+            .flat_map(|(mailbox, mailbox_index)| mailbox_index.live_from(0).map(move |slot| (mailbox, slot)))
+            .filter(|(_, slot)| slot.location.segment == segment)
             .collect();
         live.sort_unstable_by_key(|(_, slot)| slot.seq);
         let mut room = (self.options.segment_bytes / 8).max(1);
         let in_step = live.into_iter().take_while(|(_, slot)| {
             let fits = room > 0;
-            room = room.saturating_sub(u64::from(slot.place.length));
+            room = room.saturating_sub(u64::from(slot.location.length));
             fits
         });
         in_step.map(|(mailbox, slot)| (Arc::clone(mailbox), slot.seq)).collect()
@@ -93,19 +93,19 @@ impl LogStore {
             let page = self.read_page(&mailbox, seq, 1, u64::MAX)?;
             batch.puts.extend(page.messages.into_iter().filter(|message| message.seq == seq));
             if page.damaged.contains(&seq) {
-                self.index().mark_lost(&mailbox, seq);
+                self.index().mark_corrupt(&mailbox, seq);
             }
         }
         Ok(batch)
     }
 
-    /// Carries remembered ids along and removes the file.
+    /// Rewrites the settled ids of the segment and removes its file.
     fn remove_segment(&self, number: u32) -> Result<u64, StoreError> {
-        let settled = self.ids_to_carry(number);
+        let settled = self.take_ids_of(number);
         if !settled.is_empty() {
             let batch = Batch { settled, ..Batch::default() };
             match self.write(&batch).and_then(|()| self.sync()) {
-                // With a full disk the space matters more than the memory of ids.
+                // On a full disk, freeing space takes precedence over deduplication.
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => return Err(error),
             }
@@ -115,19 +115,19 @@ impl LogStore {
         Ok(removed.map_or(0, |segment| segment.bytes))
     }
 
-    /// Takes the ids out of memory whose records go with the segment; writing them again remembers them anew.
-    fn ids_to_carry(&self, segment: u32) -> Vec<Settled> {
+    /// Removes the ids recorded in the segment from the index and returns them; rewriting them adds them again.
+    fn take_ids_of(&self, segment: u32) -> Vec<Settled> {
         let mut index = self.index();
-        let mut carried = Vec::new();
+        let mut taken = Vec::new();
         index.remembered.retain(|id| {
             let carry = id.segment <= segment;
             if carry {
                 let (fingerprint, content, at) = (id.fingerprint, id.content, id.at);
-                carried.push(Settled { fingerprint, content, size: 0, at, stored: None });
+                taken.push(Settled { fingerprint, content, size: 0, at, stored: None });
             }
             !carry
         });
-        carried
+        taken
     }
 }
 

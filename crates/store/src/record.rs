@@ -1,13 +1,13 @@
-//! The bytes on disk. A batch is a header and records; every record carries its own checksum, so that damage takes
-//! one record and not its neighbours.
+//! The on-disk format. A batch is a header and records; every record has its own checksum, so that corruption of one
+//! record does not affect its neighbours.
 //!
 //! ```text
 //! batch:  magic u32 · body length u32 · number u64 · next seq u64 · records u32 · header checksum u64
 //! record: length u32 · checksum u64 (over kind and payload) · kind u8 · payload
 //! ```
 //!
-//! Checksums are keyed with a secret of the data folder. After damage the log is searched for what is whole, also inside
-//! of bodies, and those come from outside: without the key a body could bring along batches of its own.
+//! Checksums are keyed with a secret of the data folder. After corruption the log is scanned for intact records, also
+//! inside message bodies, which are untrusted: without the key a sender could embed forged batches in a body.
 
 use bytes::{Buf, BufMut, Bytes};
 use bytestring::ByteString;
@@ -20,7 +20,7 @@ pub const HEADER_BYTES: usize = 36;
 const HEADER_CHECKSUM_BYTES: usize = 8;
 pub const RECORD_HEADER_BYTES: usize = 13;
 
-/// The secret in the checksums.
+/// The secret key of the checksums.
 #[derive(Clone, Copy)]
 pub struct ChecksumKey(pub u64);
 
@@ -72,7 +72,7 @@ pub enum Kind {
     Attempts = 3,
 }
 
-/// One record of a batch, checked.
+/// A decoded record with a valid checksum.
 #[derive(Debug)]
 pub enum Record {
     Put(Message),
@@ -80,22 +80,22 @@ pub enum Record {
     Attempts(Vec<AttemptsNote>),
 }
 
-/// Where a put ended up within the encoded batch.
-pub struct Placed {
+/// The byte range of a message record within the encoded batch.
+pub struct PutRange {
     pub offset: usize,
     pub length: u32,
 }
 
-/// Encodes a batch, header included, and says where its puts are.
-pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64, out: &mut Vec<u8>) -> Vec<Placed> {
+/// Encodes a batch including its header and returns the byte ranges of its messages.
+pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64, out: &mut Vec<u8>) -> Vec<PutRange> {
     let start = out.len();
     out.resize(start + HEADER_BYTES, 0);
     let mut records = 0;
-    let mut placed = Vec::with_capacity(batch.puts.len());
+    let mut put_ranges = Vec::with_capacity(batch.puts.len());
     for message in &batch.puts {
         let offset = out.len() - start;
         encode_record(key, out, Kind::Put, |out| encode_message(message, out));
-        placed.push(Placed { offset, length: (out.len() - start - offset) as u32 });
+        put_ranges.push(PutRange { offset, length: (out.len() - start - offset) as u32 });
         records += 1;
     }
     if !batch.settled.is_empty() {
@@ -112,7 +112,7 @@ pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64,
     }
     let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
     BatchHeader { body_bytes, number, next_seq, records }.write(key, &mut out[start..]);
-    placed
+    put_ranges
 }
 
 fn encode_record(key: ChecksumKey, out: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
@@ -126,21 +126,22 @@ fn encode_record(key: ChecksumKey, out: &mut Vec<u8>, kind: Kind, write: impl Fn
     out[start + 4..start + 12].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Splits the first record off a batch's body. `None` when its length doesn't fit: the rest can't be read either.
+/// Splits the first record off a batch's body. Returns `None` if its length exceeds the body; the rest is unreadable
+/// then.
 pub fn split_record(body: &mut Bytes) -> Option<Bytes> {
     let length = u32::from_le_bytes(body.get(..4)?.try_into().ok()?) as usize;
     let whole = length.checked_add(RECORD_HEADER_BYTES)?;
     (whole <= body.len()).then(|| body.split_to(whole))
 }
 
-/// A stretch of a damaged batch.
+/// A byte range of a corrupt batch.
 #[derive(Debug)]
 pub enum Piece {
     Whole { at: usize, length: usize, record: Record },
     Unreadable { at: usize, length: usize },
 }
 
-/// Finds every record that is still whole, wherever it begins: a damaged length must not hide what follows it.
+/// Finds all intact records at any offset, so that a corrupt length field does not hide the records after it.
 pub fn pieces(key: ChecksumKey, bytes: &Bytes) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let (mut at, mut bad_from) = (0, 0);
@@ -165,13 +166,13 @@ pub fn pieces(key: ChecksumKey, bytes: &Bytes) -> Vec<Piece> {
 fn whole_record_at(key: ChecksumKey, bytes: &Bytes, at: usize) -> Option<(usize, Record)> {
     let rest = &bytes[at..];
     let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize + RECORD_HEADER_BYTES;
-    // Cheap to see in most places that no record begins here.
+    // Cheap filter before the checksum is computed.
     let plausible = length <= rest.len() && (Kind::Put as u8..=Kind::Attempts as u8).contains(&rest[12]);
     let record = plausible.then(|| read_record(key, bytes.slice(at..at + length)))??;
     Some((length, record))
 }
 
-/// Checks and reads one whole record.
+/// Decodes one record. Returns `None` if its length or checksum is wrong.
 pub fn read_record(key: ChecksumKey, mut record: Bytes) -> Option<Record> {
     if record.len() < RECORD_HEADER_BYTES {
         return None;
@@ -285,7 +286,7 @@ fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
     }
 }
 
-/// Outer `None`: not readable. Inner `None`: no text.
+/// Outer `None`: malformed. Inner `None`: the text is absent.
 fn take_text(payload: &mut Bytes) -> Option<Option<ByteString>> {
     if payload.len() < 2 {
         return None;

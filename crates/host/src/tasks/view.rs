@@ -4,7 +4,7 @@ use super::memory::Refusal;
 use crate::caller::{Caller, Stage};
 use crate::failure;
 use crate::host::Host;
-use toolbus_journal::{End, Known, Place, TaskRow};
+use toolbus_journal::{End, Known, Location, TaskRow};
 use toolbus_mcp::{HostReply, Outcome, RpcError, TaskStatus, TaskView, TaskWish};
 use toolbus_protocol::{ErrorCode, MsgId};
 
@@ -17,7 +17,7 @@ impl Host {
             Known::Answered { end: End::Done, start, .. } => (TaskStatus::Completed, start.as_ref()),
             Known::Answered { end: End::Cancelled, start, .. } => (TaskStatus::Cancelled, start.as_ref()),
             Known::Answered { start, .. } => (TaskStatus::Failed, start.as_ref()),
-            Known::Buried(start) => (TaskStatus::Failed, Some(start)),
+            Known::DeadLettered(start) => (TaskStatus::Failed, Some(start)),
             Known::Running(start) | Known::Interrupted(start) => (TaskStatus::Working, Some(start)),
             Known::New | Known::Waiting(_) => (TaskStatus::Working, None),
         };
@@ -60,7 +60,7 @@ impl Host {
         }
     }
 
-    fn read_answer(&self, place: &Place) -> Result<HostReply, RpcError> {
+    fn read_answer(&self, location: &Location) -> Result<HostReply, RpcError> {
         let unreadable = |reason: String| {
             failure::bus(
                 ErrorCode::OutcomeUnknown,
@@ -68,7 +68,7 @@ impl Host {
             )
         };
         let journal = self.options.journal.as_ref().ok_or_else(|| unreadable("there is no journal".to_owned()))?;
-        let body = journal.reply(place).map_err(|error| unreadable(error.to_string()))?;
+        let body = journal.reply(location).map_err(|error| unreadable(error.to_string()))?;
         HostReply::parse(&String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
     }
 

@@ -152,7 +152,7 @@ async fn a_retried_dead_letter_runs_once_as_a_task_of_its_callers_agent() {
     let id = call.id().to_string();
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0421");
     std::fs::write(folder.path("spare"), "").expect("a file");
-    let letter = host.journal().letter(&id).expect("the dead letter");
+    let letter = host.journal().dead_letter_by_id(&id).expect("the dead letter");
     let request = host.journal().request(&letter.request).expect("readable");
     let retry = || ask::<TaskView>(&operator, AdminRequest::DeadRetry { id: id.clone() });
     let (task, same) = tokio::join!(retry(), retry());
@@ -165,7 +165,7 @@ async fn a_retried_dead_letter_runs_once_as_a_task_of_its_callers_agent() {
     // As if the host had crashed before it could drop the dead letter.
     let DeadLetterRow { key, server, tool, attempts, story, at, .. } = DeadLetterRow::clone(&letter);
     let undropped = Dead { key, server, tool, request, role: None, attempts, story, at };
-    host.journal().bury(undropped).await.expect("written");
+    host.journal().dead_letter(undropped).await.expect("written");
     assert_eq!(retry().await.expect("the same task").id, task.id);
     folder.expect_effects(4).await;
     assert_eq!(ask::<DeadList>(&operator, AdminRequest::DeadList).await.expect("a list").letters.len(), 0);

@@ -143,7 +143,7 @@ async fn a_replay_safe_call_that_always_crashes_its_server_is_dead_lettered() {
         folder.expect_effects(3).await;
         assert_eq!(worker.tool("one", "add", json!({"a": 1, "b": 2})).await.text(), "3");
         host.crash().await;
-        let letters = folder.journal().letters();
+        let letters = folder.journal().dead_letters();
         assert_eq!(letters.len(), 1);
         assert_eq!((letters[0].attempts, letters[0].story.len()), (3, 3), "{:?}", letters[0]);
         assert!(letters[0].story[0].contains("exited with code 3"), "{:?}", letters[0].story);
@@ -173,7 +173,7 @@ async fn a_call_that_always_crashes_its_host_is_dead_lettered() {
     let error = finish(call).await.error();
     assert_eq!(code(&error), "TB0421", "{error}");
     host.crash().await;
-    let letters = folder.journal().letters();
+    let letters = folder.journal().dead_letters();
     assert_eq!((letters.len(), letters[0].attempts, letters[0].story.len()), (1, 3, 3), "{letters:?}");
     folder.expect_effects(3).await;
 }

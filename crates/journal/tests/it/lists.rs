@@ -1,4 +1,4 @@
-//! Tasks, joined calls and dead letters: what is shown of them, in this life and in the next.
+//! Queries of tasks, joined calls and dead letters, before and after a restart.
 
 use crate::support::{CONTENT, finish, key, start};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ fn begin(caller: &str, id: &str, at: u64) -> Start {
     Start { key: of(caller, id), at, ..start(0) }
 }
 
-/// Longer than any test by the real clock.
+/// Does not expire during a test with the system clock.
 const TTL: u64 = 1 << 50;
 
 fn task(id: &str, at: u64) -> Task {
@@ -33,7 +33,7 @@ fn dead(id: u64) -> Dead {
 }
 
 #[tokio::test]
-async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
+async fn a_task_waits_runs_and_ends_and_keeps_its_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
     let journal = open();
@@ -44,7 +44,11 @@ async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
 
     let journal = open();
     let rows = journal.unfinished_tasks();
-    assert_eq!(rows.iter().map(|row| &*row.manifest.key.id).collect::<Vec<_>>(), ["b", "a"], "in the order they came");
+    assert_eq!(
+        rows.iter().map(|row| &*row.manifest.key.id).collect::<Vec<_>>(),
+        ["b", "a"],
+        "in the order of acceptance"
+    );
     assert!(matches!(rows[0].known, Known::Interrupted(_)));
     assert!(matches!(rows[1].known, Known::Waiting(_)));
     assert_eq!(journal.request(&rows[1].manifest.request).expect("readable"), "request a");
@@ -52,12 +56,12 @@ async fn a_task_is_waiting_then_running_then_ended_and_keeps_its_request() {
     journal.finish(Finish { key: of("w#mcp", "b"), ..finish(0) }, Wait::Synced).await.expect("written");
     assert_eq!(journal.unfinished_tasks().len(), 1);
     assert!(matches!(journal.task("b", Some("w")).expect("known").known, Known::Answered { .. }));
-    assert_eq!(journal.task("b", Some("v")), None, "it is not theirs");
+    assert_eq!(journal.task("b", Some("v")), None, "the task of another agent");
     assert_eq!((journal.count_tasks(Some("w"), 10), journal.count_tasks(Some("w"), 2 * TTL)), (2, 0));
 }
 
 #[tokio::test]
-async fn a_task_whose_time_is_over_counts_no_more_and_still_does_not_run_again() {
+async fn an_expired_task_is_not_counted_and_does_not_run_again() {
     let time = Arc::new(AtomicU64::new(1));
     let clock: Clock = Arc::new({
         let time = Arc::clone(&time);
@@ -70,7 +74,7 @@ async fn a_task_whose_time_is_over_counts_no_more_and_still_does_not_run_again()
     for id in 1..5 {
         let at = time.load(Ordering::Relaxed);
         let name = id.to_string();
-        journal.accept(brief(&name, at)).await.expect("those before it are over");
+        journal.accept(brief(&name, at)).await.expect("the earlier tasks have expired");
         let second = journal.accept(brief("another", at)).await;
         assert!(matches!(second, Err(JournalError::TooManyTasks { most: 1 })), "{second:?}");
         journal.finish(Finish { key: of("w#mcp", &name), at, ..finish(id) }, Wait::Synced).await.expect("written");
@@ -80,11 +84,11 @@ async fn a_task_whose_time_is_over_counts_no_more_and_still_does_not_run_again()
     assert_eq!(journal.tasks(), []);
     let known = |id: &str| journal.look_up(&of("w#mcp", id), &CONTENT);
     assert!(matches!(known("3"), Ok(Known::Answered { .. })) && matches!(known("4"), Ok(Known::Answered { .. })));
-    assert_eq!(known("2"), Ok(Known::New), "no more are remembered than ended calls may be");
+    assert_eq!(known("2"), Ok(Known::New), "the limit on ended calls applies");
 }
 
 #[tokio::test]
-async fn a_joined_call_is_what_it_was_joined_to_and_the_latest_is_the_next_candidate() {
+async fn a_joined_call_shares_the_answer_and_is_the_next_candidate() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
     let journal = open();
@@ -103,11 +107,11 @@ async fn a_joined_call_is_what_it_was_joined_to_and_the_latest_is_the_next_candi
 
     let journal = open();
     let Ok(Known::Answered { reply_id, .. }) = journal.look_up(&of("w#2", "b"), &CONTENT) else { panic!("answered") };
-    assert_eq!(reply_id, "r0.b", "an id of its own, and always the same");
+    assert_eq!(reply_id, "r0.b", "a unique and stable id");
     let candidate = journal.candidate("w", &CONTENT, 0).expect("answered");
-    assert_eq!((&*candidate.key.id, &*candidate.start.expect("begun").key.id), ("b", "a"));
+    assert_eq!((&*candidate.key.id, &*candidate.start.expect("started").key.id), ("b", "a"));
     let sharer = Sharer { key: of("w#1", "a"), reply_id: Some("r0".into()) };
-    assert_eq!(candidate.sharers, [sharer], "the caller of the first may have collected it");
+    assert_eq!(candidate.sharers, [sharer], "the first caller may have received the answer");
     assert_eq!(journal.candidate("w", &CONTENT, finish(0).at + 1), None, "it ended too long ago");
     let summary = journal.calls().into_iter().find(|call| call.key.id == "b").expect("listed");
     assert_eq!((summary.stage, summary.joined_to), (Stage::Ended(End::Done), Some(of("w#1", "a"))));
@@ -119,23 +123,23 @@ async fn a_dead_letter_stays_until_it_is_dropped() {
     let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
     let journal = open();
     journal.start(start(1), Wait::Synced).await.expect("written");
-    journal.bury(dead(1)).await.expect("written");
+    journal.dead_letter(dead(1)).await.expect("written");
     drop(journal);
 
     let journal = open();
     let known = journal.look_up(&key(1), &CONTENT);
-    assert!(matches!(decide(known, Replay::Safe, 9), Decision::Poisoned(_)), "it is not tried again");
-    let letter = journal.letter("1").expect("kept");
-    assert_eq!((letter.attempts, letter.story.len()), (3, 1));
-    assert_eq!(journal.request(&letter.request).expect("readable"), "the request");
-    journal.drop_letter(&letter.key).await.expect("written");
-    assert!(journal.letters().is_empty());
+    assert!(matches!(decide(known, Replay::Safe, 9), Decision::Poisoned(_)), "it is not run again");
+    let dead_letter = journal.dead_letter_by_id("1").expect("kept");
+    assert_eq!((dead_letter.attempts, dead_letter.story.len()), (3, 1));
+    assert_eq!(journal.request(&dead_letter.request).expect("readable"), "the request");
+    journal.drop_dead_letter(&dead_letter.key).await.expect("written");
+    assert!(journal.dead_letters().is_empty());
     drop(journal);
-    assert!(open().letters().is_empty());
+    assert!(open().dead_letters().is_empty());
 }
 
 #[tokio::test]
-async fn what_is_only_written_counts_at_once() {
+async fn entries_that_do_not_wait_for_a_sync_take_effect_at_once() {
     let journal = Journal::in_memory().expect("memory is there");
     journal.start(Start { safe: true, ..start(1) }, Wait::Written).await.expect("written");
     journal.finish(finish(1), Wait::Written).await.expect("written");
@@ -144,7 +148,7 @@ async fn what_is_only_written_counts_at_once() {
 }
 
 #[tokio::test]
-async fn an_interrupted_call_answers_no_call_that_comes_long_after() {
+async fn an_interrupted_call_is_no_candidate_for_a_much_later_call() {
     const HOUR: u64 = 3600 * 1000;
     let disk = SimDisk::default();
     let open = |now: u64| {
@@ -159,5 +163,5 @@ async fn an_interrupted_call_answers_no_call_that_comes_long_after() {
     assert_eq!(state(&journal, HOUR / 2 + 1), None);
     drop(journal);
     let journal = open(48 * HOUR);
-    assert_eq!(state(&journal, 47 * HOUR), None, "however often the host was started since");
+    assert_eq!(state(&journal, 47 * HOUR), None, "regardless of restarts of the host");
 }

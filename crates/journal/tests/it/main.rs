@@ -1,9 +1,9 @@
-//! The call journal on disks that crash and on a real one.
+//! Tests of the call journal, on the simulated disk and in a folder.
 
+mod call_index;
+mod compaction;
 mod crashes;
-mod facts;
-mod life;
+mod journal;
 mod lists;
 mod support;
-mod tidying;
-mod waiting;
+mod test_journal;

@@ -1,4 +1,4 @@
-//! Calls for tests.
+//! Entries for tests.
 
 use bytes::Bytes;
 use std::sync::Arc;

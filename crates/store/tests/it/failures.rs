@@ -1,29 +1,29 @@
-//! A full disk, a disk that fails, a machine that stops: on the simulated disk.
+//! A full disk, I/O errors and crashes, on the simulated disk.
 
-use crate::support::{Opened, Place, batch, bobs, message_of, puts, write};
+use crate::support::{Opened, TestDisk, batch, message_of, pending_of_bob, puts, write};
 use toolbus_store::sim_disk::{Rng, SimDisk};
 use toolbus_store::{Store, StoreError, StoreOptions};
 
 #[test]
-fn a_batch_without_room_is_refused_and_the_store_works_on() {
+fn a_batch_that_does_not_fit_is_rejected_and_the_store_stays_usable() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
     write(&store, &puts(1..4));
     disk.set_capacity(Some(1_000));
     let large = batch(vec![message_of("bob", 4, 5_000)]);
     assert!(matches!(store.write(&large), Err(StoreError::Full)));
-    assert_eq!(bobs(&store), [1, 2, 3], "nothing of the batch was kept");
+    assert_eq!(pending_of_bob(&store), [1, 2, 3], "no part of the batch was kept");
     write(&store, &puts([5]));
     disk.set_capacity(None);
     write(&store, &puts([6]));
     drop(store);
     let again = disk.open();
-    assert_eq!(bobs(&again.store), [1, 2, 3, 5, 6]);
-    assert_eq!((again.recovery.torn_bytes, again.recovery.damaged), (0, 0), "the part that arrived was cut off");
+    assert_eq!(pending_of_bob(&again.store), [1, 2, 3, 5, 6]);
+    assert_eq!((again.recovery.torn_bytes, again.recovery.damaged), (0, 0), "the partial write was truncated");
 }
 
 #[test]
-fn a_crash_right_after_a_refused_batch_leaves_what_was_there() {
+fn a_crash_after_a_rejected_batch_keeps_earlier_messages() {
     for seed in 0..50 {
         let disk = SimDisk::default();
         let Opened { store, .. } = disk.open();
@@ -35,12 +35,12 @@ fn a_crash_right_after_a_refused_batch_leaves_what_was_there() {
         disk.set_capacity(None);
         let again = disk.open();
         assert_eq!(again.recovery.damaged, 0, "seed {seed}");
-        assert_eq!(bobs(&again.store), [1, 2, 3], "seed {seed}");
+        assert_eq!(pending_of_bob(&again.store), [1, 2, 3], "seed {seed}");
     }
 }
 
 #[test]
-fn free_space_shrinks_as_messages_come() {
+fn free_space_shrinks_with_each_write() {
     let disk = SimDisk::default();
     disk.set_capacity(Some(100_000));
     let Opened { store, .. } = disk.open();
@@ -50,7 +50,7 @@ fn free_space_shrinks_as_messages_come() {
 }
 
 #[test]
-fn a_sync_that_fails_is_an_error() {
+fn a_failed_sync_is_an_error() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
     store.write(&puts([1])).unwrap();
@@ -59,7 +59,7 @@ fn a_sync_that_fails_is_an_error() {
 }
 
 #[test]
-fn a_write_is_not_begun_before_the_one_before_it_is_synced() {
+fn a_write_first_syncs_the_previous_one() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
     store.write(&puts([1])).unwrap();
@@ -68,7 +68,7 @@ fn a_write_is_not_begun_before_the_one_before_it_is_synced() {
 }
 
 #[test]
-fn a_write_that_fails_is_an_error() {
+fn a_failed_write_is_an_error() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
     disk.stop_after(Some(0));
@@ -76,7 +76,7 @@ fn a_write_that_fails_is_an_error() {
 }
 
 #[test]
-fn what_was_synced_survives_every_crash() {
+fn synced_batches_survive_every_crash() {
     for seed in 0..200 {
         let disk = SimDisk::default();
         let options = StoreOptions { segment_bytes: 700, ..StoreOptions::default() };
@@ -86,9 +86,9 @@ fn what_was_synced_survives_every_crash() {
         drop(store);
         disk.crash(&mut Rng::new(seed));
         let again = disk.open_with(options);
-        let read = bobs(&again.store);
+        let read = pending_of_bob(&again.store);
         assert_eq!(read[..15], (1..16).collect::<Vec<_>>(), "seed {seed}");
         assert!((16..19).collect::<Vec<_>>().starts_with(&read[15..]), "seed {seed}: {read:?}");
-        assert_eq!(again.recovery.damaged, 0, "seed {seed}: a crash is no damage");
+        assert_eq!(again.recovery.damaged, 0, "seed {seed}: a crash is not corruption");
     }
 }

@@ -1,11 +1,11 @@
-//! The store through its public face: one contract on every disk, and what the log does about crashes and damage.
+//! Tests of the store's public API: one contract on every disk, and recovery from crashes and corruption.
 
 #![allow(clippy::unwrap_used)]
 
+mod compaction;
 mod contract;
-mod damage;
+mod corruption;
 mod failures;
-mod moving;
 mod reclaim;
 mod support;
-mod torn_end;
+mod torn_writes;

@@ -1,4 +1,4 @@
-//! Disks to run a store on, batches to write to it, and a replay that takes down what it is told.
+//! Disks for a store, batches to write to it, and a `Replay` that records its input.
 
 use bytes::Bytes;
 use std::fs;
@@ -11,11 +11,11 @@ use toolbus_store::{Disk, FolderDisk, LogStore, Recovery, Replay, Store, StoreOp
 
 pub const FIRST_SEGMENT: &str = "segment-0000000001.log";
 
-/// Something that a store can be opened on, again and again, one at a time.
-pub trait Place {
+/// A disk on which a store can be opened repeatedly, one at a time.
+pub trait TestDisk {
     fn disk(&self) -> Arc<dyn Disk>;
 
-    /// A new place that holds these bytes as its first segment.
+    /// A new disk with these bytes as its first segment.
     fn holding(segment: &[u8]) -> Self
     where
         Self: Sized;
@@ -51,7 +51,7 @@ pub struct Opened {
     pub replayed: Replayed,
 }
 
-impl Place for SimDisk {
+impl TestDisk for SimDisk {
     fn disk(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
@@ -63,7 +63,7 @@ impl Place for SimDisk {
     }
 }
 
-/// A real folder, gone at the end of the test.
+/// A temporary folder, removed at the end of the test.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -76,21 +76,21 @@ impl Folder {
     }
 }
 
-impl Place for Folder {
+impl TestDisk for Folder {
     fn disk(&self) -> Arc<dyn Disk> {
         Arc::new(FolderDisk::open(self.0.path()).expect("the folder is free").0)
     }
 
     fn holding(segment: &[u8]) -> Self {
         let folder = Self::new();
-        // Gives the folder its identity.
+        // Creates the folder's identity file.
         drop(folder.disk());
         fs::write(folder.first_segment(), segment).unwrap();
         folder
     }
 }
 
-/// What a replay was told, in order.
+/// The input of a replay, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     pub messages: Vec<(String, Seq, String)>,
@@ -145,7 +145,7 @@ pub fn batch(puts: Vec<Arc<Message>>) -> Batch {
     Batch { next_seq, puts, ..Batch::default() }
 }
 
-/// A batch of messages of 40 bytes to bob.
+/// A batch of messages to bob with bodies of 40 bytes.
 pub fn puts(seqs: impl IntoIterator<Item = Seq>) -> Batch {
     batch(seqs.into_iter().map(|seq| message("bob", seq)).collect())
 }
@@ -164,8 +164,8 @@ pub fn write(store: &impl Store, batch: &Batch) {
     store.sync().expect("the disk works");
 }
 
-/// All that bob can be read.
-pub fn bobs(store: &impl Store) -> Vec<Seq> {
+/// The sequence numbers of bob's pending messages.
+pub fn pending_of_bob(store: &impl Store) -> Vec<Seq> {
     let page = store.read("bob", 0, usize::MAX, u64::MAX).unwrap();
     page.messages.iter().map(|message| message.seq).collect()
 }

@@ -11,7 +11,7 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{ConnId, Message, Millis, Outgoing, Refusal};
-use toolbus_journal::{CallKey, Decision, Entry, Finish, Known, Place, Replay, Start, decide};
+use toolbus_journal::{CallKey, Decision, Entry, Finish, Known, Location, Replay, Start, decide};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Host {
@@ -155,8 +155,8 @@ impl World {
     }
 
     /// The same answer goes out again, under the same id.
-    pub fn answer_again(&mut self, host: usize, key: &CallKey, tag: Tag, reply_id: &ByteString, place: &Place) {
-        let kept = self.hosts[host].paper.reply(place).ok().and_then(|body| Answer::parse(&body));
+    pub fn answer_again(&mut self, host: usize, key: &CallKey, tag: Tag, reply_id: &ByteString, location: &Location) {
+        let kept = self.hosts[host].paper.reply(location).ok().and_then(|body| Answer::parse(&body));
         let Some(kept) = kept else { return self.truth.violated(format!("the answer to {} can't be read", key.id)) };
         let answer = Answer { joined: kept.of != key.id, ..kept };
         self.reply(host, reply_id.clone(), Reply { key: key.clone(), answer }, Some(tag));

@@ -8,14 +8,15 @@ use crate::planted::Planted;
 use std::io;
 use std::sync::Arc;
 use toolbus_journal::{
-    Book, CallKey, Entry, Finish, JournalLog, Lent, Limits, Place, Recovery, Tidy, TidyOptions, Unsynced,
+    CallIndex, CallKey, CompactionContext, Compactor, CompactorOptions, Entry, Finish, JournalLog, Limits, Location,
+    Recovery, Unsynced,
 };
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Paper {
-    pub book: Book,
+    pub book: CallIndex,
     log: JournalLog,
-    tidy: Tidy,
+    tidy: Compactor,
     waiting: Vec<Waiting>,
     group: Option<Group>,
     /// Calls whose ends were written, and that only a sync protects from the end of the machine.
@@ -25,7 +26,7 @@ pub struct Paper {
 /// An entry whose call goes on only when it is safe.
 struct Waiting {
     entry: Entry,
-    place: Place,
+    location: Location,
 }
 
 struct Group {
@@ -36,23 +37,24 @@ struct Group {
 
 impl Paper {
     pub fn open(disk: &SimDisk, plan: &Plan, now: u64) -> io::Result<(Self, Recovery)> {
-        let mut book = Book::new(Limits { keep_ms: u64::MAX / 2, ..Limits::default() }, now);
-        let (log, recovery) =
-            JournalLog::open(Arc::new(disk.clone()), plan.journal.clone(), |entry, place| book.restore(&entry, place))?;
-        let tidy = Tidy::new(TidyOptions { keep_ms: plan.tidy_after, max_bytes: u64::MAX });
+        let mut book = CallIndex::new(Limits { keep_ms: u64::MAX / 2, ..Limits::default() }, now);
+        let (log, recovery) = JournalLog::open(Arc::new(disk.clone()), plan.journal.clone(), |entry, location| {
+            book.restore(&entry, location)
+        })?;
+        let tidy = Compactor::new(CompactorOptions { keep_ms: plan.tidy_after, max_bytes: u64::MAX });
         Ok((Self { book, log, tidy, waiting: Vec::new(), group: None, ended: Vec::new() }, recovery))
     }
 
     /// Takes an entry. If nobody waits for it, it is written and counts at once.
     fn put(&mut self, entry: Entry, waits: bool, now: u64) -> io::Result<()> {
-        let place = self.log.stage(&entry, now)?;
+        let location = self.log.stage(&entry, now)?;
         if waits {
             self.book.announce(&entry);
-            self.waiting.push(Waiting { entry, place });
+            self.waiting.push(Waiting { entry, location });
             return Ok(());
         }
         self.log.flush()?;
-        self.book.enter(&entry, place);
+        self.book.enter(&entry, location);
         if let Entry::Finish(finish) = entry {
             self.ended.push(finish.key);
         }
@@ -61,7 +63,7 @@ impl Paper {
 
     /// An answer counts that is nowhere but in memory.
     pub fn keep_in_mind(&mut self, finish: &Finish) {
-        self.book.enter(&Entry::Finish(finish.clone()), Place::Held(finish.reply.clone()));
+        self.book.enter(&Entry::Finish(finish.clone()), Location::InMemory(finish.reply.clone()));
     }
 
     pub fn is_idle(&self) -> bool {
@@ -74,8 +76,8 @@ impl Paper {
         self.ended.iter().chain(in_group).cloned().collect()
     }
 
-    pub fn reply(&self, place: &Place) -> io::Result<Vec<u8>> {
-        self.log.reader().carried(place).map(|bytes| bytes.to_vec())
+    pub fn reply(&self, location: &Location) -> io::Result<Vec<u8>> {
+        self.log.reader().payload(location).map(|bytes| bytes.to_vec())
     }
 
     /// Writes a group, or syncs the one that was written and returns what is safe now.
@@ -93,7 +95,7 @@ impl Paper {
             self.log.synced(written);
         }
         let entries = self.group.take().map(|group| group.entries).unwrap_or_default();
-        entries.iter().for_each(|waiting| self.book.enter(&waiting.entry, waiting.place.clone()));
+        entries.iter().for_each(|waiting| self.book.enter(&waiting.entry, waiting.location.clone()));
         Ok(entries)
     }
 
@@ -101,10 +103,11 @@ impl Paper {
         // The thread that syncs does both, so never in the middle of a group.
         if self.group.is_none() {
             self.book.forget(now);
-            let segments = self.waiting.iter().filter_map(|waiting| waiting.place.segment());
-            let unentered_from = segments.min().unwrap_or(u32::MAX);
-            self.tidy
-                .turn(now, |inspect| inspect(&mut Lent { log: &mut self.log, book: &mut self.book, unentered_from }))?;
+            let segments = self.waiting.iter().filter_map(|waiting| waiting.location.segment());
+            let unapplied_from = segments.min().unwrap_or(u32::MAX);
+            self.tidy.step(now, |inspect| {
+                inspect(&mut CompactionContext { log: &mut self.log, index: &mut self.book, unapplied_from })
+            })?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! What the book shows: to a call that may be joined to an earlier one, and to people.
+//! Queries: join candidates, and lists of calls, tasks and dead letters for the admin API.
 
-use super::{Book, Call, Known, TaskManifest, by_id, reply_id};
+use super::{Call, CallIndex, Known, TaskManifest, by_id, reply_id};
 use crate::entry::{CallKey, Dead, End, Start, detached};
-use crate::log::Place;
+use crate::log::Location;
 use bytestring::ByteString;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,80 +11,116 @@ use std::sync::Arc;
 /// The latest call of an agent with the same tool and arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
+    /// The latest call.
     pub key: CallKey,
-    /// Of the call that was really run, which may be an earlier one.
+    /// The START of the call that was actually run, which may be an earlier one.
     pub start: Option<Arc<Start>>,
+    /// The state of the run.
     pub state: CandidateState,
-    /// All other calls that are answered by the same run: the one that was run and those that were joined to it. Where one of
-    /// their callers is there, or has collected the answer, it is not to be given out once more.
+    /// All other calls that share the run: the one that was run and those joined to it. If one of their callers is
+    /// connected or has received the answer, the answer must not be given to another call.
     pub sharers: Vec<Sharer>,
 }
 
+/// A call that is answered by the same run as a [`Candidate`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sharer {
+    /// The call.
     pub key: CallKey,
-    /// The message with its answer, if there is one.
+    /// The id of the message that carries its answer, if it was answered.
     pub reply_id: Option<ByteString>,
 }
 
+/// The state of the run that a call may be joined to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CandidateState {
+    /// Run by this process.
     Running,
+    /// Answered.
     Answered {
+        /// The id of the message that carries the answer.
         reply_id: ByteString,
+        /// How the call ended.
         end: End,
-        reply: Place,
+        /// The location of the answer.
+        reply: Location,
     },
-    /// Begun by a process that is gone, and not asked for since: nobody has collected anything, and nobody knows more.
+    /// Started by an earlier process and not answered: the outcome is unknown, and no caller has received an answer.
     Interrupted,
 }
 
-/// What a call is doing, for people.
+/// The state of a call as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// A task that was accepted and not started.
     Waiting,
+    /// Run by this process.
     Running,
+    /// Started by an earlier process and not answered.
     Interrupted,
+    /// Answered.
     Ended(End),
-    Buried,
+    /// Dead-lettered and not answered.
+    DeadLettered,
 }
 
+/// A call as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSummary {
+    /// The call.
     pub key: CallKey,
+    /// The MCP server.
     pub server: ByteString,
+    /// The tool.
     pub tool: ByteString,
+    /// The state of the call.
     pub stage: Stage,
+    /// How often the call was started.
     pub attempts: u32,
+    /// When the call was started, accepted as a task or joined, in milliseconds since 1970.
     pub began_at: u64,
+    /// When the call was answered, in milliseconds since 1970.
     pub ended_at: Option<u64>,
+    /// Whether the call is a task.
     pub is_task: bool,
+    /// The call that this one was joined to.
     pub joined_to: Option<CallKey>,
 }
 
-/// A task and what became of it.
+/// A task and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
+    /// The task.
     pub manifest: Arc<TaskManifest>,
+    /// The state of its call.
     pub known: Known,
+    /// When the task was answered, in milliseconds since 1970.
     pub ended_at: Option<u64>,
 }
 
-/// A call that is not tried any more. Its request stays in the log.
+/// A dead letter without the body of its request, which stays in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterRow {
+    /// The call.
     pub key: CallKey,
+    /// The MCP server.
     pub server: ByteString,
+    /// The tool.
     pub tool: ByteString,
+    /// The caller's role.
     pub role: Option<ByteString>,
+    /// How often the call was started.
     pub attempts: u32,
+    /// The history of the attempts, one line each.
     pub story: Vec<String>,
+    /// When the call was dead-lettered, in milliseconds since 1970.
     pub at: u64,
-    pub request: Place,
+    /// The location of the request.
+    pub request: Location,
 }
 
 impl DeadLetterRow {
-    pub(super) fn new(dead: &Dead, request: Place) -> Self {
+    pub(super) fn new(dead: &Dead, request: Location) -> Self {
         Self {
             key: dead.key.detached(),
             server: detached(&dead.server),
@@ -98,15 +134,15 @@ impl DeadLetterRow {
     }
 }
 
-/// Calls that share an answer and can still be joined: whoever crashes more often than that is helped no more.
+/// Maximum number of calls that share an answer; a run with more is no join candidate.
 pub const MAX_SHARERS: usize = 100;
-/// How long calls run, as workers limit them unless they are told otherwise.
+/// The longest duration of a call: the default limit of workers.
 const LONGEST_CALL_MS: u64 = 3600 * 1000;
-/// Ended calls that are listed at most: the latest.
+/// Maximum number of listed ended calls.
 pub const MAX_LISTED: usize = 1000;
 
-impl Book {
-    /// The latest call of that agent with that content, unless it ended before that time. Tasks are none.
+impl CallIndex {
+    /// The latest call of an agent with this content, unless it ended before `ended_after`. Tasks are not candidates.
     pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
         let (_, key) = self.latest.get(&(ByteString::from(agent), *content))?;
         let call = self.calls.get(key)?;
@@ -117,7 +153,7 @@ impl Book {
                 let reply_id = reply_id(key, call, answer);
                 CandidateState::Answered { reply_id, end: answer.end, reply: answer.reply.clone() }
             }
-            None if root.buried.is_some() || root.start.is_none() => return None,
+            None if root.dead_lettered.is_some() || root.start.is_none() => return None,
             None if root.live => CandidateState::Running,
             None if self.latest_end(root) < ended_after => return None,
             None => CandidateState::Interrupted,
@@ -125,13 +161,14 @@ impl Book {
         Some(Candidate { key: key.clone(), start: root.start.clone(), state, sharers: self.sharers(key)? })
     }
 
-    /// When an interrupted call can have ended at the latest: with the process that ran it, and it was not run for ever.
+    /// The latest time at which an interrupted call can have ended: not after this process opened the journal, and not
+    /// after the longest duration of a call.
     fn latest_end(&self, call: &Call) -> u64 {
         let began = call.start.as_ref().map_or(0, |start| start.at);
         self.opened_at.min(began.saturating_add(LONGEST_CALL_MS)).max(began)
     }
 
-    /// None where there are more than anybody could be asked about.
+    /// The other calls that share the run of `of`, or `None` if there are more than [`MAX_SHARERS`].
     fn sharers(&self, of: &CallKey) -> Option<Vec<Sharer>> {
         let mut keys = vec![self.run_for(of)];
         let mut next = 0;
@@ -151,7 +188,7 @@ impl Book {
         Some(keys.into_iter().filter(|key| *key != of).filter_map(sharer).collect())
     }
 
-    /// All that have not ended and the latest that have, the latest first.
+    /// All calls that have not ended, then the latest ended ones; latest first.
     pub fn calls(&self) -> Vec<CallSummary> {
         let latest = |list: &BTreeSet<(u64, CallKey)>| -> Vec<CallKey> {
             list.iter().rev().take(MAX_LISTED).map(|(_, key)| key.clone()).collect()
@@ -175,9 +212,9 @@ impl Book {
             Known::Running(_) => Stage::Running,
             Known::Interrupted(_) => Stage::Interrupted,
             Known::Answered { end, .. } => Stage::Ended(end),
-            Known::Buried(_) => Stage::Buried,
+            Known::DeadLettered(_) => Stage::DeadLettered,
         };
-        let start = root.start.as_ref().or(root.buried.as_ref());
+        let start = root.start.as_ref().or(root.dead_lettered.as_ref());
         let named = start.map(|start| (&start.server, &start.tool, start.at));
         let named = named.or_else(|| root.task.as_ref().map(|task| (&task.server, &task.tool, task.at)));
         let (server, tool, began_at) = named.map_or_else(Default::default, |(a, b, at)| (a.clone(), b.clone(), at));
@@ -201,7 +238,7 @@ impl Book {
         rows
     }
 
-    /// The task with that id: of that agent, or of anybody.
+    /// The task with this id, optionally of one agent only.
     pub fn task(&self, id: &str, agent: Option<&str>) -> Option<TaskRow> {
         let from = (ByteString::from(id), ByteString::new());
         let same_id = self.tasks.range(from..).take_while(|((other, _), _)| *other == *id);
@@ -209,12 +246,12 @@ impl Book {
         same_id.map(|(_, manifest)| manifest).find(|manifest| own(manifest)).and_then(|manifest| self.row(manifest))
     }
 
-    /// Tasks without an answer, in the order in which they were taken.
+    /// Tasks without an answer, in the order of their acceptance.
     pub fn unfinished_tasks(&self) -> Vec<TaskRow> {
         self.tasks().into_iter().filter(|row| row.ended_at.is_none()).collect()
     }
 
-    /// How many tasks there are, of that agent or of all, that have not expired.
+    /// Number of tasks that have not expired, optionally of one agent only.
     pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
         let counts = |manifest: &&Arc<TaskManifest>| {
             manifest.expires_at() > now && agent.is_none_or(|agent| manifest.key.agent() == agent)
@@ -229,19 +266,20 @@ impl Book {
     }
 
     /// All dead letters, oldest first.
-    pub fn letters(&self) -> Vec<Arc<DeadLetterRow>> {
-        let mut letters: Vec<Arc<DeadLetterRow>> = self.letters.values().cloned().collect();
-        letters.sort_by(|a, b| (a.at, &a.key).cmp(&(b.at, &b.key)));
-        letters
+    pub fn dead_letters(&self) -> Vec<Arc<DeadLetterRow>> {
+        let mut dead_letters: Vec<Arc<DeadLetterRow>> = self.dead_letters.values().cloned().collect();
+        dead_letters.sort_by(|a, b| (a.at, &a.key).cmp(&(b.at, &b.key)));
+        dead_letters
     }
 
-    pub fn letter(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
+    /// The dead letter with this id.
+    pub fn dead_letter_by_id(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
         let from = (ByteString::from(id), ByteString::new());
-        let (_, letter) = self.letters.range(from..).next().filter(|((other, _), _)| *other == *id)?;
-        Some(Arc::clone(letter))
+        let (_, dead_letter) = self.dead_letters.range(from..).next().filter(|((other, _), _)| *other == *id)?;
+        Some(Arc::clone(dead_letter))
     }
 
-    pub(super) fn letter_at(&self, key: &CallKey) -> Option<&Arc<DeadLetterRow>> {
-        self.letters.get(&by_id(key))
+    pub(super) fn dead_letter_at(&self, key: &CallKey) -> Option<&Arc<DeadLetterRow>> {
+        self.dead_letters.get(&by_id(key))
     }
 }

@@ -1,4 +1,4 @@
-//! The journal as a host uses it, on a real folder.
+//! The journal as used by a host, mostly in a temporary folder.
 
 use crate::support::{CONTENT, finish, key, reply, start};
 use bytes::Bytes;
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use toolbus_journal::{
-    Book, Clock, Finish, Journal, JournalError, JournalLog, JournalOptions, Known, Limits, LogOptions, Wait,
+    CallIndex, Clock, Finish, Journal, JournalError, JournalLog, JournalOptions, Known, Limits, LogOptions, Wait,
 };
 use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 #[tokio::test]
-async fn a_call_that_comes_again_finds_its_answer_also_in_the_next_life() {
+async fn a_repeated_call_finds_its_answer_also_after_a_restart() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let journal = Journal::open(folder.path(), JournalOptions::default()).expect("an empty folder opens");
     assert_eq!(journal.look_up(&key(1), &CONTENT), Ok(Known::New));
@@ -26,14 +26,14 @@ async fn a_call_that_comes_again_finds_its_answer_also_in_the_next_life() {
     drop(journal);
 
     let journal = Journal::open(folder.path(), JournalOptions::default()).expect("it opens again");
-    let Ok(Known::Answered { reply: place, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
-    assert_eq!(journal.reply(&place).expect("readable"), reply(1));
+    let Ok(Known::Answered { reply: location, .. }) = journal.look_up(&key(1), &CONTENT) else { panic!("answered") };
+    assert_eq!(journal.reply(&location).expect("readable"), reply(1));
     let Ok(Known::Interrupted(interrupted)) = journal.look_up(&key(2), &CONTENT) else { panic!("interrupted") };
     assert_eq!(*interrupted, start(2));
 }
 
 #[tokio::test]
-async fn many_who_wait_share_syncs_and_all_are_told() {
+async fn concurrent_writers_share_syncs_and_all_are_notified() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let journal = Arc::new(Journal::open(folder.path(), JournalOptions::default()).expect("an empty folder opens"));
     let calls = (0..500u64).map(|id| {
@@ -52,7 +52,7 @@ async fn many_who_wait_share_syncs_and_all_are_told() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_forgotten_and_what_runs_is_not() {
+async fn old_ended_calls_are_forgotten_and_running_ones_kept() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = JournalOptions { limits: Limits { max_ended: 2, ..Limits::default() }, ..JournalOptions::default() };
     let journal = Journal::open(folder.path(), options).expect("an empty folder opens");
@@ -66,7 +66,7 @@ async fn what_ended_long_ago_is_forgotten_and_what_runs_is_not() {
 }
 
 #[tokio::test]
-async fn once_the_disk_fails_nothing_is_taken_any_more_and_everybody_is_told() {
+async fn after_a_disk_failure_all_writes_are_rejected() {
     let disk = SimDisk::default();
     let clock: Clock = Arc::new(|| 1);
     let journal = Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), clock).expect("it opens");
@@ -77,15 +77,18 @@ async fn once_the_disk_fails_nothing_is_taken_any_more_and_everybody_is_told() {
     disk.fail_syncs(false);
     assert!(
         matches!(journal.start(start(2), Wait::Synced).await, Err(JournalError::Write(_))),
-        "also when it works again"
+        "also after the disk has recovered"
     );
     assert!(matches!(journal.start(start(3), Wait::Written).await, Err(JournalError::Write(_))));
     assert!(journal.failure().is_some());
-    assert!(matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))), "an answer that is not safe is none");
+    assert!(
+        matches!(journal.look_up(&key(1), &CONTENT), Ok(Known::Running(_))),
+        "an answer that is not durable does not count"
+    );
 }
 
 #[tokio::test]
-async fn nobody_else_can_look_into_the_folder() {
+async fn the_folder_is_private() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("state/journal");
     let journal = Journal::open(&path, JournalOptions::default()).expect("it opens");
@@ -98,19 +101,21 @@ async fn nobody_else_can_look_into_the_folder() {
 }
 
 #[tokio::test]
-async fn what_is_written_outlives_the_process_and_a_moment_later_the_machine() {
+async fn a_written_entry_survives_the_process_and_is_synced_shortly_after() {
     let disk = SimDisk::default();
     let clock: Clock = Arc::new(|| 1);
     let journal = Journal::on_disk(Arc::new(disk.clone()), JournalOptions::default(), clock).expect("it opens");
     journal.start(start(1), Wait::Synced).await.expect("written");
     let known_after = |disk: &SimDisk| {
-        let mut book = Book::default();
-        JournalLog::open(Arc::new(disk.clone()), LogOptions::default(), |entry, place| book.restore(&entry, place))
-            .expect("it opens");
-        book.look_up(&key(1), &CONTENT).expect("the same call")
+        let mut index = CallIndex::default();
+        JournalLog::open(Arc::new(disk.clone()), LogOptions::default(), |entry, location| {
+            index.restore(&entry, location)
+        })
+        .expect("it opens");
+        index.look_up(&key(1), &CONTENT).expect("the same call")
     };
     journal.finish(finish(1), Wait::Written).await.expect("written");
-    // A copy of the disk at this moment, as the next process would find it.
+    // A copy of the disk, as the next process would find it.
     assert!(matches!(known_after(&disk.fork()), Known::Answered { .. }));
     let is_synced = |seed| {
         let stopped = disk.fork();
@@ -125,15 +130,15 @@ async fn what_is_written_outlives_the_process_and_a_moment_later_the_machine() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_read_again_is_not_written() {
+async fn an_entry_that_is_too_large_is_rejected() {
     let journal = Journal::in_memory().expect("memory is there");
     let reply = Bytes::from(vec![0; 128 << 20]);
     let refused = journal.finish(Finish { reply, ..finish(1) }, Wait::Synced).await;
     assert!(matches!(refused, Err(JournalError::TooLarge { .. })));
-    journal.start(start(2), Wait::Synced).await.expect("it goes on");
+    journal.start(start(2), Wait::Synced).await.expect("other entries are accepted");
 }
 
-/// Not a test: prints what a call costs here, next to a bare sync of the same disk.
+/// Not a test: prints the cost of a call and of a bare sync of the same disk.
 #[tokio::test]
 #[ignore = "measures, and needs a quiet machine"]
 async fn cost_of_a_call() {
@@ -179,7 +184,7 @@ async fn cost_of_a_call() {
 }
 
 #[tokio::test]
-async fn a_second_answer_is_refused_and_the_same_message_is_not() {
+async fn a_second_answer_is_rejected_unless_it_is_the_same_message() {
     let journal = Journal::in_memory().expect("it opens");
     journal.start(start(1), Wait::Synced).await.expect("written");
     journal.finish(finish(1), Wait::Synced).await.expect("written");
@@ -195,7 +200,7 @@ async fn a_second_answer_is_refused_and_the_same_message_is_not() {
 }
 
 #[tokio::test]
-async fn an_answer_that_could_not_be_read_again_is_refused_and_others_are_taken() {
+async fn an_answer_that_is_too_large_is_rejected_and_a_smaller_one_accepted() {
     let journal = Journal::in_memory().expect("it opens");
     journal.start(start(1), Wait::Synced).await.expect("written");
     let large = |bytes: usize| Finish { reply: Bytes::from(vec![b'x'; bytes]), ..finish(1) };

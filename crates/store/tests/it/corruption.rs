@@ -1,6 +1,9 @@
-//! Bits that flipped after they were written: the log opens, damage is counted and kept, and the rest is served.
+//! Bits that flipped after they were written: the log opens, corruption is counted and copied aside, the rest is
+//! served.
 
-use crate::support::{FIRST_SEGMENT, Folder, Opened, Place, batch, bobs, message_of, puts, settles, write};
+use crate::support::{
+    FIRST_SEGMENT, Folder, Opened, TestDisk, batch, message_of, pending_of_bob, puts, settles, write,
+};
 use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use toolbus_engine::Seq;
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{Store, StoreOptions};
 
-/// A log of three batches of three messages, and where the middle one is.
+/// A log of three batches of three messages, and the byte range of the middle one.
 fn log() -> (Vec<u8>, Range<usize>) {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
@@ -20,7 +23,7 @@ fn log() -> (Vec<u8>, Range<usize>) {
     (disk.bytes_of(FIRST_SEGMENT), start..end)
 }
 
-fn flipped<P: Place>(bytes: &[u8], position: usize, bit: usize) -> P {
+fn flipped<P: TestDisk>(bytes: &[u8], position: usize, bit: usize) -> P {
     let mut bytes = bytes.to_vec();
     bytes[position] ^= 1 << bit;
     P::holding(&bytes)
@@ -30,12 +33,12 @@ fn is_in_order(seqs: &[Seq]) -> bool {
     seqs.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-fn one_flipped_bit_costs_at_most_one_message<P: Place>(every: usize) {
+fn check_flipped_bits<P: TestDisk>(every: usize) {
     let (bytes, middle) = log();
     for (position, bit) in middle.flat_map(|position| (0..8).map(move |bit| (position, bit))).step_by(every) {
-        let place: P = flipped(&bytes, position, bit);
-        let Opened { store, recovery, replayed } = place.open();
-        let read = bobs(&store);
+        let disk: P = flipped(&bytes, position, bit);
+        let Opened { store, recovery, replayed } = disk.open();
+        let read = pending_of_bob(&store);
         assert!(is_in_order(&read), "byte {position}: {read:?}");
         assert!([1, 2, 3, 7, 8, 9].iter().all(|seq| read.contains(seq)), "byte {position}: {read:?}");
         assert!(read.len() >= 8, "byte {position}: {read:?}");
@@ -45,24 +48,24 @@ fn one_flipped_bit_costs_at_most_one_message<P: Place>(every: usize) {
         assert_eq!(recovery.torn_bytes, 0, "byte {position}");
         assert_eq!(recovery.next_seq, 10, "byte {position}");
         drop(store);
-        assert_eq!(place.names("damaged-").len(), 1, "byte {position}");
+        assert_eq!(disk.names("damaged-").len(), 1, "byte {position}");
     }
 }
 
 #[test]
 fn a_flipped_bit_anywhere_in_a_middle_batch_costs_at_most_one_message() {
-    one_flipped_bit_costs_at_most_one_message::<SimDisk>(1);
+    check_flipped_bits::<SimDisk>(1);
 }
 
 #[test]
-fn so_it_does_in_a_folder() {
-    one_flipped_bit_costs_at_most_one_message::<Folder>(149);
+fn a_flipped_bit_in_a_folder_costs_at_most_one_message() {
+    check_flipped_bits::<Folder>(149);
 }
 
 const SECRET: u64 = 0x5eed;
 
-/// What is replayed of a log whose second batch has a damaged header and a body with whole batches in it, made by
-/// someone who takes that for the log's key.
+/// Replays a log whose second batch has a corrupt header and a body with forged batches, whose checksums are keyed with
+/// the guessed seed.
 fn replayed_with_forged_batches(guessed_seed: u64) -> Vec<Seq> {
     let with_seed = |checksum_seed| StoreOptions { checksum_seed, ..StoreOptions::default() };
     let forgery = SimDisk::default();
@@ -77,23 +80,23 @@ fn replayed_with_forged_batches(guessed_seed: u64) -> Vec<Seq> {
     let header = disk.bytes_of(FIRST_SEGMENT).len();
     write(&store, &batch(vec![carrier.into()]));
     write(&store, &puts([3]));
-    // The header and the length of the message's record: nothing says any more what the bytes behind them are.
+    // Overwrite the batch header and the record's length, so that replay has to scan the body for records.
     let mut bytes = disk.bytes_of(FIRST_SEGMENT);
     bytes[header..header + 40].fill(0xff);
     SimDisk::holding(&bytes).open_with(with_seed(SECRET)).replayed.seqs()
 }
 
 #[test]
-fn batches_forged_in_a_body_are_not_replayed_from_a_damaged_log() {
+fn batches_forged_in_a_body_are_not_replayed_from_a_corrupt_log() {
     for guess in [0, 1, SECRET + 1, u64::MAX] {
         assert_eq!(replayed_with_forged_batches(guess), [1, 3], "guessed {guess}");
     }
     let known = replayed_with_forged_batches(SECRET);
-    assert!(known.contains(&905), "the forgery is good but for its key: {known:?}");
+    assert!(known.contains(&905), "with the right key the forgery is accepted: {known:?}");
 }
 
 #[test]
-fn damage_is_kept_as_it_was_found() {
+fn corrupt_bytes_are_copied_unchanged() {
     let (bytes, middle) = log();
     let position = middle.end - 1;
     let disk: SimDisk = flipped(&bytes, position, 0);
@@ -104,16 +107,16 @@ fn damage_is_kept_as_it_was_found() {
 }
 
 #[test]
-fn a_damaged_log_goes_on() {
+fn a_corrupt_log_stays_usable() {
     let (bytes, middle) = log();
     for position in middle {
         let disk: SimDisk = flipped(&bytes, position, 3);
         let opened = disk.open();
         write(&opened.store, &puts([10]));
-        let expected = bobs(&opened.store);
+        let expected = pending_of_bob(&opened.store);
         drop(opened);
         let again = disk.open();
-        assert_eq!(bobs(&again.store), expected, "byte {position}");
+        assert_eq!(pending_of_bob(&again.store), expected, "byte {position}");
         assert_eq!(again.recovery.damaged, 1, "byte {position}");
     }
 }
@@ -124,7 +127,7 @@ fn a_flipped_bit_in_the_last_batch_loses_no_earlier_batch() {
     for position in middle.end..bytes.len() {
         let disk: SimDisk = flipped(&bytes, position, position % 8);
         let Opened { store, recovery, .. } = disk.open();
-        let read = bobs(&store);
+        let read = pending_of_bob(&store);
         assert_eq!(read[..6], [1, 2, 3, 4, 5, 6], "byte {position}");
         assert!([7, 8, 9].starts_with(&read[6..]), "byte {position}: {read:?}");
         assert!(recovery.torn_bytes > 0, "byte {position}");
@@ -134,7 +137,7 @@ fn a_flipped_bit_in_the_last_batch_loses_no_earlier_batch() {
 }
 
 #[test]
-fn damage_at_the_end_of_an_older_segment_is_damage_and_no_crash() {
+fn an_unreadable_end_of_an_older_segment_is_corruption() {
     let options = StoreOptions { segment_bytes: 100, ..StoreOptions::default() };
     let folder = Folder::new();
     let Opened { store, .. } = folder.open_with(options.clone());
@@ -145,12 +148,12 @@ fn damage_at_the_end_of_an_older_segment_is_damage_and_no_crash() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(folder.first_segment(), bytes).unwrap();
     let Opened { store, recovery, .. } = folder.open_with(options);
-    assert_eq!(bobs(&store), [1, 2, 4, 5, 6]);
+    assert_eq!(pending_of_bob(&store), [1, 2, 4, 5, 6]);
     assert_eq!((recovery.damaged, recovery.torn_bytes), (1, 0));
 }
 
 #[test]
-fn damage_found_while_reading_is_named_and_the_others_are_read() {
+fn corruption_found_while_reading_is_reported_and_other_messages_are_read() {
     let folder = Folder::new();
     let Opened { store, .. } = folder.open();
     write(&store, &batch((1..6).map(|seq| message_of("bob", seq, 300)).collect()));
@@ -163,13 +166,13 @@ fn damage_found_while_reading_is_named_and_the_others_are_read() {
     assert_eq!(page.damaged, [3]);
     assert_eq!(page.messages.iter().map(|it| it.seq).collect::<Vec<_>>(), [1, 2, 4, 5]);
     let page = store.read("bob", 3, 1, u64::MAX).unwrap();
-    assert_eq!((page.messages.len(), page.damaged), (0, vec![3]), "alone too");
+    assert_eq!((page.messages.len(), page.damaged), (0, vec![3]), "also if it is the only message of the page");
     drop(store);
-    assert_eq!(folder.names("damaged-").len(), 1, "kept once, however often it is read");
+    assert_eq!(folder.names("damaged-").len(), 1, "copied once, however often it is read");
 }
 
 #[test]
-fn damage_found_while_space_is_given_back_is_named_when_the_mailbox_is_read() {
+fn corruption_found_by_reclaim_is_reported_when_the_mailbox_is_read() {
     let options = StoreOptions { segment_bytes: 1_000, history_ids: 0, ..StoreOptions::default() };
     let folder = Folder::new();
     let Opened { store, .. } = folder.open_with(options);

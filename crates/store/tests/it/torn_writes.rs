@@ -1,9 +1,9 @@
-//! The unfinished end that a crash leaves is cut off, wherever the crash hit, and everything before it is there.
+//! A torn write at the end of the log is truncated wherever the crash hit, and all earlier batches are kept.
 
-use crate::support::{FIRST_SEGMENT, Folder, Opened, Place, bobs, puts, write};
+use crate::support::{FIRST_SEGMENT, Folder, Opened, TestDisk, pending_of_bob, puts, write};
 use toolbus_store::sim_disk::SimDisk;
 
-/// A log of three batches, and where the last one begins.
+/// A log of three batches, and the offset of the last one.
 fn log() -> (Vec<u8>, usize) {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open();
@@ -14,56 +14,56 @@ fn log() -> (Vec<u8>, usize) {
     (disk.bytes_of(FIRST_SEGMENT), before)
 }
 
-fn all_earlier_batches_are_there<P: Place>(every: usize) {
+fn check_earlier_batches<P: TestDisk>(every: usize) {
     let (bytes, last) = log();
     for length in (last..bytes.len()).step_by(every) {
         let Opened { store, recovery, replayed } = P::holding(&bytes[..length]).open();
-        let read = bobs(&store);
+        let read = pending_of_bob(&store);
         assert_eq!(read[..5], [1, 2, 3, 4, 5], "cut at {length}");
         assert!([6, 7, 8].starts_with(&read[5..]), "cut at {length}: {read:?}");
-        assert_eq!(replayed.seqs(), read, "cut at {length}: the replay knows what can be read");
+        assert_eq!(replayed.seqs(), read, "cut at {length}: replay and index agree");
         assert_eq!(recovery.torn_bytes, (length - last) as u64, "cut at {length}");
-        assert_eq!(recovery.damaged, 0, "cut at {length}: a tear is no damage");
+        assert_eq!(recovery.damaged, 0, "cut at {length}: a torn write is not corruption");
     }
 }
 
 #[test]
-fn a_log_cut_off_anywhere_in_its_last_batch_opens_with_all_earlier_batches() {
-    all_earlier_batches_are_there::<SimDisk>(1);
+fn a_log_cut_anywhere_in_its_last_batch_opens_with_all_earlier_batches() {
+    check_earlier_batches::<SimDisk>(1);
 }
 
 #[test]
-fn so_does_one_in_a_folder() {
-    all_earlier_batches_are_there::<Folder>(23);
+fn a_log_in_a_folder_cut_in_its_last_batch_opens_with_all_earlier_batches() {
+    check_earlier_batches::<Folder>(23);
 }
 
 #[test]
-fn a_repaired_log_goes_on_and_needs_no_second_repair() {
+fn a_repaired_log_stays_usable_and_needs_no_second_repair() {
     let (bytes, last) = log();
     for length in last + 1..bytes.len() {
         let disk = SimDisk::holding(&bytes[..length]);
         let opened = disk.open();
         let next = opened.recovery.next_seq;
         write(&opened.store, &puts([next]));
-        let expected = bobs(&opened.store);
-        assert_eq!(expected.last(), Some(&next), "cut at {length}: no number is given out twice");
+        let expected = pending_of_bob(&opened.store);
+        assert_eq!(expected.last(), Some(&next), "cut at {length}: no sequence number is reused");
         drop(opened);
         let again = disk.open();
         assert_eq!(again.recovery.torn_bytes, 0, "cut at {length}");
         assert_eq!(again.recovery.damaged, 0, "cut at {length}");
-        assert_eq!(bobs(&again.store), expected, "cut at {length}");
+        assert_eq!(pending_of_bob(&again.store), expected, "cut at {length}");
     }
 }
 
 #[test]
-fn whole_messages_at_the_head_of_a_torn_batch_are_kept() {
+fn intact_messages_at_the_head_of_a_torn_batch_are_kept() {
     let (bytes, _) = log();
     let folder = Folder::holding(&bytes[..bytes.len() - 1]);
-    assert_eq!(bobs(&folder.open().store), [1, 2, 3, 4, 5, 6, 7], "all but the one that is cut");
+    assert_eq!(pending_of_bob(&folder.open().store), [1, 2, 3, 4, 5, 6, 7], "all but the truncated one");
 }
 
 #[test]
-fn what_is_cut_off_is_kept_aside() {
+fn a_truncated_torn_write_is_copied_aside() {
     let (bytes, last) = log();
     let folder = Folder::holding(&bytes[..bytes.len() - 1]);
     folder.open();
@@ -73,11 +73,11 @@ fn what_is_cut_off_is_kept_aside() {
 }
 
 #[test]
-fn zeros_at_the_end_are_cut_off() {
+fn trailing_zeros_are_truncated() {
     let (mut bytes, _) = log();
     bytes.extend([0; 5_000]);
     let folder = Folder::holding(&bytes);
     let Opened { store, recovery, .. } = folder.open();
-    assert_eq!(bobs(&store), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(pending_of_bob(&store), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!((recovery.torn_bytes, recovery.damaged), (5_000, 0));
 }

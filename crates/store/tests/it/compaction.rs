@@ -1,6 +1,6 @@
-//! Pending messages on the move: they are copied when their segment is cleaned up, and must not be lost on the way.
+//! Compaction: pending messages are copied before their segment is removed, and no crash or full disk may lose them.
 
-use crate::support::{Opened, Place, batch, bobs, message_of, puts, settled, settles, write};
+use crate::support::{Opened, TestDisk, batch, message_of, pending_of_bob, puts, settled, settles, write};
 use toolbus_engine::{Batch, Seq};
 use toolbus_store::sim_disk::{Rng, SimDisk};
 use toolbus_store::{Store, StoreOptions};
@@ -9,7 +9,7 @@ fn small() -> StoreOptions {
     StoreOptions { segment_bytes: 1_000, ..StoreOptions::default() }
 }
 
-/// Messages to bob that come, are settled at once, and leave nothing but waste.
+/// Writes messages to bob and settles them at once, so that their records are waste.
 fn waste(store: &impl Store, seqs: std::ops::Range<Seq>) {
     for seq in seqs {
         write(store, &puts([seq]));
@@ -21,9 +21,9 @@ fn used(disk: &SimDisk) -> u64 {
     disk.files().iter().map(|(_, bytes)| *bytes as u64).sum()
 }
 
-/// Copies of old messages stand behind newer ones in the log, but before them in the mailbox.
+/// Copies of old messages come after newer ones in the log, but before them in the mailbox.
 #[test]
-fn messages_behind_a_moved_one_are_moved_too() {
+fn messages_after_a_copied_one_are_copied_too() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open_with(small());
     let mut stuck = Vec::new();
@@ -32,15 +32,15 @@ fn messages_behind_a_moved_one_are_moved_too() {
         write(&store, &settles(first + 1..first + 10));
         stuck.push(first);
         store.reclaim().unwrap();
-        assert_eq!(bobs(&store), stuck);
+        assert_eq!(pending_of_bob(&store), stuck);
     }
     assert!(!disk.names("segment-").contains(&"segment-0000000001.log".into()), "nothing was moved");
     drop(store);
-    assert_eq!(bobs(&disk.open_with(small()).store), stuck);
+    assert_eq!(pending_of_bob(&disk.open_with(small()).store), stuck);
 }
 
 #[test]
-fn a_segment_with_much_to_move_is_moved_in_steps_and_whole() {
+fn a_segment_with_many_pending_messages_is_copied_completely() {
     let disk = SimDisk::default();
     let options = StoreOptions { segment_bytes: 8_000, ..StoreOptions::default() };
     let Opened { store, .. } = disk.open_with(options);
@@ -48,11 +48,11 @@ fn a_segment_with_much_to_move_is_moved_in_steps_and_whole() {
     waste(&store, 41..300);
     store.reclaim().unwrap();
     assert!(!disk.names("segment-").contains(&"segment-0000000001.log".into()), "nothing was moved");
-    assert_eq!(bobs(&store), (1..41).collect::<Vec<_>>());
+    assert_eq!(pending_of_bob(&store), (1..41).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_full_disk_stops_the_move_and_loses_nothing() {
+fn a_full_disk_stops_compaction_and_loses_nothing() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open_with(small());
     (1..41).for_each(|seq| write(&store, &batch(vec![message_of("bob", seq, 300)])));
@@ -60,14 +60,14 @@ fn a_full_disk_stops_the_move_and_loses_nothing() {
     disk.set_capacity(Some(used(&disk)));
     store.reclaim().unwrap();
     let left: Vec<Seq> = (1..11).map(|n| n * 4).collect();
-    assert_eq!(bobs(&store), left);
+    assert_eq!(pending_of_bob(&store), left);
     disk.set_capacity(None);
     store.reclaim().unwrap();
-    assert_eq!(bobs(&store), left);
+    assert_eq!(pending_of_bob(&store), left);
 }
 
 #[test]
-fn giving_space_back_comes_to_an_end_when_ids_fill_more_than_a_segment() {
+fn reclaim_terminates_when_settled_ids_exceed_a_segment() {
     let disk = SimDisk::default();
     let options = StoreOptions { segment_bytes: 200, ..StoreOptions::default() };
     let Opened { store, .. } = disk.open_with(options.clone());
@@ -81,12 +81,12 @@ fn giving_space_back_comes_to_an_end_when_ids_fill_more_than_a_segment() {
 }
 
 #[test]
-fn no_number_is_given_out_again_when_nothing_but_copies_is_left() {
+fn no_sequence_number_is_reused_when_only_copies_are_left() {
     let disk = SimDisk::default();
     let Opened { store, .. } = disk.open_with(small());
     write(&store, &puts([1]));
     waste(&store, 2..100);
-    // Enough of these to have every batch of an engine cleaned up.
+    // Enough rounds to remove every batch that the engine wrote.
     for _ in 0..20 {
         store.reclaim().unwrap();
     }
@@ -95,7 +95,7 @@ fn no_number_is_given_out_again_when_nothing_but_copies_is_left() {
 }
 
 #[test]
-fn a_settled_message_is_not_given_up_before_its_settlement_is_safe() {
+fn a_settled_message_is_kept_until_its_settlement_is_durable() {
     for seed in 0..50 {
         let disk = SimDisk::default();
         let Opened { store, .. } = disk.open_with(small());
@@ -109,12 +109,15 @@ fn a_settled_message_is_not_given_up_before_its_settlement_is_safe() {
         disk.crash(&mut Rng::new(seed));
         let again = disk.open_with(small());
         let reply = again.store.read("carol", 0, 10, u64::MAX).unwrap().messages;
-        assert!(!reply.is_empty() || bobs(&again.store).contains(&1), "seed {seed}: request and reply are gone");
+        assert!(
+            !reply.is_empty() || pending_of_bob(&again.store).contains(&1),
+            "seed {seed}: request and reply are lost"
+        );
     }
 }
 
 #[test]
-fn a_full_disk_does_not_keep_a_torn_log_from_opening() {
+fn a_torn_log_opens_on_a_full_disk() {
     for seed in 0..60 {
         let disk = SimDisk::default();
         let Opened { store, .. } = disk.open();
@@ -124,7 +127,7 @@ fn a_full_disk_does_not_keep_a_torn_log_from_opening() {
         disk.crash(&mut Rng::new(seed));
         disk.set_capacity(Some(used(&disk)));
         let again = disk.open();
-        assert_eq!(bobs(&again.store), again.replayed.seqs(), "seed {seed}: the replay knows what can be read");
+        assert_eq!(pending_of_bob(&again.store), again.replayed.seqs(), "seed {seed}: replay and index agree");
         assert_eq!(again.replayed.seqs()[0], 1, "seed {seed}");
     }
 }

@@ -1,20 +1,22 @@
-//! What the book forgets, so that it stays as large as it may be, and what of the log it still needs.
+//! Retention: which calls the index forgets to stay within its limits, and which log entries it still needs.
 
-use super::{Book, Call, MAX_CHAIN, by_content, by_id};
+use super::{Call, CallIndex, MAX_CHAIN, by_content, by_id};
 use crate::entry::{CallKey, Entry};
-use crate::log::Place;
+use crate::log::Location;
 use std::collections::BTreeSet;
 
+/// Retention limits of the journal.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// How long an ended call is remembered, in milliseconds.
     pub keep_ms: u64,
-    /// Ended calls that are remembered at most. A task is among them once its own time is over.
+    /// Maximum number of remembered ended calls. An ended task counts once it has expired.
     pub max_ended: usize,
-    /// Calls of earlier processes that nobody has asked for since.
+    /// Maximum number of interrupted calls of earlier processes.
     pub max_interrupted: usize,
-    pub max_letters: usize,
-    /// Whose time is not over.
+    /// Maximum number of dead letters.
+    pub max_dead_letters: usize,
+    /// Maximum number of tasks that have not expired.
     pub max_tasks: usize,
 }
 
@@ -24,29 +26,29 @@ impl Default for Limits {
             keep_ms: 24 * 3600 * 1000,
             max_ended: 200_000,
             max_interrupted: 100_000,
-            max_letters: 1000,
+            max_dead_letters: 1000,
             max_tasks: 8192,
         }
     }
 }
 
-/// What has ended.
+/// Ended calls and tasks, by retention timestamp.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// By the time from which they are kept.
+    /// By the time from which the retention time counts.
     pub(super) calls: BTreeSet<(u64, CallKey)>,
-    /// By the time from which nobody is shown them.
+    /// By expiry time.
     pub(super) tasks: BTreeSet<(u64, CallKey)>,
 }
 
-/// The first, if its time has come.
+/// The first call of the list, if its timestamp is not after `time`.
 fn due(list: &BTreeSet<(u64, CallKey)>, time: u64) -> Option<CallKey> {
     list.first().filter(|(at, _)| *at <= time).map(|(_, key)| key.clone())
 }
 
-impl Book {
-    /// Forgets what is kept long enough, and the oldest of what there is too much of. Returns how many calls were dropped
-    /// before their time.
+impl CallIndex {
+    /// Forgets calls whose retention time has passed, and the oldest ones over a limit. Returns how many calls and dead
+    /// letters were forgotten early because of a limit.
     pub fn forget(&mut self, now: u64) -> usize {
         while let Some(key) = due(&self.ended.tasks, now) {
             self.forget_task(&key);
@@ -61,10 +63,10 @@ impl Book {
             self.remove(&key);
             early += 1;
         }
-        early + self.forget_letters()
+        early + self.forget_dead_letters()
     }
 
-    /// What is left of it is a call that was answered, and must not run again if it comes again.
+    /// Turns an expired task into an answered call, which must not run again if it is repeated.
     fn forget_task(&mut self, key: &CallKey) {
         self.tasks.remove(&by_id(key));
         if let Some(call) = self.calls.get_mut(key) {
@@ -73,17 +75,17 @@ impl Book {
         self.list_ended(key);
     }
 
-    fn forget_letters(&mut self) -> usize {
-        let excess = self.letters.len().saturating_sub(self.limits.max_letters);
+    fn forget_dead_letters(&mut self) -> usize {
+        let excess = self.dead_letters.len().saturating_sub(self.limits.max_dead_letters);
         if excess > 0 {
-            for letter in self.letters().into_iter().take(excess) {
-                self.drop_letter(&letter.key);
+            for dead_letter in self.dead_letters().into_iter().take(excess) {
+                self.drop_dead_letter(&dead_letter.key);
             }
         }
         excess
     }
 
-    /// After everything was read: forgets the oldest interrupted calls past their limit. Returns how many.
+    /// Forgets the oldest interrupted calls over their limit and returns how many. Must be called after the replay.
     pub fn forget_interrupted(&mut self) -> usize {
         let open = |call: &&Call| call.start.is_some() && !call.live && call.answer.is_none() && call.task.is_none();
         let mut interrupted: Vec<(u64, CallKey)> =
@@ -112,11 +114,11 @@ impl Book {
         call.joiners.iter().for_each(|joiner| self.remove(joiner));
     }
 
-    /// Puts a call that has an answer where it is found when its time is over.
+    /// Moves an answered call to `ended` under its retention timestamp, and any other call to `open`.
     pub(super) fn list_ended(&mut self, key: &CallKey) {
         self.unlist(key);
         let Some(call) = self.calls.get_mut(key) else { return };
-        // What was joined goes with the call that it was joined to.
+        // A joined call is forgotten together with the call that it was joined to.
         let Some(answer) = call.answer.as_ref().filter(|_| call.joined.is_none()) else {
             self.open.insert(key.clone());
             return;
@@ -139,7 +141,7 @@ impl Book {
         }
     }
 
-    /// The call that another was joined to is remembered as long as that one.
+    /// Extends the retention of the calls that this one was joined to, to at least its own.
     pub(super) fn note_join(&mut self, key: &CallKey, at: u64) {
         self.list_ended(key);
         let mut next = key.clone();
@@ -156,34 +158,35 @@ impl Book {
         self.list_ended(&next);
     }
 
-    /// Where there is too much: forgets the call if this is its answer. Its beginning needs not be kept either if both go
-    /// together. Tasks stay, their owners were told for how long.
-    pub fn give_up(&mut self, entry: &Entry, place: &Place) -> bool {
+    /// For a journal over its size limit: forgets the call if the entry is its answer. A START is given up if the
+    /// answer is in the same segment. Tasks are kept, because their retention time was promised to their owners.
+    /// Returns whether the entry was given up.
+    pub fn give_up(&mut self, entry: &Entry, location: &Location) -> bool {
         let Some(call) = self.calls.get(entry.key()).filter(|call| call.task.is_none()) else { return false };
         let Some(answer) = &call.answer else { return false };
-        match (entry, place, &answer.reply) {
-            (Entry::Finish(finish), place, kept) if place == kept => {
+        match (entry, location, &answer.reply) {
+            (Entry::Finish(finish), location, kept) if location == kept => {
                 self.remove(&finish.key);
                 true
             }
-            (Entry::Start(_), Place::Log { segment, .. }, Place::Log { segment: of_answer, .. }) => {
+            (Entry::Start(_), Location::Log { segment, .. }, Location::Log { segment: of_answer, .. }) => {
                 segment == of_answer
             }
             _ => false,
         }
     }
 
-    /// Whether the book would miss this entry if it were removed from its place.
-    pub fn needs(&self, entry: &Entry, place: &Place) -> bool {
+    /// Whether the entry at this location is still needed.
+    pub fn needs(&self, entry: &Entry, location: &Location) -> bool {
         if let Entry::Dead(dead) = entry {
-            return self.letter_at(&dead.key).is_some_and(|letter| letter.request == *place);
+            return self.dead_letter_at(&dead.key).is_some_and(|dead_letter| dead_letter.request == *location);
         }
         let Some(call) = self.calls.get(entry.key()) else { return false };
         match entry {
             Entry::Start(start) => call.start.as_ref().is_some_and(|known| known.attempt == start.attempt),
-            Entry::Finish(_) => call.answer.as_ref().is_some_and(|answer| answer.reply == *place),
+            Entry::Finish(_) => call.answer.as_ref().is_some_and(|answer| answer.reply == *location),
             Entry::Joined(_) => call.joined.is_some(),
-            Entry::Task(_) => call.task.as_ref().is_some_and(|task| task.request == *place),
+            Entry::Task(_) => call.task.as_ref().is_some_and(|task| task.request == *location),
             Entry::Dead(_) | Entry::Dropped(_) => false,
         }
     }
