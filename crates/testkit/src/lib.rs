@@ -1,7 +1,7 @@
-//! What the other crates are tested with.
+//! Test tools for the other crates.
 //!
-//! - [`simulation`]: the whole broker without its shell, with clients, a disk and a clock, from one seed.
-//! - [`planted`]: known defects that the simulation must find, or it proves nothing.
+//! - [`simulation`]: deterministic simulation of engine, store and hosts, with clients, disks and a clock, from a seed.
+//! - [`planted`]: known defects that the simulation must find.
 
 pub mod planted;
 pub mod simulation;

@@ -1,31 +1,34 @@
-//! Known defects, by name, wherever they are planted: in the engine, the store, the simulated client or the simulated host.
+//! Known defects, by name, that can be planted in the engine, the store, the simulated client or the simulated host.
 
 use std::fmt;
 use std::str::FromStr;
 use toolbus_engine::PlantedBug;
 
+/// A defect to plant in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
+    /// A defect of the engine.
     Engine(PlantedBug),
-    /// Syncs do nothing.
+    /// fsync does nothing.
     NoSync,
-    /// A client that reconnects sends what was not receipted under a new id.
+    /// A reconnecting client retransmits messages without a receipt under new ids.
     NewIdOnRetry,
-    /// A host tells the tool before it is safe that the call begins.
+    /// A host starts the tool before START is durable.
     StartNotSynced,
-    /// A host tells the caller before the answer is safe.
+    /// A host replies before RESULT is written.
     ResultAfterReply,
-    /// A host runs what comes too late.
+    /// A host runs calls whose deadline has passed.
     HostIgnoresDeadline,
-    /// A host joins calls of the same tool, whatever their arguments.
+    /// A host joins calls of the same tool without comparing their arguments.
     JoinWithoutArguments,
-    /// A host joins a call to one whose answer was collected.
+    /// A host joins a call to one whose answer was already collected.
     JoinCollected,
-    /// A host says that it has a task before that is safe.
+    /// A host accepts a task before its journal entry is durable.
     TaskNotSynced,
 }
 
 impl Planted {
+    /// All defects.
     pub const ALL: [Self; 19] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
@@ -65,13 +68,14 @@ impl fmt::Display for Planted {
     }
 }
 
+/// The name of a planted bug could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownBug;
 
 impl fmt::Display for UnknownBug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = Planted::ALL.iter().map(ToString::to_string).collect();
-        write!(f, "there is no such planted bug; known are {}", names.join(", "))
+        write!(f, "unknown planted bug; known bugs: {}", names.join(", "))
     }
 }
 

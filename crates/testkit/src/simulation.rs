@@ -1,14 +1,14 @@
 //! Deterministic simulation: engine, log, disk, clock and clients, driven from one seed.
 //!
-//! Nothing here runs by itself: a step is drawn, carried out, and checked against a small [model](model::Model) of what
-//! the broker promises. The same seed gives the same run, so that a failure can be looked at as often as one likes.
+//! Single-threaded: each step is drawn, executed, and checked against a small reference [model](model::Model) of the
+//! broker's guarantees. The same seed gives the same run, so that every failure can be reproduced.
 //!
-//! - `scenario` draws the limits, `steps` what happens next, `behaviour` is what clients do of their own accord.
-//! - `world`, `broker_side`, `effects`, `client_side` and `storage` carry events out.
-//! - `script` is one story without chance, for stopping it at every point.
-//! - `forger` sends what it may not, in the variant with credentials.
-//! - `calls` is a world of its own: workers, a broker and hosts with their journals.
-//! - `messages` and `model` say what must be true, `drain` is the good end that every run must have.
+//! - `scenario` draws the parameters of a run, `steps` the next event; `behaviour` has the actions of clients.
+//! - `world`, `broker_side`, `effects`, `client_side` and `storage` execute events.
+//! - `script` is a fixed scenario for crash-point enumeration.
+//! - `forger` sends messages that it may not send, in the variant with credentials.
+//! - `calls` is a separate simulation of tool calls: workers, a broker, and hosts with their journals.
+//! - `messages` and `model` hold the invariants; `drain` ends every run without faults.
 
 mod behaviour;
 mod broker_side;
@@ -18,10 +18,10 @@ mod client_side;
 mod drain;
 mod effects;
 mod forger;
+mod messages;
 mod model;
 mod scenario;
 mod script;
-mod sent;
 mod steps;
 mod storage;
 mod trace;
@@ -38,45 +38,57 @@ use toolbus_store::sim_disk::Rng;
 use trace::Trace;
 use world::World;
 
+/// How to simulate a seed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
+    /// The defect to plant, if any.
     pub planted: Option<Planted>,
-    /// Credentials say who may send what, and somebody tries what it may not.
+    /// Use credentials, and let a forger send messages that it may not send.
     pub restricted: bool,
-    /// Calls from end to end, with workers and hosts, instead of messages.
+    /// Simulate tool calls end to end, with workers and hosts, instead of messages.
     pub calls: bool,
     /// Print every event.
     pub trace: bool,
 }
 
-/// What a run that kept all promises consisted of.
+/// Summary of a run without violations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
+    /// Number of steps.
     pub steps: u64,
+    /// Number of crashes of all processes and machines.
     pub crashes: u64,
+    /// Number of messages, or of calls, that clients sent.
     pub sent: u64,
-    /// Messages that nobody may send; none was taken.
+    /// Forged messages, all of which were refused.
     pub forgeries: u64,
-    /// What became of calls.
+    /// Outcomes of calls.
     pub calls: Tally,
-    /// The same for every run of the same seed.
+    /// Hash of all events: the same for every run of the same seed.
     pub trace_hash: u64,
 }
 
+/// The first violation of a run, with the options to reproduce it.
 #[derive(Debug, Clone)]
 pub struct Failure {
+    /// The seed of the run.
     pub seed: u64,
+    /// The step at which the violation was found.
     pub step: u64,
+    /// The violated invariant.
     pub what: String,
+    /// As in [`Options::planted`].
     pub planted: Option<Planted>,
+    /// As in [`Options::restricted`].
     pub restricted: bool,
+    /// As in [`Options::calls`].
     pub calls: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, step, what, planted, restricted, calls } = self;
-        write!(f, "seed {seed}, step {step}: {what}\nreplay it with: cargo xtask sim --seed {seed}")?;
+        write!(f, "seed {seed}, step {step}: {what}\nreproduce with: cargo xtask sim --seed {seed}")?;
         if *restricted {
             write!(f, " --restricted")?;
         }
@@ -89,10 +101,10 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs one seed to its end or to the first broken promise.
+/// Runs one seed to its end or to the first violation.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let mut step = 0;
-    // The engine's own assertions are promises too, and their failure needs the seed.
+    // A failed assertion of the engine is a violation too, and has to be reported with its seed.
     let outcome = catch_unwind(AssertUnwindSafe(|| match options.calls {
         true => calls::simulate(seed, options, &mut step),
         false => simulate(seed, options, &mut step),
@@ -124,7 +136,7 @@ fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, Strin
         None => Ok(Report {
             steps: *step,
             crashes: world.crashes,
-            sent: world.model.sent.len() as u64,
+            sent: world.model.messages.len() as u64,
             forgeries: world.forgeries,
             calls: Tally::default(),
             trace_hash: world.trace.hash(),

@@ -8,24 +8,24 @@ use toolbus_testkit::planted::Planted;
 use toolbus_testkit::simulation::{self, Options, Tally};
 
 #[derive(Debug, Parser)]
-#[command(about = "Simulates broker, disks, hosts and clients from a seed")]
+#[command(about = "Run the deterministic simulation of broker, disks, hosts and clients")]
 struct Args {
-    /// One seed
+    /// Seed to run
     #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
     seed: Option<u64>,
-    /// A range of seeds, FROM..TO
+    /// Range of seeds to run, FROM..TO
     #[arg(long, value_parser = parse_range)]
     seeds: Option<Range<u64>>,
     /// Print every event
     #[arg(long)]
     trace: bool,
-    /// With credentials, and with somebody who sends what it may not
+    /// Use credentials, and let a forger send messages that it may not send
     #[arg(long)]
     restricted: bool,
-    /// Calls from end to end, with workers and hosts that have journals
+    /// Simulate tool calls end to end, with workers, hosts and their journals
     #[arg(long, conflicts_with = "restricted")]
     calls: bool,
-    /// A known defect to plant
+    /// Plant a known defect
     #[arg(long)]
     planted: Option<Planted>,
 }
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or("write it as FROM..TO")?;
+    let (from, to) = text.split_once("..").ok_or("expected FROM..TO")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("'{text}': {error}"));
     let (from, to) = (number(from)?, number(to)?);
     if from < to { Ok(from..to) } else { Err("the range is empty".into()) }

@@ -1,8 +1,8 @@
-//! What the broker does with a frame: the model hears of it first, then the engine's effects are judged.
+//! Frames at the broker: each is applied to the engine and to the model, and the engine's effects are checked.
 
 use super::client::Frame;
 use super::forger;
-use super::sent::{How, MessageNo};
+use super::messages::{MessageNo, Settlement};
 use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use toolbus_engine::{
 };
 
 impl World {
-    /// The broker reads the next frame of a link, unless the disk is so far behind that it must not.
+    /// The broker reads the next frame of a link, unless backpressure from the disk holds it back.
     pub fn broker_reads(&mut self, conn: ConnId) {
         let Some(link) = self.links.get_mut(&conn) else { return };
-        let waits = matches!(link.to_broker.front(), Some(Frame::Deliver { .. } | Frame::Impostor { .. }));
+        let waits = matches!(link.to_broker.front(), Some(Frame::Deliver { .. } | Frame::ReusedId { .. }));
         if waits && self.engine.congested() {
             return;
         }
@@ -23,7 +23,7 @@ impl World {
             None => {}
             Some(Frame::Subscribe) => self.subscribe(conn, client),
             Some(Frame::Deliver { no, ack }) => self.deliver(conn, client, no, ack),
-            Some(Frame::Impostor { no, other_content }) => self.impostor(conn, no, other_content),
+            Some(Frame::ReusedId { no, other_content }) => self.reused_id(conn, no, other_content),
             Some(Frame::Ack { no }) => self.ack(conn, no, false),
             Some(Frame::AckWithReceipt { no }) => self.ack(conn, no, true),
             Some(Frame::AckTags { tags }) => self.ack_tags(conn, client, tags),
@@ -44,35 +44,31 @@ impl World {
         let previous = self.model.mailbox(&name).subscriber.filter(|previous| *previous != conn);
         self.model.subscribed(&name, conn);
         let effects = self.handle(conn, Command::Subscribe);
-        let told = |effect: &Effect| {
-            matches!(effect, Effect::Send { conn, outgoing: Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } }
+        let notified = |effect: &Effect| {
+            matches!(effect,
+                Effect::Send { conn, outgoing: Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } }
                 if Some(*conn) == previous)
         };
-        if previous.is_some() && !effects.0.iter().any(told) {
-            self.model.violated("a subscriber was displaced and not told");
+        if previous.is_some() && !effects.0.iter().any(notified) {
+            self.model.violated("a subscriber was displaced and not notified");
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn deliver(&mut self, conn: ConnId, client: usize, no: MessageNo, ack: Option<u64>) {
-        let sent_message = &self.model.sent[no];
-        let id = sent_message.id.clone();
+        let sent = &self.model.messages[no];
+        let id = sent.id.clone();
         let delivery = Delivery {
-            to: sent_message.mailbox.clone(),
+            to: sent.mailbox.clone(),
             id: id.clone(),
-            correlation_id: sent_message.correlation_id.clone(),
-            purpose: forger::purpose(
-                self.scenario.restricted,
-                no,
-                &sent_message.mailbox,
-                sent_message.answers.is_some(),
-            ),
-            sealed: sent_message.sealed.clone(),
-            content: sent_message.content,
-            deadline_ms: sent_message.deadline_ms,
+            correlation_id: sent.correlation_id.clone(),
+            purpose: forger::purpose(self.scenario.restricted, no, &sent.mailbox, sent.answers.is_some()),
+            sealed: sent.sealed.clone(),
+            content: sent.content,
+            deadline_ms: sent.deadline_ms,
             ack,
         };
-        self.note("deliver", &[("conn", conn.0), ("sent_message", no as u64), ("ack", ack.unwrap_or_default())]);
+        self.note("deliver", &[("conn", conn.0), ("message", no as u64), ("ack", ack.unwrap_or_default())]);
         self.number(conn, Some((no, id.clone())));
         let effects = self.handle(conn, Command::Deliver(delivery));
         let refusal = refusal_of(&effects, conn, &id);
@@ -80,21 +76,21 @@ impl World {
             self.model.refused(no, refusal);
         }
         match refusal {
-            // What the broker has already is taken in once more, though its time may be up in that very moment.
-            Some(Refusal::Expired { .. }) if !self.model.sent[no].known => {}
+            // A message that the broker already knows is accepted as a duplicate, even if it expires at that moment.
+            Some(Refusal::Expired { .. }) if !self.model.messages[no].known => {}
             Some(refusal) if !matches!(refusal, Refusal::Expired { .. }) => {}
             _ => {
-                self.model.taken_in(self.now, no);
+                self.model.accepted(self.now, no);
                 let name = self.clients[client].name.clone();
                 if let Some(settled) = ack.and_then(|ack| self.model.mailbox(&name).leases.get(&ack).copied()) {
                     self.model.answered(settled, no);
                 }
             }
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
-    /// A forged deliver has its number too, and no message.
+    /// A forged deliver takes a receipt number too, but has no message.
     pub fn number_forgery(&mut self, conn: ConnId) {
         self.number(conn, None);
     }
@@ -105,40 +101,40 @@ impl World {
         }
     }
 
-    /// Uses an id that stands for another message. Only where the broker can't but know it.
-    fn impostor(&mut self, conn: ConnId, no: MessageNo, other_content: bool) {
+    /// Delivers another message under an id that the broker must know.
+    fn reused_id(&mut self, conn: ConnId, no: MessageNo, other_content: bool) {
         if !self.model.is_certainly_known(no) {
             return;
         }
-        let sent_message = &self.model.sent[no];
-        let (id, content) = (sent_message.id.clone(), sent_message.content ^ u64::from(other_content));
+        let sent = &self.model.messages[no];
+        let (id, content) = (sent.id.clone(), sent.content ^ u64::from(other_content));
         let delivery = Delivery {
-            to: sent_message.mailbox.clone(),
+            to: sent.mailbox.clone(),
             id: id.clone(),
             correlation_id: None,
             purpose: Purpose::Other,
-            sealed: sent_message.sealed.clone(),
+            sealed: sent.sealed.clone(),
             content,
             deadline_ms: None,
             ack: None,
         };
-        self.note("impostor", &[("conn", conn.0), ("sent_message", no as u64)]);
+        self.note("reused id", &[("conn", conn.0), ("message", no as u64)]);
         self.number(conn, None);
         let effects = self.handle(conn, Command::Deliver(delivery));
         let refused = match refusal_of(&effects, conn, &id) {
             Some(Refusal::IdConflict { .. }) => true,
-            // With credentials nobody writes among the dead letters, whatever the id.
+            // With credentials, no client may send to a dead-letter mailbox, whatever the id.
             Some(Refusal::MayNotSend { mailbox }) => mailbox.ends_with(DEAD_LETTER_SUFFIX),
             _ => false,
         };
         if !refused {
-            self.model.violated(format!("another message took the id of {}", self.model.describe(no)));
+            self.model.violated(format!("another message was accepted under the id of {}", self.model.describe(no)));
         }
     }
 
     fn ack(&mut self, conn: ConnId, no: MessageNo, with_receipt: bool) {
-        self.note("ack", &[("conn", conn.0), ("sent_message", no as u64)]);
-        let id = self.model.sent[no].id.clone();
+        self.note("ack", &[("conn", conn.0), ("message", no as u64)]);
+        let id = self.model.messages[no].id.clone();
         let command = match with_receipt {
             true => Command::AckWithReceipt { id, request_id: ByteString::from(no.to_string()) },
             false => Command::Ack { id },
@@ -158,7 +154,7 @@ impl World {
             true => {}
             false => self.model.acked(no),
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn ack_tags(&mut self, conn: ConnId, client: usize, tags: Vec<u64>) {
@@ -166,30 +162,30 @@ impl World {
         let name = self.clients[client].name.clone();
         for tag in &tags {
             if let Some(no) = self.model.mailbox(&name).leases.get(tag).copied() {
-                self.model.settle(no, How::Acked);
+                self.model.settle(no, Settlement::Acked);
             }
         }
         let effects = self.handle(conn, Command::AckTags { tags });
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn unreadable(&mut self, conn: ConnId, no: MessageNo, message: Arc<Message>) {
-        self.note("unreadable", &[("conn", conn.0), ("sent_message", no as u64)]);
+        self.note("unreadable", &[("conn", conn.0), ("message", no as u64)]);
         self.tick();
         if message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
             self.model.skipped(conn, &message);
-        } else if self.model.sent[no].pending() && self.model.sent[no].seq == Some(message.seq) {
-            self.model.died(no, message.accepted_at);
+        } else if self.model.messages[no].pending() && self.model.messages[no].seq == Some(message.seq) {
+            self.model.dead_lettered(no, message.accepted_at);
         }
         let effects = self.handle(conn, Command::Unreadable { message });
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
-    /// Another mailbox of the sender's agent may take a message back as well, where the broker knows the sender without the
-    /// disk. That depends on more than is modelled here, so it is left out.
+    /// Whether the canceller is another mailbox of the sender's agent. The broker accepts such a cancel only while it
+    /// knows the sender without reading the disk, which is not modelled, so the simulation skips it.
     fn is_by_another_mailbox(&self, client: usize, to: &str, id: &str) -> bool {
         let Some(no) = self.model.find(to, id) else { return false };
-        let from = self.model.sent[no].from;
+        let from = self.model.messages[no].from;
         let agent = |client: usize| self.clients[client].name.split('#').next();
         from != client && agent(from) == agent(client)
     }
@@ -199,13 +195,13 @@ impl World {
             return;
         }
         let subscriber = self.model.mailbox(&to).subscriber;
-        // Where credentials count, only what can be taken back is heard of.
-        let own = self.model.find(&to, &id).filter(|no| self.model.sent[*no].from == client);
-        let sure = !self.scenario.restricted || own.is_some_and(|no| self.model.is_surely_open(no));
-        let taken_back = self.model.cancelled(client, &to, &id);
-        self.note("cancel", &[("conn", conn.0), ("sent_message", taken_back.map_or(u64::MAX, |no| no as u64))]);
+        // With credentials, a cancel is forwarded only if the message can still be cancelled.
+        let own = self.model.find(&to, &id).filter(|no| self.model.messages[*no].from == client);
+        let must_notify = !self.scenario.restricted || own.is_some_and(|no| self.model.is_certainly_open(no));
+        let cancelled = self.model.cancelled(client, &to, &id);
+        self.note("cancel", &[("conn", conn.0), ("message", cancelled.map_or(u64::MAX, |no| no as u64))]);
         let effects = self.handle(conn, Command::Cancel { to, correlation_id: id });
-        let told: Vec<ConnId> = effects
+        let notified: Vec<ConnId> = effects
             .0
             .iter()
             .filter_map(|effect| match effect {
@@ -213,10 +209,10 @@ impl World {
                 _ => None,
             })
             .collect();
-        if (sure || !told.is_empty()) && told != Vec::from_iter(subscriber) {
-            self.model.violated("a cancel must reach the live subscriber and nobody else");
+        if (must_notify || !notified.is_empty()) && notified != Vec::from_iter(subscriber) {
+            self.model.violated("a cancel was not sent to exactly the current subscriber");
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 }
 

@@ -1,24 +1,24 @@
-//! Calls from end to end: workers that call, a broker, and hosts that run tools with a journal of their own, all of which
-//! can stop at any moment. Broker, log, book, journal and the decisions about known calls are the real code.
+//! Tool calls end to end: workers, a broker, and hosts that run tools and keep a journal, each of which can crash at
+//! any step. Engine, store, journal log, journal book and the admission decision are the production code.
 //!
-//! What tools do is written into a ledger that no crash reaches; [`truth`] holds everything that is said against it.
+//! Effects of tools are recorded in the [`oracle`], which no crash affects and which checks every answer against them.
 //!
-//! - `plan` draws what a seed decides before the first step, `steps` what happens next, `drain` is the good end.
-//! - `broker` is the broker with its disk, `network` the links to it.
-//! - `worker` calls and asks again, `host` decides, `running` runs tools and answers, `joining` finds earlier calls,
-//!   `tasks` go on by themselves, `paper` is the host's journal.
+//! - `plan` draws the parameters of a run, `steps` the next event; `drain` ends a run without faults.
+//! - `broker` is the engine with its store and disk, `network` the links to it.
+//! - `worker` sends calls, `host` admits them, `running` runs tools and replies, `joining` joins calls to earlier ones,
+//!   `tasks` runs tasks, `journal` drives the host's journal.
 
 mod broker;
 mod drain;
 mod host;
 mod joining;
+mod journal;
 mod network;
-mod paper;
+mod oracle;
 mod plan;
 mod running;
 mod steps;
 mod tasks;
-mod truth;
 mod wire;
 mod worker;
 
@@ -27,14 +27,14 @@ use super::{Options, Report};
 use broker::Broker;
 use host::Host;
 use network::Link;
+use oracle::Oracle;
 use plan::Plan;
 use std::collections::BTreeMap;
 use toolbus_engine::{ConnId, Millis};
 use toolbus_store::sim_disk::Rng;
-use truth::Truth;
 use worker::Worker;
 
-pub use truth::Tally;
+pub use oracle::Tally;
 
 pub struct World {
     plan: Plan,
@@ -42,13 +42,13 @@ pub struct World {
     now: Millis,
     broker: Broker,
     links: BTreeMap<ConnId, Link>,
-    /// Also those that are gone: their mailboxes may hold answers that nobody collected.
+    /// Including crashed ones: their mailboxes may hold uncollected answers.
     workers: Vec<Worker>,
     hosts: Vec<Host>,
-    truth: Truth,
+    oracle: Oracle,
     trace: Trace,
     crashes: u64,
-    /// For ids of replies and looks, which no crash makes come again.
+    /// For ids of replies and inspections, which must stay unique across crashes.
     next_id: u64,
 }
 
@@ -62,7 +62,7 @@ impl World {
             links: BTreeMap::new(),
             workers: Vec::new(),
             hosts,
-            truth: Truth::default(),
+            oracle: Oracle::default(),
             trace,
             crashes: 0,
             next_id: 0,
@@ -70,9 +70,9 @@ impl World {
             rng,
         };
         for agent in 0..world.plan.agents {
-            world.begin_worker(agent);
+            world.start_worker(agent);
             if world.rng.chance(30) {
-                world.begin_worker(agent);
+                world.start_worker(agent);
             }
         }
         world
@@ -88,28 +88,28 @@ impl World {
     }
 }
 
-/// Runs one seed to its end or to the first broken promise.
+/// Runs one seed to its end or to the first violation.
 pub fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, String> {
     let mut rng = Rng::new(seed);
     let plan = Plan::draw(&mut rng, options.planted);
     let mut world = World::new(plan, rng, Trace::new(options.trace));
     let choices = steps::choices(&world.plan);
-    while *step < world.plan.steps && world.truth.violation().is_none() {
+    while *step < world.plan.steps && world.oracle.violation().is_none() {
         *step += 1;
         let next = steps::draw(&mut world.rng, &choices);
         world.take(next);
     }
-    if world.truth.violation().is_none() {
+    if world.oracle.violation().is_none() {
         world.drain();
     }
-    match world.truth.violation() {
+    match world.oracle.violation() {
         Some(violation) => Err(violation.to_owned()),
         None => Ok(Report {
             steps: *step,
             crashes: world.crashes,
-            sent: world.truth.requests.len() as u64,
+            sent: world.oracle.requests.len() as u64,
             forgeries: 0,
-            calls: world.truth.tally,
+            calls: world.oracle.tally,
             trace_hash: world.trace.hash(),
         }),
     }

@@ -1,7 +1,6 @@
-//! Simulated clients and the links between them and the broker. Frames on a link arrive in order or, when the link
-//! breaks, not at all.
+//! Simulated clients and their links. Links deliver frames in order; a broken link loses those in transit.
 
-use super::sent::MessageNo;
+use super::messages::MessageNo;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,25 +9,25 @@ use toolbus_engine::{ConnId, Message, Outgoing, Seq};
 pub struct Client {
     pub name: ByteString,
     pub numbered_receipts: bool,
-    /// Acknowledges seldom.
+    /// Acknowledges rarely.
     pub slow: bool,
-    /// Is seldom there.
-    pub shy: bool,
-    /// Where it sends; others of its links only receive and acknowledge.
+    /// Connects rarely.
+    pub rarely_connected: bool,
+    /// The link on which it sends; its other links only receive and acknowledge.
     pub primary: Option<ConnId>,
-    /// All it ever sent, in order.
+    /// All messages it ever sent, in order.
     pub sent: Vec<MessageNo>,
-    /// Received and not yet answered or acknowledged.
-    pub held: Vec<Held>,
-    /// Replies by their requests, so that a request that comes again gets the same reply.
+    /// Received and neither answered nor acknowledged yet.
+    pub unacked: Vec<Unacked>,
+    /// Replies by request, so that a redelivered request gets the same reply.
     pub replies: BTreeMap<MessageNo, MessageNo>,
-    /// What a reply on its way settles, in case it is refused.
-    pub settling: BTreeMap<MessageNo, Held>,
+    /// Requests that an outstanding reply settles, by reply, in case the reply is refused.
+    pub settling: BTreeMap<MessageNo, Unacked>,
 }
 
-/// A message in the hands of its reader. The tag is good on the connection it came by.
+/// A received message that is not settled. Its tag is valid only on the connection that delivered it.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct Unacked {
     pub no: MessageNo,
     pub message: Arc<Message>,
     pub conn: ConnId,
@@ -36,7 +35,7 @@ pub struct Held {
 
 pub struct Link {
     pub client: usize,
-    /// What each deliver on this link was about and its id, by number; nothing for those that are meant to be refused.
+    /// Message and id of each deliver on this link, by number; `None` for those that must be refused.
     pub numbers: Vec<Option<(MessageNo, ByteString)>>,
     pub to_broker: VecDeque<Frame>,
     pub to_client: VecDeque<Outgoing>,
@@ -49,8 +48,8 @@ pub enum Frame {
         no: MessageNo,
         ack: Option<Seq>,
     },
-    /// The id of a message with something else in it, or from someone else.
-    Impostor {
+    /// A deliver with the id of another message, from another sender or with other content.
+    ReusedId {
         no: MessageNo,
         other_content: bool,
     },
@@ -79,28 +78,28 @@ impl Client {
             name: ByteString::from(name),
             numbered_receipts: false,
             slow: false,
-            shy: false,
+            rarely_connected: false,
             primary: None,
             sent: Vec::new(),
-            held: Vec::new(),
+            unacked: Vec::new(),
             replies: BTreeMap::new(),
             settling: BTreeMap::new(),
         }
     }
 
-    /// Takes a message into its hands, in place of an older copy by the same connection.
-    pub fn hold(&mut self, held: Held) {
-        let is_copy = |other: &Held| other.no == held.no && other.conn == held.conn;
-        if self.held.iter().any(|other| is_copy(other) && other.message.seq > held.message.seq) {
+    /// Keeps a received message, in place of an older copy from the same connection.
+    pub fn hold(&mut self, unacked: Unacked) {
+        let is_copy = |other: &Unacked| other.no == unacked.no && other.conn == unacked.conn;
+        if self.unacked.iter().any(|other| is_copy(other) && other.message.seq > unacked.message.seq) {
             return;
         }
-        self.held.retain(|other| !is_copy(other));
-        self.held.push(held);
+        self.unacked.retain(|other| !is_copy(other));
+        self.unacked.push(unacked);
     }
 
     pub fn link_gone(&mut self, conn: ConnId) {
-        self.held.retain(|held| held.conn != conn);
-        self.settling.retain(|_, held| held.conn != conn);
+        self.unacked.retain(|unacked| unacked.conn != conn);
+        self.settling.retain(|_, unacked| unacked.conn != conn);
         if self.primary == Some(conn) {
             self.primary = None;
         }

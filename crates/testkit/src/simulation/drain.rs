@@ -1,14 +1,14 @@
-//! The end of every run: faults stop, everyone connects, reads and acknowledges. Then nothing may be left, and every
-//! message must have come to a good end.
+//! The end of every run: faults stop, all clients connect, read and acknowledge. Afterwards no work may remain, and
+//! every receipted message must have been read, or have expired, been cancelled or been dead-lettered.
 
 use super::client::Frame;
-use super::sent::{MessageNo, Phase};
+use super::messages::{MessageNo, Phase};
 use super::world::World;
 use toolbus_engine::{ConnId, DEAD_LETTER_SUFFIX};
 
 const ROUNDS: usize = 400;
-/// After this many rounds a client no longer asks again for what was refused.
-const PATIENCE: usize = 40;
+/// After this many rounds a client no longer retries refused messages.
+const RETRY_ROUNDS: usize = 40;
 
 impl World {
     pub fn drain(&mut self) {
@@ -18,10 +18,10 @@ impl World {
         for round in 0..ROUNDS {
             self.advance(3);
             self.tick();
-            self.connect_everyone();
+            self.connect_all();
             self.pass_all_frames();
-            self.acknowledge_everything();
-            self.try_refused_again(round);
+            self.acknowledge_all();
+            self.retry_refused(round);
             self.serve_fetches();
             (0..4).for_each(|_| self.storage_step());
             if round % 7 == 0 {
@@ -30,19 +30,19 @@ impl World {
             if self.model.violation().is_some() {
                 return;
             }
-            if self.is_quiet() {
-                self.settle_down();
+            if self.is_quiescent() {
+                self.quiesce();
                 return self.check_ends();
             }
         }
-        let left = self.what_is_left().join(", ");
-        self.model.violated(format!("something is left that never goes: {left}"));
+        let left = self.remaining_work().join(", ");
+        self.model.violated(format!("the drain did not finish: {left}"));
     }
 
-    fn connect_everyone(&mut self) {
+    fn connect_all(&mut self) {
         for row in self.engine.status(self.now).mailboxes {
             if let Some(mailbox) = row.name.strip_suffix(DEAD_LETTER_SUFFIX) {
-                self.add_reader_of_dead_letters(mailbox);
+                self.add_dead_letter_reader(mailbox);
             }
         }
         for client in 0..self.clients.len() {
@@ -51,10 +51,10 @@ impl World {
                 self.make_primary(conn);
             }
             let name = self.clients[client].name.clone();
-            let conn = self.clients[client].primary.expect("everyone was just connected");
+            let conn = self.clients[client].primary.expect("all clients were just connected");
             let asked = self.links[&conn].to_broker.iter().any(|frame| matches!(frame, Frame::Subscribe));
             let mailbox = self.model.mailbox(&name);
-            // Whoever subscribes anew is pushed again what could not be shown.
+            // A new subscription is pushed the skipped dead letters again.
             if (mailbox.subscriber != Some(conn) || mailbox.skipped > 0) && !asked {
                 self.queue(conn, Frame::Subscribe);
             }
@@ -72,26 +72,26 @@ impl World {
         }
     }
 
-    /// A request whose reply is on its way waits for it.
-    fn acknowledge_everything(&mut self) {
+    /// A request whose reply is outstanding or refused is not acknowledged yet.
+    fn acknowledge_all(&mut self) {
         for client in 0..self.clients.len() {
-            for held in std::mem::take(&mut self.clients[client].held) {
-                let reply = self.clients[client].replies.get(&held.no);
-                match reply.map(|reply| self.model.sent[*reply].phase) {
-                    Some(Phase::Outstanding | Phase::Refused) => self.clients[client].held.push(held),
-                    _ => self.queue(held.conn, Frame::AckTags { tags: vec![held.message.seq] }),
+            for unacked in std::mem::take(&mut self.clients[client].unacked) {
+                let reply = self.clients[client].replies.get(&unacked.no);
+                match reply.map(|reply| self.model.messages[*reply].phase) {
+                    Some(Phase::Outstanding | Phase::Refused) => self.clients[client].unacked.push(unacked),
+                    _ => self.queue(unacked.conn, Frame::AckTags { tags: vec![unacked.message.seq] }),
                 }
             }
         }
     }
 
-    fn try_refused_again(&mut self, round: usize) {
+    fn retry_refused(&mut self, round: usize) {
         for client in 0..self.clients.len() {
-            for no in self.letters_in(client, Phase::Refused) {
-                if round < PATIENCE {
+            for no in self.messages_in(client, Phase::Refused) {
+                if round < RETRY_ROUNDS {
                     self.retry(client, no, None);
                 } else {
-                    self.model.sent[no].phase = Phase::GivenUp;
+                    self.model.messages[no].phase = Phase::GivenUp;
                 }
             }
         }
@@ -107,44 +107,47 @@ impl World {
         }
     }
 
-    fn is_quiet(&self) -> bool {
-        self.what_is_left().is_empty()
+    fn is_quiescent(&self) -> bool {
+        self.remaining_work().is_empty()
     }
 
-    fn what_is_left(&self) -> Vec<String> {
+    fn remaining_work(&self) -> Vec<String> {
         let waiting = |no: &usize| {
-            let sent_message = &self.model.sent[*no];
-            sent_message.origin.is_none() && matches!(sent_message.phase, Phase::Outstanding | Phase::Refused)
+            let sent = &self.model.messages[*no];
+            sent.origin.is_none() && matches!(sent.phase, Phase::Outstanding | Phase::Refused)
         };
-        let open = (0..self.model.sent.len()).filter(waiting).map(|no| self.model.describe(no));
+        let open = (0..self.model.messages.len()).filter(waiting).map(|no| self.model.describe(no));
         let mut left: Vec<String> = open.collect();
         let frames = self.links.values().any(|link| !link.to_broker.is_empty() || !link.to_client.is_empty());
-        let held = self.clients.iter().any(|client| !client.held.is_empty());
+        let unacked = self.clients.iter().any(|client| !client.unacked.is_empty());
         let pending = self.engine.status(self.now).mailboxes.iter().any(|mailbox| mailbox.messages > 0);
         let storage = self.write.is_some() || self.engine.anything_to_write() || !self.fetches.is_empty();
-        let others = [(frames, "frames"), (held, "held"), (pending, "pending messages"), (storage, "storage")];
+        let others = [
+            (frames, "frames"),
+            (unacked, "unacknowledged messages"),
+            (pending, "pending messages"),
+            (storage, "storage"),
+        ];
         left.extend(others.into_iter().filter(|(is_left, _)| *is_left).map(|(_, what)| what.to_owned()));
         left
     }
 
-    /// A message with a receipt was read, or expired by its own deadline, or was taken back, or was read among the dead
-    /// messages.
+    /// Every receipted message was read, expired, was cancelled, or was read as a dead letter.
     fn check_ends(&mut self) {
-        for no in 0..self.model.sent.len() {
-            let sent_message = &self.model.sent[no];
-            let promised =
-                sent_message.origin.is_none() && (sent_message.receipted || sent_message.phase == Phase::Receipted);
-            if promised && !self.came_to_a_good_end(no) {
+        for no in 0..self.model.messages.len() {
+            let sent = &self.model.messages[no];
+            let promised = sent.origin.is_none() && (sent.receipted || sent.phase == Phase::Receipted);
+            if promised && !self.has_valid_end(no) {
                 self.model.violated(format!("{} was receipted and never read", self.model.describe(no)));
             }
         }
     }
 
-    fn came_to_a_good_end(&self, no: MessageNo) -> bool {
-        let sent_message = &self.model.sent[no];
-        sent_message.seen
-            || sent_message.expired_once(self.model.latest)
-            || sent_message.cancelled_once
-            || sent_message.dead_copy.is_some_and(|copy| self.model.sent[copy].seen)
+    fn has_valid_end(&self, no: MessageNo) -> bool {
+        let sent = &self.model.messages[no];
+        sent.seen
+            || sent.expired_once(self.model.latest)
+            || sent.cancelled_once
+            || sent.dead_copy.is_some_and(|copy| self.model.messages[copy].seen)
     }
 }

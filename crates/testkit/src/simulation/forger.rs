@@ -1,7 +1,7 @@
-//! The variant of the simulation in which credentials say who is who: some clients are hosts, and somebody among them, or
-//! a stranger, sends what it may not. None of it may ever have an effect.
+//! The simulation with credentials: some clients are hosts, and a client or a stranger sends messages that it may not
+//! send. None of them may have an effect.
 
-use super::sent::MessageNo;
+use super::messages::MessageNo;
 use super::world::World;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -11,10 +11,10 @@ use toolbus_engine::{
 };
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
-/// Has a credential and no rule that lets it write to anybody.
+/// Has a credential, but no policy rule lets it send.
 const STRANGER: &str = "mallory";
 
-/// Every second client is a host, and everybody but the stranger may write.
+/// Every second client is a host, and every peer except the stranger may send.
 pub struct Roles;
 
 impl Names for Roles {
@@ -34,7 +34,7 @@ pub fn rights(restricted: bool, name: &str) -> Rights {
     }
 }
 
-/// What a message is for. Where there are no rules it makes no difference.
+/// The purpose of a message, which matters only with credentials.
 pub fn purpose(restricted: bool, no: MessageNo, mailbox: &str, is_reply: bool) -> Purpose {
     match restricted {
         false => Purpose::Other,
@@ -46,10 +46,10 @@ pub fn purpose(restricted: bool, no: MessageNo, mailbox: &str, is_reply: bool) -
 
 impl World {
     pub fn forge(&mut self) {
-        if self.model.sent.is_empty() {
+        if self.model.messages.is_empty() {
             return;
         }
-        let about = self.rng.below(self.model.sent.len() as u64) as usize;
+        let about = self.rng.below(self.model.messages.len() as u64) as usize;
         if self.links.is_empty() || self.rng.chance(50) {
             let peer =
                 Peer { name: STRANGER.into(), role: None, numbered_receipts: self.rng.chance(50), rights: WORKER };
@@ -62,13 +62,13 @@ impl World {
         }
     }
 
-    /// As a stranger, or as one of the clients, which knows every message by heart.
+    /// Forges as the stranger or as one of the clients. The forger knows the ids of all messages.
     fn forge_as(&mut self, conn: ConnId, client: Option<usize>, about: MessageNo) {
-        let sent_message = &self.model.sent[about];
-        let (mailbox, id, own) =
-            (sent_message.mailbox.clone(), sent_message.id.clone(), client == Some(sent_message.from));
-        let asker = self.clients[sent_message.from].name.clone();
-        // Whoever has a message of that id may answer that one, also among dead letters, and whoever sent it may take it back.
+        let sent = &self.model.messages[about];
+        let (mailbox, id, own) = (sent.mailbox.clone(), sent.id.clone(), client == Some(sent.from));
+        let asker = self.clients[sent.from].name.clone();
+        // A client that has a message of this id may answer it, also from its dead letters, and its sender may cancel
+        // it.
         let holds = client.is_some_and(|client| {
             let name = &*self.clients[client].name;
             let died_in = name.strip_suffix(DEAD_LETTER_SUFFIX);
@@ -106,19 +106,21 @@ impl World {
         let mut effects = Effects::default();
         self.engine.handle(self.now, conn, Command::Deliver(delivery), &mut effects);
         let refused = |effect: &Effect| {
-            let Effect::Send { conn: told, outgoing: Outgoing::Refused { refusal, .. } } = effect else { return false };
-            *told == conn && matches!(refusal, Refusal::NotYourRequest { .. } | Refusal::MayNotSend { .. })
+            let Effect::Send { conn: notified, outgoing: Outgoing::Refused { refusal, .. } } = effect else {
+                return false;
+            };
+            *notified == conn && matches!(refusal, Refusal::NotYourRequest { .. } | Refusal::MayNotSend { .. })
         };
         if effects.0.len() != 1 || !effects.0.iter().all(refused) {
-            self.model.violated(format!("a forged message was taken: {what}: {:?}", effects.0));
+            self.model.violated(format!("a forged message was accepted: {what}: {:?}", effects.0));
         }
     }
 
     fn forge_signal(&mut self, conn: ConnId, about: MessageNo, command: Command) {
-        self.note("forged signal", &[("conn", conn.0), ("sent_message", about as u64)]);
+        self.note("forged signal", &[("conn", conn.0), ("message", about as u64)]);
         let mut effects = Effects::default();
         self.engine.handle(self.now, conn, command, &mut effects);
-        if effects.0.iter().any(|effect| !matches!(effect, Effect::Send { conn: told, .. } if *told == conn)) {
+        if effects.0.iter().any(|effect| !matches!(effect, Effect::Send { conn: notified, .. } if *notified == conn)) {
             self.model.violated(format!("a forged signal had an effect: {:?}", effects.0));
         }
     }
@@ -129,7 +131,7 @@ fn forged(to: ByteString, correlation_id: Option<ByteString>, purpose: Purpose) 
     Delivery { to, id: ByteString::new(), correlation_id, purpose, sealed, content: 7, deadline_ms: None, ack: None }
 }
 
-/// Tells an engine who is who.
-pub fn introduce(engine: &mut Engine) {
+/// Installs the roles in an engine.
+pub fn set_roles(engine: &mut Engine) {
     engine.set_names(std::sync::Arc::new(Roles));
 }

@@ -1,5 +1,5 @@
-//! What a seed decides before the first step: limits, and how much of which trouble there is. Limits are small, because
-//! most of what can go wrong happens at a limit.
+//! Parameters of a run, drawn before the first step: limits and kinds of faults. Limits are small, because most defects
+//! appear at a limit.
 
 use super::Options;
 use crate::planted::Planted;
@@ -12,30 +12,30 @@ pub struct Scenario {
     pub engine: EngineOptions,
     pub store: StoreOptions,
     pub planted: Option<Planted>,
-    /// Credentials say who may send what.
+    /// Credentials restrict who may send what.
     pub restricted: bool,
     pub clients: usize,
     pub steps: u64,
-    /// Links stay up and the broker doesn't crash: then everything happens exactly once.
+    /// Links stay up and the broker doesn't crash, so that every message is delivered exactly once.
     pub calm: bool,
     pub crashes: bool,
-    pub disk_trouble: bool,
-    /// Deadlines pass without the engine being told at once. What happens then in silence the model can follow only
-    /// where nothing is forgotten.
+    pub disk_faults: bool,
+    /// The engine's clock lags, so that deadlines pass before a tick. The model can follow what the engine then does
+    /// only if no id is evicted.
     pub late_ticks: bool,
-    /// Batches are large, because they are written seldom.
+    /// Writes are rare, so batches are large.
     pub slow_disk: bool,
-    /// No id is forgotten while the broker runs.
-    pub long_memory: bool,
+    /// The broker evicts no id from its deduplication history.
+    pub keeps_all_ids: bool,
     pub largest_body: u64,
 }
 
 impl Scenario {
     pub fn draw(rng: &mut Rng, Options { planted, restricted, .. }: Options) -> Self {
         let calm = rng.chance(15);
-        let disk_trouble = rng.chance(35);
-        let long_memory = rng.chance(80);
-        let (history_ids, history_age) = draw_memory(rng, long_memory);
+        let disk_faults = rng.chance(35);
+        let keeps_all_ids = rng.chance(80);
+        let (history_ids, history_age) = draw_history(rng, keeps_all_ids);
         let largest_body = *pick(rng, &[200, 1_000, 4_000]);
         let window_messages = *pick(rng, &[1, 2, 4, 8, 64]);
         let window_bytes = *pick(rng, &[300, 1_000, 3_000, 1 << 20]);
@@ -43,7 +43,7 @@ impl Scenario {
         let engine = EngineOptions {
             window_messages,
             window_bytes,
-            // The model knows one window.
+            // The model has one window for all peers.
             host_window_messages: window_messages,
             host_window_bytes: window_bytes,
             mailbox_messages: *pick(rng, &[4, 12, 1_000, 1_000]),
@@ -53,7 +53,7 @@ impl Scenario {
             mailboxes: *pick(rng, &[3, 1_000, 1_000, 1_000]),
             unsettled_bytes: *pick(rng, &[500, 4_000, 1 << 20]),
             max_attempts,
-            // As for the windows.
+            // One limit for all peers, too.
             host_max_attempts: max_attempts,
             linger: rng.below(5),
             lazy: *pick(rng, &[0, 3, 20, 200]),
@@ -78,15 +78,15 @@ impl Scenario {
             steps: 150 + rng.below(600),
             calm,
             crashes: !calm && rng.chance(80),
-            disk_trouble,
+            disk_faults,
             slow_disk: rng.chance(35),
-            late_ticks: !disk_trouble && long_memory && rng.chance(40),
-            long_memory,
+            late_ticks: !disk_faults && keeps_all_ids && rng.chance(40),
+            keeps_all_ids,
             largest_body,
         }
     }
 
-    /// Nothing is small and nothing goes wrong by itself: for scripts.
+    /// Default limits and no random faults, for scripts.
     pub fn plain() -> Self {
         Self {
             engine: EngineOptions::default(),
@@ -97,20 +97,20 @@ impl Scenario {
             steps: 0,
             calm: false,
             crashes: true,
-            disk_trouble: false,
+            disk_faults: false,
             slow_disk: false,
             late_ticks: false,
-            long_memory: true,
+            keeps_all_ids: true,
             largest_body: 1_000,
         }
     }
 
-    pub fn deaths(&self) -> bool {
+    pub fn dead_lettering(&self) -> bool {
         self.engine.max_attempts < 1_000
     }
 }
 
-fn draw_memory(rng: &mut Rng, long: bool) -> (usize, Millis) {
+fn draw_history(rng: &mut Rng, long: bool) -> (usize, Millis) {
     match long {
         true => (1_000_000, Millis::MAX),
         false if rng.chance(50) => (1 + rng.below(12) as usize, Millis::MAX),

@@ -1,4 +1,4 @@
-//! Which event happens next: drawn by weight, within what the scenario allows.
+//! Draws the next event by weight, as the scenario allows.
 
 use super::client::Frame;
 use super::scenario::pick;
@@ -8,9 +8,9 @@ use toolbus_engine::DEAD_LETTER_SUFFIX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    Write,
+    Send,
     Repeat,
-    Pretend,
+    ReuseId,
     Flow,
     Consume,
     Wait,
@@ -19,7 +19,7 @@ pub enum Step {
     Storage,
     Fetch,
     Reclaim,
-    SettleDown,
+    Quiesce,
     CheckSpace,
     Cancel,
     Connect,
@@ -34,15 +34,15 @@ pub enum Step {
     Forge,
 }
 
-/// The steps of this world with their weights.
+/// The steps and their weights.
 pub fn choices(world: &World) -> Vec<(u64, Step)> {
     let scenario = &world.scenario;
     let if_any = |condition: bool, weight: u64| if condition { weight } else { 0 };
     let rough = !scenario.calm;
     vec![
-        (14, Step::Write),
+        (14, Step::Send),
         (5, Step::Repeat),
-        (2, Step::Pretend),
+        (2, Step::ReuseId),
         (60, Step::Flow),
         (20, Step::Consume),
         (5, Step::Wait),
@@ -51,7 +51,7 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (if scenario.slow_disk { 6 } else { 25 }, Step::Storage),
         (10, Step::Fetch),
         (4, Step::Reclaim),
-        (1, Step::SettleDown),
+        (1, Step::Quiesce),
         (2, Step::CheckSpace),
         (3, Step::Cancel),
         (6, Step::Connect),
@@ -59,10 +59,10 @@ pub fn choices(world: &World) -> Vec<(u64, Step)> {
         (if_any(rough, 1), Step::Displace),
         (if_any(scenario.crashes, 1), Step::Crash),
         (if_any(scenario.crashes, 1), Step::StopSoon),
-        (if_any(scenario.crashes && scenario.disk_trouble, 1), Step::FailSync),
-        (if_any(scenario.disk_trouble, 3), Step::ShrinkDisk),
-        (if_any(scenario.disk_trouble, 4), Step::GrowDisk),
-        (if_any(scenario.deaths(), 1), Step::ReadDeadLetters),
+        (if_any(scenario.crashes && scenario.disk_faults, 1), Step::FailSync),
+        (if_any(scenario.disk_faults, 3), Step::ShrinkDisk),
+        (if_any(scenario.disk_faults, 4), Step::GrowDisk),
+        (if_any(scenario.dead_lettering(), 1), Step::ReadDeadLetters),
         (if_any(scenario.restricted, 10), Step::Forge),
     ]
 }
@@ -84,15 +84,15 @@ impl World {
         let passed = if self.rng.chance(30) { self.rng.below(3) } else { 0 };
         self.advance(passed);
         match step {
-            Step::Write => {
+            Step::Send => {
                 let sender = self.random_sender();
-                self.write_message(sender);
+                self.send_new_message(sender);
             }
             Step::Repeat => {
                 let sender = self.random_sender();
                 self.repeat(sender);
             }
-            Step::Pretend => self.pretend(),
+            Step::ReuseId => self.reuse_id(),
             Step::Flow => self.flow(),
             Step::Consume => {
                 let client = self.rng.below(self.clients.len() as u64) as usize;
@@ -111,12 +111,12 @@ impl World {
             Step::Storage => self.storage_step(),
             Step::Fetch => self.fetch(),
             Step::Reclaim => self.reclaim(),
-            Step::SettleDown => self.settle_down(),
+            Step::Quiesce => self.quiesce(),
             Step::CheckSpace => self.check_space(),
-            Step::Cancel => self.cancel_something(),
-            Step::Connect => self.connect_someone(),
-            Step::Disconnect => self.disconnect_someone(),
-            Step::Displace => self.displace_someone(),
+            Step::Cancel => self.cancel_a_message(),
+            Step::Connect => self.connect_a_client(),
+            Step::Disconnect => self.disconnect_a_link(),
+            Step::Displace => self.displace_a_subscriber(),
             Step::Crash => {
                 self.prepare_restart();
                 self.crash();
@@ -138,7 +138,7 @@ impl World {
         self.rng.below(self.scenario.clients as u64) as usize
     }
 
-    /// A few frames get across, one way or the other.
+    /// A few frames are read, in one direction.
     fn flow(&mut self) {
         if self.links.is_empty() {
             return;
@@ -164,19 +164,19 @@ impl World {
         if !was_read {
             self.read_page(index);
         }
-        // Between the read and the answer anything may happen, or nothing.
+        // Any event can happen between the read and the answer, or none.
         if was_read || self.rng.chance(60) && index < self.fetches.len() {
             self.answer_fetch(index);
         }
     }
 
-    /// Somebody cancels a message of its own, or tries to cancel somebody else's, or what was never sent.
-    fn cancel_something(&mut self) {
+    /// Cancels an own message, a message of another client, or one that was never sent.
+    fn cancel_a_message(&mut self) {
         if self.links.is_empty() {
             return;
         }
         let conn = self.random_link();
-        let any: Vec<usize> = (0..self.model.sent.len()).collect();
+        let any: Vec<usize> = (0..self.model.messages.len()).collect();
         let own = &self.clients[self.links[&conn].client].sent;
         let choices = if self.rng.chance(70) { own } else { &any };
         let frame = match choices.as_slice() {
@@ -185,16 +185,16 @@ impl World {
                 Frame::Cancel { to: self.clients[to].name.clone(), id: ByteString::from_static("c") }
             }
             choices => {
-                let sent_message = &self.model.sent[*pick(&mut self.rng, choices)];
-                Frame::Cancel { to: sent_message.mailbox.clone(), id: sent_message.id.clone() }
+                let sent = &self.model.messages[*pick(&mut self.rng, choices)];
+                Frame::Cancel { to: sent.mailbox.clone(), id: sent.id.clone() }
             }
         };
         self.queue(conn, frame);
     }
 
-    fn connect_someone(&mut self) {
+    fn connect_a_client(&mut self) {
         let client = self.rng.below(self.clients.len() as u64) as usize;
-        if self.clients[client].shy && self.rng.chance(85) {
+        if self.clients[client].rarely_connected && self.rng.chance(85) {
             return;
         }
         match self.clients[client].primary {
@@ -215,15 +215,15 @@ impl World {
         }
     }
 
-    fn disconnect_someone(&mut self) {
+    fn disconnect_a_link(&mut self) {
         if !self.links.is_empty() {
             let conn = self.random_link();
             self.disconnect(conn);
         }
     }
 
-    /// A second connection of the same client subscribes. The first one stays, or goes later.
-    fn displace_someone(&mut self) {
+    /// A second connection of the same client subscribes. The first one stays open.
+    fn displace_a_subscriber(&mut self) {
         let client = self.rng.below(self.clients.len() as u64) as usize;
         let others = self.links.values().filter(|link| link.client == client).count();
         if others == 0 || others > 2 {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Now and then the recovery is interrupted too, or the clock comes back a little late.
+    /// Sometimes recovery is interrupted too, or the clock is set back.
     fn prepare_restart(&mut self) {
         self.stop_recovery_after = if self.rng.chance(20) { Some(self.rng.below(8)) } else { None };
         self.clock_falls_back = if self.rng.chance(5) { self.rng.below(500) } else { 0 };
@@ -261,15 +261,15 @@ impl World {
         let of = self.random_sender();
         let name = self.clients[of].name.clone();
         if !name.ends_with(DEAD_LETTER_SUFFIX) {
-            self.add_reader_of_dead_letters(&name);
+            self.add_dead_letter_reader(&name);
         }
     }
 
-    /// What is neither durable nor settled has a limit, which one message may step over.
+    /// The bytes that are neither durable nor settled are limited; one message may exceed the limit.
     fn check_memory(&mut self) {
         let limit = self.scenario.engine.unsettled_bytes + self.scenario.largest_body + 64;
-        if !self.scenario.deaths() && self.engine.unsettled_bytes() > limit {
-            self.model.violated(format!("{} bytes wait for the disk", self.engine.unsettled_bytes()));
+        if !self.scenario.dead_lettering() && self.engine.unsettled_bytes() > limit {
+            self.model.violated(format!("{} bytes are unsettled, more than the limit", self.engine.unsettled_bytes()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way to disk and back, one call at a time, so that everything else can happen in between; and what a crash does.
+//! Disk I/O in single steps, so that any other event can happen in between; crashes and recovery.
 
 use super::forger;
 use super::model::Recovered;
@@ -9,7 +9,7 @@ use toolbus_engine::{Batch, Effect, Effects, Engine, Page, Seq};
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{LogStore, Store, StoreError};
 
-/// A batch on its way.
+/// A batch that is being written.
 pub struct PendingWrite {
     batch: Batch,
     stage: Stage,
@@ -22,7 +22,7 @@ enum Stage {
     Synced,
 }
 
-/// A read that the engine waits for.
+/// A read that the engine requested.
 pub struct PendingFetch {
     pub mailbox: Arc<str>,
     pub from: Seq,
@@ -31,11 +31,10 @@ pub struct PendingFetch {
     pub page: Option<Page>,
 }
 
-/// Opens the log and replays it into a new engine.
 pub fn open(disk: &SimDisk, scenario: &Scenario) -> Result<(Recovered, LogStore), StoreError> {
-    let mut recovered = Recovered::into(Engine::new(scenario.engine.clone()));
+    let mut recovered = Recovered::replaying_into(Engine::new(scenario.engine.clone()));
     if scenario.restricted {
-        forger::introduce(&mut recovered.engine);
+        forger::set_roles(&mut recovered.engine);
     }
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), scenario.store.clone(), &mut recovered)?;
     recovered.engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
@@ -44,7 +43,7 @@ pub fn open(disk: &SimDisk, scenario: &Scenario) -> Result<(Recovered, LogStore)
 }
 
 impl World {
-    /// The next single step of whatever is being written.
+    /// One step of the current write.
     pub fn storage_step(&mut self) {
         match self.write.take() {
             None => self.take_batch(),
@@ -77,12 +76,12 @@ impl World {
     fn batch_refused(&mut self, batch: Batch) {
         self.note("disk full", &[("number", batch.number)]);
         if !self.disk_is_small {
-            self.model.violated("the store says that a disk without bounds is full");
+            self.model.violated("the store reports a full disk, but the disk has no limit");
         }
         self.model.batch_refused(&batch);
         let mut effects = Effects::default();
         self.engine.batch_refused(self.now, batch, self.now + 10, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn sync_batch(&mut self, mut write: PendingWrite) {
@@ -93,7 +92,7 @@ impl World {
                 write.stage = Stage::Synced;
                 self.write = Some(write);
             }
-            // Nobody knows what is on disk now. No receipt may go out for it.
+            // It is unknown which data is durable after a failed sync, so no receipt may be sent for it.
             Err(_) => self.crash(),
         }
     }
@@ -101,17 +100,17 @@ impl World {
     fn report_synced(&mut self, batch: Batch) {
         let mut effects = Effects::default();
         self.engine.synced(batch.number, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
-    /// Reads a page for one of the waiting fetches, and keeps it until it is delivered.
+    /// Reads the page of a pending fetch; `answer_fetch` delivers it later.
     pub fn read_page(&mut self, index: usize) {
         let fetch = &self.fetches[index];
         match self.store.read(&fetch.mailbox, fetch.from, fetch.max_messages, fetch.max_bytes) {
             Ok(page) => {
                 let facts = [("messages", page.messages.len() as u64), ("damaged", page.damaged.len() as u64)];
                 if !page.damaged.is_empty() {
-                    self.model.violated("a record is damaged though nothing damaged it");
+                    self.model.violated("a record is corrupt although no corruption was injected");
                 }
                 self.fetches[index].page = Some(page);
                 self.note("page", &facts);
@@ -120,7 +119,7 @@ impl World {
         }
     }
 
-    /// Hands a page to the engine, which may have moved on since it was read.
+    /// Passes a page to the engine, whose state may have changed since it was read.
     pub fn answer_fetch(&mut self, index: usize) {
         let fetch = self.fetches.remove(index);
         let Some(page) = fetch.page else { return };
@@ -131,13 +130,13 @@ impl World {
         });
         self.idle_fetches = if asks_again && effects.0.len() == 1 { self.idle_fetches + 1 } else { 0 };
         if self.idle_fetches > 3 * self.clients.len() {
-            self.model.violated(format!("'{}' is read again and again without any progress", fetch.mailbox));
+            self.model.violated(format!("'{}' is read repeatedly without progress", fetch.mailbox));
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     pub fn reclaim(&mut self) {
-        // On a full disk the space of remembered ids may be given up.
+        // On a full disk, remembered ids may be dropped to free space.
         self.model.disk.ids_dropped |= self.disk_is_small;
         match self.store.reclaim() {
             Ok(freed) => self.note("reclaim", &[("freed", freed), ("calls", self.disk.calls())]),
@@ -145,13 +144,13 @@ impl World {
         }
     }
 
-    /// What the shell does now and then.
+    /// The periodic check of free space, which the broker does outside of the engine.
     pub fn check_space(&mut self) {
-        let free = self.store.free_bytes().expect("a simulated disk can be measured");
+        let free = self.store.free_bytes().expect("a simulated disk reports its free space");
         self.engine.set_disk_low(free < 500);
     }
 
-    /// The machine stops and starts again. Links break; what clients know stays.
+    /// The machine crashes and restarts. Links break; clients keep their state.
     pub fn crash(&mut self) {
         self.crashes += 1;
         self.write = None;
@@ -172,7 +171,7 @@ impl World {
                 Ok((recovered, store)) => {
                     self.disk.stop_after(None);
                     if recovered.damaged > 0 {
-                        self.model.violated("a crash was taken for damage");
+                        self.model.violated("a torn write was reported as corruption");
                     }
                     self.model.recovered(&recovered);
                     self.engine = recovered.engine;
@@ -188,8 +187,8 @@ impl World {
         }
     }
 
-    /// Writes everything and compares the engine's books with what is on disk then.
-    pub fn settle_down(&mut self) {
+    /// Writes everything and then compares the engine's counters with the durable records.
+    pub fn quiesce(&mut self) {
         if self.disk_is_small {
             return;
         }
@@ -205,12 +204,12 @@ impl World {
                 return;
             }
         }
-        self.model.violated("there is always something more to write");
+        self.model.violated("writing does not come to an end");
     }
 
     pub fn compare(&mut self) {
         if self.engine.unsettled_bytes() != 0 {
-            self.model.violated("everything is durable, but messages are said to wait for it");
+            self.model.violated("everything is durable, but the engine counts unsettled bytes");
         }
         self.model.compare(&self.engine.status(self.now));
     }

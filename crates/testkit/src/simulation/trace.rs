@@ -1,4 +1,4 @@
-//! What happened, as a hash to compare two runs by and, if wanted, as lines to read.
+//! Records events as a hash that identifies a run and, if enabled, prints them.
 
 use toolbus_engine::Millis;
 

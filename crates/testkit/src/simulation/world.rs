@@ -1,5 +1,5 @@
-//! The broker, its disk, its clients and the links between them, and the single events that can happen to them. Which
-//! of them happens next is decided elsewhere.
+//! The broker, its disk, its clients and their links, and the single events that can happen to them. `steps` and
+//! `script` decide which event happens next.
 
 use super::client::{Client, Frame, Link};
 use super::forger;
@@ -21,13 +21,13 @@ pub struct World {
     pub store: LogStore,
     pub disk: SimDisk,
     pub disk_is_small: bool,
-    /// Interrupts the next recovery after that many calls to the disk.
+    /// Interrupts the next recovery after this many disk operations.
     pub stop_recovery_after: Option<u64>,
-    /// How much the clock loses at the next restart.
+    /// How far the clock is set back at the next restart.
     pub clock_falls_back: Millis,
     pub write: Option<PendingWrite>,
     pub fetches: Vec<PendingFetch>,
-    /// Pages in a row that brought nothing but the wish to read the same again.
+    /// Consecutive pages after which the engine only requested the same page again.
     pub idle_fetches: usize,
     pub clients: Vec<Client>,
     pub links: BTreeMap<ConnId, Link>,
@@ -85,7 +85,7 @@ impl World {
         self.model.tick(self.now);
         let mut effects = Effects::default();
         self.engine.tick(self.now, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     pub fn connect(&mut self, client: usize) -> ConnId {
@@ -107,7 +107,7 @@ impl World {
         self.clients[link.client].link_gone(conn);
         let mut effects = Effects::default();
         self.engine.disconnect(self.now, conn, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     pub fn queue(&mut self, conn: ConnId, frame: Frame) {
@@ -116,8 +116,8 @@ impl World {
         }
     }
 
-    /// Somebody who reads the dead letters of a mailbox.
-    pub fn add_reader_of_dead_letters(&mut self, mailbox: &str) -> usize {
+    /// Adds a client that reads the dead letters of a mailbox, unless there is one.
+    pub fn add_dead_letter_reader(&mut self, mailbox: &str) -> usize {
         let name = format!("{mailbox}{DEAD_LETTER_SUFFIX}");
         match self.clients.iter().position(|client| client.name == name) {
             Some(client) => client,
@@ -133,6 +133,6 @@ fn draw_client(name: &str, rng: &mut Rng) -> Client {
     let mut client = Client::new(name);
     client.numbered_receipts = rng.chance(50);
     client.slow = rng.chance(25);
-    client.shy = rng.chance(25);
+    client.rarely_connected = rng.chance(25);
     client
 }

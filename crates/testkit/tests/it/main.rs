@@ -1,5 +1,5 @@
-//! The simulation in every test run: thousands of seeds without a broken promise, a crash at every call to the disk, and
-//! every planted defect found.
+//! Runs the simulation: thousands of seeds without a violation, a crash at every disk operation, and every planted
+//! defect found.
 
 mod crash_points;
 mod planted;

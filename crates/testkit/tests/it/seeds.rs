@@ -1,4 +1,4 @@
-//! Many seeds, each a life of a broker with crashes, torn writes, full disks and impatient clients.
+//! Many seeds, each a run of a broker with crashes, torn writes, full disks and retransmitting clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -6,30 +6,30 @@ use std::time::Instant;
 use toolbus_testkit::simulation::{Options, Report, Tally, run};
 
 const SEEDS: u64 = 20_000;
-/// With credentials, where somebody sends what it may not.
+/// With credentials and a forger.
 const RESTRICTED_SEEDS: u64 = 5_000;
 
-/// Of calls from end to end.
+/// Of tool calls end to end.
 const CALL_SEEDS: u64 = 3_000;
 
 #[test]
-fn no_seed_breaks_a_promise() {
+fn no_seed_violates_an_invariant() {
     run_all(SEEDS, Options::default());
 }
 
 #[test]
-fn no_call_is_lost_or_has_two_effects_whatever_crashes() {
+fn no_crash_loses_a_call_or_makes_it_have_two_effects() {
     let reports = run_all(CALL_SEEDS, Options { calls: true, ..Options::default() });
     let mut calls = Tally::default();
     reports.iter().for_each(|report| calls += report.calls);
     println!("{calls:?}");
-    // What never happens proves nothing.
+    // An outcome that never occurs is not tested.
     let rare = [calls.unknown, calls.joined, calls.expired, calls.poisoned, calls.sent_again, calls.tasks];
     assert!(rare.iter().all(|count| *count > 20), "{calls:?}");
 }
 
 #[test]
-fn nothing_forged_is_ever_taken_and_no_promise_is_broken_meanwhile() {
+fn forged_messages_are_refused_and_violate_no_invariant() {
     let reports = run_all(RESTRICTED_SEEDS, Options { restricted: true, ..Options::default() });
     let forgeries: u64 = reports.iter().map(|report| report.forgeries).sum();
     assert!(forgeries > RESTRICTED_SEEDS, "{forgeries}");
@@ -39,7 +39,7 @@ fn run_all(count: u64, options: Options) -> Vec<Report> {
     let started = Instant::now();
     let next = AtomicU64::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    // A simulation has one thread; several of them don't know of each other.
+    // A simulation is single-threaded, and runs share no state.
     let reports = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(|| run_some(&next, count, options))).collect();
         workers
@@ -52,11 +52,11 @@ fn run_all(count: u64, options: Options) -> Vec<Report> {
     let forgeries = sum(|it| it.forgeries);
     let took = started.elapsed();
     println!("{count} seeds, {steps} steps, {sent} sent, {crashes} crashes, {forgeries} forgeries in {took:.1?}");
-    assert!(crashes > count, "the simulation crashes too seldom to prove anything: {crashes}");
+    assert!(crashes > count, "too few crashes to be a test: {crashes}");
     reports
 }
 
-/// Runs seeds until there are no more.
+/// Runs seeds until none is left.
 fn run_some(next: &AtomicU64, count: u64, options: Options) -> Vec<Report> {
     let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|seed| *seed < count);
     seeds.map(|seed| run(seed, options).unwrap_or_else(|failure| panic!("{failure}"))).collect()

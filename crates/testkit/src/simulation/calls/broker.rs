@@ -1,5 +1,5 @@
-//! The broker with its disk. What it promises about messages is checked elsewhere; here it only has to be itself, with all
-//! that a crash may take from it.
+//! The broker with its disk. Its guarantees about messages are checked by the other simulation; here it only provides
+//! real message delivery, including the effects of crashes.
 
 use super::World;
 use super::plan::Plan;
@@ -14,7 +14,7 @@ pub struct Broker {
     pub disk: SimDisk,
     write: Option<(Batch, Stage)>,
     fetches: Vec<Fetch>,
-    /// Batches that were handed to the disk, and up to which of them it is certain.
+    /// Number of batches taken from the engine for writing.
     pub taken: u64,
 }
 
@@ -69,7 +69,7 @@ impl Broker {
 }
 
 impl World {
-    /// The next single step of whatever the broker writes or reads.
+    /// One step of the broker's current write or read.
     pub fn broker_disk_step(&mut self) {
         if !self.broker.fetches.is_empty() && self.rng.chance(50) {
             return self.fetch_step();
@@ -89,7 +89,7 @@ impl World {
             },
             Some((batch, Stage::Written)) => match self.broker.store.sync() {
                 Ok(()) => {
-                    self.truth.acks_are_safe(self.broker.taken);
+                    self.oracle.acks_durable(self.broker.taken);
                     self.broker.write = Some((batch, Stage::Synced));
                 }
                 Err(_) => self.broker_crashes(),
@@ -99,7 +99,7 @@ impl World {
                 self.broker.engine.synced(batch.number, &mut effects);
             }
         }
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn fetch_step(&mut self) {
@@ -117,7 +117,7 @@ impl World {
         self.note("page", &[("messages", page.messages.len() as u64)]);
         let mut effects = Effects::default();
         self.broker.engine.fetched(self.now, &fetch.mailbox, page, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     pub fn broker_reclaims(&mut self) {
@@ -129,11 +129,11 @@ impl World {
     pub fn tick(&mut self) {
         let mut effects = Effects::default();
         self.broker.engine.tick(self.now, &mut effects);
-        self.carry_out(effects);
-        self.workers_look_at_the_clock();
+        self.apply_effects(effects);
+        self.time_out_requests();
     }
 
-    pub fn carry_out(&mut self, effects: Effects) {
+    pub fn apply_effects(&mut self, effects: Effects) {
         for effect in effects.0 {
             match effect {
                 Effect::Send { conn, outgoing } => {
@@ -148,22 +148,22 @@ impl World {
         }
     }
 
-    /// Its machine stops and starts again; all links break.
+    /// The broker's machine crashes and restarts; all links break.
     pub fn broker_crashes(&mut self) {
         self.crashes += 1;
         self.note("broker crashes", &[]);
         let conns: Vec<_> = self.links.keys().copied().collect();
         for conn in conns {
-            let link = self.links.remove(&conn).expect("it was just there");
-            self.owner_lost_its_link(link.owner);
+            let link = self.links.remove(&conn).expect("the key is from the map itself");
+            self.owner_link_lost(link.owner);
         }
         self.broker.write = None;
         self.broker.fetches.clear();
         self.broker.disk.crash(&mut self.rng);
-        self.truth.broker_crashed();
+        self.oracle.broker_crashed();
         match open(&self.broker.disk, &self.plan) {
             Ok((engine, store)) => (self.broker.engine, self.broker.store) = (engine, store),
-            Err(error) => self.truth.violated(format!("the broker's log can't be opened after a crash: {error}")),
+            Err(error) => self.oracle.violated(format!("the broker's log can't be opened after a crash: {error}")),
         }
     }
 }

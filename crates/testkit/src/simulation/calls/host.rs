@@ -1,8 +1,8 @@
-//! A host: what it does with a call that arrives, by what its journal knows of it.
+//! A host: admission of calls by what its journal knows of them, and crashes.
 
 use super::World;
+use super::journal::HostJournal;
 use super::network::Owner;
-use super::paper::Paper;
 use super::plan::Plan;
 use super::running::{Run, Stage, Tag};
 use super::wire::{Answer, Outcome, Work};
@@ -17,43 +17,43 @@ use toolbus_store::sim_disk::SimDisk;
 pub struct Host {
     pub name: ByteString,
     pub conn: Option<ConnId>,
-    /// The number of that link.
+    /// The number of the current link.
     pub link: u64,
     pub disk: SimDisk,
-    pub paper: Paper,
-    /// Calls that this process deals with.
+    pub journal: HostJournal,
+    /// Calls in progress in this process.
     pub runs: BTreeMap<CallKey, Run>,
-    /// Answers without a receipt, by their ids.
+    /// Replies without a receipt, by id.
     pub outbox: BTreeMap<ByteString, Reply>,
-    /// Answers that are written down when they have one, which is a planted defect.
+    /// Results that are written only after the receipt for their reply (planted bug).
     pub unwritten: BTreeMap<ByteString, Finish>,
 }
 
-/// An answer on its way.
+/// A reply in transit.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub key: CallKey,
     pub answer: Answer,
 }
 
-/// How often a call that may be run again is begun.
+/// Maximum number of attempts of a replay-safe call.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 pub fn replay_of(work: Work) -> Replay {
-    if work.is_safe() { Replay::Safe } else { Replay::Never }
+    if work.is_replay_safe() { Replay::Safe } else { Replay::Never }
 }
 
 impl Host {
     pub fn new(number: usize, plan: &Plan, now: Millis) -> Self {
         let disk = SimDisk::default();
-        let (paper, _) = Paper::open(&disk, plan, now).expect("an empty disk without faults can be opened");
+        let (journal, _) = HostJournal::open(&disk, plan, now).expect("an empty disk without faults can be opened");
         let name = ByteString::from(format!("host{number}"));
         Self {
             name,
             conn: None,
             link: 0,
             disk,
-            paper,
+            journal,
             runs: BTreeMap::new(),
             outbox: BTreeMap::new(),
             unwritten: BTreeMap::new(),
@@ -70,78 +70,81 @@ impl World {
         }
     }
 
-    pub fn host_lost_its_link(&mut self, host: usize) {
+    pub fn host_link_lost(&mut self, host: usize) {
         self.hosts[host].conn = None;
-        // The broker can't tell any more, so the call runs by itself.
-        let looking: Vec<CallKey> =
-            self.hosts[host].runs.values().filter(|run| run.is_looking()).map(|run| run.key.clone()).collect();
-        looking.iter().for_each(|key| self.begin(host, key));
+        // The inspection will not be answered, so the call runs instead of joining.
+        let inspecting: Vec<CallKey> =
+            self.hosts[host].runs.values().filter(|run| run.is_inspecting()).map(|run| run.key.clone()).collect();
+        inspecting.iter().for_each(|key| self.begin(host, key));
     }
 
     pub fn host_reads(&mut self, host: usize, outgoing: Outgoing) {
         match outgoing {
-            Outgoing::Message { message, deadline_ms, .. } => self.arrives(host, &message, deadline_ms),
+            Outgoing::Message { message, deadline_ms, .. } => self.admit(host, &message, deadline_ms),
             Outgoing::Receipt { id, .. } => {
                 self.hosts[host].outbox.remove(&id);
                 if let Some(finish) = self.hosts[host].unwritten.remove(&id) {
-                    self.write_down(host, Entry::Finish(finish), false);
+                    self.write_entry(host, Entry::Finish(finish), false);
                 }
             }
-            Outgoing::Inspected { request_id, view } => self.has_looked(host, &request_id, &view),
+            Outgoing::Inspected { request_id, view } => self.handle_inspection(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {}
-            Outgoing::Refused { refusal, .. } => self.truth.violated(format!("an answer was refused: {refusal}")),
+            Outgoing::Refused { refusal, .. } => self.oracle.violated(format!("a reply was refused: {refusal}")),
             _ => {}
         }
     }
 
-    fn arrives(&mut self, host: usize, message: &Arc<Message>, deadline_ms: Option<u64>) {
+    fn admit(&mut self, host: usize, message: &Arc<Message>, deadline_ms: Option<u64>) {
         let key = CallKey { caller: ByteString::from(&*message.from.name), id: message.id.clone() };
-        let Some(work) = Work::parse(&message.sealed) else { return self.truth.violated("a call that is none") };
-        let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
-        self.note("arrives", &[("host", host as u64), ("seq", message.seq), ("call", call)]);
+        let Some(work) = Work::parse(&message.sealed) else { return self.oracle.violated("a malformed call") };
+        let call = self.oracle.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
+        self.note("admit", &[("host", host as u64), ("seq", message.seq), ("call", call)]);
         let tag = Tag { link: self.hosts[host].link, seq: message.seq };
         if let Some(run) = self.hosts[host].runs.get_mut(&key) {
             if work.task && run.stage != Stage::Accepting {
-                return self.say_accepted(host, &key, Some(tag));
+                return self.reply_accepted(host, &key, Some(tag));
             }
-            // One answer answers both.
+            // One reply answers both copies of the message.
             run.tag = Some(tag);
             return;
         }
         let content = work.content(!self.plan.is_planted(Planted::JoinWithoutArguments));
-        let known = self.hosts[host].paper.book.look_up(&key, &content);
+        let known = self.hosts[host].journal.book.look_up(&key, &content);
         let deadline = deadline_ms.map(|ms| self.now + ms);
-        let run = Run { key: key.clone(), work, content, tag: Some(tag), deadline, attempt: 1, stage: Stage::Arrived };
+        let run = Run { key: key.clone(), work, content, tag: Some(tag), deadline, attempt: 1, stage: Stage::Admitted };
         if work.task
             && let Ok(known) = &known
         {
-            return self.task_arrives(host, run, known);
+            return self.admit_task(host, run, known);
         }
         match decide(known.clone(), replay_of(work), MAX_ATTEMPTS) {
-            Decision::OtherContent { .. } => self.truth.violated(format!("{} was taken for another call", key.id)),
+            Decision::OtherContent { .. } => {
+                self.oracle.violated(format!("{} was rejected as a duplicate with other content", key.id))
+            }
             Decision::Reply { reply_id, reply, .. } => self.answer_again(host, &key, tag, &reply_id, &reply),
             Decision::Run { attempt } => {
                 self.hosts[host].runs.insert(key.clone(), Run { attempt, ..run });
-                self.look_for_an_earlier_one(host, &key);
+                self.find_candidate(host, &key);
             }
             Decision::AlreadyRunning => {
                 let Ok(Known::Running(start)) = known else { return };
-                self.wait_for(host, run, start.key.clone());
+                self.await_root(host, run, start.key.clone());
             }
-            Decision::Unknown(start) => self.settle_as(host, run, &start, Outcome::Unknown),
-            Decision::Poisoned(start) => self.settle_as(host, run, &start, Outcome::Poisoned),
+            Decision::Unknown(start) => self.finish_interrupted(host, run, &start, Outcome::Unknown),
+            Decision::Poisoned(start) => self.finish_interrupted(host, run, &start, Outcome::Poisoned),
         }
     }
 
-    /// The call that was run gets an answer by itself, and this one, which may be another that was joined to it, the same.
-    pub fn settle_as(&mut self, host: usize, run: Run, start: &Arc<Start>, outcome: Outcome) {
+    /// Finishes the interrupted call `start` with this outcome, and answers `run` with it, which is that call or one
+    /// joined to it.
+    pub fn finish_interrupted(&mut self, host: usize, run: Run, start: &Arc<Start>, outcome: Outcome) {
         let root = start.key.clone();
         if run.key == root {
             self.hosts[host].runs.insert(root.clone(), run);
         } else {
-            let of_root = Run { key: root.clone(), tag: None, stage: Stage::Arrived, ..run.clone() };
+            let of_root = Run { key: root.clone(), tag: None, stage: Stage::Admitted, ..run.clone() };
             self.hosts[host].runs.entry(root.clone()).or_insert(of_root);
-            self.wait_for(host, run, root.clone());
+            self.await_root(host, run, root.clone());
         }
         let is_settled = |run: &Run| matches!(run.stage, Stage::Finishing);
         if !self.hosts[host].runs.get(&root).is_some_and(is_settled) {
@@ -149,25 +152,25 @@ impl World {
         }
     }
 
-    /// This call is answered when that one is.
-    pub fn wait_for(&mut self, host: usize, run: Run, root: CallKey) {
+    /// Answers this call together with the call that it is joined to.
+    pub fn await_root(&mut self, host: usize, run: Run, root: CallKey) {
         self.hosts[host].runs.insert(run.key.clone(), Run { stage: Stage::Joined { to: root }, ..run });
     }
 
-    /// The same answer goes out again, under the same id.
+    /// Sends the journaled answer again, under the same id.
     pub fn answer_again(&mut self, host: usize, key: &CallKey, tag: Tag, reply_id: &ByteString, location: &Location) {
-        let kept = self.hosts[host].paper.reply(location).ok().and_then(|body| Answer::parse(&body));
-        let Some(kept) = kept else { return self.truth.violated(format!("the answer to {} can't be read", key.id)) };
+        let kept = self.hosts[host].journal.reply(location).ok().and_then(|body| Answer::parse(&body));
+        let Some(kept) = kept else { return self.oracle.violated(format!("the answer to {} can't be read", key.id)) };
         let answer = Answer { joined: kept.of != key.id, ..kept };
         self.reply(host, reply_id.clone(), Reply { key: key.clone(), answer }, Some(tag));
     }
 
-    /// The process ends, and perhaps its machine with it: then what was not synced may be gone.
+    /// The host process crashes. With its machine, unsynced data may be lost.
     pub fn host_crashes(&mut self, host: usize, with_machine: bool) {
         self.crashes += 1;
         self.note("host crashes", &[("host", host as u64), ("machine", u64::from(with_machine))]);
         self.disconnect(Owner::Host(host));
-        let (in_doubt, mut machine_stopped) = (self.hosts[host].paper.unsynced_ends(), with_machine);
+        let (in_doubt, mut machine_stopped) = (self.hosts[host].journal.unsynced_ends(), with_machine);
         self.hosts[host].runs.clear();
         self.hosts[host].outbox.clear();
         self.hosts[host].unwritten.clear();
@@ -177,22 +180,22 @@ impl World {
             self.hosts[host].disk.crash(&mut self.rng);
         }
         if self.rng.chance(20) {
-            // It stops once more while it reads its journal.
+            // A second crash, during recovery of the journal.
             self.hosts[host].disk.stop_after(Some(self.rng.below(6)));
         }
         loop {
-            match Paper::open(&self.hosts[host].disk, &self.plan, self.now) {
-                Ok((paper, recovery)) => {
+            match HostJournal::open(&self.hosts[host].disk, &self.plan, self.now) {
+                Ok((journal, recovery)) => {
                     self.hosts[host].disk.stop_after(None);
                     if recovery.is_damaged() {
-                        self.truth.violated("a crash was taken for damage");
+                        self.oracle.violated("a torn write was reported as corruption");
                     }
                     if machine_stopped {
-                        let is_lost = |key: &&CallKey| !paper.book.is_answered(key);
-                        self.truth.forgotten(in_doubt.iter().filter(is_lost));
+                        let is_lost = |key: &&CallKey| !journal.book.is_answered(key);
+                        self.oracle.ends_lost(in_doubt.iter().filter(is_lost));
                     }
-                    self.hosts[host].paper = paper;
-                    return self.take_tasks_up(host);
+                    self.hosts[host].journal = journal;
+                    return self.resume_tasks(host);
                 }
                 Err(_) => {
                     machine_stopped = true;

@@ -1,4 +1,4 @@
-//! Links: frames arrive in order or, when the link breaks, not at all.
+//! Links deliver frames in order; a broken link loses those in transit.
 
 use super::World;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// A new link, on which the owner subscribes and says again what it has no receipt for.
+    /// Opens a link, on which the owner subscribes and retransmits what has no receipt.
     pub fn connect(&mut self, owner: Owner) {
         if self.conn_of(owner).is_some() {
             return;
@@ -52,16 +52,16 @@ impl World {
         let Some(conn) = self.conn_of(owner) else { return };
         self.links.remove(&conn);
         self.note("disconnect", &[("conn", conn.0)]);
-        self.owner_lost_its_link(owner);
+        self.owner_link_lost(owner);
         let mut effects = Effects::default();
         self.broker.engine.disconnect(self.now, conn, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
-    pub fn owner_lost_its_link(&mut self, owner: Owner) {
+    pub fn owner_link_lost(&mut self, owner: Owner) {
         match owner {
-            Owner::Worker(worker) => self.workers[worker].lost_its_link(),
-            Owner::Host(host) => self.host_lost_its_link(host),
+            Owner::Worker(worker) => self.workers[worker].link_lost(),
+            Owner::Host(host) => self.host_link_lost(host),
         }
     }
 
@@ -77,18 +77,18 @@ impl World {
         let owner = link.owner;
         match (&command, owner) {
             (Command::AckTags { tags }, Owner::Worker(worker)) => {
-                self.truth.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
+                self.oracle.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
             }
             (Command::Inspect { request_id, inspect }, _) => {
                 let collected: Vec<bool> =
-                    inspect.messages.iter().map(|at| self.truth.is_collected(&at.to, &at.id)).collect();
-                self.truth.inspected(request_id, collected.contains(&true));
+                    inspect.messages.iter().map(|at| self.oracle.is_collected(&at.to, &at.id)).collect();
+                self.oracle.inspected(request_id, collected.contains(&true));
             }
             _ => {}
         }
         let mut effects = Effects::default();
         self.broker.engine.handle(self.now, conn, command, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     pub fn owner_reads(&mut self, conn: ConnId) {

@@ -1,4 +1,4 @@
-//! What a seed decides before the first step.
+//! Parameters of a run, drawn before the first step.
 
 use crate::planted::Planted;
 use crate::simulation::scenario::pick;
@@ -12,30 +12,30 @@ pub struct Plan {
     pub engine: EngineOptions,
     pub store: StoreOptions,
     pub journal: LogOptions,
-    /// Segments of a journal that are older are written anew.
+    /// Journal segments older than this are rewritten.
     pub tidy_after: u64,
-    /// Results wait for the disk before anybody is told.
+    /// Replies wait until RESULT is durable.
     pub sync_results: bool,
     pub planted: Option<Planted>,
     pub agents: usize,
     pub hosts: usize,
     pub steps: u64,
-    /// How different calls are: the fewer, the more of them look like an earlier one.
+    /// Number of distinct arguments: the fewer, the more calls equal an earlier one.
     pub arguments: u64,
-    /// Of a hundred calls, so many have a deadline.
+    /// Percentage of calls with a deadline.
     pub deadlines: u64,
-    /// Of a hundred calls, so many are tasks.
+    /// Percentage of calls that are tasks.
     pub tasks: u64,
-    /// How much goes wrong: of a thousand steps so many are a crash of each kind.
-    pub trouble: u64,
-    /// A call that may be run again mostly kills its host.
-    pub deadly: bool,
+    /// Multiplies the weights of crashes and other faults.
+    pub fault_rate: u64,
+    /// Enables a replay-safe tool that mostly crashes its host.
+    pub host_crashing_tool: bool,
 }
 
 impl Plan {
     pub fn draw(rng: &mut Rng, planted: Option<Planted>) -> Self {
         let engine = EngineOptions {
-            // A call that comes too often goes to the dead letters of the broker, which is another story.
+            // The broker's own dead-lettering of requests is not simulated here.
             max_attempts: 1_000_000,
             host_max_attempts: 1_000_000,
             linger: rng.below(5),
@@ -67,8 +67,8 @@ impl Plan {
             arguments: *pick(rng, &[1, 2, 4, 50]),
             deadlines: *pick(rng, &[0, 10, 40]),
             tasks: *pick(rng, &[0, 15]),
-            trouble: *pick(rng, &[0, 4, 10, 25]),
-            deadly: rng.chance(10),
+            fault_rate: *pick(rng, &[0, 4, 10, 25]),
+            host_crashing_tool: rng.chance(10),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The life of a call at its host: begun on paper, at the tool, ended on paper, answered.
+//! A call at its host: START, the tool, RESULT, reply.
 
 use super::World;
 use super::host::Reply;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use toolbus_engine::{Command, Delivery, Millis, Purpose, Seq};
 use toolbus_journal::{CallKey, Dead, End, Entry, Finish, Start};
 
-/// A pushed message can be settled on the link that it came by. Links have numbers of their own: a broker that was started
-/// anew counts connections anew.
+/// A pushed message can be acknowledged only on the link on which it was pushed. Links are numbered here because a
+/// restarted broker reuses connection ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     pub link: u64,
@@ -23,7 +23,7 @@ pub struct Run {
     pub key: CallKey,
     pub work: Work,
     pub content: [u8; 32],
-    /// The message that asked for it, as it was pushed last.
+    /// The last push of its request.
     pub tag: Option<Tag>,
     pub deadline: Option<Millis>,
     pub attempt: u32,
@@ -32,38 +32,38 @@ pub struct Run {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    Arrived,
-    /// It is being written down that a task was taken.
+    Admitted,
+    /// Waits until the task's entry is durable.
     Accepting,
-    /// The broker was asked about an earlier call, by a look of that id.
+    /// Waits for the broker's answer to the inspection with this id, about an earlier call.
     Inspecting {
         inspect: ByteString,
         earlier: toolbus_journal::Candidate,
     },
-    /// It is being written down that it is joined.
+    /// Waits until the `Joined` entry is durable.
     Joining {
         to: CallKey,
     },
-    /// Answered when that one is.
+    /// Answered together with that call.
     Joined {
         to: CallKey,
     },
-    /// It is being written down that it begins.
+    /// Waits until START is durable.
     Starting,
     AtTool {
         run: usize,
         acted: bool,
     },
-    /// The answer is being written down.
+    /// RESULT is being written.
     Finishing,
 }
 
 impl Run {
-    pub fn is_looking(&self) -> bool {
+    pub fn is_inspecting(&self) -> bool {
         matches!(self.stage, Stage::Inspecting { .. })
     }
 
-    pub fn is_over(&self, now: Millis) -> bool {
+    pub fn is_expired(&self, now: Millis) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 }
@@ -75,24 +75,24 @@ impl World {
         }
     }
 
-    /// Just before the tool: is there time left? Then it is written down that it begins.
+    /// Writes START, unless the deadline has passed.
     pub fn begin(&mut self, host: usize, key: &CallKey) {
         let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
-        if run.is_over(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
+        if run.is_expired(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
             return self.not_run(host, &run);
         }
-        self.truth.begins(key);
+        self.oracle.writes_start(key);
         self.set_stage(host, key, Stage::Starting);
         let tool = ByteString::from(format!("tool{}", run.work.tool));
-        let safe = run.work.is_safe();
+        let safe = run.work.is_replay_safe();
         let (key, content, attempt) = (key.clone(), run.content, run.attempt);
         let start = Start { key: key.clone(), server: "s".into(), tool, content, attempt, at: self.now, safe };
-        if self.write_down(host, Entry::Start(Arc::new(start)), !safe) && safe {
-            self.hand_over(host, &key);
+        if self.write_entry(host, Entry::Start(Arc::new(start)), !safe) && safe {
+            self.start_tool(host, &key);
         }
     }
 
-    /// Its time was over before it began: nothing has to be remembered of that.
+    /// The deadline passed before START: the call is answered without a journal entry.
     pub fn not_run(&mut self, host: usize, run: &Run) {
         let answer = Answer { outcome: Outcome::Expired, of: run.key.id.clone(), joined: false };
         let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
@@ -100,29 +100,29 @@ impl World {
         self.reply(host, reply_id, Reply { key: run.key.clone(), answer }, run.tag);
     }
 
-    /// An entry that a call waited for is safe.
-    pub fn is_safe(&mut self, host: usize, key: &CallKey, entry: &Entry) {
+    /// An entry that a call waited for is durable.
+    pub fn entry_is_durable(&mut self, host: usize, key: &CallKey, entry: &Entry) {
         match entry {
-            Entry::Start(_) => self.hand_over(host, key),
+            Entry::Start(_) => self.start_tool(host, key),
             Entry::Joined(joined) => self.is_joined(host, key, &joined.to),
-            Entry::Finish(finish) => self.tell_everybody(host, finish),
+            Entry::Finish(finish) => self.reply_to_all(host, finish),
             Entry::Task(_) => self.is_accepted(host, key),
             Entry::Dead(_) | Entry::Dropped(_) => {}
         }
     }
 
-    /// The tool is told, unless the time ran out while the disk was slow.
-    fn hand_over(&mut self, host: usize, key: &CallKey) {
+    /// Starts the tool, unless the deadline passed while START was written.
+    fn start_tool(&mut self, host: usize, key: &CallKey) {
         let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
-        if run.is_over(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
+        if run.is_expired(self.now) && !self.plan.is_planted(Planted::HostIgnoresDeadline) {
             return self.finish(host, key, Outcome::Expired);
         }
-        let number = self.truth.runs(key, self.now, run.deadline);
+        let number = self.oracle.tool_started(key, self.now, run.deadline);
         self.note("runs", &[("host", host as u64), ("run", number as u64), ("attempt", run.attempt.into())]);
         self.set_stage(host, key, Stage::AtTool { run: number, acted: false });
     }
 
-    /// One of the tools at work does what it was told, or ends.
+    /// One running tool has its effect, or returns.
     pub fn tool_step(&mut self, host: usize) {
         let at_tool = |run: &&Run| matches!(run.stage, Stage::AtTool { .. });
         let keys: Vec<CallKey> = self.hosts[host].runs.values().filter(at_tool).map(|run| run.key.clone()).collect();
@@ -133,9 +133,9 @@ impl World {
         let Stage::AtTool { run, acted } = self.hosts[host].runs[&key].stage else { return };
         if !acted && self.rng.chance(85) {
             self.note("effect", &[("run", run as u64)]);
-            self.truth.takes_effect(run);
+            self.oracle.tool_acted(run);
             self.set_stage(host, &key, Stage::AtTool { run, acted: true });
-            if self.plan.deadly && self.hosts[host].runs[&key].work.is_deadly() && self.rng.chance(80) {
+            if self.plan.host_crashing_tool && self.hosts[host].runs[&key].work.crashes_host() && self.rng.chance(80) {
                 self.host_crashes(host, false);
             }
             return;
@@ -144,15 +144,15 @@ impl World {
         self.finish(host, &key, outcome);
     }
 
-    /// The answer is written down, and then told.
+    /// Writes RESULT, then replies.
     pub fn finish(&mut self, host: usize, key: &CallKey, outcome: Outcome) {
         let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
         if outcome == Outcome::Poisoned {
             let (server, tool) = ("s".into(), ByteString::from(format!("tool{}", run.work.tool)));
-            let (request, story) = (run.work.body(), vec!["it was begun too often".to_owned()]);
+            let (request, story) = (run.work.body(), vec!["attempt limit reached".to_owned()]);
             let attempts = run.attempt;
             let dead = Dead { key: key.clone(), server, tool, request, role: None, attempts, story, at: self.now };
-            if !self.write_down(host, Entry::Dead(dead), true) {
+            if !self.write_entry(host, Entry::Dead(dead), true) {
                 return;
             }
         }
@@ -165,29 +165,30 @@ impl World {
         let reply_id = ByteString::from(format!("reply-{}", self.fresh_id()));
         let finish = Finish { key: key.clone(), reply_id, reply: answer.body(), end, at: self.now };
         self.set_stage(host, key, Stage::Finishing);
-        let call = self.truth.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
+        let call = self.oracle.find(&key.caller, &key.id).map_or(u64::MAX, |no| no as u64);
         self.note("finish", &[("host", host as u64), ("call", call)]);
-        // What somebody will ask for, or asks for again, must not change.
+        // These answers are queried later or repeated to a retransmission, so they must not change after a crash.
         let is_kept = run.work.task || matches!(outcome, Outcome::Unknown | Outcome::Poisoned);
-        let waits = !run.work.is_safe() && (is_kept || self.plan.sync_results);
-        if self.plan.is_planted(Planted::ResultAfterReply) && !run.work.is_safe() {
-            self.hosts[host].paper.keep_in_mind(&finish);
+        let waits = !run.work.is_replay_safe() && (is_kept || self.plan.sync_results);
+        if self.plan.is_planted(Planted::ResultAfterReply) && !run.work.is_replay_safe() {
+            self.hosts[host].journal.enter_in_memory(&finish);
             self.hosts[host].unwritten.insert(finish.reply_id.clone(), finish.clone());
-            return self.tell_everybody(host, &finish);
+            return self.reply_to_all(host, &finish);
         }
-        if self.write_down(host, Entry::Finish(finish.clone()), waits) && !waits {
-            self.tell_everybody(host, &finish);
+        if self.write_entry(host, Entry::Finish(finish.clone()), waits) && !waits {
+            self.reply_to_all(host, &finish);
         }
     }
 
-    /// The call and all that were joined to it have their answer.
-    fn tell_everybody(&mut self, host: usize, finish: &Finish) {
+    /// Replies to the call and to all calls joined to it.
+    fn reply_to_all(&mut self, host: usize, finish: &Finish) {
         let Some(kept) = Answer::parse(&finish.reply) else { return };
         let belongs = |run: &Run| run.key == finish.key || run.stage == Stage::Joined { to: finish.key.clone() };
-        let told: Vec<Run> = self.hosts[host].runs.values().filter(|run| belongs(run)).cloned().collect();
-        for run in told {
+        let waiting: Vec<Run> = self.hosts[host].runs.values().filter(|run| belongs(run)).cloned().collect();
+        for run in waiting {
             self.hosts[host].runs.remove(&run.key);
-            // Whoever is not there to be answered gets it when its message comes again.
+            // A call without a tag has no request to answer on this link; a redelivered request gets the journaled
+            // answer.
             if run.tag.is_some() {
                 let joined = run.key != finish.key;
                 let answer = Answer { joined, ..kept.clone() };

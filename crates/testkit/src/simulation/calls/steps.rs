@@ -1,4 +1,4 @@
-//! Which event happens next: drawn by weight, within what the plan allows.
+//! Draws the next event by weight, as the plan allows.
 
 use super::World;
 use super::network::Owner;
@@ -11,7 +11,7 @@ pub enum Step {
     BrokerReads,
     OwnerReads,
     BrokerDisk,
-    Paper,
+    Journal,
     Tidy,
     Tool,
     Ack,
@@ -25,32 +25,32 @@ pub enum Step {
     HostSyncFails,
     BrokerCrash,
     Reclaim,
-    LookAtTask,
+    QueryTask,
 }
 
-/// The steps of this world with their weights, out of several thousand.
+/// The steps and their weights, which sum to several thousand.
 pub fn choices(plan: &Plan) -> Vec<(u64, Step)> {
-    let trouble = plan.trouble;
+    let fault_rate = plan.fault_rate;
     vec![
         (150, Step::Call),
         (800, Step::BrokerReads),
         (800, Step::OwnerReads),
         (500, Step::BrokerDisk),
-        (350, Step::Paper),
+        (350, Step::Journal),
         (40, Step::Tidy),
         (350, Step::Tool),
         (200, Step::Ack),
         (150, Step::Wait),
         (200, Step::Connect),
-        (4 * trouble, Step::Disconnect),
-        (3 * trouble, Step::WorkerCrash),
-        (2 * trouble, Step::HostKilled),
-        (2 * trouble, Step::HostMachineStops),
-        (2 * trouble, Step::HostDiskStopsSoon),
-        (trouble, Step::HostSyncFails),
-        (2 * trouble, Step::BrokerCrash),
+        (4 * fault_rate, Step::Disconnect),
+        (3 * fault_rate, Step::WorkerCrash),
+        (2 * fault_rate, Step::HostKilled),
+        (2 * fault_rate, Step::HostMachineStops),
+        (2 * fault_rate, Step::HostDiskStopsSoon),
+        (fault_rate, Step::HostSyncFails),
+        (2 * fault_rate, Step::BrokerCrash),
         (20, Step::Reclaim),
-        (20, Step::LookAtTask),
+        (20, Step::QueryTask),
     ]
 }
 
@@ -105,7 +105,7 @@ impl World {
             }
             Step::BrokerCrash => self.broker_crashes(),
             Step::Reclaim => self.broker_reclaims(),
-            Step::LookAtTask => self.look_at_a_task(),
+            Step::QueryTask => self.query_a_task(),
             at_host => {
                 let host = self.rng.below(self.plan.hosts as u64) as usize;
                 self.take_at(host, at_host);
@@ -115,7 +115,7 @@ impl World {
 
     fn take_at(&mut self, host: usize, step: Step) {
         match step {
-            Step::Paper => self.paper_step(host),
+            Step::Journal => self.journal_step(host),
             Step::Tidy => self.tidy_step(host),
             Step::Tool => self.tool_step(host),
             Step::HostKilled => self.host_crashes(host, false),

@@ -1,25 +1,25 @@
-//! What calls and answers look like on the way.
+//! Bodies of calls and answers.
 
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::hash::{DefaultHasher, Hasher};
 
-/// What is to be done. Tools with odd numbers may be run again.
+/// A tool call. Tools with odd numbers are replay-safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub tool: u64,
     pub argument: u64,
-    /// It goes on by itself.
+    /// The call runs as a task.
     pub task: bool,
 }
 
 impl Work {
-    pub fn is_safe(self) -> bool {
+    pub fn is_replay_safe(self) -> bool {
         self.tool % 2 == 1
     }
 
-    /// Kills its host, where the plan says so.
-    pub fn is_deadly(self) -> bool {
+    /// Whether it crashes its host, if the plan enables that.
+    pub fn crashes_host(self) -> bool {
         self.tool == 3 && self.argument == 0
     }
 
@@ -33,7 +33,7 @@ impl Work {
         Some(Self { tool, argument, task: words.next()? == "1" })
     }
 
-    /// What the same id has to have again, and what makes two calls the same.
+    /// The content that a repeated id must match, and that calls must share to be joined.
     pub fn content(self, with_argument: bool) -> [u8; 32] {
         let mut content = [0; 32];
         content[..8].copy_from_slice(&self.tool.to_le_bytes());
@@ -45,26 +45,26 @@ impl Work {
     }
 }
 
-/// What a caller is told.
+/// The outcome of a call as reported to its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// What that run of a tool gave.
+    /// The result of that run of the tool.
     Result(usize),
     /// That run failed.
     Failed(usize),
-    /// It was not run, its time was over.
+    /// Not run because the deadline had passed.
     Expired,
     Unknown,
     Poisoned,
-    /// A task was taken; more is to be heard of it.
+    /// The task was accepted; its result is queried later.
     Accepted,
 }
 
-/// An answer: of which call, and whether it was joined to that one.
+/// An answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub outcome: Outcome,
-    /// The id of the call that was run.
+    /// The id of the call that was run: another one if this call was joined.
     pub of: ByteString,
     pub joined: bool,
 }
@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-/// What the broker compares when an id comes again.
+/// The hash that the broker compares when an id is repeated.
 pub fn content_hash(body: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(body);

@@ -1,23 +1,23 @@
-//! What a push must obey: the deadline, the window, the order, and that a settled message stays settled.
+//! Rules for a push: deadline, window, order, and no push of a settled message.
 
 use super::{MessageNo, Model};
 use toolbus_engine::{ConnId, DEAD_LETTER_SUFFIX, Message, Millis};
 
 impl Model {
     pub fn pushed(&mut self, now: Millis, conn: ConnId, message: &Message, attempt: u32) -> Option<MessageNo> {
-        let no = self.witness(message)?;
+        let no = self.observe(message)?;
         let about = self.describe(no);
-        let sent_message = &self.sent[no];
+        let sent = &self.messages[no];
         if message.expires_at.is_some_and(|at| at <= now) {
             self.violated(format!("{about} was pushed after its deadline"));
-        } else if let Some(how) = sent_message.settled {
+        } else if let Some(how) = sent.settled {
             self.violated(format!("{about} was pushed again although it was settled: {how:?}"));
         } else if attempt > self.options.max_attempts && !message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
             self.violated(format!("{about} was pushed {attempt} times, more than allowed"));
         }
         self.check_window(no, conn, message);
         self.check_order(no);
-        self.sent[no].pushed = true;
+        self.messages[no].pushed = true;
         Some(no)
     }
 
@@ -40,20 +40,20 @@ impl Model {
         }
     }
 
-    /// What a mailbox gets for the first time comes in the order of its sender.
+    /// First pushes to a mailbox keep the order in which each sender sent.
     fn check_order(&mut self, no: MessageNo) {
-        let sent_message = &self.sent[no];
-        // What was taken off the books may be back after a crash, behind what came later.
-        let was_gone = sent_message.expired_once(self.latest) || sent_message.cancelled_once;
-        if sent_message.pushed || sent_message.lost_its_place || was_gone || sent_message.origin.is_some() {
+        let sent = &self.messages[no];
+        // A crash can restore an expired or cancelled message behind later ones.
+        let was_gone = sent.expired_once(self.latest) || sent.cancelled_once;
+        if sent.pushed || sent.order_lost || was_gone || sent.origin.is_some() {
             return;
         }
-        let order = sent_message.order;
-        let newest = self.newest_pushed.entry((sent_message.from, sent_message.mailbox.clone())).or_default();
+        let order = sent.order;
+        let newest = self.newest_pushed.entry((sent.from, sent.mailbox.clone())).or_default();
         let in_order = *newest < order;
         *newest = order.max(*newest);
         if !in_order {
-            self.violated(format!("{} overtook an older one of its sender", self.describe(no)));
+            self.violated(format!("{} overtook an earlier message of its sender", self.describe(no)));
         }
     }
 }

@@ -1,42 +1,45 @@
-//! A receipt means safe: on stable storage, or consumed, or settled by a reply that is itself safe.
+//! A receipt is allowed if the message is durable, consumed, or settled by a reply for which the same holds.
 
 use super::{MessageNo, Model};
-use crate::simulation::sent::How;
+use crate::simulation::messages::Settlement;
 use toolbus_engine::Millis;
 
 impl Model {
     pub fn receipted(&mut self, now: Millis, no: MessageNo) {
-        if self.has_one_life(no) && !self.is_safe(now, no) {
-            self.violated(format!("{} was receipted before it was safe", self.describe(no)));
+        if self.has_one_incarnation(no) && !self.may_be_receipted(now, no) {
+            self.violated(format!("{} was receipted before it was durable", self.describe(no)));
         }
-        self.sent[no].receipted = true;
+        self.messages[no].receipted = true;
     }
 
-    fn is_safe(&self, now: Millis, no: MessageNo) -> bool {
-        let sent_message = &self.sent[no];
-        let is_dead = sent_message.dead_copy.is_some_and(|copy| self.sent[copy].pending() && self.is_safe(now, copy));
-        sent_message.record_durable
+    fn may_be_receipted(&self, now: Millis, no: MessageNo) -> bool {
+        let sent = &self.messages[no];
+        let is_dead =
+            sent.dead_copy.is_some_and(|copy| self.messages[copy].pending() && self.may_be_receipted(now, copy));
+        sent.record_durable
             || is_dead
-            || sent_message.settlement_durable
-            || sent_message.expired(now)
-            || match sent_message.settled {
-                Some(How::Acked | How::Expired | How::Cancelled | How::BeforeRestart) => true,
-                Some(How::Answered(by) | How::Dead(by)) => self.is_safe(now, by),
+            || sent.settlement_durable
+            || sent.expired(now)
+            || match sent.settled {
+                Some(Settlement::Acked | Settlement::Expired | Settlement::Cancelled | Settlement::BeforeRestart) => {
+                    true
+                }
+                Some(Settlement::Answered(by) | Settlement::DeadLettered(by)) => self.may_be_receipted(now, by),
                 None => false,
             }
     }
 
-    /// With a short memory an answer may be about an earlier life of the message; and who died once may die again.
-    pub fn has_one_life(&self, no: MessageNo) -> bool {
-        let sent_message = &self.sent[no];
-        sent_message.lives <= 1 || (self.long_memory && sent_message.origin.is_none())
+    /// If ids are evicted, an answer may concern an earlier incarnation. A dead letter can have several as well.
+    pub fn has_one_incarnation(&self, no: MessageNo) -> bool {
+        let sent = &self.messages[no];
+        sent.incarnations <= 1 || (self.keeps_all_ids && sent.origin.is_none())
     }
 
-    /// The broker said that the acknowledgement will survive.
+    /// The broker confirmed that the acknowledgement is durable.
     pub fn ack_confirmed(&mut self, no: MessageNo) {
-        if self.has_one_life(no) && !self.sent[no].settlement_durable {
-            self.violated(format!("the acknowledgement of {} was confirmed before it was safe", self.describe(no)));
+        if self.has_one_incarnation(no) && !self.messages[no].settlement_durable {
+            self.violated(format!("the acknowledgement of {} was confirmed before it was durable", self.describe(no)));
         }
-        self.sent[no].confirmed = true;
+        self.messages[no].confirmed = true;
     }
 }

@@ -1,4 +1,4 @@
-//! What really happened, outside of everything that can crash, and what must therefore be true of what callers are told.
+//! Ground truth, unaffected by crashes, against which every answer to a caller is checked.
 
 use super::wire::{Answer, Outcome, Work};
 use bytestring::ByteString;
@@ -9,7 +9,7 @@ use toolbus_journal::CallKey;
 
 pub type RequestNo = usize;
 
-/// What a client wants to know.
+/// A request of a client.
 pub struct Request {
     pub agent: usize,
     pub mailbox: ByteString,
@@ -18,14 +18,15 @@ pub struct Request {
     pub id: ByteString,
     pub deadline: Option<Millis>,
     pub receipted: bool,
-    /// Nobody waits for the answer any more.
+    /// The worker that sent it crashed, so no caller waits for the answer.
     pub caller_is_gone: bool,
-    /// What a host answered, and whether the client stopped waiting before.
-    heard: Option<Answer>,
-    gave_up: bool,
+    /// The answer that the caller received.
+    received: Option<Answer>,
+    /// The caller stopped waiting because the deadline passed.
+    timed_out: bool,
     effects: u64,
-    /// Its caller was told that it was not run.
-    told_not_run: bool,
+    /// An answer said that the call was not run.
+    reported_not_run: bool,
 }
 
 impl Request {
@@ -37,8 +38,8 @@ impl Request {
         id: ByteString,
         deadline: Option<Millis>,
     ) -> Self {
-        let (receipted, caller_is_gone, gave_up, told_not_run) = (false, false, false, false);
-        let (heard, effects) = (None, 0);
+        let (receipted, caller_is_gone, timed_out, reported_not_run) = (false, false, false, false);
+        let (received, effects) = (None, 0);
         Self {
             agent,
             mailbox,
@@ -48,28 +49,36 @@ impl Request {
             deadline,
             receipted,
             caller_is_gone,
-            heard,
-            gave_up,
+            received,
+            timed_out,
             effects,
-            told_not_run,
+            reported_not_run,
         }
     }
 
     pub fn is_answered(&self) -> bool {
-        self.heard.is_some() || self.gave_up
+        self.received.is_some() || self.timed_out
     }
 }
 
-/// How often what happened.
+/// How often each kind of outcome occurred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// Effects of tools.
     pub effects: u64,
+    /// Answers with the result or the error of a tool.
     pub results: u64,
+    /// Answers "outcome unknown".
     pub unknown: u64,
+    /// Answers to calls that were joined to an earlier one.
     pub joined: u64,
+    /// Answers to calls that were not run because their deadline had passed.
     pub expired: u64,
+    /// Answers to calls that reached the attempt limit.
     pub poisoned: u64,
+    /// Answers that a caller received more than once.
     pub sent_again: u64,
+    /// Accepted tasks.
     pub tasks: u64,
 }
 
@@ -87,29 +96,30 @@ impl AddAssign for Tally {
 }
 
 #[derive(Default)]
-pub struct Truth {
+pub struct Oracle {
     pub requests: Vec<Request>,
     pub tally: Tally,
     by_id: BTreeMap<ByteString, RequestNo>,
-    /// Each time a tool was told to do something: for which call.
+    /// The id of the call, for each run of a tool.
     runs: Vec<ByteString>,
-    /// Calls of which a host wrote down that they begin.
-    begun: BTreeSet<ByteString>,
-    /// The first that anybody heard of a call.
-    seen: BTreeMap<ByteString, Outcome>,
-    /// Which answer a tag of a mailbox stands for.
+    /// Calls for which a host wrote, or began to write, START.
+    started: BTreeSet<ByteString>,
+    /// The first outcome that was reported for a call.
+    first_outcome: BTreeMap<ByteString, Outcome>,
+    /// The reply that a tag of a mailbox stands for.
     tags: BTreeMap<(ByteString, Seq), ByteString>,
-    /// Answers that were acknowledged, and how many batches the broker had begun to write by then.
+    /// Acknowledged replies, each with the number of batches that the broker had taken by then.
     acked: BTreeMap<(ByteString, ByteString), u64>,
-    safe_before: u64,
-    /// Calls whose ends their hosts lost with their machines, before they were synced.
+    /// Acknowledgements with a lower number of batches are durable.
+    durable_before: u64,
+    /// Calls whose RESULT was lost in a machine crash before it was synced.
     in_doubt: BTreeSet<ByteString>,
-    /// Whether what was asked for in a look had been collected.
-    looks: BTreeMap<ByteString, bool>,
+    /// Whether any of the inspected answers had been collected, by inspection.
+    inspections: BTreeMap<ByteString, bool>,
     violation: Option<String>,
 }
 
-impl Truth {
+impl Oracle {
     pub fn violation(&self) -> Option<&str> {
         self.violation.as_deref()
     }
@@ -118,7 +128,7 @@ impl Truth {
         self.violation.get_or_insert(what.into());
     }
 
-    pub fn asked(&mut self, request: Request) {
+    pub fn add_request(&mut self, request: Request) {
         self.by_id.insert(request.id.clone(), self.requests.len());
         self.requests.push(request);
     }
@@ -132,13 +142,13 @@ impl Truth {
         self.by_id.get(id).copied().filter(|no| self.requests[*no].mailbox == *mailbox)
     }
 
-    /// A host decides to write down that a call begins.
-    pub fn begins(&mut self, key: &CallKey) {
-        self.begun.insert(key.id.clone());
+    /// A host is about to write START.
+    pub fn writes_start(&mut self, key: &CallKey) {
+        self.started.insert(key.id.clone());
     }
 
-    /// A tool is told to do something. Returns the number of this run.
-    pub fn runs(&mut self, key: &CallKey, now: Millis, deadline: Option<Millis>) -> usize {
+    /// A host starts a tool. Returns the number of this run.
+    pub fn tool_started(&mut self, key: &CallKey, now: Millis, deadline: Option<Millis>) -> usize {
         if deadline.is_some_and(|deadline| deadline <= now) {
             self.violated(format!("{} was run after its deadline", key.id));
         }
@@ -146,60 +156,60 @@ impl Truth {
         self.runs.len() - 1
     }
 
-    /// The tool does it.
-    pub fn takes_effect(&mut self, run: usize) {
+    /// The tool has its effect.
+    pub fn tool_acted(&mut self, run: usize) {
         self.tally.effects += 1;
         let id = self.runs[run].clone();
-        let Some(no) = self.by_id.get(&id).copied() else { return self.violated("somebody else's call was run") };
+        let Some(no) = self.by_id.get(&id).copied() else { return self.violated("a call was run that was never sent") };
         let request = &mut self.requests[no];
         request.effects += 1;
-        let (effects, told_not_run) = (request.effects, request.told_not_run);
-        if request.work.is_safe() {
+        let (effects, reported_not_run) = (request.effects, request.reported_not_run);
+        if request.work.is_replay_safe() {
             return;
         }
         if effects > 1 {
             self.violated(format!("{id} had {effects} effects"));
         }
-        if told_not_run {
-            self.violated(format!("{id} had an effect after its caller was told that it was not run"));
+        if reported_not_run {
+            self.violated(format!("{id} had an effect after it was reported as not run"));
         }
     }
 
-    /// The caller of a request hears from a host.
-    pub fn told(&mut self, no: RequestNo, answer: Answer) {
+    /// A caller receives an answer.
+    pub fn answered(&mut self, no: RequestNo, answer: Answer) {
         let request = &self.requests[no];
-        if request.heard.as_ref() == Some(&answer) {
+        if request.received.as_ref() == Some(&answer) {
             self.tally.sent_again += 1;
             return;
         }
-        let is_safe = request.work.is_safe();
-        if request.heard.is_some() && self.is_in_doubt(&answer) {
-            // Its caller has its answer, and is not told another.
+        let replay_safe = request.work.is_replay_safe();
+        if request.received.is_some() && self.is_in_doubt(&answer) {
+            // The caller keeps the answer that it received before the crash.
             return;
         }
-        if let Some(heard) = request.heard.as_ref().filter(|_| !is_safe) {
-            let what = format!("the caller of {} was told {heard:?}, and then {answer:?}", request.id);
+        if let Some(received) = request.received.as_ref().filter(|_| !replay_safe) {
+            let what = format!("the caller of {} got two answers: {received:?}, then {answer:?}", request.id);
             return self.violated(what);
         }
         self.check_origin(no, &answer);
         if answer.outcome != Outcome::Accepted {
-            self.sees(&answer, is_safe);
+            self.check_answer(&answer, replay_safe);
         }
         self.count(&answer);
-        self.requests[no].heard = Some(answer);
+        self.requests[no].received = Some(answer);
     }
 
-    /// What is said of a call is true, and what was said before.
-    fn sees(&mut self, answer: &Answer, is_safe: bool) {
-        let first = *self.seen.entry(answer.of.clone()).or_insert(answer.outcome);
-        if first != answer.outcome && !is_safe && !self.is_in_doubt(answer) {
-            self.violated(format!("{} turned from {first:?} into {:?}", answer.of, answer.outcome));
+    /// An answer must be true and equal to those given before.
+    fn check_answer(&mut self, answer: &Answer, replay_safe: bool) {
+        let first = *self.first_outcome.entry(answer.of.clone()).or_insert(answer.outcome);
+        if first != answer.outcome && !replay_safe && !self.is_in_doubt(answer) {
+            self.violated(format!("{} changed from {first:?} to {:?}", answer.of, answer.outcome));
         }
-        self.check_outcome(answer, is_safe);
+        self.check_outcome(answer, replay_safe);
     }
 
-    /// A host's machine stopped before these ends were on its disk.
-    pub fn forgotten<'a>(&mut self, ended: impl Iterator<Item = &'a CallKey>) {
+    /// A machine crash lost the RESULT of these calls.
+    pub fn ends_lost<'a>(&mut self, ended: impl Iterator<Item = &'a CallKey>) {
         self.in_doubt.extend(ended.map(|key| key.id.clone()));
     }
 
@@ -207,50 +217,52 @@ impl Truth {
         answer.outcome == Outcome::Unknown && self.in_doubt.contains(&answer.of)
     }
 
-    /// Tasks that somebody was told were taken.
+    /// Tasks whose callers received the acceptance.
     pub fn accepted(&self) -> Vec<RequestNo> {
         let is_accepted =
-            |request: &Request| request.heard.as_ref().is_some_and(|answer| answer.outcome == Outcome::Accepted);
+            |request: &Request| request.received.as_ref().is_some_and(|answer| answer.outcome == Outcome::Accepted);
         (0..self.requests.len()).filter(|no| is_accepted(&self.requests[*no])).collect()
     }
 
-    /// Somebody is shown what became of a task.
-    pub fn task_seen(&mut self, no: RequestNo, answer: &Answer) {
-        let is_safe = self.requests[no].work.is_safe();
+    /// A client queried the result of a task.
+    pub fn task_answered(&mut self, no: RequestNo, answer: &Answer) {
+        let replay_safe = self.requests[no].work.is_replay_safe();
         if answer.of != self.requests[no].id {
-            self.violated(format!("{} was shown what {} gave", self.requests[no].id, answer.of));
+            self.violated(format!("task {} shows the answer of {}", self.requests[no].id, answer.of));
         }
-        self.sees(answer, is_safe);
+        self.check_answer(answer, replay_safe);
     }
 
-    /// An answer belongs to the call itself or, where it was joined, to an equal one of the same agent.
+    /// An answer belongs to the call itself or, if it was joined, to an equal call of the same agent.
     fn check_origin(&mut self, no: RequestNo, answer: &Answer) {
-        let Some(of) = self.by_id.get(&answer.of).copied() else { return self.violated("an answer of no call") };
+        let Some(of) = self.by_id.get(&answer.of).copied() else {
+            return self.violated("an answer names an unknown call");
+        };
         let (asked, ran) = (&self.requests[no], &self.requests[of]);
         let same = asked.agent == ran.agent && asked.work == ran.work && asked.host == ran.host;
         if answer.joined && (!same || of == no || asked.mailbox == ran.mailbox) {
             self.violated(format!("{} was joined to {}, which is not the same call", asked.id, answer.of));
         } else if !answer.joined && of != no {
-            self.violated(format!("{} was answered with what {} gave", asked.id, answer.of));
+            self.violated(format!("{} got the answer of {}", asked.id, answer.of));
         }
     }
 
-    fn check_outcome(&mut self, answer: &Answer, is_safe: bool) {
+    fn check_outcome(&mut self, answer: &Answer, replay_safe: bool) {
         let of = &answer.of;
-        let lie = match answer.outcome {
+        let is_wrong = match answer.outcome {
             Outcome::Result(run) | Outcome::Failed(run) => self.runs.get(run) != Some(of),
-            Outcome::Unknown | Outcome::Poisoned => !self.begun.contains(of),
+            Outcome::Unknown | Outcome::Poisoned => !self.started.contains(of),
             Outcome::Accepted => false,
             Outcome::Expired => {
                 let request = self.by_id.get(of).map(|no| &mut self.requests[*no]);
                 request.is_some_and(|request| {
-                    request.told_not_run = true;
-                    request.effects > 0 && !is_safe
+                    request.reported_not_run = true;
+                    request.effects > 0 && !replay_safe
                 })
             }
         };
-        if lie {
-            self.violated(format!("it is not true of {of}: {:?}", answer.outcome));
+        if is_wrong {
+            self.violated(format!("wrong answer for {of}: {:?}", answer.outcome));
         }
     }
 
@@ -266,16 +278,16 @@ impl Truth {
         }
     }
 
-    /// The client was told that its time is over, by its worker or by the broker.
-    pub fn gave_up(&mut self, no: RequestNo) {
-        self.requests[no].gave_up = true;
+    /// The deadline passed: reported by the broker, or noticed by the worker.
+    pub fn timed_out(&mut self, no: RequestNo) {
+        self.requests[no].timed_out = true;
     }
 
     pub fn delivered(&mut self, mailbox: &ByteString, tag: Seq, reply_id: &ByteString) {
         self.tags.insert((mailbox.clone(), tag), reply_id.clone());
     }
 
-    /// The broker hears that answers were collected.
+    /// The broker received acknowledgements of answers.
     pub fn acked(&mut self, mailbox: &ByteString, tags: &[Seq], batches: u64) {
         for tag in tags {
             if let Some(reply_id) = self.tags.get(&(mailbox.clone(), *tag)) {
@@ -284,14 +296,14 @@ impl Truth {
         }
     }
 
-    pub fn acks_are_safe(&mut self, batches: u64) {
-        self.safe_before = batches;
+    pub fn acks_durable(&mut self, batches: u64) {
+        self.durable_before = batches;
     }
 
-    /// What it had not written down it has not heard.
+    /// The crash loses acknowledgements that were not durable.
     pub fn broker_crashed(&mut self) {
-        let safe_before = self.safe_before;
-        self.acked.retain(|_, batches| *batches < safe_before);
+        let durable_before = self.durable_before;
+        self.acked.retain(|_, batches| *batches < durable_before);
     }
 
     pub fn is_collected(&self, mailbox: &ByteString, reply_id: &ByteString) -> bool {
@@ -299,12 +311,12 @@ impl Truth {
     }
 
     pub fn inspected(&mut self, inspect: &ByteString, collected: bool) {
-        self.looks.insert(inspect.clone(), collected);
+        self.inspections.insert(inspect.clone(), collected);
     }
 
-    /// A host joins a call to an earlier one, by that look.
+    /// A host joins a call to an earlier one because of this inspection.
     pub fn joins(&mut self, key: &CallKey, to: &CallKey, inspect: &ByteString) {
-        if self.looks.get(inspect).is_none_or(|collected| *collected) {
+        if self.inspections.get(inspect).is_none_or(|collected| *collected) {
             self.violated(format!("{} was joined to {}, whose answer had been collected", key.id, to.id));
         }
         let (joined, earlier) = (self.by_id.get(&key.id), self.by_id.get(&to.id));
@@ -314,7 +326,7 @@ impl Truth {
         }
     }
 
-    /// Everything has healed and nothing happens any more.
+    /// Called when all faults have ended and no work remains.
     pub fn check_ends(&mut self) {
         let lost = self.requests.iter().find(|request| !request.is_answered() && !request.caller_is_gone);
         if let Some(request) = lost {

@@ -1,28 +1,29 @@
-//! A message is a message as its sender and its reader know it: one message has one content, however often it is sent,
-//! pushed or lost on the way. Beside it stands what the broker must know of it at this moment.
+//! The model's record of one sent message: the facts that sender and reader know, which are the same for all
+//! retransmissions, and the state that the broker must have for it now.
 
 use bytes::Bytes;
 use bytestring::ByteString;
 use toolbus_engine::{Millis, Seq};
 
-/// Numbers messages over all senders: the application's own numbering, which the broker never sees.
+/// Index of a message over all senders. The broker never sees it.
 pub type MessageNo = usize;
 
-/// How a message came off the broker's books.
+/// How a message was settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum Settlement {
     Acked,
-    /// By an acknowledgement folded into that message, which has to be safe first.
+    /// By the `ack` of that reply, which has to be durable first.
     Answered(MessageNo),
     Expired,
-    /// Taken back by its sender.
+    /// Withdrawn by its sender.
     Cancelled,
     /// Moved to the dead letters, as that message.
-    Dead(MessageNo),
+    DeadLettered(MessageNo),
+    /// In an earlier run of the broker, which remembers only the id.
     BeforeRestart,
 }
 
-/// Where the sender stands with a message.
+/// State of a message from its sender's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Outstanding,
@@ -42,35 +43,35 @@ pub struct SentMessage {
     pub deadline_ms: Option<u64>,
     pub answers: Option<MessageNo>,
     pub phase: Phase,
-    /// Its place among the messages of its sender.
+    /// Its position among the messages of its sender.
     pub order: u64,
-    /// It was refused at some point, so it may come after its successors.
-    pub lost_its_place: bool,
+    /// It was refused or dropped at some point, so it may arrive after its successors.
+    pub order_lost: bool,
 
-    /// The broker knows the id: as pending while `settled` is none.
+    /// The broker knows the id; the message is pending while `settled` is `None`.
     pub known: bool,
-    pub settled: Option<How>,
-    /// How often it was taken in anew.
-    pub lives: u32,
-    /// When this life began.
-    pub born: Millis,
-    /// When it was, or may have been, taken in anew.
+    pub settled: Option<Settlement>,
+    /// How often the broker accepted the id as new. More than once only if it forgot the id in between.
+    pub incarnations: u32,
+    /// When the current incarnation was accepted.
+    pub incarnation_start: Millis,
+    /// All times at which it was, or may have been, accepted as new.
     pub accepted_at: Vec<Millis>,
     pub expires_at: Option<Millis>,
     pub seq: Option<Seq>,
     pub record_durable: bool,
     pub settlement_durable: bool,
-    /// The broker sent a receipt, which the sender need not have got.
+    /// The broker sent a receipt, which may not have reached the sender.
     pub receipted: bool,
     pub confirmed: bool,
     pub pushed: bool,
-    /// Cancelled while it was in flight: it goes to nobody else while the broker runs.
-    pub taken_back: bool,
-    /// Taken back in this life or an earlier one.
+    /// Cancelled while in flight: not pushed to another subscription until the broker restarts.
+    pub cancelled_in_flight: bool,
+    /// Cancelled in this incarnation or an earlier one.
     pub cancelled_once: bool,
-    /// Its reader got it.
+    /// Its reader received it.
     pub seen: bool,
-    /// The message that this one is the dead copy of.
+    /// The message of which this one is the dead letter.
     pub origin: Option<MessageNo>,
     pub dead_copy: Option<MessageNo>,
 }
@@ -88,11 +89,11 @@ impl SentMessage {
             answers: None,
             phase: Phase::Outstanding,
             order: 0,
-            lost_its_place: false,
+            order_lost: false,
             known: false,
             settled: None,
-            lives: 0,
-            born: 0,
+            incarnations: 0,
+            incarnation_start: 0,
             accepted_at: Vec::new(),
             expires_at: None,
             seq: None,
@@ -101,7 +102,7 @@ impl SentMessage {
             receipted: false,
             confirmed: false,
             pushed: false,
-            taken_back: false,
+            cancelled_in_flight: false,
             cancelled_once: false,
             seen: false,
             origin: None,
@@ -109,7 +110,7 @@ impl SentMessage {
         }
     }
 
-    /// What the broker counts it for.
+    /// The size that the broker accounts for.
     pub fn size(&self) -> u64 {
         self.sealed.len() as u64 + 64
     }
@@ -118,7 +119,7 @@ impl SentMessage {
         self.known && self.settled.is_none()
     }
 
-    /// In this life or an earlier one.
+    /// Whether this incarnation or an earlier one expired.
     pub fn expired_once(&self, now: Millis) -> bool {
         self.deadline_ms.is_some_and(|ms| self.accepted_at.iter().any(|at| at + ms <= now))
     }

@@ -1,6 +1,6 @@
-//! A host's journal, driven by hand: what nobody waits for is written at once; the rest waits, is written as a group, synced, and
-//! then those who wait are told. It is the order in which the journal and its thread do it, with everything else able to happen
-//! in between.
+//! A host's journal, driven step by step. Entries that no call waits for are written immediately. The others are
+//! written by group commit: write, sync, then resume the waiting calls. The order is that of the journal's writer
+//! thread; any other event can happen between two steps.
 
 use super::World;
 use super::plan::Plan;
@@ -13,17 +13,17 @@ use toolbus_journal::{
 };
 use toolbus_store::sim_disk::SimDisk;
 
-pub struct Paper {
+pub struct HostJournal {
     pub book: CallIndex,
     log: JournalLog,
     tidy: Compactor,
     waiting: Vec<Waiting>,
     group: Option<Group>,
-    /// Calls whose ends were written, and that only a sync protects from the end of the machine.
+    /// Calls whose RESULT is written and not synced: a machine crash can lose it.
     ended: Vec<CallKey>,
 }
 
-/// An entry whose call goes on only when it is safe.
+/// An entry whose call continues only when the entry is durable.
 struct Waiting {
     entry: Entry,
     location: Location,
@@ -35,7 +35,7 @@ struct Group {
     written: Option<Unsynced>,
 }
 
-impl Paper {
+impl HostJournal {
     pub fn open(disk: &SimDisk, plan: &Plan, now: u64) -> io::Result<(Self, Recovery)> {
         let mut book = CallIndex::new(Limits { keep_ms: u64::MAX / 2, ..Limits::default() }, now);
         let (log, recovery) = JournalLog::open(Arc::new(disk.clone()), plan.journal.clone(), |entry, location| {
@@ -45,7 +45,7 @@ impl Paper {
         Ok((Self { book, log, tidy, waiting: Vec::new(), group: None, ended: Vec::new() }, recovery))
     }
 
-    /// Takes an entry. If nobody waits for it, it is written and counts at once.
+    /// Stages an entry. If no call waits for it, it is flushed and entered in the book immediately.
     fn put(&mut self, entry: Entry, waits: bool, now: u64) -> io::Result<()> {
         let location = self.log.stage(&entry, now)?;
         if waits {
@@ -61,8 +61,8 @@ impl Paper {
         Ok(())
     }
 
-    /// An answer counts that is nowhere but in memory.
-    pub fn keep_in_mind(&mut self, finish: &Finish) {
+    /// Enters an answer in the book without writing it to the log (planted bug).
+    pub fn enter_in_memory(&mut self, finish: &Finish) {
         self.book.enter(&Entry::Finish(finish.clone()), Location::InMemory(finish.reply.clone()));
     }
 
@@ -70,7 +70,7 @@ impl Paper {
         self.waiting.is_empty() && self.group.is_none()
     }
 
-    /// Calls that are in doubt if the machine stops now, whatever their callers were told.
+    /// Calls whose RESULT a machine crash could lose now, even if it was reported to the caller.
     pub fn unsynced_ends(&self) -> Vec<CallKey> {
         let in_group = self.group.iter().flat_map(|group| &group.ended);
         self.ended.iter().chain(in_group).cloned().collect()
@@ -80,7 +80,7 @@ impl Paper {
         self.log.reader().payload(location).map(|bytes| bytes.to_vec())
     }
 
-    /// Writes a group, or syncs the one that was written and returns what is safe now.
+    /// Writes a group, or syncs the written group and returns its entries, which are durable now.
     fn step(&mut self) -> io::Result<Vec<Waiting>> {
         let Some(group) = &self.group else {
             if !self.waiting.is_empty() || !self.ended.is_empty() {
@@ -100,7 +100,7 @@ impl Paper {
     }
 
     fn tidy(&mut self, now: u64) -> io::Result<()> {
-        // The thread that syncs does both, so never in the middle of a group.
+        // The writer thread both syncs and tidies, so tidying never happens within a group.
         if self.group.is_none() {
             self.book.forget(now);
             let segments = self.waiting.iter().filter_map(|waiting| waiting.location.segment());
@@ -114,33 +114,34 @@ impl Paper {
 }
 
 impl World {
-    /// Writes an entry of a call down. `waits`: the call goes on when it is safe. False if the host ended over it.
-    pub fn write_down(&mut self, host: usize, entry: Entry, waits: bool) -> bool {
+    /// Writes an entry of a call. With `waits`, the call continues when it is durable. Returns false if the host
+    /// crashed.
+    pub fn write_entry(&mut self, host: usize, entry: Entry, waits: bool) -> bool {
         let early = match &entry {
             Entry::Start(_) => self.plan.is_planted(Planted::StartNotSynced),
             Entry::Task(_) => self.plan.is_planted(Planted::TaskNotSynced),
             _ => false,
         };
         let key = entry.key().clone();
-        if self.hosts[host].paper.put(entry.clone(), waits && !early, self.now).is_err() {
+        if self.hosts[host].journal.put(entry.clone(), waits && !early, self.now).is_err() {
             self.host_crashes(host, true);
             return false;
         }
         if early && waits {
-            self.is_safe(host, &key, &entry);
+            self.entry_is_durable(host, &key, &entry);
         }
         true
     }
 
-    pub fn paper_step(&mut self, host: usize) {
-        match self.hosts[host].paper.step() {
-            Ok(safe) => {
-                if !safe.is_empty() {
-                    self.note("journal synced", &[("host", host as u64), ("entries", safe.len() as u64)]);
+    pub fn journal_step(&mut self, host: usize) {
+        match self.hosts[host].journal.step() {
+            Ok(durable) => {
+                if !durable.is_empty() {
+                    self.note("journal synced", &[("host", host as u64), ("entries", durable.len() as u64)]);
                 }
-                for waiting in safe {
+                for waiting in durable {
                     let key: CallKey = waiting.entry.key().clone();
-                    self.is_safe(host, &key, &waiting.entry);
+                    self.entry_is_durable(host, &key, &waiting.entry);
                 }
             }
             Err(_) => self.host_crashes(host, true),
@@ -148,7 +149,7 @@ impl World {
     }
 
     pub fn tidy_step(&mut self, host: usize) {
-        if self.hosts[host].paper.tidy(self.now).is_err() {
+        if self.hosts[host].journal.tidy(self.now).is_err() {
             self.host_crashes(host, true);
         }
     }
