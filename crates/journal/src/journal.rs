@@ -66,7 +66,8 @@ impl Journal {
         let mut journal = Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))?;
         // A corrupt or truncated journal may have lost calls of an earlier process, so it must not claim to be the same
         // journal. A torn write counts too, because it can't be told from corruption of the last records.
-        let is_whole = !journal.recovery.is_damaged() && journal.recovery.torn_bytes == 0;
+        let Recovery { torn_bytes, forgotten_calls, .. } = journal.recovery;
+        let is_whole = !journal.recovery.is_damaged() && torn_bytes == 0 && forgotten_calls == 0;
         if is_whole {
             (journal.generation.journal, journal.generation.epoch) = (identity.id, epoch);
         }
@@ -82,8 +83,9 @@ impl Journal {
     pub fn on_disk(disk: Arc<dyn Disk>, options: JournalOptions, clock: Clock) -> Result<Self, JournalError> {
         let mut index = CallIndex::new(options.limits.clone(), clock());
         let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
-        let (log, recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
+        let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
         let too_many = index.forget_interrupted();
+        recovery.forgotten_calls = too_many as u64;
         if too_many > 0 {
             tracing::error!(
                 calls = too_many,

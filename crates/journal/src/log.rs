@@ -57,6 +57,8 @@ pub struct Segment {
     pub bytes: u64,
     /// Timestamp of the newest entry, in milliseconds since 1970.
     pub newest: u64,
+    /// Bytes that could not be read when the journal was opened.
+    pub unreadable: u64,
 }
 
 /// An append-only log of entries. All operations that block on the disk (a sync, creating, reading or removing a
@@ -209,7 +211,7 @@ impl JournalLog {
     /// A handle to read a segment without access to the log.
     pub fn contents(&self, number: u32) -> io::Result<Contents> {
         let segment = self.segments.get(&number).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Contents { key: self.reader.key, file: Arc::clone(&segment.file), number })
+        Ok(Contents { key: self.reader.key, file: Arc::clone(&segment.file), number, unreadable: segment.unreadable })
     }
 
     /// Size of all segments in bytes.
@@ -241,7 +243,7 @@ impl JournalLog {
 
     fn add_segment(&mut self, CreatedSegment { number, file }: CreatedSegment) {
         self.reader.add(number, Arc::clone(&file));
-        self.segments.insert(number, Segment { file, bytes: 0, newest: 0 });
+        self.segments.insert(number, Segment { file, bytes: 0, newest: 0, unreadable: 0 });
         self.synced_bytes = 0;
     }
 }
@@ -292,12 +294,13 @@ pub struct Contents {
     key: ChecksumKey,
     file: Arc<dyn DiskFile>,
     number: u32,
+    unreadable: u64,
 }
 
 impl Contents {
     /// Reads all intact entries.
     pub fn read(&self) -> io::Result<Vec<(Location, Entry)>> {
-        replay::entries(self.key, &*self.file, self.number)
+        replay::entries(self.key, &*self.file, self.number, self.unreadable)
     }
 }
 

@@ -13,6 +13,8 @@ use toolbus_wal::{Disk, DiskFile, Segments};
 /// The result of replaying the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
+    /// Interrupted calls that were forgotten because there were too many.
+    pub forgotten_calls: u64,
     /// Number of entries.
     pub entries: u64,
     /// Bytes of torn writes at the end, which were removed. They were never reported as durable.
@@ -45,14 +47,17 @@ pub fn replay(
         let mut found = Found::read(key, &*file)?;
         if last == Some(*number) {
             recovery.torn_bytes += found.repair(key, &*file, *number)?;
+            // Entries of a killed process may be in the page cache only; decisions rest on them from now on.
+            file.sync()?;
         }
-        recovery.damaged_bytes += found.unreadable.iter().map(|range| range.len() as u64).sum::<u64>();
+        recovery.damaged_bytes += found.unreadable_bytes();
         recovery.entries += found.records.len() as u64;
         let newest = found.records.iter().map(|(_, record)| record.entry.at()).max().unwrap_or_default();
+        let unreadable = found.unreadable_bytes();
         for (offset, record) in found.records {
             each(record.entry, Location::Log { segment: *number, offset, length: record.length as u32 });
         }
-        segments.insert(*number, Segment { file, bytes: found.bytes, newest });
+        segments.insert(*number, Segment { file, bytes: found.bytes, newest, unreadable });
     }
     if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
         recovery.missing_segments = (last - first + 1).saturating_sub(numbers.len() as u32);
@@ -90,6 +95,10 @@ struct Found {
 }
 
 impl Found {
+    fn unreadable_bytes(&self) -> u64 {
+        self.unreadable.iter().map(|range| range.len() as u64).sum()
+    }
+
     fn read(key: ChecksumKey, file: &dyn DiskFile) -> io::Result<Self> {
         let mut whole = vec![0; file.size()? as usize];
         file.read_at(0, &mut whole)?;
@@ -156,9 +165,19 @@ fn next_record(key: ChecksumKey, whole: &Bytes, from: usize) -> usize {
     (from..end).find(is_record).unwrap_or(whole.len())
 }
 
-/// All intact entries of a segment.
-pub fn entries(key: ChecksumKey, file: &dyn DiskFile, number: u32) -> io::Result<Vec<(Location, Entry)>> {
+/// All intact entries of a segment, of which so many bytes were unreadable when the journal was opened. Fails if there are
+/// more now: a record that was lost meanwhile must not vanish with its segment.
+pub fn entries(
+    key: ChecksumKey,
+    file: &dyn DiskFile,
+    number: u32,
+    known_unreadable: u64,
+) -> io::Result<Vec<(Location, Entry)>> {
     let found = Found::read(key, file)?;
+    if found.unreadable_bytes() > known_unreadable {
+        let name = SEGMENTS.name(number);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{name} was corrupted since it was opened")));
+    }
     let located = |(offset, record): (u64, Record)| {
         (Location::Log { segment: number, offset, length: record.length as u32 }, record.entry)
     };

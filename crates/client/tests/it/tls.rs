@@ -173,7 +173,7 @@ async fn plain_text_and_tls_mismatches_are_reported_on_both_sides() {
     socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     soon("the answer", socket.read_to_string(&mut answer)).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("use wss:// or https:// for it\n"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("use wss:// or https://\n"), "{answer}");
 
     let folder = TempDir::new().unwrap();
     let port = serve(&folder, ServerOptions::default()).await;

@@ -4,6 +4,7 @@ use crate::crashing::{CrashingHost, TestFolder, replay_safe, server, start_call}
 use crate::support::{Rig, TIMEOUT, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 use toolbus_client::{AgentRef, CallItem, InboxKind, InboxMessage};
 use toolbus_journal::Stage;
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, raw};
@@ -203,7 +204,7 @@ async fn a_call_whose_deadline_passed_while_it_waited_is_never_run() {
     let first = start_call(&worker, "effect", &folder.waiting()).await;
     folder.expect_effects(1).await;
     let message = worker.request("one", "tools/call", json!({"name": "effect", "arguments": folder.quick()}));
-    let limit = std::time::Duration::from_millis(300);
+    let limit = Duration::from_millis(300);
     let mut second = worker.bus.start_call("host", message, limit).await.expect("a call");
     within("the deadline of the second call", second.next()).await;
     folder.release();
@@ -325,6 +326,7 @@ async fn a_clean_shutdown_leaves_unstarted_calls_to_the_next_host() {
     one.max_concurrency = 1;
     let mut options = open_host(HostConfig { servers: vec![one] });
     options.journal = Some(Arc::new(folder.journal()));
+    options.limits.drain = Duration::from_millis(100);
     let mut rig = Rig::with(options).await;
     let (first, second) = (rig.legacy("w").await, rig.legacy("v").await);
     let a = start_call(&first, "effect", &folder.waiting()).await;
@@ -336,7 +338,7 @@ async fn a_clean_shutdown_leaves_unstarted_calls_to_the_next_host() {
     folder.expect_effects(1).await;
     folder.release();
     rig.restart_after_stop().await;
-    assert_eq!(code(&finish(a).await.error()), "TB0408");
+    assert_eq!(code(&finish(a).await.error()), "TB0420", "it outlived the drain time");
     assert_eq!(finish(b).await.text(), "effected");
     folder.expect_effects(2).await;
 }
