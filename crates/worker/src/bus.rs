@@ -74,6 +74,11 @@ pub trait Bus: Send + Sync + 'static {
     /// Watches the hosts that this worker may use.
     fn hosts(&self) -> watch::Receiver<Hosts>;
 
+    /// Cuts the connection without cancelling calls or acknowledging replies that arrive from now on.
+    fn abort(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// False once the connection is closed for good and has to be replaced by a new one.
     fn is_alive(&self) -> bool {
         true

@@ -145,6 +145,10 @@ impl Bus for BusClient {
         self.hosts.clone()
     }
 
+    fn abort(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.client.client().abort())
+    }
+
     fn is_alive(&self) -> bool {
         !self.tasks.iter().any(JoinHandle::is_finished)
     }

@@ -9,8 +9,8 @@ pub use process::{Input, Output, stdin, stdout};
 use crate::envelope::Envelope;
 use crate::frontend::{Frontend, FrontendCall, News};
 use crate::worker::Worker;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use lines::{Line, Lines};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +68,9 @@ pub async fn serve_streams(
     let outcome = service.run(input).await;
     let leaves_calls = service.options.stop.is_cancelled() && service.has_running_calls();
     if leaves_calls {
+        // A reply that is acknowledged and not passed on would count as collected, and its call would run again.
+        frontend.worker.bus.abort().await;
+        service.forward_received().await;
         frontend.detach();
     }
     // Dropping the service cancels running calls, which has to happen before the session is closed.
@@ -128,6 +131,15 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     /// A `subscriptions/listen` ends only with the client, so it doesn't count.
     fn has_running_calls(&self) -> bool {
         self.frontend.calls_under_way() > self.frontend.listenings()
+    }
+
+    /// Passes on the replies that were received before the connection was cut.
+    async fn forward_received(&mut self) {
+        while let Some(Some((call, message))) = self.calls.next().now_or_never() {
+            if self.forward(call, message).await.is_err() {
+                return;
+            }
+        }
     }
 
     async fn forward(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {
