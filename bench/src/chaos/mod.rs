@@ -37,7 +37,7 @@ pub struct ChaosOptions {
     #[arg(long, default_value_t = 20)]
     pub kills: u64,
     /// Number of processes to stop with SIGTERM, or to pause with SIGSTOP for a while, between the kills.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 0)]
     pub terms: u64,
     /// Number of links to cut, each at a random byte.
     #[arg(long, default_value_t = 200)]

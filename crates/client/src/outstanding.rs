@@ -96,6 +96,11 @@ impl OutstandingDeliveries {
         }
     }
 
+    /// Whether a delivery with that id waits for its receipt.
+    pub fn contains(&self, id: &ByteString) -> bool {
+        self.by_id.contains_key(id)
+    }
+
     /// Removes and returns the latest delivery with that id.
     pub fn take(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
         self.by_id.get(id).copied().and_then(|number| self.remove(number))

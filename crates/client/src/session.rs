@@ -367,6 +367,10 @@ impl Session {
             tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker reported an error");
             return self.receive_connection_error(code, reason);
         };
+        // A stopping broker has not accepted the message: it is sent again on the next connection, under the same id.
+        if code == Some(ErrorCode::ShuttingDown) && self.outstanding.contains(&id) {
+            return;
+        }
         let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
         if let Some(request) = self.requests.remove(&id) {
             request.end(Err(error.clone()));

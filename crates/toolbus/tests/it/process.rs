@@ -33,6 +33,36 @@ async fn sigterm_stops_within_five_seconds_and_keeps_all_messages() {
 }
 
 #[tokio::test]
+async fn messages_that_are_sent_while_the_broker_stops_are_delivered_by_the_next_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut broker = BrokerProcess::start(folder.path(), "127.0.0.1:0").await;
+    let address = broker.address.to_string();
+    let sender = std::sync::Arc::new(connect(&broker.url(), "alice", Framing::Compact).await);
+    let sending = tokio::spawn({
+        let sender = std::sync::Arc::clone(&sender);
+        async move {
+            for number in 0..2_000 {
+                sender.deliver_nowait("bob", message(number), toolbus::SendOptions::default()).await?;
+                tokio::task::yield_now().await;
+            }
+            sender.deliver("bob", message(2_000)).await
+        }
+    });
+    let pid = broker.child.id().expect("a running child").to_string();
+    assert!(Command::new("kill").arg(&pid).status().await.expect("kill exists").success());
+    soon("exit", broker.child.wait()).await.expect("an exit status");
+    let broker = BrokerProcess::start(folder.path(), &address).await;
+    soon("all sent", sending).await.expect("no panic").expect("a stop of the broker is no error");
+    let receiver = connect(&broker.url(), "bob", Framing::Compact).await;
+    receiver.subscribe().await.expect("open");
+    for number in 0..=2_000u64 {
+        let message = soon("message", receiver.next_message()).await.expect("open");
+        assert_eq!(message.body.to::<u64>().expect("a number"), number, "in order");
+        receiver.ack(message.id).await.expect("open");
+    }
+}
+
+#[tokio::test]
 async fn hole_07_clients_are_served_again_after_descriptors_ran_out() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let token = folder.path().join("test-token");
