@@ -30,7 +30,7 @@ pub struct BrokerClient {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ClientOptions,
     me: AgentRef,
-    task: Option<JoinHandle<()>>,
+    pub(crate) task: Option<JoinHandle<()>>,
 }
 
 impl BrokerClient {
@@ -405,19 +405,6 @@ impl BrokerClient {
             // Bounded: a broker that doesn't read must not block the close.
             tokio::time::timeout(Duration::from_secs(2), task).await.ok();
         }
-    }
-}
-
-impl BrokerClient {
-    /// Cuts the connection without sending anything more, as if the process was killed: requests are not cancelled, and
-    /// replies that arrive from now on stay in the mailbox. Replies that were received before can still be taken.
-    pub async fn abort(&self) {
-        let Some(task) = &self.task else { return };
-        task.abort();
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-        self.shared.change(|session| session.disconnected());
     }
 }
 

@@ -5,6 +5,7 @@
 //! requests. `connection` establishes connections, `tls` secures them, `driver` reads and writes frames, and
 //! `supervisor` reconnects.
 
+mod abort;
 mod ask;
 mod backlog;
 mod call;
