@@ -1,11 +1,12 @@
 //! The journal as used by a host: lookups in memory, and writes with group commit.
 
-use crate::call_index::{CallIndex, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
+use crate::call_index::{CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
-use crate::log::{JournalLog, Location, LogOptions, Reader};
+use crate::log::{Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
-use crate::writer::{Clock, Shared};
+use crate::state::{Appended, JournalState, Wait};
+use crate::writer::{Clock, Listener, Shared};
 use bytes::Bytes;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -15,16 +16,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
-
-/// When a write returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// After the entry is durable.
-    Synced,
-    /// After the entry is in the page cache, so that it survives a crash of this process. It is synced shortly
-    /// afterwards.
-    Written,
-}
 
 /// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +44,7 @@ pub struct Journal {
     shared: Arc<Shared>,
     reader: Reader,
     recovery: Recovery,
+    sync_results: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -81,23 +73,15 @@ impl Journal {
 
     /// Opens a journal on any disk, with a clock for the retention times.
     pub fn on_disk(disk: Arc<dyn Disk>, options: JournalOptions, clock: Clock) -> Result<Self, JournalError> {
-        let mut index = CallIndex::new(options.limits.clone(), clock());
-        let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
-        let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
-        let too_many = index.forget_interrupted();
-        recovery.forgotten_calls = too_many as u64;
-        if too_many > 0 {
-            tracing::error!(
-                calls = too_many,
-                "too many interrupted calls in the call journal; the oldest are forgotten"
-            );
-        }
-        let reader = log.reader();
-        let shared = Arc::new(Shared::new(index, log, options, clock));
+        let sync_results = options.sync_results;
+        let (state, recovery) = JournalState::open(disk, options, clock())?;
+        let reader = state.reader();
+        let shared = Arc::new(Shared::new(state, clock));
         let kept = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.run_sync_thread());
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
-        Ok(Self { generation: Generation::unique(), shared, reader, recovery, thread: Some(thread) })
+        let generation = Generation::unique();
+        Ok(Self { generation, shared, reader, recovery, sync_results, thread: Some(thread) })
     }
 
     /// Identifies this journal. The broker stores it for the host's mailbox.
@@ -117,43 +101,55 @@ impl Journal {
 
     /// Whether the answer to a call that is not replay-safe must be durable before it is sent.
     pub fn syncs_results(&self) -> bool {
-        self.shared.options().sync_results
+        self.sync_results
     }
 
     /// Looks up the state of a call. Rejects an id that is known with other content.
     pub fn look_up(&self, key: &CallKey, content: &[u8; 32]) -> Result<Known, Refused> {
-        self.shared.lock().index.look_up(key, content)
+        self.shared.query(|index| index.look_up(key, content))
+    }
+
+    /// Appends an entry without waiting. The listener reports the ticket when it is durable, or that it never will be;
+    /// possibly before this returns.
+    pub fn append(&self, entry: Entry, wait: Wait) -> Result<Appended, JournalError> {
+        self.shared.append(entry, wait)
+    }
+
+    /// Sets the listener, which replaces the previous one. It is called on the journal's thread after each sync, with all
+    /// tickets of [`Journal::append`] that the sync served, and must not block.
+    pub fn set_listener(&self, listener: Listener) {
+        self.shared.set_listener(listener);
     }
 
     /// Writes a START. The call must not be sent to its server before this returns.
     pub async fn start(&self, start: Start, wait: Wait) -> Result<(), JournalError> {
-        self.write(Entry::Start(Arc::new(start)), wait).await
+        self.shared.write(Entry::Start(Arc::new(start)), wait).await
     }
 
     /// Writes a RESULT. The answer must not be sent to the caller before this returns.
     pub async fn finish(&self, finish: Finish, wait: Wait) -> Result<(), JournalError> {
-        self.write(Entry::Finish(finish), wait).await
+        self.shared.write(Entry::Finish(finish), wait).await
     }
 
     /// Joins a call to an earlier one. Returns after the entry is durable.
     pub async fn join(&self, joined: Joined) -> Result<(), JournalError> {
-        self.write(Entry::Joined(joined), Wait::Synced).await
+        self.shared.write(Entry::Joined(joined), Wait::Synced).await
     }
 
     /// Accepts a task. Once this returns, the task is durable and will be run or reported as failed, even after a
     /// crash.
     pub async fn accept(&self, task: Task) -> Result<(), JournalError> {
-        self.write(Entry::Task(task), Wait::Synced).await
+        self.shared.write(Entry::Task(task), Wait::Synced).await
     }
 
-    /// Dead-dead_letters a call. Returns after the entry is durable.
+    /// Dead-letters a call. Returns after the entry is durable.
     pub async fn dead_letter(&self, dead: Dead) -> Result<(), JournalError> {
-        self.write(Entry::Dead(dead), Wait::Synced).await
+        self.shared.write(Entry::Dead(dead), Wait::Synced).await
     }
 
     /// Drops a dead letter. Returns after the entry is durable.
     pub async fn drop_dead_letter(&self, key: &CallKey) -> Result<(), JournalError> {
-        self.write(Entry::Dropped(key.clone()), Wait::Synced).await
+        self.shared.write(Entry::Dropped(key.clone()), Wait::Synced).await
     }
 
     /// Reads the answer at a location.
@@ -168,49 +164,42 @@ impl Journal {
 
     /// The latest call of an agent with this content, unless it ended before `ended_after`.
     pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
-        self.shared.lock().index.candidate(agent, content, ended_after)
+        self.shared.query(|index| index.candidate(agent, content, ended_after))
     }
 
     /// All calls that have not ended, then the latest ended ones; latest first.
     pub fn calls(&self) -> Vec<CallSummary> {
-        self.shared.lock().index.calls()
+        self.shared.query(|index| index.calls())
     }
 
     /// All tasks, oldest first, including expired ones: see [`crate::TaskManifest::expires_at`].
     pub fn tasks(&self) -> Vec<TaskRow> {
-        self.shared.lock().index.tasks()
+        self.shared.query(|index| index.tasks())
     }
 
     /// The task with this id, optionally of one agent only.
     pub fn task(&self, id: &str, agent: Option<&str>) -> Option<TaskRow> {
-        self.shared.lock().index.task(id, agent)
+        self.shared.query(|index| index.task(id, agent))
     }
 
     /// Tasks without an answer, in the order of their acceptance.
     pub fn unfinished_tasks(&self) -> Vec<TaskRow> {
-        self.shared.lock().index.unfinished_tasks()
+        self.shared.query(|index| index.unfinished_tasks())
     }
 
     /// Number of tasks that have not expired, optionally of one agent only.
     pub fn count_tasks(&self, agent: Option<&str>, now: u64) -> usize {
-        self.shared.lock().index.count_tasks(agent, now)
+        self.shared.query(|index| index.count_tasks(agent, now))
     }
 
     /// All dead letters, oldest first.
     pub fn dead_letters(&self) -> Vec<Arc<DeadLetterRow>> {
-        self.shared.lock().index.dead_letters()
+        self.shared.query(|index| index.dead_letters())
     }
 
     /// The dead letter with this id.
     pub fn dead_letter_by_id(&self, id: &str) -> Option<Arc<DeadLetterRow>> {
-        self.shared.lock().index.dead_letter_by_id(id)
-    }
-
-    async fn write(&self, entry: Entry, wait: Wait) -> Result<(), JournalError> {
-        match self.shared.write(entry, wait)? {
-            Some(durable) => durable.await.map_or(Err(JournalError::Closed), |synced| synced.outcome()),
-            None => Ok(()),
-        }
+        self.shared.query(|index| index.dead_letter_by_id(id))
     }
 }
 

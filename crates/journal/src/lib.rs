@@ -7,31 +7,36 @@
 //! - [`CallIndex`] holds the state of each call; it does no I/O, so that a simulation can compare it with a model.
 //! - [`decide`] decides what to do with an incoming call, from its state.
 //! - [`JournalLog`] stores the entries on a [`toolbus_wal::Disk`].
-//! - [`Compactor`] removes old segments of the log and copies the entries that are still needed.
-//! - [`Journal`] combines them for a host, with group commit: one sync serves all waiting writers.
+//! - [`JournalState`] combines them: group commit, where one sync serves all waiting writers, rotation, and compaction,
+//!   which removes old segments of the log and copies the entries that are still needed.
+//! - [`Journal`] is a [`JournalState`] with a thread that runs its slow operations.
 
 mod call_index;
-mod compactor;
 mod decide;
 mod entry;
 mod journal;
 mod log;
+mod maintenance;
 mod options;
 mod payload;
+mod planted;
 mod record;
 mod replay;
+mod state;
 mod writer;
 
 pub use call_index::{
     CallIndex, CallSummary, Candidate, CandidateState, DeadLetterRow, Known, Limits, Refused, Sharer, Stage,
     TaskManifest, TaskRow,
 };
-pub use compactor::{CompactionContext, Compactor, CompactorOptions};
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
-pub use journal::{Generation, Journal, Wait};
+pub use journal::{Generation, Journal};
 pub use log::{JournalLog, Location, LogOptions, Reader, Unsynced};
+pub use maintenance::{Maintained, Maintenance};
 pub use options::{JournalError, JournalOptions};
+pub use planted::PlantedBug;
 pub use replay::Recovery;
+pub use state::{Appended, JournalState, SyncGroup, Synced, Ticket, Wait};
 pub use toolbus_wal::OpenError;
-pub use writer::Clock;
+pub use writer::{Clock, Listener};

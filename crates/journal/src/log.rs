@@ -1,6 +1,7 @@
 //! The journal's segment files: entries are appended, and a segment without needed entries is removed as a whole.
 
 use crate::entry::Entry;
+use crate::planted::PlantedBug;
 use crate::record::{self, ChecksumKey};
 use crate::replay::{self, Recovery, SEGMENTS};
 use bytes::Bytes;
@@ -16,13 +17,13 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// Key of the checksums: the folder's secret.
     pub checksum_seed: u64,
-    /// Turns fsync into a no-op, to check that the tests detect it.
-    pub planted_no_sync: bool,
+    /// A defect for tests to detect. Has no effect without the feature `planted`.
+    pub planted: Option<PlantedBug>,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { segment_bytes: 16 << 20, checksum_seed: 0, planted_no_sync: false }
+        Self { segment_bytes: 16 << 20, checksum_seed: 0, planted: None }
     }
 }
 
@@ -71,9 +72,9 @@ pub struct JournalLog {
     synced_bytes: u64,
     /// Encoded records that have a location and are not written yet.
     staged: Vec<u8>,
-    /// The segment before the last is not synced yet. Nothing is written to the last one meanwhile, because a crash may
-    /// tear only the end of the log.
-    sealing: bool,
+    /// The full segment before the last, while it is not synced. Nothing is written to the last one meanwhile, because a
+    /// crash may tear only the end of the log.
+    sealing: Option<Unsynced>,
     reader: Reader,
 }
 
@@ -85,16 +86,16 @@ impl JournalLog {
         mut each: impl FnMut(Entry, Location),
     ) -> io::Result<(Self, Recovery)> {
         let key = ChecksumKey(options.checksum_seed);
-        let (segments, recovery) = replay::replay(&*disk, key, &mut each)?;
+        let (segments, recovery) = replay::replay(&*disk, &options, &mut each)?;
         let files = segments.iter().map(|(number, segment)| (*number, Arc::clone(&segment.file))).collect();
         let reader = Reader { key, files: Arc::new(RwLock::new(files)) };
-        let mut log = Self { disk, options, segments, synced_bytes: 0, staged: Vec::new(), sealing: false, reader };
+        let mut log = Self { disk, options, segments, synced_bytes: 0, staged: Vec::new(), sealing: None, reader };
         if log.segments.is_empty() {
             let next = NextSegment { disk: Arc::clone(&log.disk), number: 1 };
             log.add_segment(next.create()?);
         }
-        // Entries that an earlier process wrote without a sync are visible from now on, so they must be durable.
-        log.sync()?;
+        // The replay has synced them.
+        log.synced_bytes = log.end().bytes;
         Ok((log, recovery))
     }
 
@@ -102,8 +103,8 @@ impl JournalLog {
     /// process, and are durable only after a sync.
     pub fn append<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>, now: u64) -> io::Result<Vec<Location>> {
         if let Some(next) = self.next_segment() {
-            let sealed = self.seal(next.create()?)?;
-            sealed.sync()?;
+            self.seal(next.create()?)?;
+            self.unsynced_sealed().map_or(Ok(()), |full| full.sync())?;
             self.sealed();
         }
         self.append_here(entries, now)
@@ -133,7 +134,7 @@ impl JournalLog {
 
     /// Writes the staged entries, unless the previous segment is not synced yet.
     pub fn flush(&mut self) -> io::Result<()> {
-        if self.staged.is_empty() || self.sealing {
+        if self.staged.is_empty() || self.is_sealing() {
             return Ok(());
         }
         let mut last = self.segments.last_entry().ok_or(io::ErrorKind::NotFound)?;
@@ -151,28 +152,32 @@ impl JournalLog {
     /// The segment to create, if the last one is full.
     pub fn next_segment(&self) -> Option<NextSegment> {
         let End { segment, bytes } = self.end();
-        let is_full = bytes >= self.options.segment_bytes && !self.sealing;
+        let is_full = bytes >= self.options.segment_bytes && !self.is_sealing();
         is_full.then(|| NextSegment { disk: Arc::clone(&self.disk), number: segment + 1 })
     }
 
-    /// Rotates to the new segment. Entries are only staged until the caller has synced the returned full segment and
-    /// called [`JournalLog::sealed`].
-    pub fn seal(&mut self, created: CreatedSegment) -> io::Result<Unsynced> {
+    /// Rotates to the new segment. Entries are only staged until the caller has synced the full segment and called
+    /// [`JournalLog::sealed`].
+    pub fn seal(&mut self, created: CreatedSegment) -> io::Result<()> {
         self.flush()?;
-        let full = self.unsynced().ok_or(io::ErrorKind::NotFound)?;
+        self.sealing = self.unsynced();
         self.add_segment(created);
-        self.sealing = true;
-        Ok(full)
+        Ok(())
+    }
+
+    /// The full segment of an unfinished rotation, to be synced.
+    pub fn unsynced_sealed(&self) -> Option<Unsynced> {
+        self.sealing.clone()
     }
 
     /// The full segment is durable, so that staged entries may be written.
     pub fn sealed(&mut self) {
-        self.sealing = false;
+        self.sealing = None;
     }
 
     /// Whether entries are only staged, because the previous segment is not synced yet.
     pub fn is_sealing(&self) -> bool {
-        self.sealing
+        self.sealing.is_some()
     }
 
     /// Makes all written entries durable.
@@ -186,7 +191,7 @@ impl JournalLog {
     /// A handle to sync the entries written so far, concurrently with further writes.
     pub fn unsynced(&self) -> Option<Unsynced> {
         let (number, segment) = self.segments.last_key_value()?;
-        let file = (!self.options.planted_no_sync).then(|| Arc::clone(&segment.file));
+        let file = (!self.options.has_planted(PlantedBug::NoSync)).then(|| Arc::clone(&segment.file));
         Some(Unsynced { file, segment: *number, bytes: segment.bytes })
     }
 
@@ -217,6 +222,11 @@ impl JournalLog {
     /// Size of all segments in bytes.
     pub fn bytes(&self) -> u64 {
         self.segments.values().map(|segment| segment.bytes).sum()
+    }
+
+    /// The number of the active segment.
+    pub fn last_segment(&self) -> u32 {
+        self.end().segment
     }
 
     /// Segment size in bytes past which the log rotates.
@@ -275,6 +285,7 @@ struct End {
 }
 
 /// The entries that had been written at some moment, to be synced.
+#[derive(Clone)]
 pub struct Unsynced {
     /// Absent if syncs are no-ops.
     file: Option<Arc<dyn DiskFile>>,

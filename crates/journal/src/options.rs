@@ -16,13 +16,21 @@ pub struct JournalOptions {
     pub limits: Limits,
     /// Size in bytes past which the oldest segments are compacted and the answered calls in them forgotten.
     pub max_bytes: u64,
+    /// Age in milliseconds of its newest entry past which a segment is compacted; the retention time by default.
+    pub compact_after_ms: Option<u64>,
     /// Whether answers must be durable, and not only in the page cache, before they are sent.
     pub sync_results: bool,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { log: LogOptions::default(), limits: Limits::default(), max_bytes: 1 << 30, sync_results: false }
+        Self {
+            log: LogOptions::default(),
+            limits: Limits::default(),
+            max_bytes: 1 << 30,
+            compact_after_ms: None,
+            sync_results: false,
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! entry only makes a host more cautious, but a missing one could make it run a call twice.
 
 use crate::entry::Entry;
-use crate::log::{Location, Segment};
+use crate::log::{Location, LogOptions, Segment};
+use crate::planted::PlantedBug;
 use crate::record::{self, ChecksumKey, HEADER_BYTES, MAGIC, Record};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -36,9 +37,10 @@ pub const SEGMENTS: Segments = Segments { prefix: "journal-" };
 
 pub fn replay(
     disk: &dyn Disk,
-    key: ChecksumKey,
+    options: &LogOptions,
     each: &mut dyn FnMut(Entry, Location),
 ) -> io::Result<(BTreeMap<u32, Segment>, Recovery)> {
+    let key = ChecksumKey(options.checksum_seed);
     let numbers = SEGMENTS.list(disk)?;
     let (mut segments, mut recovery) = (BTreeMap::new(), Recovery::default());
     let last = last_written(disk, &numbers)?;
@@ -46,9 +48,11 @@ pub fn replay(
         let file = disk.open(&SEGMENTS.name(*number))?;
         let mut found = Found::read(key, &*file)?;
         if last == Some(*number) {
-            recovery.torn_bytes += found.repair(key, &*file, *number)?;
+            recovery.torn_bytes += found.repair(options, &*file, *number)?;
             // Entries of a killed process may be in the page cache only; decisions rest on them from now on.
-            file.sync()?;
+            if !options.has_planted(PlantedBug::OpenedWithoutSync) {
+                file.sync()?;
+            }
         }
         recovery.damaged_bytes += found.unreadable_bytes();
         recovery.entries += found.records.len() as u64;
@@ -124,8 +128,10 @@ impl Found {
 
     /// Removes torn writes: unreadable ranges after the last byte that is known to be durable. Intact records after the
     /// first torn range are rewritten. Returns the number of torn bytes.
-    fn repair(&mut self, key: ChecksumKey, file: &dyn DiskFile, number: u32) -> io::Result<u64> {
-        let synced_bytes = self.records.iter().map(|(_, record)| record.synced_bytes).max().unwrap_or_default();
+    fn repair(&mut self, options: &LogOptions, file: &dyn DiskFile, number: u32) -> io::Result<u64> {
+        let is_blind = options.has_planted(PlantedBug::CorruptionTakenForTornWrite);
+        let synced = self.records.iter().filter(|_| !is_blind).map(|(_, record)| record.synced_bytes);
+        let synced_bytes = synced.max().unwrap_or_default();
         let Some(first) = self.unreadable.iter().position(|range| range.end as u64 > synced_bytes) else {
             return Ok(0);
         };
@@ -145,7 +151,7 @@ impl Found {
         let mut again = Vec::new();
         for (offset, record) in &mut self.records[behind..] {
             *offset = torn_from + again.len() as u64;
-            record::encode(key, &record.entry, synced_bytes, &mut again);
+            record::encode(ChecksumKey(options.checksum_seed), &record.entry, synced_bytes, &mut again);
         }
         file.truncate(torn_from)?;
         if !again.is_empty() {

@@ -1,4 +1,4 @@
-//! The state shared by writers and the sync thread, which does group commit.
+//! The journal's thread, which makes entries durable by group commit, and the state that it shares with writers.
 //!
 //! An entry whose writer does not wait for a sync is written by the writer itself: a write to the page cache takes
 //! microseconds, less than a round trip to another thread, and survives a crash of this process. The thread makes
@@ -6,40 +6,38 @@
 //! writer.
 
 use crate::call_index::CallIndex;
-use crate::compactor::{CompactionContext, Compactor, CompactorOptions, ContextFn};
 use crate::entry::Entry;
-use crate::journal::Wait;
-use crate::log::{JournalLog, Location, Unsynced};
-use crate::options::{JournalError, JournalOptions};
-use crate::record::MAX_PAYLOAD;
+use crate::options::JournalError;
+use crate::state::{Appended, JournalState, Synced, Ticket, Wait};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-pub struct Shared {
-    state: Mutex<State>,
-    /// Wakes the sync thread.
-    wake: Condvar,
-    options: JournalOptions,
-    clock: Clock,
-}
-
 /// Returns the time in milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-pub struct State {
-    pub index: CallIndex,
-    log: JournalLog,
-    pub failure: Option<Arc<io::Error>>,
-    waiting: Vec<Waiting>,
+/// Called after a sync with the appends that waited for it.
+pub type Listener = Arc<dyn Fn(Synced) + Send + Sync>;
+
+pub struct Shared {
+    locked: Mutex<Locked>,
+    /// Wakes the sync thread.
+    wake: Condvar,
+    clock: Clock,
+}
+
+struct Locked {
+    state: JournalState,
+    /// Writers that wait for their ticket themselves, in the order of the tickets. The listener gets all others.
+    waiters: Vec<(Ticket, oneshot::Sender<SyncOutcome>)>,
+    listener: Option<Listener>,
     /// Time of the oldest write that is not synced.
     unsynced_since: Option<Instant>,
     sleep: Sleep,
     /// Absent before the first sync.
     last_group: Option<Group>,
     stopping: bool,
-    warned_full: bool,
 }
 
 /// Statistics of the last group commit.
@@ -70,28 +68,12 @@ enum Sleep {
     Long,
 }
 
-/// A writer that waits for its entry to be durable. The entry is applied to the index then.
-struct Waiting {
-    entry: Entry,
-    location: Location,
-    done: oneshot::Sender<SyncOutcome>,
-}
-
-/// Resolves when an entry is durable.
-pub type Durable = oneshot::Receiver<SyncOutcome>;
-
 /// The outcome of a sync. The sync thread notifies only the first waiting writer, which notifies the others from a
 /// runtime thread, where waking them is cheap. This happens on drop, so it is cancellation-safe: the others are
 /// notified even if the first writer was cancelled.
-pub struct SyncOutcome {
+struct SyncOutcome {
     outcome: Result<(), JournalError>,
     others: Vec<oneshot::Sender<SyncOutcome>>,
-}
-
-impl SyncOutcome {
-    pub fn outcome(&self) -> Result<(), JournalError> {
-        self.outcome.clone()
-    }
 }
 
 impl Drop for SyncOutcome {
@@ -102,8 +84,6 @@ impl Drop for SyncOutcome {
     }
 }
 
-/// Maximum weight of an entry, with a margin for the encoding.
-const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
 /// Number of writers waiting for one sync from which the load counts as concurrent.
 const CONCURRENT_WRITERS: usize = 3;
 /// How long after a sync the load still counts as concurrent.
@@ -118,27 +98,34 @@ const IDLE_AFTER: Duration = Duration::from_millis(100);
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Shared {
-    pub fn new(index: CallIndex, log: JournalLog, options: JournalOptions, clock: Clock) -> Self {
-        let state = State {
-            index,
-            log,
-            failure: None,
-            waiting: Vec::new(),
+    pub fn new(state: JournalState, clock: Clock) -> Self {
+        let locked = Locked {
+            state,
+            waiters: Vec::new(),
+            listener: None,
             unsynced_since: None,
             sleep: Sleep::None,
             last_group: None,
             stopping: false,
-            warned_full: false,
         };
-        Self { state: Mutex::new(state), wake: Condvar::new(), options, clock }
+        Self { locked: Mutex::new(locked), wake: Condvar::new(), clock }
     }
 
-    pub fn options(&self) -> &JournalOptions {
-        &self.options
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.locked.lock().expect("no code panics while holding the lock")
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while holding the lock")
+    /// Queries the index.
+    pub fn query<T>(&self, query: impl FnOnce(&CallIndex) -> T) -> T {
+        query(self.lock().state.index())
+    }
+
+    pub fn failure(&self) -> Option<Arc<io::Error>> {
+        self.lock().state.failure()
+    }
+
+    pub fn set_listener(&self, listener: Listener) {
+        self.lock().listener = Some(listener);
     }
 
     pub fn stop(&self) {
@@ -146,95 +133,78 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Writes an entry. With [`Wait::Synced`] it takes effect only once it is durable, which the returned receiver
-    /// reports.
-    pub fn write(&self, entry: Entry, wait: Wait) -> Result<Option<Durable>, JournalError> {
-        let (bytes, most) = (entry.weight(), MAX_ENTRY);
-        if bytes > most {
-            // Replay would treat a larger record as corruption.
-            return Err(JournalError::TooLarge { bytes, most });
+    /// Appends an entry whose ticket is reported to the listener.
+    pub fn append(&self, entry: Entry, wait: Wait) -> Result<Appended, JournalError> {
+        self.append_then(entry, wait, |_, appended| appended)
+    }
+
+    /// Appends an entry and waits until it takes effect.
+    pub async fn write(&self, entry: Entry, wait: Wait) -> Result<(), JournalError> {
+        let durable = self.append_then(entry, wait, |locked, appended| {
+            let Appended::Waits(ticket) = appended else { return None };
+            let (done, durable) = oneshot::channel();
+            locked.waiters.push((ticket, done));
+            Some(durable)
+        })?;
+        match durable {
+            Some(durable) => durable.await.map_or(Err(JournalError::Closed), |synced| synced.outcome.clone()),
+            None => Ok(()),
         }
+    }
+
+    /// Appends an entry, calls `then` under the same lock, and wakes the thread if needed.
+    fn append_then<T>(
+        &self,
+        entry: Entry,
+        wait: Wait,
+        then: impl FnOnce(&mut Locked, Appended) -> T,
+    ) -> Result<T, JournalError> {
         let now = (self.clock)();
-        let mut state = self.lock();
-        state.check(&entry, self.options.limits.max_tasks, now)?;
-        // During a rotation entries are only staged, so every writer has to wait for the next sync.
-        let wait = if state.log.is_sealing() { Wait::Synced } else { wait };
-        let location = match state.put(&entry, wait, now) {
-            Ok(location) => location,
-            Err(error) => return Err(state.fail(Arc::new(error))),
-        };
-        state.unsynced_since.get_or_insert_with(Instant::now);
-        let durable = match wait {
-            Wait::Synced => {
-                state.index.announce(&entry);
-                let (done, durable) = oneshot::channel();
-                state.waiting.push(Waiting { entry, location, done });
-                Some(durable)
-            }
-            Wait::Written => {
-                state.index.enter(&entry, location);
-                None
-            }
-        };
-        let wake = state.sleep == Sleep::Long || (durable.is_some() && state.sleep == Sleep::Short);
+        let mut locked = self.lock();
+        let appended = locked.state.append(entry, wait, now)?;
+        locked.unsynced_since.get_or_insert_with(Instant::now);
+        let waits = appended != Appended::Written;
+        let then = then(&mut locked, appended);
+        let wake = locked.sleep == Sleep::Long || (waits && locked.sleep == Sleep::Short);
         if wake {
-            state.sleep = Sleep::None;
+            locked.sleep = Sleep::None;
         }
-        drop(state);
+        drop(locked);
         if wake {
             self.wake.notify_one();
         }
-        Ok(durable)
+        Ok(then)
     }
 
-    /// The loop of the sync thread: syncs entries, and runs compaction and rotation in between.
+    /// The loop of the sync thread: syncs entries, and runs steps of compaction and rotation in between.
     pub fn run_sync_thread(&self) {
-        let keep_ms = self.options.limits.keep_ms;
-        let mut compactor = Compactor::new(CompactorOptions { keep_ms, max_bytes: self.options.max_bytes });
-        let mut more_to_compact = true;
-        while self.wait_for_work(more_to_compact) {
+        let mut has_maintenance = true;
+        while self.wait_for_work(has_maintenance) {
             self.sync();
-            more_to_compact = self.compact(&mut compactor);
-            self.begin_segment_if_full();
-        }
-    }
-
-    /// Rotates to a new segment. Runs on the sync thread, because creating and syncing files may block for long.
-    fn begin_segment_if_full(&self) {
-        let next = self.lock().log.next_segment();
-        let Some(next) = next else { return };
-        let created = next.create();
-        let mut state = self.lock();
-        let sealed = created.and_then(|created| state.log.seal(created));
-        drop(state);
-        let synced = sealed.and_then(|full| full.sync());
-        let mut state = self.lock();
-        match synced {
-            Ok(()) => state.log.sealed(),
-            Err(error) => drop(state.fail(Arc::new(error))),
+            has_maintenance = self.maintain();
         }
     }
 
     /// Blocks until a writer waits for a sync, a periodic sync is due, or compaction is due. Returns false if the
     /// journal is closing and all entries are synced.
     fn wait_for_work(&self, at_once: bool) -> bool {
-        let mut state = self.lock();
+        let mut locked = self.lock();
         let (mut now, start) = (Instant::now(), Instant::now());
         loop {
-            if state.stopping {
-                return state.unsynced_since.is_some();
+            if locked.stopping {
+                return locked.state.needs_sync();
             }
-            let is_due = state.unsynced_since.is_some_and(|since| now >= since + SYNC_INTERVAL);
-            if at_once || !state.waiting.is_empty() || is_due || now >= start + COMPACTION_INTERVAL {
+            let is_due = locked.unsynced_since.is_some_and(|since| now >= since + SYNC_INTERVAL);
+            if at_once || locked.state.has_waiting() || is_due || now >= start + COMPACTION_INTERVAL {
                 return true;
             }
             // Under load the thread polls, so writers that don't wait for a sync need not wake it.
-            let is_idle = state.unsynced_since.is_none() && now >= start + IDLE_AFTER;
+            let is_idle = locked.unsynced_since.is_none() && now >= start + IDLE_AFTER;
             let (sleep, time) =
                 if is_idle { (Sleep::Long, COMPACTION_INTERVAL) } else { (Sleep::Short, SYNC_INTERVAL) };
-            state.sleep = sleep;
-            state = self.wake.wait_timeout(state, time).expect("no code panics while holding the lock").0;
-            state.sleep = Sleep::None;
+            locked.sleep = sleep;
+            locked = self.wake.wait_timeout(locked, time).expect("no code panics while holding the lock").0;
+            locked.sleep = Sleep::None;
             now = Instant::now();
         }
     }
@@ -245,116 +215,51 @@ impl Shared {
         if !linger.is_zero() {
             std::thread::sleep(linger);
         }
-        let mut state = self.lock();
-        if state.unsynced_since.take().is_none() {
-            return;
-        }
-        let waiting = std::mem::take(&mut state.waiting);
-        if state.failure.is_none()
-            && let Err(error) = state.log.flush()
-        {
-            state.fail(Arc::new(error));
-        }
-        let written = state.log.unsynced();
-        drop(state);
+        let mut locked = self.lock();
+        let Some(group) = locked.state.begin_sync() else { return };
+        locked.unsynced_since = None;
+        drop(locked);
         let start = Instant::now();
-        // Also after a failure, to make as many earlier writes durable as possible.
-        let synced = written.as_ref().map_or(Ok(()), Unsynced::sync).map_err(Arc::new);
-        let mut state = self.lock();
-        // The kernel reports a write-back error only once, so a sync elsewhere may have received the error of this one.
-        let synced = state.failure.clone().map_or(synced, Err);
-        state.last_group = Some(Group { waiting: waiting.len(), time: start.elapsed(), ended: Instant::now() });
-        let outcome = match synced {
-            Ok(()) => {
-                written.iter().for_each(|written| state.log.synced(written));
-                waiting.iter().for_each(|waiting| state.index.enter(&waiting.entry, waiting.location.clone()));
-                Ok(())
-            }
-            Err(error) => Err(state.fail(error)),
-        };
-        state.forget((self.clock)());
-        drop(state);
-        let mut others = waiting.into_iter().map(|waiting| waiting.done);
-        if let Some(first) = others.next() {
-            first.send(SyncOutcome { outcome, others: others.collect() }).ok();
-        }
+        let synced = group.sync();
+        let time = start.elapsed();
+        let mut locked = self.lock();
+        let done = locked.state.complete_sync(group, synced, (self.clock)());
+        locked.last_group = Some(Group { waiting: done.tickets.len(), time, ended: Instant::now() });
+        let waiters = locked.take_waiters(&done.tickets);
+        let listener = locked.listener.clone();
+        drop(locked);
+        notify(waiters, listener, done);
     }
 
-    /// Runs one compaction step and returns whether there is more to do.
-    fn compact(&self, compactor: &mut Compactor) -> bool {
-        let now = (self.clock)();
-        let mut state = self.lock();
-        if state.failure.is_some() {
-            return false;
-        }
-        state.forget(now);
-        drop(state);
-        let stepped = compactor.step(now, |operation| self.lock().with_context(operation));
-        stepped.unwrap_or_else(|error| {
-            self.lock().fail(Arc::new(error));
-            false
-        })
-    }
-
-    pub fn failure(&self) -> Option<Arc<io::Error>> {
-        self.lock().failure.clone()
+    /// Runs one step of rotation or compaction and returns whether there may be more to do. Runs on the sync thread,
+    /// because creating, syncing and removing files may block for long.
+    fn maintain(&self) -> bool {
+        let step = self.lock().state.begin_maintenance((self.clock)());
+        let Some(step) = step else { return false };
+        let done = step.run();
+        self.lock().state.complete_maintenance(done);
+        true
     }
 }
 
-impl State {
-    /// Whether an entry may be written.
-    fn check(&self, entry: &Entry, max_tasks: usize, now: u64) -> Result<(), JournalError> {
-        if let Some(failure) = &self.failure {
-            return Err(JournalError::Write(Arc::clone(failure)));
-        }
-        match entry {
-            Entry::Task(_) if self.index.count_tasks(None, now) >= max_tasks => {
-                Err(JournalError::TooManyTasks { most: max_tasks })
-            }
-            Entry::Finish(finish) if !self.index.takes_answer(finish) => Err(JournalError::Answered),
-            _ => Ok(()),
-        }
+impl Locked {
+    /// The writers that wait for one of these tickets themselves.
+    fn take_waiters(&mut self, tickets: &[Ticket]) -> Vec<(Ticket, oneshot::Sender<SyncOutcome>)> {
+        let last = tickets.last().copied();
+        let behind = self.waiters.partition_point(|(ticket, _)| Some(*ticket) <= last);
+        self.waiters.drain(..behind).collect()
     }
+}
 
-    /// Stages an entry, and writes it unless its writer waits for a sync: the sync thread writes those together.
-    fn put(&mut self, entry: &Entry, wait: Wait, now: u64) -> io::Result<Location> {
-        let location = self.log.stage(entry, now)?;
-        if wait == Wait::Written {
-            self.log.flush()?;
-        }
-        Ok(location)
+/// Reports the outcome of a sync to the waiting writers, and to the listener for all other tickets.
+fn notify(waiters: Vec<(Ticket, oneshot::Sender<SyncOutcome>)>, listener: Option<Listener>, mut done: Synced) {
+    done.tickets.retain(|ticket| waiters.binary_search_by_key(ticket, |(own, _)| *own).is_err());
+    let outcome = done.outcome.clone();
+    if let Some(listener) = listener.filter(|_| !done.tickets.is_empty()) {
+        listener(done);
     }
-
-    /// Gives compaction access to the log and the index. A failure is recorded under the same lock, before further
-    /// writes.
-    fn with_context(&mut self, operation: &mut ContextFn<'_>) -> io::Result<()> {
-        if let Some(failure) = &self.failure {
-            return Err(io::Error::new(failure.kind(), Arc::clone(failure)));
-        }
-        let unapplied = self.waiting.iter().filter_map(|waiting| waiting.location.segment()).min();
-        let (log, index, unapplied_from) = (&mut self.log, &mut self.index, unapplied.unwrap_or(u32::MAX));
-        operation(&mut CompactionContext { log, index, unapplied_from }).map_err(|error| {
-            let error = Arc::new(error);
-            self.fail(Arc::clone(&error));
-            io::Error::new(error.kind(), error)
-        })
-    }
-
-    fn forget(&mut self, now: u64) {
-        let early = self.index.forget(now);
-        if early > 0 && !self.warned_full {
-            self.warned_full = true;
-            tracing::warn!(
-                "the call journal is full; the oldest answers are forgotten before their retention time has passed"
-            );
-        }
-    }
-
-    /// Records a failure. The state on disk is unknown from now on, so no call may be started.
-    fn fail(&mut self, error: Arc<io::Error>) -> JournalError {
-        if self.failure.is_none() {
-            tracing::error!(%error, "cannot write the call journal, calls are refused until the host is restarted");
-        }
-        JournalError::Write(Arc::clone(self.failure.get_or_insert(error)))
+    let mut others = waiters.into_iter().map(|(_, done)| done);
+    if let Some(first) = others.next() {
+        first.send(SyncOutcome { outcome, others: others.collect() }).ok();
     }
 }

@@ -51,6 +51,16 @@ impl Planted {
         Self::TaskNotSynced,
     ];
 
+    pub(crate) fn in_journal(self) -> Option<toolbus_journal::PlantedBug> {
+        match self {
+            Self::NoSync => Some(toolbus_journal::PlantedBug::NoSync),
+            Self::StartNotSynced => Some(toolbus_journal::PlantedBug::StartNotSynced),
+            Self::TaskNotSynced => Some(toolbus_journal::PlantedBug::TaskNotSynced),
+            Self::ResultAfterReply => Some(toolbus_journal::PlantedBug::ResultNotWritten),
+            _ => None,
+        }
+    }
+
     pub(crate) fn in_engine(self) -> Option<PlantedBug> {
         match self {
             Self::Engine(bug) => Some(bug),

@@ -2,7 +2,7 @@
 
 use crate::support::{CONTENT, finish, key, reply, start, started};
 use std::sync::Arc;
-use toolbus_journal::{CallIndex, Entry, JournalLog, Known, Location, LogOptions};
+use toolbus_journal::{CallIndex, Entry, JournalLog, Known, Location, LogOptions, PlantedBug};
 use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 /// Small segments, so that crashes hit rotations.
@@ -79,7 +79,7 @@ fn after_a_crash_at_any_disk_call_synced_entries_are_known() {
 fn without_syncs_entries_are_lost_and_the_test_detects_it() {
     let broken = (0..200).any(|seed| {
         let disk = SimDisk::default();
-        let planted = LogOptions { planted_no_sync: true, ..options() };
+        let planted = LogOptions { planted: Some(PlantedBug::NoSync), ..options() };
         let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), planted, |_, _| {}).expect("it opens");
         log.append([&started(1)], 1).and_then(|_| log.sync()).expect("the disk works");
         disk.crash(&mut Rng::new(seed));

@@ -1,10 +1,9 @@
-//! A journal without its sync thread, driven step by step on a simulated disk that can stop at any call.
+//! A journal without its thread, driven step by step on a simulated disk that can stop at any call.
 
-use std::io;
 use std::sync::Arc;
 use toolbus_journal::{
-    CallIndex, CallKey, CompactionContext, Compactor, CompactorOptions, Entry, JournalLog, Known, Limits, Location,
-    LogOptions, Recovery,
+    Appended, CallIndex, CallKey, Entry, JournalError, JournalOptions, JournalState, Known, Limits, Location,
+    LogOptions, Recovery, Wait,
 };
 use toolbus_wal::sim_disk::SimDisk;
 
@@ -14,50 +13,72 @@ pub fn log_options() -> LogOptions {
 }
 
 pub struct TestJournal {
-    pub index: CallIndex,
-    pub log: JournalLog,
+    pub state: JournalState,
     pub recovery: Recovery,
-    compactor: Compactor,
 }
 
 impl TestJournal {
-    pub fn open(disk: &SimDisk, limits: Limits, max_bytes: u64, now: u64) -> io::Result<Self> {
-        let compactor = Compactor::new(CompactorOptions { keep_ms: limits.keep_ms, max_bytes });
-        let mut index = CallIndex::new(limits, now);
-        let (log, recovery) =
-            JournalLog::open(Arc::new(disk.clone()), log_options(), |entry, location| index.restore(&entry, location))?;
-        Ok(Self { index, log, recovery, compactor })
+    pub fn open(disk: &SimDisk, limits: Limits, max_bytes: u64, now: u64) -> Result<Self, JournalError> {
+        let options = JournalOptions { log: log_options(), limits, max_bytes, ..JournalOptions::default() };
+        Self::open_with(disk, options, now)
     }
 
-    /// Writes a group of entries.
-    pub fn write(&mut self, entries: &[Entry], now: u64, sync: bool) -> io::Result<()> {
-        entries.iter().for_each(|entry| self.index.announce(entry));
-        let locations = self.log.append(entries, now)?;
-        if sync {
-            self.log.sync()?;
+    pub fn open_with(disk: &SimDisk, options: JournalOptions, now: u64) -> Result<Self, JournalError> {
+        let (state, recovery) = JournalState::open(Arc::new(disk.clone()), options, now)?;
+        Ok(Self { state, recovery })
+    }
+
+    pub fn index(&self) -> &CallIndex {
+        self.state.index()
+    }
+
+    /// Rotates and compacts as far as due, then writes a group of entries.
+    pub fn write(&mut self, entries: &[Entry], now: u64, sync: bool) -> Result<(), JournalError> {
+        self.maintain(now)?;
+        let wait = if sync { Wait::Synced } else { Wait::Written };
+        for entry in entries {
+            let appended = self.state.append(entry.clone(), wait, now)?;
+            assert_eq!(appended == Appended::Written, !sync, "there is no rotation");
         }
-        entries.iter().zip(locations).for_each(|(entry, location)| self.index.enter(entry, location));
-        Ok(())
+        if sync { self.sync(now) } else { Ok(()) }
     }
 
-    /// Compacts until there is no more work. Returns the number of steps.
-    pub fn compact(&mut self, now: u64) -> io::Result<usize> {
-        self.index.forget(now);
-        let (mut steps, unapplied_from) = (0, u32::MAX);
-        while self.compactor.step(now, |operation| {
-            operation(&mut CompactionContext { log: &mut self.log, index: &mut self.index, unapplied_from })
-        })? {
+    pub fn sync(&mut self, now: u64) -> Result<(), JournalError> {
+        let Some(group) = self.state.begin_sync() else { return Ok(()) };
+        let synced = group.sync();
+        self.state.complete_sync(group, synced, now).outcome
+    }
+
+    /// Runs one step of rotation or compaction. Returns whether there was one.
+    pub fn step(&mut self, now: u64) -> Result<bool, JournalError> {
+        let step = self.state.begin_maintenance(now);
+        let has_run = step.is_some();
+        if let Some(step) = step {
+            self.state.complete_maintenance(step.run());
+        }
+        self.state.failure().map_or(Ok(has_run), |failure| Err(JournalError::Write(failure)))
+    }
+
+    /// Rotates and compacts until there is no more work. Returns the number of steps.
+    pub fn maintain(&mut self, now: u64) -> Result<usize, JournalError> {
+        let mut steps = 0;
+        while self.step(now)? {
             steps += 1;
-            assert!(steps < 1000, "compaction does not terminate");
+            assert!(steps < 1000, "maintenance does not terminate");
         }
         Ok(steps)
     }
 
     pub fn known(&self, key: &CallKey, content: &[u8; 32]) -> Known {
-        self.index.look_up(key, content).expect("the same call")
+        self.index().look_up(key, content).expect("the same call")
     }
 
     pub fn payload(&self, location: &Location) -> Vec<u8> {
-        self.log.reader().payload(location).expect("a known location can be read").to_vec()
+        self.state.reader().payload(location).expect("a known location can be read").to_vec()
     }
+}
+
+/// Size of all files.
+pub fn bytes(disk: &SimDisk) -> usize {
+    disk.files().iter().map(|(_, bytes)| bytes).sum()
 }

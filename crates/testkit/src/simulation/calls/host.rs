@@ -11,7 +11,7 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{ConnId, Message, Millis, Outgoing, Refusal};
-use toolbus_journal::{CallKey, Decision, Entry, Finish, Known, Location, Replay, Start, decide};
+use toolbus_journal::{CallKey, Decision, Known, Location, Replay, Start, decide};
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Host {
@@ -25,8 +25,6 @@ pub struct Host {
     pub runs: BTreeMap<CallKey, Run>,
     /// Replies without a receipt, by id.
     pub outbox: BTreeMap<ByteString, Reply>,
-    /// Results that are written only after the receipt for their reply (planted bug).
-    pub unwritten: BTreeMap<ByteString, Finish>,
 }
 
 /// A reply in transit.
@@ -48,16 +46,7 @@ impl Host {
         let disk = SimDisk::default();
         let (journal, _) = HostJournal::open(&disk, plan, now).expect("an empty disk without faults can be opened");
         let name = ByteString::from(format!("host{number}"));
-        Self {
-            name,
-            conn: None,
-            link: 0,
-            disk,
-            journal,
-            runs: BTreeMap::new(),
-            outbox: BTreeMap::new(),
-            unwritten: BTreeMap::new(),
-        }
+        Self { name, conn: None, link: 0, disk, journal, runs: BTreeMap::new(), outbox: BTreeMap::new() }
     }
 }
 
@@ -83,9 +72,6 @@ impl World {
             Outgoing::Message { message, deadline_ms, .. } => self.admit(host, &message, deadline_ms),
             Outgoing::Receipt { id, .. } => {
                 self.hosts[host].outbox.remove(&id);
-                if let Some(finish) = self.hosts[host].unwritten.remove(&id) {
-                    self.write_entry(host, Entry::Finish(finish), false);
-                }
             }
             Outgoing::Inspected { request_id, view } => self.handle_inspection(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {}
@@ -109,7 +95,7 @@ impl World {
             return;
         }
         let content = work.content(!self.plan.is_planted(Planted::JoinWithoutArguments));
-        let known = self.hosts[host].journal.book.look_up(&key, &content);
+        let known = self.hosts[host].journal.book().look_up(&key, &content);
         let deadline = deadline_ms.map(|ms| self.now + ms);
         let run = Run { key: key.clone(), work, content, tag: Some(tag), deadline, attempt: 1, stage: Stage::Admitted };
         if work.task
@@ -173,7 +159,6 @@ impl World {
         let (in_doubt, mut machine_stopped) = (self.hosts[host].journal.unsynced_ends(), with_machine);
         self.hosts[host].runs.clear();
         self.hosts[host].outbox.clear();
-        self.hosts[host].unwritten.clear();
         self.hosts[host].disk.stop_after(None);
         self.hosts[host].disk.fail_syncs(false);
         if with_machine {
@@ -191,7 +176,7 @@ impl World {
                         self.oracle.violated("a torn write was reported as corruption");
                     }
                     if machine_stopped {
-                        let is_lost = |key: &&CallKey| !journal.book.is_answered(key);
+                        let is_lost = |key: &&CallKey| !journal.book().is_answered(key);
                         self.oracle.ends_lost(in_doubt.iter().filter(is_lost));
                     }
                     self.hosts[host].journal = journal;

@@ -12,7 +12,7 @@ use toolbus_journal::{CallKey, Candidate, CandidateState, Entry, Joined, Known, 
 impl World {
     pub fn find_candidate(&mut self, host: usize, key: &CallKey) {
         let Some(run) = self.hosts[host].runs.get(key).cloned() else { return };
-        let earlier = self.hosts[host].journal.book.candidate(key.agent(), &run.content, 0);
+        let earlier = self.hosts[host].journal.book().candidate(key.agent(), &run.content, 0);
         let earlier = earlier.filter(|earlier| {
             !run.work.is_replay_safe() && !run.work.task && run.attempt == 1 && earlier.key.caller != key.caller
         });
@@ -33,7 +33,7 @@ impl World {
         let is_inspected = |run: &&Run| matches!(&run.stage, Stage::Inspecting { inspect, .. } if inspect == answered);
         let Some(run) = self.hosts[host].runs.values().find(is_inspected).cloned() else { return };
         let Stage::Inspecting { earlier, .. } = &run.stage else { return };
-        let now = self.hosts[host].journal.book.candidate(run.key.agent(), &run.content, 0);
+        let now = self.hosts[host].journal.book().candidate(run.key.agent(), &run.content, 0);
         if now.as_ref() != Some(earlier) {
             // The candidate changed during the inspection.
             return self.find_candidate(host, &run.key);
@@ -55,7 +55,7 @@ impl World {
     /// The `Joined` entry is durable: continue in the state of the earlier call.
     pub fn is_joined(&mut self, host: usize, key: &CallKey, _to: &CallKey) {
         let Some(run) = self.hosts[host].runs.remove(key) else { return };
-        match self.hosts[host].journal.book.look_up(key, &run.content) {
+        match self.hosts[host].journal.book().look_up(key, &run.content) {
             Ok(Known::Answered { reply_id, reply, .. }) => {
                 if let Some(tag) = run.tag {
                     self.answer_again(host, key, tag, &reply_id, &reply);

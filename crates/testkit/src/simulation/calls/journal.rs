@@ -1,69 +1,45 @@
-//! A host's journal, driven step by step. Entries that no call waits for are written immediately. The others are
-//! written by group commit: write, sync, then resume the waiting calls. The order is that of the journal's writer
-//! thread; any other event can happen between two steps.
+//! A host's journal, driven step by step: the simulation takes the place of the journal's thread. Any other event can
+//! happen between two steps.
 
 use super::World;
 use super::plan::Plan;
-use crate::planted::Planted;
-use std::io;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_journal::{
-    CallIndex, CallKey, CompactionContext, Compactor, CompactorOptions, Entry, Finish, JournalLog, Limits, Location,
-    Recovery, Unsynced,
+    Appended, CallIndex, CallKey, Entry, JournalError, JournalOptions, JournalState, Limits, Location, Recovery,
+    SyncGroup, Ticket, Wait,
 };
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct HostJournal {
-    pub book: CallIndex,
-    log: JournalLog,
-    tidy: Compactor,
-    waiting: Vec<Waiting>,
+    state: JournalState,
+    /// Entries whose calls continue only when the entry is durable.
+    waiting: BTreeMap<Ticket, Entry>,
     group: Option<Group>,
     /// Calls whose RESULT is written and not synced: a machine crash can lose it.
     ended: Vec<CallKey>,
 }
 
-/// An entry whose call continues only when the entry is durable.
-struct Waiting {
-    entry: Entry,
-    location: Location,
-}
-
 struct Group {
-    entries: Vec<Waiting>,
+    sync: SyncGroup,
     ended: Vec<CallKey>,
-    written: Option<Unsynced>,
 }
 
 impl HostJournal {
-    pub fn open(disk: &SimDisk, plan: &Plan, now: u64) -> io::Result<(Self, Recovery)> {
-        let mut book = CallIndex::new(Limits { keep_ms: u64::MAX / 2, ..Limits::default() }, now);
-        let (log, recovery) = JournalLog::open(Arc::new(disk.clone()), plan.journal.clone(), |entry, location| {
-            book.restore(&entry, location)
-        })?;
-        let tidy = Compactor::new(CompactorOptions { keep_ms: plan.tidy_after, max_bytes: u64::MAX });
-        Ok((Self { book, log, tidy, waiting: Vec::new(), group: None, ended: Vec::new() }, recovery))
+    pub fn open(disk: &SimDisk, plan: &Plan, now: u64) -> Result<(Self, Recovery), JournalError> {
+        let options = JournalOptions {
+            log: plan.journal.clone(),
+            limits: Limits { keep_ms: u64::MAX / 2, ..Limits::default() },
+            max_bytes: u64::MAX,
+            compact_after_ms: Some(plan.tidy_after),
+            ..JournalOptions::default()
+        };
+        let (state, recovery) = JournalState::open(Arc::new(disk.clone()), options, now)?;
+        Ok((Self { state, waiting: BTreeMap::new(), group: None, ended: Vec::new() }, recovery))
     }
 
-    /// Stages an entry. If no call waits for it, it is flushed and entered in the book immediately.
-    fn put(&mut self, entry: Entry, waits: bool, now: u64) -> io::Result<()> {
-        let location = self.log.stage(&entry, now)?;
-        if waits {
-            self.book.announce(&entry);
-            self.waiting.push(Waiting { entry, location });
-            return Ok(());
-        }
-        self.log.flush()?;
-        self.book.enter(&entry, location);
-        if let Entry::Finish(finish) = entry {
-            self.ended.push(finish.key);
-        }
-        Ok(())
-    }
-
-    /// Enters an answer in the book without writing it to the log (planted bug).
-    pub fn enter_in_memory(&mut self, finish: &Finish) {
-        self.book.enter(&Entry::Finish(finish.clone()), Location::InMemory(finish.reply.clone()));
+    pub fn book(&self) -> &CallIndex {
+        self.state.index()
     }
 
     pub fn is_idle(&self) -> bool {
@@ -76,40 +52,50 @@ impl HostJournal {
         self.ended.iter().chain(in_group).cloned().collect()
     }
 
-    pub fn reply(&self, location: &Location) -> io::Result<Vec<u8>> {
-        self.log.reader().payload(location).map(|bytes| bytes.to_vec())
+    pub fn reply(&self, location: &Location) -> std::io::Result<Vec<u8>> {
+        self.state.reader().payload(location).map(|bytes| bytes.to_vec())
     }
 
-    /// Writes a group, or syncs the written group and returns its entries, which are durable now.
-    fn step(&mut self) -> io::Result<Vec<Waiting>> {
-        let Some(group) = &self.group else {
-            if !self.waiting.is_empty() || !self.ended.is_empty() {
-                self.log.flush()?;
-                let (entries, ended) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.ended));
-                self.group = Some(Group { entries, ended, written: self.log.unsynced() });
+    /// Returns whether the entry has taken effect.
+    fn put(&mut self, entry: Entry, waits: bool, now: u64) -> Result<bool, JournalError> {
+        let wait = if waits { Wait::Synced } else { Wait::Written };
+        match (self.state.append(entry.clone(), wait, now)?, entry) {
+            (Appended::Waits(ticket), entry) => {
+                self.waiting.insert(ticket, entry);
+                Ok(false)
             }
+            (Appended::Written, Entry::Finish(finish)) => {
+                self.ended.push(finish.key);
+                Ok(true)
+            }
+            (Appended::Written, _) => Ok(true),
+        }
+    }
+
+    /// Begins a group, or syncs the begun group and returns its entries, which are durable now.
+    fn step(&mut self, now: u64) -> Result<Vec<Entry>, JournalError> {
+        let Some(Group { sync, ended }) = self.group.take() else {
+            self.group = self.state.begin_sync().map(|sync| Group { sync, ended: std::mem::take(&mut self.ended) });
             return Ok(Vec::new());
         };
-        if let Some(written) = &group.written {
-            written.sync()?;
-            self.log.synced(written);
+        let synced = sync.sync();
+        let done = self.state.complete_sync(sync, synced, now);
+        if let Err(error) = done.outcome {
+            self.ended.extend(ended);
+            return Err(error);
         }
-        let entries = self.group.take().map(|group| group.entries).unwrap_or_default();
-        entries.iter().for_each(|waiting| self.book.enter(&waiting.entry, waiting.location.clone()));
-        Ok(entries)
+        Ok(done.tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect())
     }
 
-    fn tidy(&mut self, now: u64) -> io::Result<()> {
-        // The writer thread both syncs and tidies, so tidying never happens within a group.
-        if self.group.is_none() {
-            self.book.forget(now);
-            let segments = self.waiting.iter().filter_map(|waiting| waiting.location.segment());
-            let unapplied_from = segments.min().unwrap_or(u32::MAX);
-            self.tidy.step(now, |inspect| {
-                inspect(&mut CompactionContext { log: &mut self.log, index: &mut self.book, unapplied_from })
-            })?;
+    /// Compacts one step, and rotates at once: entries without a waiting call would wait for the rotation.
+    fn tidy(&mut self, now: u64) -> Result<(), JournalError> {
+        while let Some(step) = self.state.begin_maintenance(now) {
+            self.state.complete_maintenance(step.run());
+            if !self.state.is_rotating() {
+                break;
+            }
         }
-        Ok(())
+        self.state.failure().map_or(Ok(()), |failure| Err(JournalError::Write(failure)))
     }
 }
 
@@ -117,31 +103,25 @@ impl World {
     /// Writes an entry of a call. With `waits`, the call continues when it is durable. Returns false if the host
     /// crashed.
     pub fn write_entry(&mut self, host: usize, entry: Entry, waits: bool) -> bool {
-        let early = match &entry {
-            Entry::Start(_) => self.plan.is_planted(Planted::StartNotSynced),
-            Entry::Task(_) => self.plan.is_planted(Planted::TaskNotSynced),
-            _ => false,
-        };
         let key = entry.key().clone();
-        if self.hosts[host].journal.put(entry.clone(), waits && !early, self.now).is_err() {
+        let Ok(has_effect) = self.hosts[host].journal.put(entry.clone(), waits, self.now) else {
             self.host_crashes(host, true);
             return false;
-        }
-        if early && waits {
+        };
+        if has_effect && waits {
             self.entry_is_durable(host, &key, &entry);
         }
         true
     }
 
     pub fn journal_step(&mut self, host: usize) {
-        match self.hosts[host].journal.step() {
+        match self.hosts[host].journal.step(self.now) {
             Ok(durable) => {
                 if !durable.is_empty() {
                     self.note("journal synced", &[("host", host as u64), ("entries", durable.len() as u64)]);
                 }
-                for waiting in durable {
-                    let key: CallKey = waiting.entry.key().clone();
-                    self.entry_is_durable(host, &key, &waiting.entry);
+                for entry in durable {
+                    self.entry_is_durable(host, &entry.key().clone(), &entry);
                 }
             }
             Err(_) => self.host_crashes(host, true),

@@ -53,11 +53,11 @@ impl Plan {
             ..StoreOptions::default()
         };
         let segment_bytes = *pick(rng, &[300, 1000, 8000]);
-        let planted_no_sync = planted == Some(Planted::NoSync);
+        let in_journal = planted.and_then(Planted::in_journal);
         Self {
             engine,
             store,
-            journal: LogOptions { segment_bytes, checksum_seed: rng.next_u64(), planted_no_sync },
+            journal: LogOptions { segment_bytes, checksum_seed: rng.next_u64(), planted: in_journal },
             tidy_after: *pick(rng, &[50, 1000, u64::MAX]),
             sync_results: rng.chance(30),
             planted,

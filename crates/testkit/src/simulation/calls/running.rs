@@ -170,11 +170,6 @@ impl World {
         // These answers are queried later or repeated to a retransmission, so they must not change after a crash.
         let is_kept = run.work.task || matches!(outcome, Outcome::Unknown | Outcome::Poisoned);
         let waits = !run.work.is_replay_safe() && (is_kept || self.plan.sync_results);
-        if self.plan.is_planted(Planted::ResultAfterReply) && !run.work.is_replay_safe() {
-            self.hosts[host].journal.enter_in_memory(&finish);
-            self.hosts[host].unwritten.insert(finish.reply_id.clone(), finish.clone());
-            return self.reply_to_all(host, &finish);
-        }
         if self.write_entry(host, Entry::Finish(finish.clone()), waits) && !waits {
             self.reply_to_all(host, &finish);
         }

@@ -46,7 +46,7 @@ impl World {
 
     /// A restarted host resumes the unfinished tasks of its journal.
     pub fn resume_tasks(&mut self, host: usize) {
-        for row in self.hosts[host].journal.book.unfinished_tasks() {
+        for row in self.hosts[host].journal.book().unfinished_tasks() {
             let (key, content) = (row.manifest.key.clone(), row.manifest.content);
             let request = self.hosts[host].journal.reply(&row.manifest.request);
             let Some(work) = request.ok().and_then(|body| Work::parse(&body)) else {
@@ -83,7 +83,7 @@ impl World {
         let request = &self.oracle.requests[no];
         let (host, id, agent) = (request.host, request.id.clone(), format!("agent{}", request.agent));
         let journal = &self.hosts[host].journal;
-        match journal.book.task(&id, Some(&agent)) {
+        match journal.book().task(&id, Some(&agent)) {
             None => self.oracle.violated(format!("{id} was accepted and is lost")),
             Some(TaskRow { known: Known::Answered { reply, .. }, .. }) => {
                 match journal.reply(&reply).ok().and_then(|body| Answer::parse(&body)) {

@@ -1,0 +1,228 @@
+//! Maintenance of the log: rotation to a new segment, and compaction, which removes the oldest segment after copying the
+//! entries that are still needed to the end of the log. After a crash at any point an entry exists at its old location,
+//! at its new one, or at both.
+
+use crate::call_index::CallIndex;
+use crate::entry::Entry;
+use crate::log::{Contents, CreatedSegment, JournalLog, Location, NextSegment, SegmentFile, Unsynced};
+use crate::options::JournalOptions;
+use crate::state::JournalState;
+use std::io;
+use std::vec;
+
+/// A slow operation of rotation or compaction. It runs without access to the journal.
+pub struct Maintenance(Operation);
+
+/// The result of a [`Maintenance`].
+pub struct Maintained(io::Result<Outcome>);
+
+enum Operation {
+    CreateSegment(NextSegment),
+    SyncSealed(Unsynced),
+    Read(Contents),
+    /// A part was copied. Other writers get access to the journal before the next part.
+    Yield,
+    SyncCopies(Unsynced),
+    Remove(SegmentFile),
+}
+
+enum Outcome {
+    Created(CreatedSegment),
+    SealedSynced,
+    Read(Vec<(Location, Entry)>),
+    Yielded,
+    CopiesSynced(Unsynced),
+    Removed,
+}
+
+impl Maintenance {
+    /// Runs the operation. Blocks.
+    pub fn run(self) -> Maintained {
+        Maintained(match self.0 {
+            Operation::CreateSegment(next) => next.create().map(Outcome::Created),
+            Operation::SyncSealed(sealed) => sealed.sync().map(|()| Outcome::SealedSynced),
+            Operation::Read(contents) => contents.read().map(Outcome::Read),
+            Operation::Yield => Ok(Outcome::Yielded),
+            Operation::SyncCopies(copies) => copies.sync().map(|()| Outcome::CopiesSynced(copies)),
+            Operation::Remove(file) => file.remove().map(|()| Outcome::Removed),
+        })
+    }
+}
+
+impl JournalState {
+    /// Begins the next step of rotation or compaction. `None` if nothing is due, while another slow operation runs, or
+    /// if a sync has to come first.
+    pub fn begin_maintenance(&mut self, now: u64) -> Option<Maintenance> {
+        if self.is_busy || self.failure().is_some() {
+            return None;
+        }
+        self.forget(now);
+        match self.next_operation(now) {
+            Ok(operation) => {
+                self.is_busy = operation.is_some();
+                operation.map(Maintenance)
+            }
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Applies the result of a step.
+    pub fn complete_maintenance(&mut self, done: Maintained) {
+        self.is_busy = false;
+        // After a failed write elsewhere, even a successful sync proves nothing: no segment may be removed.
+        if self.failure().is_none()
+            && let Err(error) = done.0.and_then(|outcome| self.apply(outcome))
+        {
+            self.fail(error);
+        }
+    }
+
+    fn next_operation(&mut self, now: u64) -> io::Result<Option<Operation>> {
+        if let Some(sealed) = self.log.unsynced_sealed() {
+            return Ok(Some(Operation::SyncSealed(sealed)));
+        }
+        if let Some(next) = self.log.next_segment() {
+            return Ok(Some(Operation::CreateSegment(next)));
+        }
+        // Compaction would drop entries that are not in the index yet. Those of the last segment stay there.
+        if !self.has_applied_sealed() {
+            return Ok(None);
+        }
+        self.compactor.next_operation(&mut self.log, &mut self.index, now)
+    }
+
+    fn apply(&mut self, outcome: Outcome) -> io::Result<()> {
+        match outcome {
+            Outcome::Created(created) => self.log.seal(created)?,
+            Outcome::SealedSynced => self.log.sealed(),
+            Outcome::CopiesSynced(copies) => {
+                self.log.synced(&copies);
+                self.compactor.are_copies_durable = true;
+            }
+            Outcome::Read(entries) => self.compactor.copy(entries),
+            Outcome::Removed => self.compactor.removed(&mut self.log),
+            Outcome::Yielded => {}
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are copied per step, to bound the time for which the journal is locked.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Compacts the journal in steps.
+pub struct Compactor {
+    /// Age in milliseconds of its newest entry past which a segment is compacted.
+    compact_after_ms: u64,
+    max_bytes: u64,
+    /// Size of the log past which it is compacted. Raised when compaction gained little, to retry only after growth.
+    compact_above: u64,
+    current: Option<SegmentMove>,
+    /// All needed entries of the current segment are durable at their new locations.
+    are_copies_durable: bool,
+}
+
+/// The segment that is being compacted.
+struct SegmentMove {
+    number: u32,
+    /// Empty until the segment is read.
+    rest: vec::IntoIter<(Location, Entry)>,
+    /// The segment is compacted because the log exceeds its size limit.
+    over_limit: bool,
+    bytes: u64,
+    copied: u64,
+}
+
+impl Compactor {
+    pub fn new(options: &JournalOptions) -> Self {
+        Self {
+            compact_after_ms: options.compact_after_ms.unwrap_or(options.limits.keep_ms),
+            max_bytes: options.max_bytes,
+            compact_above: options.max_bytes,
+            current: None,
+            are_copies_durable: false,
+        }
+    }
+
+    fn next_operation(
+        &mut self,
+        log: &mut JournalLog,
+        index: &mut CallIndex,
+        now: u64,
+    ) -> io::Result<Option<Operation>> {
+        let Some(current) = &mut self.current else {
+            self.current = self.choose(log, now);
+            let chosen = self.current.as_ref().map(|chosen| log.contents(chosen.number)).transpose()?;
+            return Ok(chosen.map(Operation::Read));
+        };
+        if self.are_copies_durable {
+            return Ok(Some(Operation::Remove(log.file_of(current.number))));
+        }
+        if !current.rest.as_slice().is_empty() {
+            current.copy_some(log, index, now)?;
+            return Ok(Some(Operation::Yield));
+        }
+        // An entry that replaces one of the removed segment may only be staged yet.
+        log.flush()?;
+        Ok(log.unsynced().map(Operation::SyncCopies))
+    }
+
+    fn choose(&self, log: &JournalLog, now: u64) -> Option<SegmentMove> {
+        let (number, segment) = log.oldest()?;
+        let over_limit = log.bytes() > self.compact_above;
+        let is_old = segment.newest.saturating_add(self.compact_after_ms) < now;
+        let chosen = SegmentMove { number, rest: Vec::new().into_iter(), over_limit, bytes: segment.bytes, copied: 0 };
+        (over_limit || is_old).then_some(chosen)
+    }
+
+    fn copy(&mut self, entries: Vec<(Location, Entry)>) {
+        if let Some(current) = &mut self.current {
+            current.rest = entries.into_iter();
+        }
+    }
+
+    fn removed(&mut self, log: &mut JournalLog) {
+        self.are_copies_durable = false;
+        let Some(SegmentMove { number, over_limit, bytes, copied, .. }) = self.current.take() else { return };
+        log.removed(number);
+        tracing::debug!(segment = number, bytes, copied, "compacted a segment of the call journal");
+        if over_limit {
+            let gained_little = copied > bytes / 2;
+            let more = if gained_little { log.bytes() + log.segment_bytes() } else { 0 };
+            self.compact_above = self.max_bytes.max(more);
+        }
+    }
+}
+
+impl SegmentMove {
+    /// Copies some of the needed entries to the end of the log.
+    fn copy_some(&mut self, log: &mut JournalLog, index: &mut CallIndex, now: u64) -> io::Result<()> {
+        let needed = self.some_needed(index);
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let before = log.bytes();
+        let locations = log.append_here(&needed, now)?;
+        self.copied += log.bytes() - before;
+        needed.iter().zip(locations).for_each(|(entry, location)| index.restore(entry, location));
+        Ok(())
+    }
+
+    fn some_needed(&mut self, index: &mut CallIndex) -> Vec<Entry> {
+        let (mut needed, mut weight) = (Vec::new(), 0);
+        while weight < STEP_BYTES {
+            let Some((location, entry)) = self.rest.next() else { break };
+            // Skipped entries cost time too.
+            weight += 64;
+            let given_up = self.over_limit && index.give_up(&entry, &location);
+            if !given_up && index.needs(&entry, &location) {
+                weight += entry.weight();
+                needed.push(entry);
+            }
+        }
+        needed
+    }
+}

@@ -1,0 +1,282 @@
+//! A journal without a thread or a clock: index, log and group commit. The journal's thread and simulations drive it.
+//!
+//! Operations that block on the disk are split: `begin_…` returns a handle, the handle runs without access to the state,
+//! and `complete_…` applies its result. There is at most one such handle at a time, because the kernel reports a
+//! write-back error to one of several concurrent syncs only, so the success of another one would prove nothing.
+
+use crate::call_index::CallIndex;
+use crate::entry::Entry;
+use crate::log::{JournalLog, Location, Reader, Unsynced};
+use crate::maintenance::Compactor;
+use crate::options::{JournalError, JournalOptions};
+use crate::planted::PlantedBug;
+use crate::record::MAX_PAYLOAD;
+use crate::replay::Recovery;
+use std::io;
+use std::sync::Arc;
+use toolbus_wal::Disk;
+
+/// When an append takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Once the entry is durable.
+    Synced,
+    /// Once the entry is in the page cache, so that it survives a crash of this process. It is synced shortly
+    /// afterwards.
+    Written,
+}
+
+/// Identifies an append that waits for a sync. Increasing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// How an append left the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// In the page cache and applied to the index.
+    Written,
+    /// Takes effect when its ticket is reported as durable. During a rotation every append waits.
+    Waits(Ticket),
+}
+
+/// The outcome of a sync, for all appends that waited for it.
+#[derive(Debug, Clone)]
+pub struct Synced {
+    /// The appends, in their order.
+    pub tickets: Vec<Ticket>,
+    /// Whether they are durable. If not, they never will be.
+    pub outcome: Result<(), JournalError>,
+}
+
+/// Index, log and group commit of a journal, without a thread or a clock.
+pub struct JournalState {
+    pub(crate) index: CallIndex,
+    pub(crate) log: JournalLog,
+    pub(crate) compactor: Compactor,
+    options: JournalOptions,
+    failure: Option<Arc<io::Error>>,
+    waiting: Vec<Waiting>,
+    last_ticket: u64,
+    /// Something is written or staged and not synced.
+    needs_sync: bool,
+    /// A handle of a slow operation is out.
+    pub(crate) is_busy: bool,
+    warned_full: bool,
+}
+
+/// An append that waits to be durable. The entry is applied to the index then.
+struct Waiting {
+    ticket: Ticket,
+    entry: Entry,
+    location: Location,
+}
+
+/// The appends that one sync makes durable.
+pub struct SyncGroup {
+    waiting: Vec<Waiting>,
+    written: Option<Unsynced>,
+}
+
+impl SyncGroup {
+    /// Makes the appends durable. Blocks.
+    pub fn sync(&self) -> io::Result<()> {
+        self.written.as_ref().map_or(Ok(()), Unsynced::sync)
+    }
+}
+
+/// Maximum weight of an entry, with a margin for the encoding.
+const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
+
+impl JournalState {
+    /// Opens or creates the journal on a disk and replays it.
+    pub fn open(disk: Arc<dyn Disk>, options: JournalOptions, now: u64) -> Result<(Self, Recovery), JournalError> {
+        let mut index = CallIndex::new(options.limits.clone(), now);
+        let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
+        let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
+        let too_many = index.forget_interrupted();
+        recovery.forgotten_calls = too_many as u64;
+        if too_many > 0 {
+            tracing::error!(
+                calls = too_many,
+                "too many interrupted calls in the call journal; the oldest are forgotten"
+            );
+        }
+        let state = Self {
+            index,
+            log,
+            compactor: Compactor::new(&options),
+            options,
+            failure: None,
+            waiting: Vec::new(),
+            last_ticket: 0,
+            needs_sync: false,
+            is_busy: false,
+            warned_full: false,
+        };
+        Ok((state, recovery))
+    }
+
+    /// The state of all remembered calls.
+    pub fn index(&self) -> &CallIndex {
+        &self.index
+    }
+
+    /// A reader that works concurrently with appends.
+    pub fn reader(&self) -> Reader {
+        self.log.reader()
+    }
+
+    /// The configuration.
+    pub fn options(&self) -> &JournalOptions {
+        &self.options
+    }
+
+    /// The I/O error after which all appends are rejected, if any.
+    pub fn failure(&self) -> Option<Arc<io::Error>> {
+        self.failure.clone()
+    }
+
+    /// Appends an entry. With [`Wait::Synced`] it is only staged: the next sync writes all staged entries together.
+    pub fn append(&mut self, entry: Entry, wait: Wait, now: u64) -> Result<Appended, JournalError> {
+        self.check(&entry, now)?;
+        // During a rotation entries are only staged, so every append has to wait for the next sync.
+        let wait = if self.log.is_sealing() { Wait::Synced } else { self.planted_wait(&entry, wait) };
+        let location = match self.put(&entry, wait, now) {
+            Ok(location) => location,
+            Err(error) => return Err(self.fail(error)),
+        };
+        self.needs_sync = true;
+        match wait {
+            Wait::Written => {
+                self.index.enter(&entry, location);
+                Ok(Appended::Written)
+            }
+            Wait::Synced => {
+                self.index.announce(&entry);
+                self.last_ticket += 1;
+                let ticket = Ticket(self.last_ticket);
+                self.waiting.push(Waiting { ticket, entry, location });
+                Ok(Appended::Waits(ticket))
+            }
+        }
+    }
+
+    /// Whether a sync is needed (something is written or staged and not synced).
+    pub fn needs_sync(&self) -> bool {
+        self.needs_sync
+    }
+
+    /// Whether an append waits for the next sync.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether a rotation has begun. Every append waits until maintenance has ended it.
+    pub fn is_rotating(&self) -> bool {
+        self.log.is_sealing() && self.failure.is_none()
+    }
+
+    /// Takes all appends so far as one group: flushes them and returns the handle to sync. `None` if there is nothing to
+    /// sync, while another slow operation runs, or in the middle of a rotation, which maintenance has to end first.
+    pub fn begin_sync(&mut self) -> Option<SyncGroup> {
+        if self.is_busy || self.is_rotating() || !self.needs_sync {
+            return None;
+        }
+        self.needs_sync = false;
+        self.is_busy = true;
+        if self.failure.is_none()
+            && let Err(error) = self.log.flush()
+        {
+            self.fail(error);
+        }
+        // Synced also after a failure, to make as many earlier writes durable as possible.
+        Some(SyncGroup { waiting: std::mem::take(&mut self.waiting), written: self.log.unsynced() })
+    }
+
+    /// Ends the group with the result of [`SyncGroup::sync`]: applies its entries and returns its tickets.
+    pub fn complete_sync(&mut self, group: SyncGroup, synced: io::Result<()>, now: u64) -> Synced {
+        self.is_busy = false;
+        let SyncGroup { waiting, written } = group;
+        let tickets = waiting.iter().map(|waiting| waiting.ticket).collect();
+        // After a failed write during the sync, the state on disk is unknown.
+        let outcome = match (self.failure.clone(), synced) {
+            (Some(failure), _) => Err(JournalError::Write(failure)),
+            (None, Err(error)) => Err(self.fail(error)),
+            (None, Ok(())) => {
+                written.iter().for_each(|written| self.log.synced(written));
+                waiting.iter().for_each(|waiting| self.index.enter(&waiting.entry, waiting.location.clone()));
+                Ok(())
+            }
+        };
+        self.forget(now);
+        Synced { tickets, outcome }
+    }
+
+    /// Whether an entry may be appended.
+    fn check(&self, entry: &Entry, now: u64) -> Result<(), JournalError> {
+        let (bytes, most, max_tasks) = (entry.weight(), MAX_ENTRY, self.options.limits.max_tasks);
+        if bytes > most {
+            // Replay would treat a larger record as corruption.
+            return Err(JournalError::TooLarge { bytes, most });
+        }
+        if let Some(failure) = &self.failure {
+            return Err(JournalError::Write(Arc::clone(failure)));
+        }
+        match entry {
+            Entry::Task(_) if self.index.count_tasks(None, now) >= max_tasks => {
+                Err(JournalError::TooManyTasks { most: max_tasks })
+            }
+            Entry::Finish(finish) if !self.index.takes_answer(finish) => Err(JournalError::Answered),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stages an entry, and writes it unless its writer waits for a sync.
+    fn put(&mut self, entry: &Entry, wait: Wait, now: u64) -> io::Result<Location> {
+        if let (Entry::Finish(finish), Wait::Written) = (entry, wait)
+            && self.options.log.has_planted(PlantedBug::ResultNotWritten)
+        {
+            return Ok(Location::InMemory(finish.reply.clone()));
+        }
+        let location = self.log.stage(entry, now)?;
+        if wait == Wait::Written {
+            self.log.flush()?;
+        }
+        Ok(location)
+    }
+
+    fn planted_wait(&self, entry: &Entry, wait: Wait) -> Wait {
+        let is_early = match entry {
+            Entry::Start(_) => self.options.log.has_planted(PlantedBug::StartNotSynced),
+            Entry::Task(_) => self.options.log.has_planted(PlantedBug::TaskNotSynced),
+            _ => false,
+        };
+        if is_early { Wait::Written } else { wait }
+    }
+
+    /// Whether all entries are in the index but those of the last segment.
+    pub(crate) fn has_applied_sealed(&self) -> bool {
+        let oldest = self.waiting.iter().filter_map(|waiting| waiting.location.segment()).min();
+        oldest.is_none_or(|oldest| oldest == self.log.last_segment())
+            || self.options.log.has_planted(PlantedBug::UnappliedCompacted)
+    }
+
+    /// Forgets calls that are past their retention time or over a limit.
+    pub(crate) fn forget(&mut self, now: u64) {
+        let early = self.index.forget(now);
+        if early > 0 && !self.warned_full {
+            self.warned_full = true;
+            tracing::warn!(
+                "the call journal is full; the oldest answers are forgotten before their retention time has passed"
+            );
+        }
+    }
+
+    /// Records a failure. The state on disk is unknown from now on, so no call may be started.
+    pub(crate) fn fail(&mut self, error: io::Error) -> JournalError {
+        if self.failure.is_none() {
+            tracing::error!(%error, "cannot write the call journal, calls are refused until the host is restarted");
+        }
+        JournalError::Write(Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error))))
+    }
+}
