@@ -51,6 +51,23 @@ impl Location {
             Self::InMemory(_) => None,
         }
     }
+
+    /// The length of the record, or of the body in memory.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Log { length, .. } => *length as usize,
+            Self::InMemory(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether a record would be before the other one, once compaction has copied that one to the segment `last`.
+    pub(crate) fn is_before(&self, moved: &Self, last: u32) -> bool {
+        let (Self::Log { segment, offset, .. }, Self::Log { segment: from, offset: at, .. }) = (self, moved) else {
+            return false;
+        };
+        // Records that follow in the same segment are copied later.
+        *segment != last && (*segment != *from || offset < at)
+    }
 }
 
 pub struct Segment {

@@ -170,6 +170,32 @@ impl CallIndex {
         }
     }
 
+    /// The location of the answer without which a START or a task would look like an open call.
+    pub fn answer_to(&self, entry: &Entry) -> Option<Location> {
+        let is_opening = matches!(entry, Entry::Start(_) | Entry::Task(_));
+        self.calls.get(entry.key()).filter(|_| is_opening).and_then(Call::reply)
+    }
+
+    /// Forgets joined calls of whose run there is no entry, and returns how many. In an intact journal, such a run was
+    /// forgotten. Must be called after the replay.
+    pub fn forget_orphaned_joins(&mut self) -> usize {
+        let is_open = |call: &Call| {
+            call.start.is_some() || call.answer.is_some() || call.task().is_some() || call.dead_lettered().is_some()
+        };
+        let is_orphan = |slot: &Slot| {
+            let call = self.calls.at(*slot).filter(|call| call.joined().is_some());
+            call.is_some_and(|call| !is_open(self.resolve(call).1))
+        };
+        let orphans: Vec<Slot> = self.open.iter().copied().filter(is_orphan).collect();
+        for slot in &orphans {
+            let joined = self.calls.at(*slot).and_then(|call| call.joined());
+            let root = joined.and_then(|joined| self.calls.find(&joined.to));
+            self.remove(*slot);
+            root.into_iter().for_each(|root| self.remove(root));
+        }
+        orphans.len()
+    }
+
     /// Whether the entry at this location is still needed.
     pub fn needs(&self, entry: &Entry, location: &Location) -> bool {
         if let Entry::Dead(dead) = entry {
