@@ -100,6 +100,60 @@ fn a_failed_sync_fails_its_group_and_all_later_appends() {
     assert!(matches!(journal.known(&key(1), &CONTENT), Known::Running(_)));
 }
 
+#[test]
+fn a_sync_that_fails_during_a_rotation_fails_staged_and_later_appends() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    let mut id = 0;
+    while !journal.state.is_rotating() {
+        append(&mut journal, started(id), Wait::Written);
+        journal.step(1).expect("the disk works");
+        id += 1;
+    }
+    let Appended::Waits(staged) = append(&mut journal, Entry::Finish(finish(0)), Wait::Written) else {
+        panic!("it waits")
+    };
+    disk.fail_syncs(true);
+    assert!(journal.step(1).is_err());
+    // The kernel reports the error once; the next sync succeeds although the data is lost.
+    disk.fail_syncs(false);
+    let group = journal.state.begin_sync().expect("an append waits");
+    let synced = group.sync();
+    let Synced { tickets, outcome } = journal.state.complete_sync(group, synced, 1);
+    assert_eq!(tickets, [staged]);
+    assert!(matches!(outcome, Err(JournalError::Write(_))));
+    for wait in [Wait::Synced, Wait::Written] {
+        assert!(matches!(journal.state.append(started(id), wait, 1), Err(JournalError::Write(_))));
+    }
+    assert!(matches!(journal.known(&key(0), &CONTENT), Known::Running(_)), "its answer is not durable");
+    assert!(!journal.step(1).is_ok_and(|has_run| has_run), "no segment is removed");
+}
+
+#[test]
+fn an_answer_whose_writer_waits_is_reported_only_when_a_crash_cannot_lose_it() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    // Calls of any number, so that some answers are written around a rotation.
+    for id in 0..30 {
+        append(&mut journal, started(id), Wait::Synced);
+        journal.sync(1).expect("the disk works");
+        let Appended::Waits(ticket) = append(&mut journal, Entry::Finish(finish(id)), Wait::Synced) else {
+            panic!("it waits")
+        };
+        let done = loop {
+            assert!(!matches!(journal.known(&key(id), &CONTENT), Known::Answered { .. }), "it is not durable");
+            if let Some(group) = journal.state.begin_sync() {
+                let synced = group.sync();
+                break journal.state.complete_sync(group, synced, 1);
+            }
+            journal.step(1).expect("the disk works");
+        };
+        assert_eq!(done.tickets.last(), Some(&ticket));
+        assert!(matches!(after_a_crash(&disk, id), Known::Answered { .. }), "call {id}");
+        journal.step(1).expect("the disk works");
+    }
+}
+
 #[tokio::test]
 async fn the_listener_gets_each_ticket_once_and_none_of_writers_that_wait_themselves() {
     let disk = SimDisk::default();
