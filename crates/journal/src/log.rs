@@ -59,15 +59,6 @@ impl Location {
             Self::InMemory(bytes) => bytes.len(),
         }
     }
-
-    /// Whether a record would be before the other one, once compaction has copied that one to the segment `last`.
-    pub(crate) fn is_before(&self, moved: &Self, last: u32) -> bool {
-        let (Self::Log { segment, offset, .. }, Self::Log { segment: from, offset: at, .. }) = (self, moved) else {
-            return false;
-        };
-        // Records that follow in the same segment are copied later.
-        *segment != last && (*segment != *from || offset < at)
-    }
 }
 
 pub struct Segment {

@@ -234,7 +234,7 @@ impl SegmentMove {
     /// first, so an answer that stayed behind would vanish before the entry, which would then look like an open call.
     fn next_part(&mut self, log: &JournalLog, index: &mut CallIndex, now: u64) -> Part {
         let mut part = Part { entries: Vec::new(), answers: Vec::new(), reader: log.reader(), now };
-        let mut weight = 0;
+        let (mut weight, here) = (0, [Some(self.number), Some(log.last_segment()), None]);
         while weight < STEP_BYTES {
             let Some((location, entry)) = self.rest.next() else { break };
             // Skipped entries cost time too.
@@ -243,7 +243,9 @@ impl SegmentMove {
             if given_up || !index.needs(&entry, &location) {
                 continue;
             }
-            let answer = index.answer_to(&entry).filter(|answer| answer.is_before(&location, log.last_segment()));
+            // An answer in this segment is copied to the same one as the entry, or to a later one.
+            let stays_behind = |answer: &Location| !here.contains(&answer.segment());
+            let answer = index.answer_to(&entry).filter(stays_behind);
             weight += entry.weight();
             part.entries.push((location, entry));
             if let Some(answer) = answer {

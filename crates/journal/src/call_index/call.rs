@@ -229,3 +229,22 @@ impl Calls {
         self.by_key.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_call_leaves_no_names_behind() {
+        let mut calls = Calls::default();
+        let key = CallKey { caller: "w#mcp".into(), id: "7".into() };
+        let (slot, _) = calls.entry(&key);
+        for attempt in 1..4 {
+            let (server, tool) = ("files".into(), "write".into());
+            let start = Start { key: key.clone(), server, tool, content: [1; 32], attempt, at: 1, safe: true };
+            calls.set_start(slot, &start);
+        }
+        assert!(calls.remove(slot).is_some() && calls.find(&key).is_none());
+        assert_eq!(["w#mcp", "files", "write"].map(|name| calls.names.find(name)), [None; 3]);
+    }
+}

@@ -284,3 +284,25 @@ impl CallIndex {
         self.dead_letters.get(&by_id(key))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_call_is_a_candidate_for_its_latest_content_only() {
+        let key = CallKey { caller: "w#1".into(), id: "a".into() };
+        let mut index = CallIndex::default();
+        for attempt in 1..3 {
+            let (server, tool, content) = ("files".into(), "write".into(), [attempt; 32]);
+            let start = Start { key: key.clone(), server, tool, content, attempt: attempt.into(), at: 1, safe: true };
+            index.enter(&Entry::Start(start.into()), Location::InMemory(Bytes::new()));
+        }
+        assert!(index.candidate("w", &[1; 32], 0).is_none() && index.candidate("w", &[2; 32], 0).is_some());
+        assert_eq!(index.latest.len(), 1);
+        index.calls.find(&key).into_iter().for_each(|slot| index.remove(slot));
+        assert!(index.is_empty() && index.latest.is_empty() && index.open.is_empty());
+    }
+}

@@ -112,6 +112,20 @@ fn a_join_does_not_outlive_the_call_that_it_was_joined_to() {
     assert_eq!(journal.known(&joiner, &CONTENT), Known::New);
 }
 
+#[test]
+fn a_join_stays_if_corruption_lost_the_call_that_it_was_joined_to() {
+    let disk = SimDisk::default();
+    let joiner = CallKey { caller: "w#2".into(), id: "j".into() };
+    let mut journal = open(&disk, 0);
+    write(&mut journal, started(1), 1);
+    write(&mut journal, Entry::Joined(Joined { key: joiner.clone(), to: key(1), content: CONTENT, at: 3 }), 3);
+    drop(journal);
+    disk.flip("journal-0000000001.log", 30, 1);
+    let journal = open(&disk, 4);
+    assert!(journal.recovery.is_damaged());
+    assert!(matches!(journal.known(&joiner, &CONTENT), Known::Interrupted(_)), "the call may have run");
+}
+
 /// Leaves an entry unapplied in a full segment, and lets compaction run before the sync.
 fn compact_unapplied(planted: Option<PlantedBug>) -> Known {
     let disk = SimDisk::default();

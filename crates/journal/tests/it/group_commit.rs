@@ -44,7 +44,6 @@ fn an_append_takes_effect_when_its_group_is_durable() {
     assert_eq!(after_a_crash(&disk, 1), Known::New, "it is not synced yet");
     assert!(matches!(journal.known(&key(1), &CONTENT), Known::Running(_)), "its answer does not count yet");
     assert!(journal.state.begin_sync().is_none(), "one sync at a time");
-    assert!(journal.state.begin_maintenance(1).is_none(), "nor anything else that may receive its error");
 
     let synced = group.sync();
     let Synced { tickets, outcome } = journal.state.complete_sync(group, synced, 1);
@@ -56,6 +55,23 @@ fn an_append_takes_effect_when_its_group_is_durable() {
     journal.sync(1).expect("the disk works");
     assert_ne!(after_a_crash(&disk, 2), Known::New);
     assert!(!journal.state.needs_sync() && journal.state.begin_sync().is_none());
+}
+
+#[test]
+fn only_one_slow_operation_runs_at_a_time() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    for id in 0..10 {
+        append(&mut journal, started(id), Wait::Synced);
+    }
+    let group = journal.state.begin_sync().expect("appends wait");
+    assert!(journal.state.begin_maintenance(1).is_none(), "it could receive the error of the sync");
+    journal.state.complete_sync(group, Ok(()), 1).outcome.expect("synced");
+    append(&mut journal, started(10), Wait::Synced);
+    let step = journal.state.begin_maintenance(1).expect("the segment is full");
+    assert!(journal.state.begin_sync().is_none() && journal.state.begin_maintenance(1).is_none());
+    journal.state.complete_maintenance(step.run());
+    assert!(journal.state.begin_maintenance(1).is_some());
 }
 
 #[test]
