@@ -7,8 +7,8 @@ use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
 use crate::{
-    AgentRef, Body, BrokerFrame, ClientFrame, DecodeError, Envelope, ErrorCode, JournalClaim, MsgId, Timestamp,
-    check_name,
+    AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, DecodeError, Envelope, ErrorCode,
+    JournalClaim, MsgId, Timestamp, check_name,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -101,6 +101,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
         "cancel" => ClientFrame::Cancel {
             to: name(flat.to.ok_or(DecodeError::Missing("cancel", "to"))?)?,
             correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
+            request_id: flat.request_id.map(|id| name(id.into())).transpose()?,
         },
         "list_connected" => ClientFrame::ListConnected { role: required(flat.role, "list_connected", "role")? },
         "live_event" => ClientFrame::Event(Event {
@@ -154,6 +155,7 @@ struct FlatBroker<'a> {
     request_id: Option<String>,
     accepted: Option<bool>,
     correlation_id: Option<String>,
+    outcome: Option<String>,
     ids: Option<Vec<String>>,
     from: Option<String>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
@@ -227,6 +229,11 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             reason: flat.reason,
         }),
         "cancel" => BrokerFrame::Cancel { correlation_id: required(flat.correlation_id, "cancel", "correlation_id")? },
+        "cancel_result" => BrokerFrame::CancelResult(CancelResult {
+            request_id: required(flat.request_id, "cancel_result", "request_id")?,
+            correlation_id: required(flat.correlation_id, "cancel_result", "correlation_id")?,
+            outcome: CancelOutcome::from_name(&flat.outcome.ok_or(DecodeError::Missing("cancel_result", "outcome"))?),
+        }),
         "connected" => BrokerFrame::Connected {
             ids: flat.ids.ok_or(DecodeError::Missing("connected", "ids"))?.into_iter().map(ByteString::from).collect(),
         },

@@ -3,7 +3,7 @@
 use super::hosts::{announce_text, announced_text, hosts_text};
 use super::inspect::{inspect_text, inspected_text};
 use crate::frames::*;
-use crate::{AgentRef, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage, JournalClaim};
+use crate::{AgentRef, BodyError, BrokerFrame, CancelResult, ClientFrame, Envelope, InboxMessage, JournalClaim};
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,8 +34,12 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::AckWithReceipt { id, request_id } => {
             json!({"kind": "ack_with_receipt", "id": &**id, "request_id": &**request_id}).to_string()
         }
-        ClientFrame::Cancel { to, correlation_id } => {
-            json!({"kind": "cancel", "to": &**to, "correlation_id": &**correlation_id}).to_string()
+        ClientFrame::Cancel { to, correlation_id, request_id } => {
+            let mut value = json!({"kind": "cancel", "to": &**to, "correlation_id": &**correlation_id});
+            if let Some(request_id) = request_id {
+                value["request_id"] = (&**request_id).into();
+            }
+            value.to_string()
         }
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
         ClientFrame::Event(event) => event_text(event, "to"),
@@ -80,6 +84,11 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         BrokerFrame::Cancel { correlation_id } => {
             json!({"kind": "cancel", "correlation_id": &**correlation_id}).to_string()
         }
+        BrokerFrame::CancelResult(CancelResult { request_id, correlation_id, outcome }) => json!({
+            "kind": "cancel_result", "request_id": &**request_id, "correlation_id": &**correlation_id,
+            "outcome": outcome.as_str(),
+        })
+        .to_string(),
         BrokerFrame::Connected { ids } => {
             let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
             json!({"kind": "connected", "ids": ids}).to_string()

@@ -76,7 +76,7 @@ impl World {
         });
         match self.rng.below(4) {
             0 if !own && client.is_none() => {
-                self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id })
+                self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id, request_id: None })
             }
             1 if client.is_none() => {
                 let purpose = [Purpose::Request, Purpose::Other, Purpose::Event][self.rng.below(3) as usize];

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use toolbus_engine::{Command, Inspect, InspectView, Mailboxes, MessageAt, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
-    Command::Cancel { to: to.into(), correlation_id: "work".into() }
+    Command::Cancel { to: to.into(), correlation_id: "work".into(), request_id: None }
 }
 
 fn event(to: &str, body: &'static str) -> Command {
