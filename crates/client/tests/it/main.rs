@@ -7,5 +7,7 @@ mod endings;
 mod inspect;
 mod pki;
 mod replies;
+mod scripted;
 mod support;
 mod tls;
+mod withdraw;

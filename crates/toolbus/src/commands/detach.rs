@@ -6,11 +6,11 @@ use super::print_line;
 use crate::catalog::KnownTool;
 use crate::failure::Failure;
 use crate::progress::one_line;
-use crate::queue::{self, Withdrawal};
+use crate::queue;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
-use toolbus_client::{Call, CallItem, MultiplexedClient, SendOptions};
+use toolbus_client::{Call, CallItem, CancelOutcome, MultiplexedClient, SendOptions};
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, Outcome, Raw, Rpc, TaskName, TaskWish};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
@@ -59,7 +59,7 @@ pub async fn start(
             call.detach();
             if fail_fast
                 && queue::was_never_pushed(client, host, &id).await
-                && queue::withdraw(client, host, &id).await? == Withdrawal::Withdrawn
+                && queue::withdraw(client, host, &id).await? == CancelOutcome::Withdrawn
             {
                 return Err(offline());
             }

@@ -33,7 +33,7 @@ pub fn a_cancel_reaches_only_the_subscriber(factory: &impl Factory) {
 }
 
 fn withdraw(to: &str, id: &str) -> Command {
-    Command::Cancel { to: to.into(), correlation_id: id.into() }
+    Command::Cancel { to: to.into(), correlation_id: id.into(), request_id: None }
 }
 
 pub fn a_cancel_withdraws_a_queued_message_of_its_sender(factory: &impl Factory) {
