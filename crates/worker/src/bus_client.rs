@@ -79,14 +79,8 @@ impl Bus for BusClient {
         let message = self.message(body);
         Box::pin(async move {
             let id = message.id.to_string();
-            let sent = SentRequest {
-                client: Arc::clone(&self.client),
-                host: host.to_owned(),
-                message: message.clone(),
-                limit,
-            };
             let call = self.client.start_call(host, message, limit).await?;
-            Ok(Box::new(ClientCall { id, call, sent }) as Box<dyn BusCall>)
+            Ok(Box::new(ClientCall { id, call }) as Box<dyn BusCall>)
         })
     }
 
@@ -174,15 +168,6 @@ fn find_queued(inspected: &Inspected, call: &str) -> Option<Waiting> {
 struct ClientCall {
     id: String,
     call: Call,
-    sent: SentRequest,
-}
-
-/// A request as it was sent, kept so that it can be sent again.
-struct SentRequest {
-    client: Arc<MultiplexedClient>,
-    host: String,
-    message: InboxMessage,
-    limit: Duration,
 }
 
 impl BusCall for ClientCall {
@@ -208,12 +193,10 @@ impl BusCall for ClientCall {
         self.call.set_detached();
     }
 
-    fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
+    fn leave(mut self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
         Box::pin(async move {
-            let Self { call, sent: SentRequest { client, host, message, limit }, .. } = *self;
-            // Calls request no receipt. Sending the same message again yields one; the broker deduplicates by id.
-            client.client().deliver_with(&host, message, SendOptions { deadline: Some(limit) }).await?;
-            call.detach();
+            self.call.receipt().await?;
+            self.call.detach();
             Ok(())
         })
     }

@@ -6,6 +6,7 @@ mod cancels;
 mod endings;
 mod inspect;
 mod pki;
+mod receipts;
 mod replies;
 mod scripted;
 mod support;
