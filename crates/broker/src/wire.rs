@@ -4,12 +4,12 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{
-    Command, Delivery, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose, Refusal, Sender,
-    StatusView,
+    CancelOutcome, Command, Delivery, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose,
+    Refusal, Sender, StatusView,
 };
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Inspected,
-    MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
+    AckResult, AgentRef, Body, BrokerFrame, CancelResult, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
+    Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
 };
 
 /// Converts a client frame to a command. Returns `None` for frames that are not for the engine or of unknown kind.
@@ -29,7 +29,7 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         ClientFrame::Subscribe => Command::Subscribe,
         ClientFrame::Ack { id } => Command::Ack { id },
         ClientFrame::AckWithReceipt { id, request_id } => Command::AckWithReceipt { id, request_id },
-        ClientFrame::Cancel { to, correlation_id } => Command::Cancel { to, correlation_id },
+        ClientFrame::Cancel { to, correlation_id, request_id } => Command::Cancel { to, correlation_id, request_id },
         ClientFrame::ListConnected { role } => Command::ListConnected { role },
         ClientFrame::Event(event) => {
             Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
@@ -116,6 +116,11 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             reason: refusal.as_ref().map(ToString::to_string),
         }),
         Outgoing::Cancel { correlation_id } => BrokerFrame::Cancel { correlation_id: correlation_id.clone() },
+        Outgoing::CancelResult { request_id, correlation_id, outcome } => BrokerFrame::CancelResult(CancelResult {
+            request_id: request_id.clone(),
+            correlation_id: correlation_id.clone(),
+            outcome: cancel_outcome(*outcome),
+        }),
         Outgoing::Connected { ids } => {
             BrokerFrame::Connected { ids: ids.iter().map(|id| ByteString::from(&**id)).collect() }
         }
@@ -201,6 +206,15 @@ fn inspected(request_id: &ByteString, view: &InspectView) -> Inspected {
         messages: view.messages.clone(),
         rows: view.rows.iter().map(row).collect(),
         more: view.more,
+    }
+}
+
+fn cancel_outcome(outcome: CancelOutcome) -> toolbus_protocol::CancelOutcome {
+    match outcome {
+        CancelOutcome::Withdrawn => toolbus_protocol::CancelOutcome::Withdrawn,
+        CancelOutcome::Running => toolbus_protocol::CancelOutcome::Running,
+        CancelOutcome::Finished => toolbus_protocol::CancelOutcome::Finished,
+        CancelOutcome::Unknown => toolbus_protocol::CancelOutcome::Unknown,
     }
 }
 

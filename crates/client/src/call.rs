@@ -34,6 +34,7 @@ pub struct Call {
     end: Option<CallEnd>,
     deadline: Instant,
     timeout: Duration,
+    receipt_timeout: Duration,
     wants_events: bool,
 }
 
@@ -64,7 +65,8 @@ impl Call {
             session.requests.insert(id.clone(), PendingRequest { to: to_name.clone(), reply, events });
         }
         let open = OpenRequest { shared: Arc::clone(&client.shared), to: to_name, id, sent: false, settled: false };
-        let mut call = Self { open, outcome, end: None, deadline, timeout, wants_events };
+        let receipt_timeout = client.options.receipt_timeout;
+        let mut call = Self { open, outcome, end: None, deadline, timeout, receipt_timeout, wants_events };
         let send = SendOptions { deadline: Some(timeout) };
         // No receipt is awaited: the reply implies it, and a rejection is delivered to the pending request too.
         let sending = client.start_delivery(to, message, send, None, None);
@@ -76,6 +78,25 @@ impl Call {
     /// The call's id; events and the reply carry it as their correlation id.
     pub fn id(&self) -> MsgId {
         MsgId::from(self.open.id.clone())
+    }
+
+    /// Waits until the request is durable or acknowledged. Fails if it was refused or removed before. Cancellation-safe,
+    /// and costs no frame: the broker sends the receipt anyway, and the reply implies it.
+    pub async fn receipt(&mut self) -> BrokerResult<()> {
+        let waiting = self.open.shared.lock().outstanding.await_receipt(&self.open.id);
+        if let Some(receipt) = waiting {
+            let limit = self.receipt_timeout;
+            let outcome = tokio::time::timeout(limit, receipt).await.map_err(|_| BrokerError::Timeout(limit))?;
+            return outcome.unwrap_or(Err(BrokerError::Closed));
+        }
+        if let Ok(end) = self.outcome.try_recv() {
+            self.open.settled = true;
+            self.end = Some(end);
+        }
+        match self.end.as_ref().and_then(|end| end.outcome.as_ref()) {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Number of live events dropped because the caller read them too slowly.

@@ -336,7 +336,7 @@ impl BrokerClient {
         self.shared.change(|session| {
             session.forget_received(&id);
             if session.is_connected() {
-                session.ack_results.insert(request_id.clone(), sender);
+                session.queries.acks.insert(request_id.clone(), sender);
                 session.send(ClientFrame::AckWithReceipt { id: id.into_inner(), request_id });
             }
         });
@@ -344,7 +344,7 @@ impl BrokerClient {
     }
 
     /// Withdraws the message that this agent sent to `to` under that id, if it is still queued. Otherwise asks `to` to
-    /// abandon the work that belongs to the id. Best effort, not stored.
+    /// abandon the work that belongs to the id. Best effort, not stored; [`BrokerClient::withdraw`] tells the outcome.
     pub async fn cancel(&self, to: &str, correlation_id: &MsgId) -> BrokerResult<()> {
         let (to, id) = (ByteString::from(to), correlation_id.clone().into_inner());
         self.shared.change(|session| session.cancel(to, id));

@@ -49,7 +49,7 @@ impl BrokerClient {
     }
 
     /// A broker that does not know a query would never answer it.
-    fn check_supports(&self, what: &str) -> BrokerResult<()> {
+    pub(crate) fn check_supports(&self, what: &str) -> BrokerResult<()> {
         match self.shared.lock().terms.version < 2 {
             true => Err(BrokerError::Protocol(format!("this broker does not support {what}"))),
             false => Ok(()),

@@ -31,6 +31,7 @@ mod supervisor;
 mod terms;
 mod tls;
 mod unmatched_replies;
+mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
@@ -41,6 +42,6 @@ pub use mux::MultiplexedClient;
 pub use options::{ClientOptions, TlsOptions, TokenScope};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect, Inspected,
-    MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
+    AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect,
+    Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
 };

@@ -101,6 +101,20 @@ impl OutstandingDeliveries {
         self.by_id.contains_key(id)
     }
 
+    /// The ids of all deliveries without a receipt.
+    pub fn ids(&self) -> impl Iterator<Item = &ByteString> {
+        self.by_id.keys()
+    }
+
+    /// Returns the receiver of the receipt of the delivery with that id. `None` if no such delivery waits for one.
+    pub fn await_receipt(&mut self, id: &ByteString) -> Option<oneshot::Receiver<BrokerResult<()>>> {
+        let index = self.by_id.get(id)?.checked_sub(self.first)? as usize;
+        let delivery = self.deliveries.get_mut(index)?.as_mut()?;
+        let (sender, receipt) = oneshot::channel();
+        delivery.receipt = Some(sender);
+        Some(receipt)
+    }
+
     /// Removes and returns the latest delivery with that id.
     pub fn take(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
         self.by_id.get(id).copied().and_then(|number| self.remove(number))

@@ -1,11 +1,11 @@
-//! Pending queries to the broker (status, inspection), by request id.
+//! Pending queries to the broker (status, inspection, confirmed acknowledgements), by request id.
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::shared::Shared;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
-use toolbus_protocol::{Inspected, Status};
+use toolbus_protocol::{AckResult, Inspected, MsgId, Status};
 
 type Waiting<T> = HashMap<ByteString, oneshot::Sender<BrokerResult<T>>>;
 
@@ -14,6 +14,7 @@ type Waiting<T> = HashMap<ByteString, oneshot::Sender<BrokerResult<T>>>;
 pub struct PendingQueries {
     pub statuses: Waiting<Status>,
     pub inspections: Waiting<Inspected>,
+    pub acks: Waiting<()>,
 }
 
 /// Removes a pending query when its caller stops waiting: the broker may never answer it.
@@ -34,6 +35,7 @@ impl PendingQueries {
     pub fn clear(&mut self) {
         self.statuses.clear();
         self.inspections.clear();
+        self.acks.clear();
     }
 
     pub fn status(&mut self, status: Status) {
@@ -46,6 +48,15 @@ impl PendingQueries {
         if let Some(sender) = self.inspections.remove(&inspected.request_id) {
             sender.send(Ok(inspected)).ok();
         }
+    }
+
+    pub fn acked(&mut self, result: AckResult) {
+        let Some(sender) = self.acks.remove(&result.request_id) else { return };
+        let refused = || {
+            let (reason, id) = (result.reason.unwrap_or_default(), Some(MsgId::from(result.id)));
+            BrokerError::Rejected { code: None, reason, id }
+        };
+        sender.send(if result.accepted { Ok(()) } else { Err(refused()) }).ok();
     }
 
     pub fn refused(&mut self, id: &ByteString, error: &BrokerError) {

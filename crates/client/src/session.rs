@@ -1,7 +1,7 @@
 //! The state of a client that outlives its connections, without I/O: frames in, frames out, and the pending operations.
 
 use crate::backlog::Backlog;
-use crate::error::{BrokerError, BrokerResult};
+use crate::error::BrokerError;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
@@ -12,6 +12,7 @@ use crate::received::Received;
 use crate::signals::push_bounded;
 use crate::terms::Terms;
 use crate::unmatched_replies::UnmatchedReplies;
+use crate::withdraw::Withdrawals;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -19,8 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push,
-    Refusal,
+    AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push, Refusal,
 };
 
 /// This many acknowledgements are sent without waiting for a frame to piggyback on.
@@ -53,10 +53,10 @@ pub struct Session {
     acks: Vec<u64>,
     pub outstanding: OutstandingDeliveries,
     pub requests: HashMap<ByteString, PendingRequest>,
-    pub ack_results: HashMap<ByteString, oneshot::Sender<BrokerResult<()>>>,
     /// `connected` answers carry no id and arrive in the order of the queries.
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
     pub queries: PendingQueries,
+    pub withdrawals: Withdrawals,
     pub hosts: HostsState,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages received and not acknowledged.
@@ -89,9 +89,9 @@ impl Session {
             acks: Vec::new(),
             outstanding: OutstandingDeliveries::default(),
             requests: HashMap::new(),
-            ack_results: HashMap::new(),
             presence: VecDeque::new(),
             queries: PendingQueries::default(),
+            withdrawals: Withdrawals::default(),
             hosts: HostsState::default(),
             inbox: VecDeque::new(),
             received: HashMap::new(),
@@ -125,6 +125,7 @@ impl Session {
         self.frames.extend(resent);
         self.frames.extend(self.unsent_cancels.drain(..));
         if terms.version >= 2 {
+            self.frames.extend(self.withdrawals.ask_again());
             self.hosts.connected(&mut self.frames);
         }
     }
@@ -139,7 +140,7 @@ impl Session {
             self.received.remove(message.id.as_str());
         }
         self.requests.values_mut().filter_map(|request| request.events.as_mut()).for_each(CallEvents::forget_stored);
-        self.ack_results.clear();
+        self.withdrawals.connection_lost(self.outstanding.ids());
         self.presence.clear();
         self.queries.clear();
         self.hosts.disconnected();
@@ -147,9 +148,9 @@ impl Session {
 
     /// Fails everything that waits. Queued frames are still sent if there is a connection.
     pub fn close(&mut self, error: BrokerError) {
-        self.ack_results.clear();
         self.presence.clear();
         self.queries.clear();
+        self.withdrawals.close();
         self.hosts.close(&error);
         self.outstanding.fail_all(&error);
         self.end_requests(&error);
@@ -180,7 +181,7 @@ impl Session {
 
     /// Sends a cancel, on the next connection if there is none now.
     pub fn cancel(&mut self, to: ByteString, correlation_id: ByteString) {
-        let frame = ClientFrame::Cancel { to, correlation_id };
+        let frame = ClientFrame::Cancel { to, correlation_id, request_id: None };
         match self.is_connected() {
             true => self.frames.push(frame),
             false => push_bounded(&mut self.unsent_cancels, frame),
@@ -257,7 +258,8 @@ impl Session {
             }
             BrokerFrame::Delivered { id } => self.outstanding.receipt_by_id(&id, self.epoch, &mut to_ack),
             BrokerFrame::Error(refusal) => self.receive_refusal(refusal),
-            BrokerFrame::AckResult(result) => self.receive_ack_result(result),
+            BrokerFrame::AckResult(result) => self.queries.acked(result),
+            BrokerFrame::CancelResult(result) => self.withdrawals.answered(result),
             BrokerFrame::Cancel { correlation_id } => {
                 push_bounded(&mut self.cancels, MsgId::from(correlation_id));
             }
@@ -394,18 +396,6 @@ impl Session {
             }
             Some(ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked) => self.close(error),
             _ => {}
-        }
-    }
-
-    fn receive_ack_result(&mut self, result: AckResult) {
-        if let Some(sender) = self.ack_results.remove(&result.request_id) {
-            let outcome = if result.accepted {
-                Ok(())
-            } else {
-                let reason = result.reason.unwrap_or_default();
-                Err(BrokerError::Rejected { code: None, reason, id: Some(MsgId::from(result.id)) })
-            };
-            sender.send(outcome).ok();
         }
     }
 }

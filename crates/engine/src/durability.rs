@@ -258,6 +258,8 @@ impl Engine {
         let index = self.mailbox(&name);
         let mailbox = &mut self.boxes[index];
         mailbox.add_stored(seq, expires_at);
+        // It was pushed before it was answered or dead-lettered. The number of attempts starts again.
+        mailbox.attempts.insert(seq, 0);
         mailbox.pending += 1;
         mailbox.pending_bytes += settled.size;
         mailbox.rewind(seq);

@@ -187,8 +187,7 @@ impl Engine {
                 Command::Status { request_id } | Command::Inspect { request_id, .. } => Some(request_id),
                 _ => None,
             };
-            refusal.into_iter().for_each(|refusal| effects.send(conn, Outgoing::Refused { refusal, id: id.clone() }));
-            return;
+            return effects.send(conn, Outgoing::Refused { refusal, id });
         }
         match command {
             Command::Deliver(delivery) => self.deliver(now, conn, delivery, effects),
@@ -198,9 +197,16 @@ impl Engine {
             Command::AckWithReceipt { id, request_id } => {
                 self.ack_with_receipt(now, conn, &name, id, request_id, effects);
             }
-            Command::Cancel { to, correlation_id } => {
-                let canceller = self.canceller(peer, &to, &correlation_id);
-                self.cancel(now, &canceller, &to, correlation_id, effects);
+            Command::Cancel { to, correlation_id, request_id } => {
+                let outcome = self.cancel(now, conn, &to, &correlation_id, effects);
+                if let Some(request_id) = request_id {
+                    self.answer_cancel(
+                        now,
+                        conn,
+                        Outgoing::CancelResult { request_id, correlation_id, outcome },
+                        effects,
+                    );
+                }
             }
             Command::Event { to, correlation_id, body } => {
                 self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body }, effects);

@@ -36,6 +36,8 @@ pub struct KnownId {
     /// Hash of the sender; `None` for ids that were settled before the last restart.
     pub sender: Option<u64>,
     pub pending: bool,
+    /// Withdrawn by its sender before it was ever pushed.
+    pub withdrawn: bool,
 }
 
 /// Uses the first word of a fingerprint as its hash: fingerprints are already uniformly distributed.
@@ -80,17 +82,19 @@ struct SettledId {
     /// The message whose durability this settlement depends on.
     seq: Seq,
     content: u64,
-    sender: Option<u64>,
+    /// Hash of the sender, and whether it withdrew the message before that was ever pushed.
+    sender: Option<(u64, bool)>,
 }
 
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<KnownId> {
         if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
-            return Some(KnownId { seq, content, size, sender: Some(sender), pending: true });
+            return Some(KnownId { seq, content, size, sender: Some(sender), pending: true, withdrawn: false });
         }
         let SettledId { seq, content, sender } =
             self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
-        Some(KnownId { seq, content, size: 0, sender, pending: false })
+        let (sender, withdrawn) = (sender.map(|(sender, _)| sender), sender.is_some_and(|(_, withdrawn)| withdrawn));
+        Some(KnownId { seq, content, size: 0, sender, pending: false, withdrawn })
     }
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
@@ -108,7 +112,7 @@ impl Ledger {
     /// Marks an id as settled. `limits` are the number of further ids and the time after which it may be forgotten.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
         let (seq, sender) =
-            self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some(known.sender)));
+            self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some((known.sender, false))));
         let (max_ids, max_age) = limits;
         let full = self.younger.len() >= max_ids.max(1);
         let old = !self.younger.is_empty() && now.saturating_sub(self.younger_since) > max_age;
@@ -134,9 +138,20 @@ impl Ledger {
         self.older.remove(fingerprint);
     }
 
+    /// Records that a settled message was withdrawn before it was ever pushed.
+    pub fn mark_withdrawn(&mut self, fingerprint: &Fingerprint) {
+        if let Some((_, withdrawn)) = self.settled_mut(fingerprint).and_then(|known| known.sender.as_mut()) {
+            *withdrawn = true;
+        }
+    }
+
+    fn settled_mut(&mut self, fingerprint: &Fingerprint) -> Option<&mut SettledId> {
+        self.younger.get_mut(fingerprint).or_else(|| self.older.get_mut(fingerprint))
+    }
+
     /// Records that a settlement is durable only with the message `seq` that settled it.
     pub fn depend_on(&mut self, fingerprint: &Fingerprint, seq: Seq) {
-        if let Some(known) = self.younger.get_mut(fingerprint).or_else(|| self.older.get_mut(fingerprint)) {
+        if let Some(known) = self.settled_mut(fingerprint) {
             known.seq = seq;
         }
     }

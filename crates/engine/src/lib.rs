@@ -55,6 +55,7 @@ mod settle;
 mod status;
 mod unsettled;
 
+pub use cancel::CancelOutcome;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Effect, Effects, Engine};
 pub use inspect::{Inspect, InspectView, MessageAt, MessageView};

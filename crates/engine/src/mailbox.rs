@@ -54,7 +54,7 @@ pub struct Mailbox {
     /// Size of the stored message at the cursor if it did not fit into the window, to avoid fetching it again before it
     /// fits. Zero if unknown.
     pub next_size: u64,
-    /// Push attempts of messages that are not leased.
+    /// Push attempts of messages that are not leased. Each of them may have been pushed, also those with no attempts.
     pub attempts: HashMap<Seq, u32>,
     /// Messages below it may have been started by a subscriber with another journal.
     pub fence: Seq,

@@ -1,7 +1,7 @@
 //! The interface between connections and mailboxes. A connection attaches, submits commands and receives all answers
 //! through its outbox; it does not depend on whether one process or a cluster keeps the mailboxes.
 
-use crate::{ConnId, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView};
+use crate::{CancelOutcome, ConnId, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub enum Command {
         to: ByteString,
         /// Id of the message.
         correlation_id: ByteString,
+        /// Id of this request; with it, the answer is [`Outgoing::CancelResult`].
+        request_id: Option<ByteString>,
     },
     /// List the subscribed peers of a role.
     ListConnected {
@@ -172,6 +174,15 @@ pub enum Outgoing {
     Cancel {
         /// Id of the message.
         correlation_id: ByteString,
+    },
+    /// Answer to [`Command::Cancel`] with a request id.
+    CancelResult {
+        /// Id of the request.
+        request_id: ByteString,
+        /// Id of the message.
+        correlation_id: ByteString,
+        /// The state of the message.
+        outcome: CancelOutcome,
     },
     /// Answer to [`Command::ListConnected`].
     Connected {

@@ -23,6 +23,8 @@ pub enum PlantedBug {
     CancelByAnyone,
     /// A message that was cancelled in flight is redelivered to the next subscriber.
     CancelForgotten,
+    /// `withdrawn` is reported before the withdrawal is durable.
+    WithdrawnBeforeSync,
     /// A reply is accepted from a mailbox that does not hold the request.
     ReplyByAnyone,
 }

@@ -172,13 +172,17 @@ impl Engine {
             cancelled: None,
         };
         mailbox.lease(message.seq, lease);
-        // Pushes before a crash of the broker may have left no record, so a restored message counts as pushed.
-        let was_pushed = attempt > 1 || message.seq < self.restored_until;
-        if message.seq < mailbox.fence && was_pushed {
+        if message.seq < mailbox.fence && self.may_have_been_pushed(index, message.seq) {
             effects.send(conn, Outgoing::Unsure { id: message.id.clone() });
         }
         let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));
         effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
+    }
+
+    /// Whether a message may have been pushed before. Pushes before a crash may have left no record, so a restored message
+    /// counts as pushed.
+    pub(crate) fn may_have_been_pushed(&self, index: usize, seq: Seq) -> bool {
+        seq < self.restored_until || self.boxes[index].attempts.contains_key(&seq)
     }
 
     /// Notifies the sender of a dead-lettered request to a host: it waits for a reply that will not come.

@@ -71,25 +71,17 @@ impl Engine {
     }
 
     /// Authorises all commands except deliveries: [`Engine::may_deliver`] checks those after deduplication. Commands
-    /// not listed here concern only the connection's own mailbox. `Err(None)` means that the command is dropped
-    /// silently.
-    pub(crate) fn authorise(&self, conn: &Conn, command: &Command) -> Result<(), Option<Refusal>> {
+    /// not listed here concern only the connection's own mailbox. A cancel is authorised by
+    /// [`Engine::find_cancellable`] instead: it often races with the reply, so it is not refused with an error.
+    pub(crate) fn authorise(&self, conn: &Conn, command: &Command) -> Result<(), Refusal> {
         if conn.rights.unrestricted {
             return Ok(());
         }
         match command {
-            Command::Event { to, .. } => self.may_send_event(&conn.sender, conn.rights, to).map_err(Some),
-            // No error: a cancel often races with the reply and then finds the message settled.
-            Command::Cancel { to, correlation_id } => {
-                let any = || self.find(to, correlation_id).filter(|_| conn.rights.operator);
-                let found = self.find_of_agent(conn, to, correlation_id).or_else(any);
-                if found.is_some_and(|(_, known)| known.pending) { Ok(()) } else { Err(None) }
-            }
-            Command::Status { .. } if !conn.rights.operator => Err(Some(Refusal::OperatorOnly)),
-            Command::Inspect { inspect, .. } if !self.may_inspect(conn, &inspect.peers) => {
-                Err(Some(Refusal::OperatorOnly))
-            }
-            Command::ActAsHost if !conn.rights.host => Err(Some(Refusal::NotAHost)),
+            Command::Event { to, .. } => self.may_send_event(&conn.sender, conn.rights, to),
+            Command::Status { .. } if !conn.rights.operator => Err(Refusal::OperatorOnly),
+            Command::Inspect { inspect, .. } if !self.may_inspect(conn, &inspect.peers) => Err(Refusal::OperatorOnly),
+            Command::ActAsHost if !conn.rights.host => Err(Refusal::NotAHost),
             _ => Ok(()),
         }
     }
@@ -189,6 +181,13 @@ impl Engine {
             self.find(mailbox, id).filter(|_| agent_of(&from) == agent_of(&conn.sender.name))
         };
         self.find_from(&conn.sender.name, mailbox, id).or_else(of_agent)
+    }
+
+    /// Returns the message that this connection may cancel, pending or settled. Permission comes before state: nothing
+    /// is learned about the messages of other agents.
+    pub(crate) fn find_cancellable(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<KnownId> {
+        let by_operator = || self.find(mailbox, id).filter(|_| conn.rights.operator && !conn.rights.unrestricted);
+        self.find_of_agent(conn, mailbox, id).or_else(by_operator).map(|(_, known)| known)
     }
 
     /// Returns the sender on whose behalf a message is withdrawn. Any mailbox of the sending agent may withdraw it, and

@@ -46,6 +46,7 @@ kinds!(BrokerFrame {
     Self::Receipts { .. } => "receipts",
     Self::AckResult(_) => "ack_result",
     Self::Cancel { .. } => "cancel",
+    Self::CancelResult(_) => "cancel_result",
     Self::Connected { .. } => "connected",
     Self::Event(_) => "live_event",
     Self::Status(_) => "status",

@@ -1,6 +1,6 @@
 //! The frames, independent of their encoding.
 
-use crate::{AgentRef, Body, Envelope, ErrorCode, Inspect, Inspected, JournalClaim};
+use crate::{AgentRef, Body, CancelResult, Envelope, ErrorCode, Inspect, Inspected, JournalClaim};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -65,6 +65,8 @@ pub enum ClientFrame {
         to: ByteString,
         /// Id of the message.
         correlation_id: ByteString,
+        /// Id of this request; with it, the broker answers with `cancel_result`.
+        request_id: Option<ByteString>,
     },
     /// Lists the subscribed agents of a role.
     ListConnected {
@@ -172,6 +174,8 @@ pub enum BrokerFrame {
         /// Id of the message.
         correlation_id: ByteString,
     },
+    /// Answer to `cancel` with a `request_id` (version 2).
+    CancelResult(CancelResult),
     /// Answer to `list_connected`.
     Connected {
         /// Names of the agents' mailboxes.

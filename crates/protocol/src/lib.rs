@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cancel;
 mod claim;
 pub mod compact;
 mod envelope;
@@ -28,6 +29,7 @@ mod names;
 mod proof;
 mod varint;
 
+pub use cancel::{CancelOutcome, CancelResult};
 pub use claim::JournalClaim;
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};

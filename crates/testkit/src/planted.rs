@@ -29,7 +29,7 @@ pub enum Planted {
 
 impl Planted {
     /// All defects.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Engine(PlantedBug::ReceiptBeforeSync),
         Self::Engine(PlantedBug::AckBySuffix),
         Self::Engine(PlantedBug::DedupForgotten),
@@ -40,6 +40,7 @@ impl Planted {
         Self::Engine(PlantedBug::WindowIgnored),
         Self::Engine(PlantedBug::CancelByAnyone),
         Self::Engine(PlantedBug::CancelForgotten),
+        Self::Engine(PlantedBug::WithdrawnBeforeSync),
         Self::Engine(PlantedBug::ReplyByAnyone),
         Self::NoSync,
         Self::NewIdOnRetry,

@@ -120,7 +120,7 @@ pub enum Failure {
     NoApproval { id: String },
     #[error("no call or dead letter, or more than one, has an id that begins with {id:?}")]
     NoCall { id: String },
-    #[error("{id} was not withdrawn: it is still queued for its host")]
+    #[error("{id} was not withdrawn: the broker knows no such message that you may withdraw")]
     NotWithdrawn { id: String },
     #[error("host {host}: {message}")]
     RefusedByHost { host: String, message: String, code: Option<ErrorCode> },

@@ -3,16 +3,13 @@
 
 use crate::failure::Failure;
 use std::time::Duration;
-use tokio::time::Instant;
-use toolbus_client::{Inspect, Inspected, MessageRef, MultiplexedClient};
+use toolbus_client::{CancelOutcome, Inspect, Inspected, MessageRef, MultiplexedClient};
 use toolbus_protocol::MsgId;
 
 /// Short, because the broker answers from memory.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long to wait until a withdrawal is confirmed.
+/// How long to wait until a withdrawal is durable.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval between two inspections while waiting for the withdrawal.
-const POLL: Duration = Duration::from_millis(50);
 
 /// The number of pending messages ahead of the call. `None` if the call is not pending or the broker does not answer.
 pub async fn messages_ahead(client: &MultiplexedClient, host: &str, call: &MsgId) -> Option<u64> {
@@ -46,37 +43,9 @@ pub async fn is_online(client: &MultiplexedClient, host: &str) -> bool {
     inspected.is_some_and(|inspected| inspected.peers.first() == Some(&true))
 }
 
-/// The outcome of withdrawing a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withdrawal {
-    /// The host is away, and the request is no longer in its mailbox.
-    Withdrawn,
-    /// The request is no longer in the mailbox, but the host is connected and may have received it.
-    AskHost,
-    /// The request is still pending after the timeout.
-    StillQueued,
-}
-
-/// Withdraws a queued request. The broker does not answer a `cancel`, so the mailbox is polled until the message is
-/// gone.
-pub async fn withdraw(client: &MultiplexedClient, host: &str, call: &MsgId) -> Result<Withdrawal, Failure> {
-    client.client().cancel(host, call).await?;
-    let until = Instant::now() + WITHDRAW_TIMEOUT;
-    loop {
-        if let Some(inspected) = inspect(client, query_for(host, call)).await {
-            let is_pending = inspected.messages.first().copied().flatten().is_some()
-                || inspected.rows.iter().any(|row| &*row.id == call.as_str());
-            match inspected.peers.first() {
-                Some(false) if !is_pending => return Ok(Withdrawal::Withdrawn),
-                Some(true) if !is_pending => return Ok(Withdrawal::AskHost),
-                _ => {}
-            }
-        }
-        if Instant::now() >= until {
-            return Ok(Withdrawal::StillQueued);
-        }
-        tokio::time::sleep(POLL).await;
-    }
+/// Cancels a request, and returns what became of it.
+pub async fn withdraw(client: &MultiplexedClient, host: &str, call: &MsgId) -> Result<CancelOutcome, Failure> {
+    Ok(client.client().withdraw(host, call, WITHDRAW_TIMEOUT).await?)
 }
 
 fn query_for(host: &str, call: &MsgId) -> Inspect {

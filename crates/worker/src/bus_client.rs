@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use toolbus_client::{
-    BrokerClient, BrokerError, BrokerResult, Call, CallItem, HostsWatch, Inspect, Inspected, KnownHosts, MessageRef,
-    MessageRow, MultiplexedClient, SendOptions,
+    BrokerClient, BrokerError, BrokerResult, Call, CallItem, CancelOutcome, HostsWatch, Inspect, Inspected, KnownHosts,
+    MessageRef, MessageRow, MultiplexedClient, SendOptions,
 };
 use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
@@ -20,8 +19,8 @@ use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 const SESSION_QUEUE: usize = 256;
 /// Limit for one queue inspection.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of the inspections that wait for a withdrawal to take effect.
-const WITHDRAW_POLL: Duration = Duration::from_millis(50);
+/// Limit for the withdrawal of a request, reconnects included.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the list of hosts is requested again after an error.
 const HOSTS_RETRY: Duration = Duration::from_secs(1);
 
@@ -80,14 +79,8 @@ impl Bus for BusClient {
         let message = self.message(body);
         Box::pin(async move {
             let id = message.id.to_string();
-            let sent = SentRequest {
-                client: Arc::clone(&self.client),
-                host: host.to_owned(),
-                message: message.clone(),
-                limit,
-            };
             let call = self.client.start_call(host, message, limit).await?;
-            Ok(Box::new(ClientCall { id, call, sent }) as Box<dyn BusCall>)
+            Ok(Box::new(ClientCall { id, call }) as Box<dyn BusCall>)
         })
     }
 
@@ -121,23 +114,14 @@ impl Bus for BusClient {
 
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            if !self.is_untouched(host, call).await {
-                return false;
-            }
-            if self.client.client().cancel(host, &MsgId::from(call.to_owned())).await.is_err() {
-                return false;
-            }
-            // A cancel has no reply, so its effect is polled.
-            let until = Instant::now() + INSPECT_TIMEOUT;
-            while Instant::now() < until {
-                match self.inspect(inspect_call(host, call)).await {
-                    // A host that has reconnected may have received the request before the cancel.
-                    Some(inspected) if inspected.peers.first() != Some(&false) => return false,
-                    Some(inspected) if find_queued(&inspected, call).is_none() => return !inspected.more,
-                    _ => tokio::time::sleep(WITHDRAW_POLL).await,
+            let id = MsgId::from(call.to_owned());
+            match self.client.client().withdraw(host, &id, WITHDRAW_TIMEOUT).await {
+                Ok(outcome) => outcome == CancelOutcome::Withdrawn,
+                Err(error) => {
+                    tracing::debug!(%error, "a withdrawal was not confirmed");
+                    false
                 }
             }
-            false
         })
     }
 
@@ -184,15 +168,6 @@ fn find_queued(inspected: &Inspected, call: &str) -> Option<Waiting> {
 struct ClientCall {
     id: String,
     call: Call,
-    sent: SentRequest,
-}
-
-/// A request as it was sent, kept so that it can be sent again.
-struct SentRequest {
-    client: Arc<MultiplexedClient>,
-    host: String,
-    message: InboxMessage,
-    limit: Duration,
 }
 
 impl BusCall for ClientCall {
@@ -218,12 +193,10 @@ impl BusCall for ClientCall {
         self.call.set_detached();
     }
 
-    fn leave(self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
+    fn leave(mut self: Box<Self>) -> BoxFuture<'static, Result<(), BrokerError>> {
         Box::pin(async move {
-            let Self { call, sent: SentRequest { client, host, message, limit }, .. } = *self;
-            // Calls request no receipt. Sending the same message again yields one; the broker deduplicates by id.
-            client.client().deliver_with(&host, message, SendOptions { deadline: Some(limit) }).await?;
-            call.detach();
+            self.call.receipt().await?;
+            self.call.detach();
             Ok(())
         })
     }

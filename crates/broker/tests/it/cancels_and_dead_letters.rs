@@ -29,6 +29,35 @@ async fn a_queued_message_is_withdrawn_in_every_version() {
     }
 }
 
+async fn cancel_outcome(sender: &mut Peer, id: &str) -> Value {
+    let mut cancel = cancel("host", id);
+    cancel["request_id"] = "r".into();
+    sender.send(cancel).await;
+    let result = sender.next_of("cancel_result").await;
+    assert_eq!((&result["request_id"], &result["correlation_id"]), (&json!("r"), &json!(id)), "{result}");
+    result["outcome"].clone()
+}
+
+#[tokio::test]
+async fn a_cancel_with_a_request_id_is_answered_in_every_version() {
+    let bus = Bus::start().await;
+    for (mut sender, id) in
+        [(bus.peer("a").await, "1"), (bus.peer_v2("b").await, "2"), (bus.compact_peer("c").await, "3")]
+    {
+        assert_eq!(cancel_outcome(&mut sender, id).await, "unknown");
+        sender.send(deliver("host", id, json!(1))).await;
+        assert_eq!(cancel_outcome(&mut sender, id).await, "withdrawn");
+        let pushed = format!("pushed {id}");
+        sender.send(deliver("host", &pushed, json!(1))).await;
+        let mut host = bus.subscriber("host").await;
+        host.expect_message(&pushed).await;
+        assert_eq!(cancel_outcome(&mut sender, &pushed).await, "running");
+        assert_eq!(host.next_of("cancel").await["correlation_id"], pushed);
+        host.ack_confirmed(&pushed).await;
+        assert_eq!(cancel_outcome(&mut sender, &pushed).await, "finished");
+    }
+}
+
 /// Delivers a body that is not JSON, which only compact framing can carry.
 async fn deliver_unreadable(sender: &mut Peer, to: &str, id: &str) {
     let body = Body::from_trusted(bytes::Bytes::from_static(b"\xff"));

@@ -100,7 +100,11 @@ async fn cancels_for_a_peer_that_does_not_read_are_dropped() {
     let _stuck = stuck_subscriber(&bus, &mut sender).await;
     let before = resident_bytes();
     let mut canceller = bus.compact_peer("canceller").await;
-    let cancels = packed(MIB, || ClientFrame::Cancel { to: "stuck".into(), correlation_id: "c".repeat(200).into() });
+    let cancels = packed(MIB, || ClientFrame::Cancel {
+        to: "stuck".into(),
+        correlation_id: "c".repeat(200).into(),
+        request_id: None,
+    });
     for _ in 0..100 {
         canceller.send_binary(cancels.clone()).await;
     }

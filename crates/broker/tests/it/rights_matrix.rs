@@ -69,6 +69,20 @@ fn oracle(attacker: Attacker, kind: &str, to: &str, correlation: &str) -> Option
     }
 }
 
+/// The expected outcome of a cancel. All pending messages are in flight; `done` is settled, which is known only by its
+/// sender's mailbox.
+fn cancel_outcome(attacker: Attacker, to: &str, id: &str) -> &'static str {
+    let Some((_, from, _)) = OPEN.into_iter().find(|open| open.0 == id && open.2 == to) else { return "unknown" };
+    let by_operator = attacker.name == "op";
+    let is_own = principal_of(from) == principal_of(attacker.mailbox);
+    match id {
+        "done" if from == attacker.mailbox || by_operator => "finished",
+        "done" => "unknown",
+        _ if is_own || by_operator => "running",
+        _ => "unknown",
+    }
+}
+
 struct Fixture {
     bus: Bus,
     /// One subscribed connection per agent.
@@ -242,7 +256,7 @@ async fn attack_with_messages(
     cases.len()
 }
 
-/// Cancels and live events. They have no response, so only their recipients are checked.
+/// Cancels and live events: the outcomes of cancels, and the frames that their recipients get.
 async fn attack_with_signals(
     name: &'static str,
     claimed: &'static str,
@@ -255,7 +269,10 @@ async fn attack_with_signals(
     for to in RECIPIENTS {
         for correlation in CORRELATIONS.into_iter().filter(|correlation| !correlation.is_empty()) {
             cases += 2;
-            peer.send(json!({"kind": "cancel", "to": to, "correlation_id": correlation, "from": "w1"})).await;
+            let cancel = json!({
+                "kind": "cancel", "to": to, "correlation_id": correlation, "request_id": correlation, "from": "w1",
+            });
+            peer.send(cancel).await;
             peer.send(json!({"kind": "live_event", "to": to, "correlation_id": correlation, "from": "h1", "body": 1}))
                 .await;
             let responses = peer.drain().await;
@@ -266,6 +283,10 @@ async fn attack_with_signals(
             let own = OPEN.iter().any(|open| open.0 == correlation && open.2 == to && is_own(open.1));
             let may_cancel = free || (is_open && (own || name == "op"));
             let may_send = oracle(Attacker { name, mailbox }, "mcp_event", to, correlation).is_none();
+            let result = responses.iter().find(|frame| frame["kind"] == "cancel_result").expect("an answer");
+            let outcome = cancel_outcome(Attacker { name, mailbox }, to, correlation);
+            assert_eq!(result["outcome"], outcome, "{mailbox} cancels {correlation} at {to}");
+            assert_eq!((&result["request_id"], &result["correlation_id"]), (&json!(correlation), &json!(correlation)));
             let codes: Vec<&str> = responses.iter().filter_map(|frame| frame["code"].as_str()).collect();
             assert_eq!(codes, if may_send { vec![] } else { vec!["TB0216"] }, "{name} to {to}: {responses:?}");
             for (subscriber, peer) in &mut fixture.subscribers {

@@ -4,7 +4,7 @@ use crate::support::{Harness, Received, delivery, message, puts, receipt, refuse
 use toolbus_engine::{Command, ConnId, Refusal};
 
 fn cancel(harness: &mut Harness, conn: ConnId, to: &str, id: &str) {
-    harness.handle(conn, Command::Cancel { to: to.into(), correlation_id: id.into() });
+    harness.handle(conn, Command::Cancel { to: to.into(), correlation_id: id.into(), request_id: None });
 }
 
 fn withdrawn(id: &str, mailbox: &str) -> Received {

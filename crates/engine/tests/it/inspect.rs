@@ -80,7 +80,7 @@ fn a_position_counts_leased_stored_and_waiting_messages() {
     harness.disconnect(host);
     harness.sync_all();
     assert_eq!(inspect(&harness, alice, &all).messages, [None, Some(1), Some(2), None], "stored again");
-    harness.handle(alice, Command::Cancel { to: "host".into(), correlation_id: "b".into() });
+    harness.handle(alice, Command::Cancel { to: "host".into(), correlation_id: "b".into(), request_id: None });
     assert_eq!(inspect(&harness, alice, &all).messages, [None, None, Some(1), None], "withdrawn");
     harness.now += 60_001;
     harness.tick();
@@ -226,7 +226,7 @@ fn an_operator_withdraws_messages_of_others_and_their_senders_are_notified() {
     let (mut harness, [ana, _, bo, _, operator]) = fixture();
     [ana, bo, operator].into_iter().for_each(|conn| drop(harness.received(conn)));
     for (conn, id) in [(bo, "a1"), (operator, "a1"), (operator, "unknown")] {
-        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
+        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into(), request_id: None });
     }
     harness.sync_all();
     let withdrawn = Refusal::Cancelled { id: "a1".into(), mailbox: "host".into() };

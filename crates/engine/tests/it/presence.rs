@@ -5,7 +5,7 @@ use bytes::Bytes;
 use toolbus_engine::{Command, ConnId};
 
 fn cancel(harness: &mut Harness, conn: ConnId, to: &str) {
-    harness.handle(conn, Command::Cancel { to: to.into(), correlation_id: "c1".into() });
+    harness.handle(conn, Command::Cancel { to: to.into(), correlation_id: "c1".into(), request_id: None });
 }
 
 fn event(harness: &mut Harness, conn: ConnId, to: &str) {

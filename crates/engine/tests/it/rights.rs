@@ -194,7 +194,9 @@ fn a_reply_to_an_expired_or_withdrawn_request_is_refused() {
     fixture.harness.received(fixture.ana);
     fixture.harness.send(fixture.operator, "absent", "x");
     fixture.accepts(fixture.ana, of(Purpose::Request, "host", "p"));
-    fixture.harness.handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "p".into() });
+    fixture
+        .harness
+        .handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "p".into(), request_id: None });
     let host = subscribe(&mut fixture.harness, "host", HOST);
     fixture.refuses(host, reply(Purpose::HostReply, "ana", "r", "p"), not_your_request("ana", "r", "p"));
 }
@@ -203,7 +205,9 @@ fn a_reply_to_an_expired_or_withdrawn_request_is_refused() {
 fn a_request_cancelled_in_flight_may_still_be_answered() {
     let mut fixture = fixture();
     fixture.request("q");
-    fixture.harness.handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    fixture
+        .harness
+        .handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
     assert_eq!(fixture.harness.received(fixture.host), [Received::Cancel("q".into())]);
     fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"));
 }
@@ -263,11 +267,13 @@ fn a_cancel_of_a_message_of_another_agent_is_dropped() {
     let mut fixture = fixture();
     fixture.request("q");
     for conn in [fixture.bo, fixture.other] {
-        fixture.harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+        fixture
+            .harness
+            .handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
         assert_eq!((fixture.harness.received(conn), fixture.harness.received(fixture.host)), (vec![], vec![]));
     }
     let anyone = fixture.harness.connect("anyone");
-    fixture.harness.handle(anyone, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    fixture.harness.handle(anyone, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
     assert_eq!(
         fixture.harness.received(fixture.host),
         [Received::Cancel("q".into())],
@@ -288,11 +294,13 @@ fn any_mailbox_of_the_sending_agent_can_withdraw_a_message_and_no_other() {
         fixture.harness.engine.inspect(fixture.harness.now, conn, &Inspect { messages, ..Inspect::default() }).messages
     };
     for conn in [fixture.bo, fixture.other, similar_name] {
-        fixture.harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+        fixture
+            .harness
+            .handle(conn, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
         fixture.harness.sync_all();
         assert_eq!((inspect(&fixture, conn), inspect(&fixture, second)), (vec![None], vec![Some(0)]));
     }
-    fixture.harness.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into() });
+    fixture.harness.handle(second, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
     fixture.harness.sync_all();
     assert_eq!(inspect(&fixture, second), [None]);
     let withdrawn = Refusal::Cancelled { id: "q".into(), mailbox: "host".into() };

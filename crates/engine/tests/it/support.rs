@@ -6,8 +6,8 @@ use bytestring::ByteString;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use toolbus_engine::{
-    Batch, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, Message, Millis, Outgoing, Page, Peer,
-    Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
+    Batch, CancelOutcome, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, Message, Millis, Outgoing,
+    Page, Peer, Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
 };
 
 /// A frame sent to a connection, in a form that can be compared.
@@ -19,6 +19,7 @@ pub enum Received {
     Refused { refusal: Refusal, id: Option<String> },
     AckResult { id: String, request_id: String, refusal: Option<Refusal> },
     Cancel(String),
+    CancelResult { id: String, request_id: String, outcome: CancelOutcome },
     Connected(Vec<String>),
     Event { from: String, correlation_id: String, body: Bytes },
 }
@@ -281,6 +282,10 @@ fn received(outgoing: Outgoing) -> Received {
             Received::AckResult { id: id.to_string(), request_id: request_id.to_string(), refusal }
         }
         Outgoing::Cancel { correlation_id } => Received::Cancel(correlation_id.to_string()),
+        Outgoing::CancelResult { request_id, correlation_id, outcome } => {
+            let (id, request_id) = (correlation_id.to_string(), request_id.to_string());
+            Received::CancelResult { id, request_id, outcome }
+        }
         Outgoing::Connected { ids } => Received::Connected(ids.iter().map(|id| id.to_string()).collect()),
         Outgoing::Event { from, correlation_id, body } => {
             Received::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }

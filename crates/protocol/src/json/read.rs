@@ -1,13 +1,14 @@
 //! Decoding of JSON frames. Each direction is deserialised into one flat struct of optional fields, because serde does
 //! not support raw values inside an internally tagged enum. Unknown fields are ignored.
 
+use super::hosts::{self, FlatHost, FlatManifest};
 use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFields};
 use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
 use crate::{
-    AgentRef, Body, BrokerFrame, ClientFrame, DecodeError, Envelope, ErrorCode, JournalClaim, MsgId, Timestamp,
-    check_name,
+    AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, DecodeError, Envelope, ErrorCode,
+    JournalClaim, MsgId, Timestamp, check_name,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -47,13 +48,6 @@ struct FlatClient<'a> {
     instance: Option<String>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct FlatManifest<'a> {
-    role: Option<String>,
-    #[serde(borrow)]
-    manifest: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +101,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
         "cancel" => ClientFrame::Cancel {
             to: name(flat.to.ok_or(DecodeError::Missing("cancel", "to"))?)?,
             correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
+            request_id: flat.request_id.map(|id| name(id.into())).transpose()?,
         },
         "list_connected" => ClientFrame::ListConnected { role: required(flat.role, "list_connected", "role")? },
         "live_event" => ClientFrame::Event(Event {
@@ -123,7 +118,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
         })?,
         "announce" => ClientFrame::Announce(Announce {
             request_id: required(flat.request_id, "announce", "request_id")?,
-            manifests: manifests(flat.manifests.ok_or(DecodeError::Missing("announce", "manifests"))?)?,
+            manifests: hosts::manifests(flat.manifests.ok_or(DecodeError::Missing("announce", "manifests"))?)?,
         }),
         "claim" => ClientFrame::Claim(JournalClaim {
             journal: required(flat.journal, "claim", "journal")?,
@@ -160,6 +155,7 @@ struct FlatBroker<'a> {
     request_id: Option<String>,
     accepted: Option<bool>,
     correlation_id: Option<String>,
+    outcome: Option<String>,
     ids: Option<Vec<String>>,
     from: Option<String>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
@@ -174,16 +170,6 @@ struct FlatBroker<'a> {
     more: Option<bool>,
     #[serde(borrow)]
     hosts: Option<Vec<Object<FlatHost<'a>>>>,
-}
-
-#[derive(Deserialize)]
-struct FlatHost<'a> {
-    id: String,
-    online: bool,
-    since_ms: u64,
-    version: u64,
-    #[serde(borrow, default, deserialize_with = "some_raw")]
-    manifest: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -243,6 +229,11 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             reason: flat.reason,
         }),
         "cancel" => BrokerFrame::Cancel { correlation_id: required(flat.correlation_id, "cancel", "correlation_id")? },
+        "cancel_result" => BrokerFrame::CancelResult(CancelResult {
+            request_id: required(flat.request_id, "cancel_result", "request_id")?,
+            correlation_id: required(flat.correlation_id, "cancel_result", "correlation_id")?,
+            outcome: CancelOutcome::from_name(&flat.outcome.ok_or(DecodeError::Missing("cancel_result", "outcome"))?),
+        }),
         "connected" => BrokerFrame::Connected {
             ids: flat.ids.ok_or(DecodeError::Missing("connected", "ids"))?.into_iter().map(ByteString::from).collect(),
         },
@@ -264,7 +255,7 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             reason: flat.reason,
             code: flat.code.as_deref().and_then(ErrorCode::from_code),
         }),
-        "hosts" => hosts(flat)?,
+        "hosts" => hosts::hosts(flat.request_id, flat.hosts)?,
         "hosts_changed" => BrokerFrame::HostsChanged,
         "unsure" => BrokerFrame::Unsure { id: required(flat.id, "unsure", "id")? },
         other => BrokerFrame::Unknown { kind: other.to_owned() },
@@ -305,29 +296,6 @@ fn status(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
     }))
 }
 
-fn manifests(flat: Vec<Object<FlatManifest<'_>>>) -> Result<Vec<RoleManifest>, DecodeError> {
-    let manifest = |Object(flat): Object<FlatManifest<'_>>| {
-        let role = flat.role.map(|role| name(role.into())).transpose()?;
-        Ok(RoleManifest { role, manifest: body(flat.manifest)? })
-    };
-    flat.into_iter().map(manifest).collect()
-}
-
-fn hosts(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
-    let host = |Object(flat): Object<FlatHost<'_>>| {
-        Ok(HostEntry {
-            id: name(flat.id.into())?,
-            online: flat.online,
-            since_ms: flat.since_ms,
-            version: flat.version,
-            manifest: flat.manifest.map(body).transpose()?,
-        })
-    };
-    let hosts = flat.hosts.ok_or(DecodeError::Missing("hosts", "hosts"))?;
-    let hosts = hosts.into_iter().map(host).collect::<Result<_, DecodeError>>()?;
-    Ok(BrokerFrame::Hosts(Hosts { request_id: required(flat.request_id, "hosts", "request_id")?, hosts }))
-}
-
 pub fn message_id(text: &[u8]) -> Option<MsgId> {
     #[derive(Deserialize)]
     struct Outer {
@@ -355,7 +323,7 @@ fn unknown_kind(text: &[u8], error: serde_json::Error, known: &[&str]) -> Result
 }
 
 /// Deserialises `null` as a present value, whereas a plain `Option` would treat it as absent.
-fn some_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+pub(super) fn some_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
@@ -389,7 +357,7 @@ fn agent(flat: FlatAgent) -> Result<AgentRef, DecodeError> {
     Ok(AgentRef { session_id: flat.session_id.into(), role: flat.role.map(ByteString::from) })
 }
 
-fn body(raw: &RawValue) -> Result<Body, DecodeError> {
+pub(super) fn body(raw: &RawValue) -> Result<Body, DecodeError> {
     let body = Body::from_trusted(Bytes::copy_from_slice(raw.get().as_bytes()));
     body.check_depth()?;
     Ok(body)

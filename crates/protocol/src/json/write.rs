@@ -1,8 +1,9 @@
 //! Encoding of JSON frames. Small frames are built with serde; bodies and manifests are spliced in as raw text.
 
+use super::hosts::{announce_text, announced_text, hosts_text};
 use super::inspect::{inspect_text, inspected_text};
 use crate::frames::*;
-use crate::{AgentRef, Body, BodyError, BrokerFrame, ClientFrame, Envelope, InboxMessage, JournalClaim};
+use crate::{AgentRef, BodyError, BrokerFrame, CancelResult, ClientFrame, Envelope, InboxMessage, JournalClaim};
 use serde::Serialize;
 use serde_json::json;
 
@@ -33,8 +34,12 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::AckWithReceipt { id, request_id } => {
             json!({"kind": "ack_with_receipt", "id": &**id, "request_id": &**request_id}).to_string()
         }
-        ClientFrame::Cancel { to, correlation_id } => {
-            json!({"kind": "cancel", "to": &**to, "correlation_id": &**correlation_id}).to_string()
+        ClientFrame::Cancel { to, correlation_id, request_id } => {
+            let mut value = json!({"kind": "cancel", "to": &**to, "correlation_id": &**correlation_id});
+            if let Some(request_id) = request_id {
+                value["request_id"] = (&**request_id).into();
+            }
+            value.to_string()
         }
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
         ClientFrame::Event(event) => event_text(event, "to"),
@@ -79,6 +84,11 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         BrokerFrame::Cancel { correlation_id } => {
             json!({"kind": "cancel", "correlation_id": &**correlation_id}).to_string()
         }
+        BrokerFrame::CancelResult(CancelResult { request_id, correlation_id, outcome }) => json!({
+            "kind": "cancel_result", "request_id": &**request_id, "correlation_id": &**correlation_id,
+            "outcome": outcome.as_str(),
+        })
+        .to_string(),
         BrokerFrame::Connected { ids } => {
             let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
             json!({"kind": "connected", "ids": ids}).to_string()
@@ -199,61 +209,6 @@ fn status_text(status: &Status) -> String {
     .to_string()
 }
 
-/// Manifests are not checked here: the host's client validates them, and the broker's were parsed from JSON.
-fn announce_text(announce: &Announce) -> String {
-    let mut out = String::from(r#"{"kind":"announce","request_id":"#);
-    push_json(&mut out, &*announce.request_id);
-    out.push_str(r#","manifests":["#);
-    for (index, RoleManifest { role, manifest }) in announce.manifests.iter().enumerate() {
-        out.push_str(if index == 0 { "{" } else { ",{" });
-        if let Some(role) = role {
-            out.push_str(r#""role":"#);
-            push_json(&mut out, &**role);
-            out.push(',');
-        }
-        push_manifest(&mut out, manifest);
-        out.push('}');
-    }
-    out.push_str("]}");
-    out
-}
-
-fn push_manifest(out: &mut String, manifest: &Body) {
-    out.push_str(r#""manifest":"#);
-    out.push_str(&String::from_utf8_lossy(manifest.as_bytes()));
-}
-
-fn announced_text(announced: &Announced) -> String {
-    let mut value = json!({"kind": "announced", "request_id": &*announced.request_id});
-    if let Some(reason) = &announced.reason {
-        value["reason"] = reason.as_str().into();
-    }
-    if let Some(code) = announced.code {
-        value["code"] = code.code().into();
-    }
-    value.to_string()
-}
-
-fn hosts_text(hosts: &Hosts) -> String {
-    let mut out = String::from(r#"{"kind":"hosts","request_id":"#);
-    push_json(&mut out, &*hosts.request_id);
-    out.push_str(r#","hosts":["#);
-    for (index, host) in hosts.hosts.iter().enumerate() {
-        out.push_str(if index == 0 { r#"{"id":"# } else { r#",{"id":"# });
-        push_json(&mut out, &*host.id);
-        out.push_str(&format!(",\"online\":{}", host.online));
-        push_number(&mut out, "since_ms", Some(host.since_ms));
-        push_number(&mut out, "version", Some(host.version));
-        if let Some(manifest) = &host.manifest {
-            out.push(',');
-            push_manifest(&mut out, manifest);
-        }
-        out.push('}');
-    }
-    out.push_str("]}");
-    out
-}
-
 fn agent_value(agent: &AgentRef) -> serde_json::Value {
     let mut value = json!({"session_id": &*agent.session_id});
     if let Some(role) = &agent.role {
@@ -262,11 +217,11 @@ fn agent_value(agent: &AgentRef) -> serde_json::Value {
     value
 }
 
-fn push_json(out: &mut String, value: &(impl Serialize + ?Sized)) {
+pub(super) fn push_json(out: &mut String, value: &(impl Serialize + ?Sized)) {
     out.push_str(&serde_json::to_string(value).expect("strings and JSON values always serialise"));
 }
 
-fn push_number(out: &mut String, name: &str, value: Option<u64>) {
+pub(super) fn push_number(out: &mut String, name: &str, value: Option<u64>) {
     if let Some(value) = value {
         out.push_str(&format!(",\"{name}\":{value}"));
     }

@@ -2,9 +2,10 @@
 
 use bytestring::ByteString;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
-    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, JournalClaim,
-    Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
+    Connection, Deliver, Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage,
+    Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal,
+    RoleManifest, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -62,7 +63,8 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("ack_tags", ClientFrame::AckTags { tags: vec![1, 2, 300, u64::MAX] }),
         ("ack_tags_none", ClientFrame::AckTags { tags: vec![] }),
         ("ack_with_receipt", ClientFrame::AckWithReceipt { id: CALL.into(), request_id: "ack-9".into() }),
-        ("cancel", ClientFrame::Cancel { to: "desktop#mcp".into(), correlation_id: CALL.into() }),
+        ("cancel", cancel(None)),
+        ("cancel_with_request_id", cancel(Some("cancel-3"))),
         ("list_connected", ClientFrame::ListConnected { role: "researcher".into() }),
         ("live_event", event(body(r#"{ "progress": 0.50, "total": 1.0 }"#))),
         ("live_event_null", event(Body::null())),
@@ -82,6 +84,11 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("hosts", ask_hosts(false, vec![])),
         ("hosts_watch", ask_hosts(true, vec![("desktop".into(), 7), ("näme ☃".into(), u64::MAX)])),
     ]
+}
+
+fn cancel(request_id: Option<&'static str>) -> ClientFrame {
+    let request_id = request_id.map(Into::into);
+    ClientFrame::Cancel { to: "desktop#mcp".into(), correlation_id: CALL.into(), request_id }
 }
 
 fn inspect() -> ClientFrame {
@@ -213,6 +220,10 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("ack_result", ack_result(true, None)),
         ("ack_result_refused", ack_result(false, Some("no such message"))),
         ("cancel", BrokerFrame::Cancel { correlation_id: CALL.into() }),
+        ("cancel_result", cancel_result(CancelOutcome::Withdrawn)),
+        ("cancel_result_running", cancel_result(CancelOutcome::Running)),
+        ("cancel_result_finished", cancel_result(CancelOutcome::Finished)),
+        ("cancel_result_unknown", cancel_result(CancelOutcome::Unknown)),
         ("connected", BrokerFrame::Connected { ids: vec!["worker-7#mcp".into(), "worker-8".into()] }),
         ("connected_nobody", BrokerFrame::Connected { ids: vec![] }),
         ("live_event", BrokerFrame::Event(event)),
@@ -227,6 +238,10 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("hosts_changed", BrokerFrame::HostsChanged),
         ("unsure", BrokerFrame::Unsure { id: "7c0e1d3a".into() }),
     ]
+}
+
+fn cancel_result(outcome: CancelOutcome) -> BrokerFrame {
+    BrokerFrame::CancelResult(CancelResult { request_id: "cancel-3".into(), correlation_id: CALL.into(), outcome })
 }
 
 fn announced(reason: Option<&str>, code: Option<ErrorCode>) -> BrokerFrame {

@@ -5,10 +5,10 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, ClientFrame, Connection, Deliver, Envelope,
-    ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage, Inspect, Inspected, JournalClaim,
-    Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
-    check_name,
+    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
+    Connection, Deliver, Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage,
+    Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal,
+    RoleManifest, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -17,7 +17,9 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
     let deliver = (name(), envelope(), of(any::<u64>()), of(any::<u64>()));
     let deliver = deliver.prop_map(|(to, envelope, deadline_ms, ack)| Deliver { to, envelope, deadline_ms, ack });
     let receipt = (name(), name()).prop_map(|(id, request_id)| ClientFrame::AckWithReceipt { id, request_id });
-    let cancel = (name(), name()).prop_map(|(to, correlation_id)| ClientFrame::Cancel { to, correlation_id });
+    let cancel = (name(), name(), of(name()));
+    let cancel =
+        cancel.prop_map(|(to, correlation_id, request_id)| ClientFrame::Cancel { to, correlation_id, request_id });
     prop_oneof![
         1 => hello.prop_map(ClientFrame::Hello),
         1 => Just(ClientFrame::Subscribe),
@@ -57,6 +59,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => vec(range(), 0..20).prop_map(|ranges| BrokerFrame::Receipts { ranges }),
         1 => ack_result.prop_map(BrokerFrame::AckResult),
         1 => name().prop_map(|correlation_id| BrokerFrame::Cancel { correlation_id }),
+        1 => cancel_result().prop_map(BrokerFrame::CancelResult),
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
@@ -67,6 +70,11 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => Just(BrokerFrame::HostsChanged),
         1 => unknown_kind(BrokerFrame::KINDS).prop_map(|kind| BrokerFrame::Unknown { kind }),
     ]
+}
+
+fn cancel_result() -> impl Strategy<Value = CancelResult> {
+    let parts = (name(), name(), proptest::sample::select(&CancelOutcome::ALL[..]));
+    parts.prop_map(|(request_id, correlation_id, outcome)| CancelResult { request_id, correlation_id, outcome })
 }
 
 pub fn agent() -> impl Strategy<Value = AgentRef> {

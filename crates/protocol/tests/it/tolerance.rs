@@ -2,7 +2,7 @@
 
 use crate::samples;
 use crate::wire::{compact_client, framed, json_broker, json_client, read_compact_broker, read_compact_client};
-use toolbus_protocol::{BrokerFrame, ClientFrame};
+use toolbus_protocol::{BrokerFrame, CancelOutcome, ClientFrame};
 
 #[test]
 fn unknown_fields_are_ignored_in_every_object_of_every_frame() {
@@ -85,6 +85,13 @@ fn an_unknown_framing_or_error_code_is_none() {
         panic!("expected an error")
     };
     assert_eq!((refusal.reason.as_str(), refusal.code), ("no", None));
+}
+
+#[test]
+fn an_unknown_outcome_of_a_cancel_counts_as_running() {
+    let text = r#"{"kind":"cancel_result","request_id":"r","correlation_id":"c","outcome":"withdrawn_later"}"#;
+    let BrokerFrame::CancelResult(result) = json_broker(text) else { panic!("expected a result") };
+    assert_eq!(result.outcome, CancelOutcome::Running);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{
-    Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Purpose, Refusal,
+    CancelOutcome, Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Purpose, Refusal,
 };
 
 impl World {
@@ -198,9 +198,21 @@ impl World {
         // With credentials, a cancel is forwarded only if the message can still be cancelled.
         let own = self.model.find(&to, &id).filter(|no| self.model.messages[*no].from == client);
         let must_notify = !self.scenario.restricted || own.is_some_and(|no| self.model.is_certainly_open(no));
+        let before = own.map(|no| (no, self.model.before_cancel(no)));
         let cancelled = self.model.cancelled(client, &to, &id);
         self.note("cancel", &[("conn", conn.0), ("message", cancelled.map_or(u64::MAX, |no| no as u64))]);
-        let effects = self.handle(conn, Command::Cancel { to, correlation_id: id });
+        let is_dead_letter = to.ends_with(DEAD_LETTER_SUFFIX);
+        let request_id = Some(ByteString::from(own.map_or("none".to_owned(), |no| no.to_string())));
+        let effects = self.handle(conn, Command::Cancel { to, correlation_id: id, request_id });
+        let outcome = cancel_outcome(&effects);
+        match before.filter(|_| !is_dead_letter) {
+            Some((no, before)) => self.model.cancel_answered(no, before, outcome),
+            None if is_dead_letter => {}
+            None if outcome != Some(CancelOutcome::Unknown) => {
+                self.model.violated(format!("a cancel of another client's message was answered with {outcome:?}"));
+            }
+            None => {}
+        }
         let notified: Vec<ConnId> = effects
             .0
             .iter()
@@ -214,6 +226,14 @@ impl World {
         }
         self.apply_effects(effects);
     }
+}
+
+/// The outcome of a cancel, unless it is answered later.
+pub fn cancel_outcome(effects: &Effects) -> Option<CancelOutcome> {
+    effects.0.iter().find_map(|effect| match effect {
+        Effect::Send { outgoing: Outgoing::CancelResult { outcome, .. }, .. } => Some(*outcome),
+        _ => None,
+    })
 }
 
 fn refusal_of<'a>(effects: &'a Effects, to: ConnId, about: &str) -> Option<&'a Refusal> {

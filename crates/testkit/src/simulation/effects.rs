@@ -3,7 +3,7 @@
 use super::storage::PendingFetch;
 use super::world::World;
 use bytestring::ByteString;
-use toolbus_engine::{ConnId, Effect, Effects, Outgoing, Refusal};
+use toolbus_engine::{CancelOutcome, ConnId, Effect, Effects, Outgoing, Refusal};
 
 impl World {
     pub fn apply_effects(&mut self, effects: Effects) {
@@ -43,6 +43,12 @@ impl World {
                 let no = request_id.parse().expect("the request id is the message's number");
                 self.model.ack_confirmed(no);
                 self.note("ack result", &[("conn", conn.0), ("message", no as u64)]);
+            }
+            Outgoing::CancelResult { request_id, outcome, .. } => {
+                if let (Ok(no), CancelOutcome::Withdrawn) = (request_id.parse(), outcome) {
+                    self.model.withdrawal_reported(no);
+                    self.note("withdrawn", &[("conn", conn.0), ("message", no as u64)]);
+                }
             }
             Outgoing::Refused { refusal, id } => {
                 let client = link.client;

@@ -1,13 +1,14 @@
 //! The simulation with credentials: some clients are hosts, and a client or a stranger sends messages that it may not
 //! send. None of them may have an effect.
 
+use super::broker_side::cancel_outcome;
 use super::messages::MessageNo;
 use super::world::World;
 use bytes::Bytes;
 use bytestring::ByteString;
 use toolbus_engine::{
-    Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Engine, Names, Outgoing, Peer, Purpose, Refusal,
-    Rights, Sender,
+    CancelOutcome, Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Engine, Names, Outgoing, Peer,
+    Purpose, Refusal, Rights, Sender,
 };
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
@@ -76,7 +77,8 @@ impl World {
         });
         match self.rng.below(4) {
             0 if !own && client.is_none() => {
-                self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id })
+                let request_id = Some(ByteString::from_static("none"));
+                self.forge_signal(conn, about, Command::Cancel { to: mailbox, correlation_id: id, request_id })
             }
             1 if client.is_none() => {
                 let purpose = [Purpose::Request, Purpose::Other, Purpose::Event][self.rng.below(3) as usize];
@@ -122,6 +124,9 @@ impl World {
         self.engine.handle(self.now, conn, command, &mut effects);
         if effects.0.iter().any(|effect| !matches!(effect, Effect::Send { conn: notified, .. } if *notified == conn)) {
             self.model.violated(format!("a forged signal had an effect: {:?}", effects.0));
+        }
+        if cancel_outcome(&effects).is_some_and(|outcome| outcome != CancelOutcome::Unknown) {
+            self.model.violated("a stranger learned the state of a message");
         }
     }
 }

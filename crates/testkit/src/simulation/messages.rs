@@ -65,6 +65,10 @@ pub struct SentMessage {
     pub receipted: bool,
     pub confirmed: bool,
     pub pushed: bool,
+    /// Pushed since the broker accepted it as new.
+    pub pushed_since_accepted: bool,
+    /// The broker reported that it was withdrawn before it was ever pushed.
+    pub withdrawn: bool,
     /// Cancelled while in flight: not pushed to another subscription until the broker restarts.
     pub cancelled_in_flight: bool,
     /// Cancelled in this incarnation or an earlier one.
@@ -102,6 +106,8 @@ impl SentMessage {
             receipted: false,
             confirmed: false,
             pushed: false,
+            pushed_since_accepted: false,
+            withdrawn: false,
             cancelled_in_flight: false,
             cancelled_once: false,
             seen: false,

@@ -135,6 +135,8 @@ impl Model {
         sent.known = true;
         sent.settled = None;
         sent.cancelled_in_flight = false;
+        sent.pushed_since_accepted = false;
+        sent.withdrawn = false;
         sent.incarnations += 1;
         sent.incarnation_start = accepted_at;
         sent.accepted_at.push(accepted_at);

@@ -63,12 +63,17 @@ fn a_push_past_the_window_is_found() {
 
 #[test]
 fn a_cancel_by_anyone_is_found() {
-    check_found(Planted::Engine(PlantedBug::CancelByAnyone), "wrong refusal of");
+    check_found(Planted::Engine(PlantedBug::CancelByAnyone), "a cancel of another client's message was answered");
 }
 
 #[test]
 fn a_push_after_a_cancel_in_flight_is_found() {
     check_found(Planted::Engine(PlantedBug::CancelForgotten), "although it was settled: Cancelled");
+}
+
+#[test]
+fn a_withdrawal_reported_before_the_sync_is_found() {
+    check_found(Planted::Engine(PlantedBug::WithdrawnBeforeSync), "was reported as withdrawn before that was durable");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_admin::{ask, ask_all, find_by_prefix, hosts, note_hosts_away};
-use crate::queue::{self, Withdrawal, pending_of};
+use crate::queue::{self, pending_of};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
-use toolbus_client::{HostEntry, MultiplexedClient};
+use toolbus_client::{CancelOutcome, HostEntry, MultiplexedClient};
 use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState};
 use toolbus_protocol::{ErrorCode, MsgId, principal_of};
@@ -124,17 +124,22 @@ async fn cancel(client: &MultiplexedClient, args: &CallsArgs, id: &str) -> Resul
     })
 }
 
-/// Withdraws a queued call at the broker. If the host connected meanwhile and may have received it, the host cancels
-/// it.
+/// Withdraws a queued call at the broker. If the host may have received it, the host cancels it; while the host is away,
+/// the state of such a call is unknown.
 async fn withdraw(client: &MultiplexedClient, host: &str, row: CallRow) -> Result<CallRow, Failure> {
     let cancelled = |row| CallRow { state: CallState::Cancelled, ..row };
     match queue::withdraw(client, host, &MsgId::from(row.id.clone())).await? {
-        Withdrawal::Withdrawn => Ok(cancelled(row)),
-        Withdrawal::AskHost => match ask(client, host, AdminRequest::CallsCancel { id: row.id.clone() }).await {
-            Err(Failure::RefusedByHost { code: Some(ErrorCode::UnknownCall), .. }) => Ok(cancelled(row)),
-            answer => answer,
-        },
-        Withdrawal::StillQueued => Err(Failure::NotWithdrawn { id: row.id }),
+        CancelOutcome::Withdrawn => Ok(cancelled(row)),
+        CancelOutcome::Unknown => Err(Failure::NotWithdrawn { id: row.id }),
+        CancelOutcome::Running | CancelOutcome::Finished if !queue::is_online(client, host).await => {
+            Ok(CallRow { state: CallState::Unknown, ..row })
+        }
+        CancelOutcome::Running | CancelOutcome::Finished => {
+            match ask(client, host, AdminRequest::CallsCancel { id: row.id.clone() }).await {
+                Err(Failure::RefusedByHost { code: Some(ErrorCode::UnknownCall), .. }) => Ok(cancelled(row)),
+                answer => answer,
+            }
+        }
     }
 }
 

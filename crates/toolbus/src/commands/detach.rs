@@ -6,11 +6,11 @@ use super::print_line;
 use crate::catalog::KnownTool;
 use crate::failure::Failure;
 use crate::progress::one_line;
-use crate::queue::{self, Withdrawal};
+use crate::queue;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
-use toolbus_client::{Call, CallItem, MultiplexedClient, SendOptions};
+use toolbus_client::{Call, CallItem, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, Outcome, Raw, Rpc, TaskName, TaskWish};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
@@ -45,7 +45,7 @@ pub async fn start(
     let name = TaskName { host: host.to_owned(), id: message.id.to_string() };
     // The request may wait for its host for the lifetime of the task.
     let limit = Duration::from_millis(wish.granted_ttl_ms()).max(MIN_DEADLINE);
-    let mut call = client.start_call(host, message.clone(), limit).await?;
+    let mut call = client.start_call(host, message, limit).await?;
     let accepted = match tool.host.online {
         true => tokio::time::timeout(ACCEPT_TIMEOUT, answer(&mut call)).await.ok().transpose()?,
         false => None,
@@ -54,12 +54,11 @@ pub async fn start(
         Some(Answer::Task) => print_task(&name, None, output.json),
         Some(Answer::Other(outcome)) => report(output, outcome),
         None => {
-            // Repeats the message to get a receipt; the broker deduplicates it by its id.
-            client.client().deliver_with(host, message, SendOptions { deadline: Some(limit) }).await?;
+            call.receipt().await?;
             call.detach();
             if fail_fast
                 && queue::was_never_pushed(client, host, &id).await
-                && queue::withdraw(client, host, &id).await? == Withdrawal::Withdrawn
+                && queue::withdraw(client, host, &id).await? == CancelOutcome::Withdrawn
             {
                 return Err(offline());
             }

@@ -5,7 +5,7 @@ use super::outcome::{OutputOptions, report};
 use super::{parse_duration, print_line};
 use crate::failure::Failure;
 use crate::progress::one_line;
-use crate::queue::{self, Withdrawal};
+use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::stop_signal;
 use crate::table::{age, table};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
-use toolbus_client::{BrokerError, MultiplexedClient};
+use toolbus_client::{BrokerError, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{
     AdminRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
 };
@@ -143,7 +143,7 @@ impl Admin<'_> {
                 return Err(Failure::TaskHostAway { host: name.host.clone() });
             }
             match queue::withdraw(self.client, &name.host, &id).await? {
-                Withdrawal::Withdrawn => {
+                CancelOutcome::Withdrawn => {
                     let status =
                         json!({"task": name.to_string(), "host": name.host, "status": "cancelled"}).to_string();
                     print_line(&if self.json {
@@ -153,8 +153,11 @@ impl Admin<'_> {
                     })?;
                     return Ok(ExitCode::SUCCESS);
                 }
-                Withdrawal::StillQueued => return Err(Failure::NotWithdrawn { id: name.to_string() }),
-                Withdrawal::AskHost => {}
+                CancelOutcome::Unknown => return Err(Failure::NotWithdrawn { id: name.to_string() }),
+                CancelOutcome::Running | CancelOutcome::Finished if self.is_away(&name.host).await? => {
+                    return Err(Failure::TaskHostAway { host: name.host.clone() });
+                }
+                CancelOutcome::Running | CancelOutcome::Finished => {}
             }
         }
         let view = self.task(name, request, REPLY_TIMEOUT).await?;

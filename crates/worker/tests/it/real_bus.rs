@@ -164,6 +164,26 @@ async fn undelivered_calls_are_distinguished_from_delivered_ones() {
 }
 
 #[tokio::test]
+async fn only_a_request_that_was_never_delivered_is_withdrawn() {
+    let broker = Broker::start().await;
+    let host = broker.host().await;
+    let (_client, bus) = broker.worker().await;
+    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.into_json().into());
+    let limit = std::time::Duration::from_secs(60);
+    let pushed = bus.start_call("host", body(), limit).await.unwrap();
+    let (message, _) = host.next().await;
+    assert!(!soon("an answer", bus.withdraw("host", pushed.id())).await, "the host has received it");
+    assert_eq!(soon("the cancellation", host.client.next_cancel()).await, Some(message.id));
+    host.client.close().await;
+    let queued = bus.start_call("host", body(), limit).await.unwrap();
+    let id = queued.id().to_owned();
+    soon("the receipt", queued.leave()).await.unwrap();
+    assert_eq!(bus.waiting("host").await.unwrap().iter().filter(|waiting| waiting.id == id).count(), 1);
+    assert!(soon("an answer", bus.withdraw("host", &id)).await);
+    assert_eq!(bus.ahead("host", &id).await, None);
+}
+
+#[tokio::test]
 async fn a_disconnected_client_cancels_its_calls() {
     let broker = Broker::start().await;
     let host = broker.host().await;

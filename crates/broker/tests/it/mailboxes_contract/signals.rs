@@ -6,7 +6,7 @@ use bytes::Bytes;
 use toolbus_engine::{Command, Inspect, InspectView, Mailboxes, MessageAt, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
-    Command::Cancel { to: to.into(), correlation_id: "work".into() }
+    Command::Cancel { to: to.into(), correlation_id: "work".into(), request_id: None }
 }
 
 fn event(to: &str, body: &'static str) -> Command {
@@ -33,7 +33,7 @@ pub fn a_cancel_reaches_only_the_subscriber(factory: &impl Factory) {
 }
 
 fn withdraw(to: &str, id: &str) -> Command {
-    Command::Cancel { to: to.into(), correlation_id: id.into() }
+    Command::Cancel { to: to.into(), correlation_id: id.into(), request_id: None }
 }
 
 pub fn a_cancel_withdraws_a_queued_message_of_its_sender(factory: &impl Factory) {

@@ -2,7 +2,15 @@
 
 use super::{MailboxModel, MessageNo, Model};
 use crate::simulation::messages::Settlement;
-use toolbus_engine::{ConnId, DEAD_LETTER_SUFFIX, Message};
+use toolbus_engine::{CancelOutcome, ConnId, DEAD_LETTER_SUFFIX, Message};
+
+/// The state of a message before a cancel.
+#[derive(Debug, Clone, Copy)]
+pub struct BeforeCancel {
+    is_open: bool,
+    is_leased: bool,
+    settled: Option<Settlement>,
+}
 
 impl Model {
     /// A client cancels the message with this id in this mailbox. Takes effect only for its own messages: at once if
@@ -27,6 +35,41 @@ impl Model {
             self.settle(no, Settlement::Cancelled);
         }
         Some(no)
+    }
+
+    /// The broker answered a cancel of this message at once, or will answer `withdrawn` when that is durable (`None`).
+    pub fn cancel_answered(&mut self, no: MessageNo, before: BeforeCancel, outcome: Option<CancelOutcome>) {
+        let BeforeCancel { is_open, is_leased, settled } = before;
+        let certainly_settled = settled.filter(|_| self.is_certainly_known(no) && !self.dead_lettering);
+        let is_wrong = match outcome {
+            None | Some(CancelOutcome::Withdrawn) => {
+                is_leased || certainly_settled.is_some_and(|how| how != Settlement::Cancelled)
+            }
+            Some(CancelOutcome::Running) => certainly_settled.is_some(),
+            Some(CancelOutcome::Finished | CancelOutcome::Unknown) => is_open,
+        };
+        if is_wrong {
+            self.violated(format!("the cancel of {} was answered with {outcome:?}", self.describe(no)));
+        }
+    }
+
+    /// The broker reported that the message is withdrawn and was never pushed.
+    pub fn withdrawal_reported(&mut self, no: MessageNo) {
+        let sent = &self.messages[no];
+        if self.has_one_incarnation(no) && !sent.settlement_durable {
+            self.violated(format!("{} was reported as withdrawn before that was durable", self.describe(no)));
+        } else if self.keeps_all_ids && sent.pushed_since_accepted {
+            self.violated(format!("{} was reported as withdrawn although it was pushed", self.describe(no)));
+        }
+        // If ids are evicted, the message may have been accepted again since.
+        self.messages[no].withdrawn = self.keeps_all_ids;
+    }
+
+    /// The state of a message before a cancel.
+    pub fn before_cancel(&mut self, no: MessageNo) -> BeforeCancel {
+        let (name, seq) = (self.messages[no].mailbox.clone(), self.messages[no].seq);
+        let is_leased = seq.is_some_and(|seq| self.mailbox(&name).leases.contains_key(&seq));
+        BeforeCancel { is_open: self.is_certainly_open(no), is_leased, settled: self.messages[no].settled }
     }
 
     /// Whether a crash now could restore a cancelled message. If ids are evicted, it may be in a later incarnation,

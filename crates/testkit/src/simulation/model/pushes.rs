@@ -10,6 +10,8 @@ impl Model {
         let sent = &self.messages[no];
         if message.expires_at.is_some_and(|at| at <= now) {
             self.violated(format!("{about} was pushed after its deadline"));
+        } else if sent.withdrawn {
+            self.violated(format!("{about} was pushed although it was reported as withdrawn"));
         } else if let Some(how) = sent.settled {
             self.violated(format!("{about} was pushed again although it was settled: {how:?}"));
         } else if attempt > self.options.max_attempts && !message.mailbox.ends_with(DEAD_LETTER_SUFFIX) {
@@ -18,6 +20,7 @@ impl Model {
         self.check_window(no, conn, message);
         self.check_order(no);
         self.messages[no].pushed = true;
+        self.messages[no].pushed_since_accepted = true;
         Some(no)
     }
 

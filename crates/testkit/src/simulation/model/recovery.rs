@@ -90,7 +90,9 @@ impl Model {
 
     fn check_restored(&mut self, no: MessageNo, seq: Seq, back: &mut BTreeMap<MessageNo, Seq>) {
         let sent = &self.messages[no];
-        if sent.settlement_durable && sent.seq == Some(seq) {
+        if sent.withdrawn {
+            self.violated(format!("{} was restored although it was reported as withdrawn", self.describe(no)));
+        } else if sent.settlement_durable && sent.seq == Some(seq) {
             let what = if sent.confirmed { "its acknowledgement was confirmed" } else { "its settlement was durable" };
             self.violated(format!("{} was restored although {what}", self.describe(no)));
         }
