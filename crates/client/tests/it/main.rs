@@ -6,6 +6,8 @@ mod cancels;
 mod endings;
 mod inspect;
 mod pki;
+mod reconnecting;
 mod replies;
+mod scripted;
 mod support;
 mod tls;
