@@ -175,6 +175,10 @@ impl Reader<'_> {
     /// Collects the intact messages at the head of a torn batch. They were not receipted, unless the torn write is in
     /// fact corruption of a durable batch. Records after the first unreadable one are dropped to preserve the order.
     fn salvage(&mut self, header: Option<BatchHeader>, mut torn: Bytes) {
+        if header.is_none() && BatchHeader::read(self.options.checksum_key(), &torn).is_some() {
+            // Not torn, but left over from a removed file: its messages may be settled.
+            return;
+        }
         let next_seq = header.map_or(0, |header| header.next_seq);
         self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(next_seq);
         let mut body = torn.split_off(torn.len().min(HEADER_BYTES));
