@@ -57,6 +57,7 @@ pub fn replay(disk: &dyn Disk, options: &StoreOptions, target: &mut dyn Replay) 
     for segment in segments {
         reader.segment(segment, Some(segment) == last)?;
     }
+    reader.replayed.index.sort_ids(options.history_ids, options.history_age);
     Ok(reader.replayed)
 }
 
@@ -216,7 +217,7 @@ impl Reader<'_> {
                     self.target.settled(&settled);
                     let Settled { fingerprint, content, at, .. } = settled;
                     let id = RememberedId { fingerprint, content, at, segment: location.segment };
-                    index.remember(id, self.options.history_ids, self.options.history_age);
+                    index.remember_replayed(id, self.options.history_ids, self.options.history_age);
                 }
             }
             Record::Attempts(all) => all.iter().for_each(|note| self.target.attempts(note)),
