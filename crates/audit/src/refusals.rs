@@ -90,3 +90,63 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(who: String) -> Caller {
+        Caller { who, role: Some("reader".to_owned()) }
+    }
+
+    /// The records and their total count.
+    fn taken(refusals: &Refusals) -> (Vec<Record>, u64) {
+        let records: Vec<Record> = refusals.take().collect();
+        let count = |record: &Record| match record {
+            Record::SendRefused { count, .. } | Record::RequestsRefused { count, .. } => *count,
+            other => panic!("{other:?}"),
+        };
+        let total = records.iter().map(count).sum();
+        (records, total)
+    }
+
+    #[test]
+    fn refused_messages_of_many_agents_become_a_bounded_number_of_records() {
+        let refusals = Refusals::default();
+        for number in 0..2000 {
+            refusals.send(&caller(format!("w{number}")), "host", "TB0216");
+        }
+        refusals.send(&caller("w0".to_owned()), "host", "TB0216");
+        let (records, total) = taken(&refusals);
+        assert_eq!((records.len(), total), (MAX_SENDERS + 1, 2001));
+        let others = records.iter().find(|record| {
+            matches!(record, Record::SendRefused { caller, .. } if caller.who == OTHERS && caller.role.is_none())
+        });
+        assert!(matches!(others, Some(Record::SendRefused { count: 1744, .. })), "{others:?}");
+        assert_eq!(taken(&refusals).0.len(), 0, "the counts start again");
+    }
+
+    #[test]
+    fn refused_requests_of_many_agents_become_a_bounded_number_of_lines_and_records() {
+        let refusals = Refusals::default();
+        let mut lines = 0;
+        for number in 0..2000 {
+            for _ in 0..=MAX_LINES_PER_AGENT {
+                lines += u64::from(refusals.request(&caller(format!("w{number}")), "TB0501"));
+            }
+        }
+        let (records, total) = taken(&refusals);
+        assert_eq!((records.len(), lines), (MAX_SENDERS + 1, (MAX_SENDERS as u64 + 1) * MAX_LINES_PER_AGENT));
+        assert_eq!(lines + total, 2000 * (MAX_LINES_PER_AGENT + 1), "every refusal is a line or is counted");
+    }
+
+    #[test]
+    fn the_mailboxes_of_an_agent_share_its_lines() {
+        let refusals = Refusals::default();
+        let worth_a_line = |suffix| refusals.request(&caller(format!("w#{suffix}")), "TB0501");
+        assert_eq!((0..50).filter(|suffix| worth_a_line(*suffix)).count() as u64, MAX_LINES_PER_AGENT);
+        assert!(refusals.request(&caller("v".to_owned()), "TB0501"), "another agent has its own");
+        refusals.take().for_each(drop);
+        assert!(worth_a_line(0), "until the next second");
+    }
+}

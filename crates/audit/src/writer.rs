@@ -45,6 +45,8 @@ pub struct Writer {
     position: ChainPosition,
     unsynced: bool,
     synced_at: Instant,
+    /// Files whose removal is recorded. Deleted after the next sync: without the record they would count as missing.
+    to_remove: Vec<u64>,
     ticked_at: Instant,
     /// Set once a write has failed: the state on disk is then unknown, and no more is written.
     failed: Option<String>,
@@ -71,6 +73,7 @@ impl Writer {
             position: end.position,
             unsynced: false,
             synced_at: Instant::now(),
+            to_remove: Vec::new(),
             ticked_at: Instant::now(),
             failed: None,
         };
@@ -159,7 +162,7 @@ impl Writer {
         self.head.write(&Head { position: self.position.clone(), file: self.number })
     }
 
-    /// Starts a new file, and removes the oldest ones.
+    /// Starts a new file, and records the removal of the oldest ones.
     fn rotate(&mut self) -> Result<(), AuditError> {
         self.try_sync()?;
         let from = files::file_name(self.number);
@@ -176,14 +179,8 @@ impl Writer {
             let file = files::file_name(*number);
             self.position.append(&Record::Removed { file, last_seq: last.seq, last_hash: last.hash }, &time, &mut text);
         }
-        self.write_text(&text)?;
-        // Files are deleted only after the record of their removal is durable.
-        self.try_sync()?;
-        for number in surplus {
-            let path = files::path_of(&self.folder, *number);
-            fs::remove_file(&path).map_err(AuditError::io("remove", path))?;
-        }
-        Ok(())
+        self.to_remove = surplus.to_vec();
+        self.write_text(&text)
     }
 
     fn sync(&mut self) -> Result<(), AuditError> {
@@ -196,6 +193,10 @@ impl Writer {
         self.file.sync_data().map_err(AuditError::io("sync", path))?;
         self.head.sync()?;
         (self.unsynced, self.synced_at) = (false, Instant::now());
+        for number in std::mem::take(&mut self.to_remove) {
+            let path = files::path_of(&self.folder, number);
+            fs::remove_file(&path).map_err(AuditError::io("remove", path))?;
+        }
         Ok(())
     }
 
@@ -219,4 +220,36 @@ fn last_position(folder: &Path, number: u64) -> Result<ChainPosition, AuditError
     let line = crate::line::Line::read(last);
     let place = files::file_name(number);
     Ok(line.map_err(|what| AuditError::Damaged { place, what })?.position())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(folder: &Path, max_files: usize) -> Writer {
+        let options = AuditOptions { max_file_bytes: 1, max_files, ..AuditOptions::default() };
+        let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
+        Writer::open(folder, options, shared).expect("a log")
+    }
+
+    fn append_one(writer: &mut Writer) {
+        writer.append([&Record::Missed { count: 1 }].into_iter()).expect("written");
+    }
+
+    #[test]
+    fn an_old_file_is_deleted_only_after_the_record_of_its_removal_is_durable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(folder.path(), 1);
+        append_one(&mut writer);
+        assert_eq!(files::numbers(folder.path()).expect("a list"), [1, 2]);
+        writer.sync().expect("synced");
+        assert_eq!(files::numbers(folder.path()).expect("a list"), [2]);
+
+        append_one(&mut writer);
+        // A pipe can be written, but not synced.
+        let (_reader, pipe) = std::io::pipe().expect("a pipe");
+        writer.file = File::from(std::os::fd::OwnedFd::from(pipe));
+        assert!(writer.sync().is_err());
+        assert_eq!(files::numbers(folder.path()).expect("a list"), [2, 3]);
+    }
 }

@@ -25,6 +25,8 @@ mod postponed;
 mod queries;
 mod received;
 mod session;
+#[cfg(test)]
+mod session_tests;
 mod shared;
 mod signals;
 mod supervisor;

@@ -117,7 +117,7 @@ impl Session {
         self.frames.clear();
         self.backlog.clear();
         self.acks.clear();
-        if self.wants_subscription && self.displaced.is_none() {
+        if self.wants_subscription && self.end_reason().is_none() {
             self.frames.extend(self.claim.frame().filter(|_| terms.version >= 2));
             self.frames.push(ClientFrame::Subscribe);
         }
@@ -146,8 +146,10 @@ impl Session {
         self.hosts.disconnected();
     }
 
-    /// Fails everything that waits. Queued frames are still sent if there is a connection.
+    /// Fails everything that waits. Queued frames are still sent if there is a connection, except a subscription: it
+    /// would displace a newer subscriber.
     pub fn close(&mut self, error: BrokerError) {
+        self.frames.retain(|frame| !matches!(frame, ClientFrame::Subscribe | ClientFrame::Claim(_)));
         self.presence.clear();
         self.queries.clear();
         self.withdrawals.close();

@@ -20,9 +20,10 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
     loop {
         let next = match connection.take() {
             Some(connection) => Ok(connection),
-            None => connection::connect(&destination, &options)
-                .await
-                .inspect(|connection| shared.lock().connected(connection.terms)),
+            None => match unless_closed(&shared, connection::connect(&destination, &options)).await {
+                Some(next) => next.inspect(|connection| shared.lock().connected(connection.terms)),
+                None => return,
+            },
         };
         match next {
             Ok(connection) => {
@@ -58,8 +59,7 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
         if !options.reconnect {
             return close_with(&shared, BrokerError::Transport("the connection was lost".into()));
         }
-        wait(backoff, &shared).await;
-        if shared.lock().closed.is_some() {
+        if unless_closed(&shared, tokio::time::sleep(backoff)).await.is_none() {
             return;
         }
         backoff = (backoff * 2).min(options.longest_backoff);
@@ -81,8 +81,8 @@ async fn run_connection(connection: Connection, options: &ClientOptions, shared:
     closed
 }
 
-/// Sleeps for the backoff, or until the client is closed.
-async fn wait(backoff: Duration, shared: &Shared) {
+/// Waits for the future. Returns `None` if the client is closed before.
+async fn unless_closed<T>(shared: &Shared, future: impl Future<Output = T>) -> Option<T> {
     let closed = std::future::poll_fn(|cx| {
         shared.begin_poll(cx.waker());
         shared.end_poll();
@@ -91,7 +91,11 @@ async fn wait(backoff: Duration, shared: &Shared) {
             None => std::task::Poll::Pending,
         }
     });
-    tokio::time::timeout(backoff, closed).await.ok();
+    tokio::select! {
+        biased;
+        () = closed => None,
+        output = future => Some(output),
+    }
 }
 
 fn close_with(shared: &Shared, error: BrokerError) {

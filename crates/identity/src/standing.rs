@@ -40,6 +40,11 @@ impl Standing {
         Self { shared: Arc::default(), expires: Some(expires) }
     }
 
+    /// The same validity with another expiry time. Clones made before keep theirs.
+    pub(crate) fn with_expiry(&self, expires: Option<SystemTime>) -> Self {
+        Self { shared: Arc::clone(&self.shared), expires }
+    }
+
     /// Whether both share one state and expiry time.
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.expires == other.expires

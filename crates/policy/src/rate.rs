@@ -47,6 +47,29 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_that_was_filled_under_another_rate_is_full_at_most() {
+        let (daily, each_second) = (parse_rate("1/day").expect("valid rate"), parse_rate("2/s").expect("valid rate"));
+        let now = Duration::from_secs(1000);
+        let bucket = Bucket::default().with_one_more(daily, now).expect("room");
+        assert_eq!(bucket.with_one_more(each_second, now), Err(Duration::from_millis(500)));
+        // Refilled after the period, and by one period at most.
+        let later = now + Duration::from_secs(90_000);
+        let bucket = bucket.with_one_more(each_second, later).and_then(|one| one.with_one_more(each_second, later));
+        assert_eq!(bucket.and_then(|two| two.with_one_more(each_second, later)), Err(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_call_that_was_not_admitted_takes_no_place() {
+        let rate = parse_rate("1/s").expect("valid rate");
+        let start = Duration::from_secs(5);
+        let full = Bucket::default().with_one_more(rate, start).expect("room");
+        for millis in (0..1000).step_by(100) {
+            assert!(full.with_one_more(rate, start + Duration::from_millis(millis)).is_err());
+        }
+        assert!(full.with_one_more(rate, start + Duration::from_secs(1)).is_ok());
+    }
+
+    #[test]
     fn over_time_the_rate_is_exceeded_by_one_burst_at_most() {
         let rate = parse_rate("7/s").expect("valid rate");
         let (mut bucket, mut passed) = (Bucket::default(), 0);

@@ -141,8 +141,17 @@ mod tests {
         check("a\0b", NameError::ControlCharacter);
         check("a\u{85}b", NameError::ControlCharacter);
         check("a\u{202e}b", NameError::ControlCharacter);
+        let joiners_and_marks = (0x200b..=0x200f).chain(0x2028..=0x202e);
+        let isolates = (0x2060..=0x2069).chain([0xfeff]);
+        for invisible in joiners_and_marks.chain(isolates).filter_map(char::from_u32) {
+            check(&format!("a{invisible}b"), NameError::ControlCharacter);
+            check(&invisible.to_string(), NameError::ControlCharacter);
+        }
+        check("a\u{7f}b", NameError::ControlCharacter);
         check("../etc", NameError::PathLike);
         check("..", NameError::PathLike);
+        check(".", NameError::PathLike);
+        check("ä/b", NameError::PathLike);
         check("a\\b", NameError::PathLike);
     }
 }

@@ -4,7 +4,7 @@ use crate::DiskFile;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use toolbus_engine::{Fingerprint, Millis, Seq};
+use toolbus_engine::{AttemptsNote, Fingerprint, Millis, Seq};
 
 /// The location of a record in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,10 @@ impl MailboxIndex {
         self.slots.binary_search_by_key(&seq, |slot| slot.seq).ok()
     }
 
+    fn is_pending(&self, seq: Seq) -> bool {
+        self.position(seq).is_some_and(|position| self.slots[position].location.length != 0)
+    }
+
     fn take(&mut self, seq: Seq) -> Option<Location> {
         let position = self.position(seq)?;
         let slot = &mut self.slots[position];
@@ -89,6 +93,9 @@ impl MailboxIndex {
     }
 }
 
+/// Smaller histories are not sorted more often during a replay.
+const MIN_SORTED_IDS: usize = 1024;
+
 /// The id of a settled message, kept for deduplication. It is rewritten when its segment is removed.
 #[derive(Debug, Clone, Copy)]
 pub struct RememberedId {
@@ -109,8 +116,11 @@ pub struct Segment {
 pub struct Index {
     pub mailboxes: HashMap<Arc<str>, MailboxIndex>,
     pub segments: BTreeMap<u32, Segment>,
-    /// In the order in which they were written.
+    /// Oldest settlement first.
     pub remembered: VecDeque<RememberedId>,
+    /// Push attempts of pending messages. A note is written after its message, so it is enough to copy it with the
+    /// message.
+    attempts: HashMap<Seq, u32>,
 }
 
 impl Index {
@@ -134,7 +144,18 @@ impl Index {
         self.add(mailbox, seq, Location::CORRUPT);
     }
 
+    pub fn note_attempts(&mut self, note: &AttemptsNote) {
+        if self.mailboxes.get(&note.mailbox).is_some_and(|mailbox_index| mailbox_index.is_pending(note.seq)) {
+            self.attempts.insert(note.seq, note.attempts);
+        }
+    }
+
+    pub fn attempts_of(&self, seq: Seq) -> Option<u32> {
+        self.attempts.get(&seq).copied()
+    }
+
     pub fn remove(&mut self, mailbox: &str, seq: Seq) {
+        self.attempts.remove(&seq);
         let Some(mailbox_index) = self.mailboxes.get_mut(mailbox) else { return };
         if let Some(location) = mailbox_index.take(seq) {
             self.release(location);
@@ -153,12 +174,49 @@ impl Index {
 
     pub fn remember(&mut self, id: RememberedId, max_ids: usize, max_age: Millis) {
         self.remembered.push_back(id);
+        self.forget_oldest(max_ids, max_age);
+    }
+
+    /// Like [`Index::remember`] for a replay, which reads rewritten ids late. [`Index::sort_ids`] must follow.
+    pub fn remember_replayed(&mut self, id: RememberedId, max_ids: usize, max_age: Millis) {
+        self.remembered.push_back(id);
+        // Sorts now and then, so that a long log does not use much memory.
+        if self.remembered.len() > 2 * max_ids.max(MIN_SORTED_IDS) {
+            self.sort_ids(max_ids, max_age);
+        }
+    }
+
+    /// Restores the order of settlement. If a crash left both copies of a rewritten id, one of them is kept.
+    pub fn sort_ids(&mut self, max_ids: usize, max_age: Millis) {
+        let mut ids = Vec::from(std::mem::take(&mut self.remembered));
+        ids.sort_unstable_by_key(|id| (id.at, id.fingerprint));
+        ids.dedup_by_key(|id| (id.at, id.fingerprint));
+        self.remembered = ids.into();
+        self.forget_oldest(max_ids, max_age);
+    }
+
+    fn forget_oldest(&mut self, max_ids: usize, max_age: Millis) {
+        let newest = self.remembered.back().map_or(0, |id| id.at);
         while let Some(oldest) = self.remembered.front() {
-            if self.remembered.len() <= max_ids && id.at.saturating_sub(oldest.at) <= max_age {
+            if self.remembered.len() <= max_ids && newest.saturating_sub(oldest.at) <= max_age {
                 break;
             }
             self.remembered.pop_front();
         }
+    }
+
+    /// The ids whose record is in that segment or in an older one.
+    pub fn ids_up_to(&self, segment: u32) -> impl Iterator<Item = &RememberedId> {
+        self.remembered.iter().filter(move |id| id.segment <= segment)
+    }
+
+    /// The ids up to that segment were rewritten to another one. They keep their place in the order.
+    pub fn move_ids(&mut self, up_to: u32, to: u32) {
+        self.remembered.iter_mut().filter(|id| id.segment <= up_to).for_each(|id| id.segment = to);
+    }
+
+    pub fn forget_ids(&mut self, up_to: u32) {
+        self.remembered.retain(|id| id.segment > up_to);
     }
 
     pub fn totals(&self) -> (u64, u64) {

@@ -2,7 +2,7 @@
 
 use crate::index::{Index, Location, RememberedId, Segment};
 use crate::reclaim::Urgency;
-use crate::record::{self, ChecksumKey};
+use crate::record::{self, ChecksumKey, PutRange};
 use crate::replay::{self, Recovery, Replay, restored};
 use crate::{Disk, DiskFile};
 use std::io;
@@ -106,6 +106,13 @@ struct Writer {
     /// True if there are writes since the last sync.
     dirty: bool,
     buffer: Vec<u8>,
+}
+
+/// Where a batch was appended.
+pub(crate) struct Appended {
+    pub segment: u32,
+    start: u64,
+    put_ranges: Vec<PutRange>,
 }
 
 impl LogStore {
@@ -214,10 +221,9 @@ impl LogStore {
         writer.bytes = 0;
         Ok(())
     }
-}
 
-impl Store for LogStore {
-    fn write(&self, batch: &Batch) -> Result<(), StoreError> {
+    /// Appends a batch to the log. The caller updates the index.
+    pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, StoreError> {
         let mut guard = self.writer();
         let writer = &mut *guard;
         // Invariant: a batch is durable before the next one is appended. Replay relies on it to tell a torn write (the
@@ -255,11 +261,17 @@ impl Store for LogStore {
         writer.next_number += 1;
         let bytes = writer.bytes;
         drop(guard);
-
-        let mut index = self.index();
-        if let Some(segment) = index.segments.get_mut(&segment) {
+        if let Some(segment) = self.index().segments.get_mut(&segment) {
             segment.bytes = bytes;
         }
+        Ok(Appended { segment, start, put_ranges })
+    }
+}
+
+impl Store for LogStore {
+    fn write(&self, batch: &Batch) -> Result<(), StoreError> {
+        let Appended { segment, start, put_ranges } = self.append(batch)?;
+        let mut index = self.index();
         for (message, range) in batch.puts.iter().zip(put_ranges) {
             let location = Location { segment, offset: (start + range.offset as u64) as u32, length: range.length };
             index.add(&message.mailbox, message.seq, location);
@@ -272,6 +284,7 @@ impl Store for LogStore {
                 RememberedId { fingerprint: settled.fingerprint, content: settled.content, at: settled.at, segment };
             index.remember(id, self.options.history_ids, self.options.history_age);
         }
+        batch.attempts.iter().for_each(|note| index.note_attempts(note));
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! Reclaims the space of settled messages. Segments are removed oldest first. A settlement is written after its
 //! message, so removing it can't bring the message back: the message's segment is older and already removed.
 
-use crate::index::Index;
+use crate::index::{Index, RememberedId};
 use crate::log::{SEGMENTS, Store, io_error};
 use crate::{LogStore, StoreError};
 use std::sync::Arc;
-use toolbus_engine::{Batch, Seq, Settled};
+use toolbus_engine::{AttemptsNote, Batch, Seq, Settled};
 
 /// Size of a settled id in the log.
 const ID_BYTES: u64 = 48;
@@ -92,6 +92,12 @@ impl LogStore {
         for (mailbox, seq) in wanted {
             let page = self.read_page(&mailbox, seq, 1, u64::MAX)?;
             batch.puts.extend(page.messages.into_iter().filter(|message| message.seq == seq));
+            let attempts = self.index().attempts_of(seq);
+            batch.attempts.extend(attempts.map(|attempts| AttemptsNote {
+                mailbox: Arc::clone(&mailbox),
+                seq,
+                attempts,
+            }));
             if page.damaged.contains(&seq) {
                 self.index().mark_corrupt(&mailbox, seq);
             }
@@ -101,12 +107,13 @@ impl LogStore {
 
     /// Rewrites the settled ids of the segment and removes its file.
     fn remove_segment(&self, number: u32) -> Result<u64, StoreError> {
-        let settled = self.take_ids_of(number);
+        let settled = self.ids_to_rewrite(number);
         if !settled.is_empty() {
             let batch = Batch { settled, ..Batch::default() };
-            match self.write(&batch).and_then(|()| self.sync()) {
+            match self.append(&batch).and_then(|appended| self.sync().map(|()| appended.segment)) {
+                Ok(segment) => self.index().move_ids(number, segment),
                 // On a full disk, freeing space takes precedence over deduplication.
-                Ok(()) | Err(StoreError::Full) => {}
+                Err(StoreError::Full) => self.index().forget_ids(number),
                 Err(error) => return Err(error),
             }
         }
@@ -115,19 +122,12 @@ impl LogStore {
         Ok(removed.map_or(0, |segment| segment.bytes))
     }
 
-    /// Removes the ids recorded in the segment from the index and returns them; rewriting them adds them again.
-    fn take_ids_of(&self, segment: u32) -> Vec<Settled> {
-        let mut index = self.index();
-        let mut taken = Vec::new();
-        index.remembered.retain(|id| {
-            let carry = id.segment <= segment;
-            if carry {
-                let (fingerprint, content, at) = (id.fingerprint, id.content, id.at);
-                taken.push(Settled { fingerprint, content, size: 0, at, stored: None });
-            }
-            !carry
-        });
-        taken
+    fn ids_to_rewrite(&self, segment: u32) -> Vec<Settled> {
+        let settled = |id: &RememberedId| {
+            let RememberedId { fingerprint, content, at, .. } = *id;
+            Settled { fingerprint, content, size: 0, at, stored: None }
+        };
+        self.index().ids_up_to(segment).map(settled).collect()
     }
 }
 

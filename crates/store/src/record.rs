@@ -275,27 +275,27 @@ fn take_fingerprint(payload: &mut Bytes) -> Fingerprint {
 }
 
 const NO_TEXT: u16 = u16::MAX;
+/// Precedes a length of 32 bits.
+const LONG_TEXT: u16 = u16::MAX - 1;
 
 fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
-    match text {
-        Some(text) => {
-            out.put_u16_le(text.len() as u16);
-            out.put_slice(text.as_bytes());
+    let Some(text) = text else { return out.put_u16_le(NO_TEXT) };
+    match u16::try_from(text.len()) {
+        Ok(length) if length < LONG_TEXT => out.put_u16_le(length),
+        _ => {
+            out.put_u16_le(LONG_TEXT);
+            out.put_u32_le(text.len() as u32);
         }
-        None => out.put_u16_le(NO_TEXT),
     }
+    out.put_slice(text.as_bytes());
 }
 
 /// Outer `None`: malformed. Inner `None`: the text is absent.
 fn take_text(payload: &mut Bytes) -> Option<Option<ByteString>> {
-    if payload.len() < 2 {
-        return None;
-    }
-    match payload.get_u16_le() {
-        NO_TEXT => Some(None),
-        length if usize::from(length) <= payload.len() => {
-            ByteString::try_from(payload.split_to(length.into())).ok().map(Some)
-        }
-        _ => None,
-    }
+    let length = match payload.try_get_u16_le().ok()? {
+        NO_TEXT => return Some(None),
+        LONG_TEXT => payload.try_get_u32_le().ok()? as usize,
+        length => length.into(),
+    };
+    (length <= payload.len()).then(|| ByteString::try_from(payload.split_to(length)).ok()).flatten().map(Some)
 }

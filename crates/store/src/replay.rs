@@ -57,6 +57,7 @@ pub fn replay(disk: &dyn Disk, options: &StoreOptions, target: &mut dyn Replay) 
     for segment in segments {
         reader.segment(segment, Some(segment) == last)?;
     }
+    reader.replayed.index.sort_ids(options.history_ids, options.history_age);
     Ok(reader.replayed)
 }
 
@@ -175,6 +176,10 @@ impl Reader<'_> {
     /// Collects the intact messages at the head of a torn batch. They were not receipted, unless the torn write is in
     /// fact corruption of a durable batch. Records after the first unreadable one are dropped to preserve the order.
     fn salvage(&mut self, header: Option<BatchHeader>, mut torn: Bytes) {
+        if header.is_none() && BatchHeader::read(self.options.checksum_key(), &torn).is_some() {
+            // Not torn, but left over from a removed file: its messages may be settled.
+            return;
+        }
         let next_seq = header.map_or(0, |header| header.next_seq);
         self.replayed.recovery.next_seq = self.replayed.recovery.next_seq.max(next_seq);
         let mut body = torn.split_off(torn.len().min(HEADER_BYTES));
@@ -212,10 +217,15 @@ impl Reader<'_> {
                     self.target.settled(&settled);
                     let Settled { fingerprint, content, at, .. } = settled;
                     let id = RememberedId { fingerprint, content, at, segment: location.segment };
-                    index.remember(id, self.options.history_ids, self.options.history_age);
+                    index.remember_replayed(id, self.options.history_ids, self.options.history_age);
                 }
             }
-            Record::Attempts(all) => all.iter().for_each(|note| self.target.attempts(note)),
+            Record::Attempts(all) => {
+                for note in &all {
+                    index.note_attempts(note);
+                    self.target.attempts(note);
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{SMALL, checked, edit, files, problem, write};
 use std::fs;
-use toolbus_audit::{AuditOptions, verify};
+use toolbus_audit::{AuditLog, AuditOptions, sha256_hex, verify};
 
 async fn log() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -104,6 +104,54 @@ async fn a_removed_file_is_detected_at_the_beginning_and_in_the_middle() {
     fs::write(&paths[1], middle).expect("written");
     fs::remove_file(&paths[0]).expect("removed");
     assert_eq!(problem(folder.path()), "audit-000001.jsonl: it is missing, and the log does not record its removal");
+}
+
+/// Changes a line and recomputes its own hash, so that only the links to its neighbours can show the change.
+fn forge(line: &mut String, from: &str, to: &str) {
+    let (covered, _) = line.rsplit_once(",\"hash\":\"").expect("a hash");
+    let covered = covered.replace(from, to);
+    assert!(!line.starts_with(&covered), "{from} is in the line");
+    *line = format!("{covered},\"hash\":\"{}\"}}", sha256_hex(covered.as_bytes()));
+}
+
+#[tokio::test]
+async fn a_changed_line_with_a_new_hash_is_detected_at_the_next_line() {
+    let folder = log().await;
+    let paths = files(folder.path());
+    edit(&paths[1], |lines| forge(&mut lines[1], "allow", "deny!"));
+    let found = problem(folder.path());
+    assert!(found.starts_with("audit-000002.jsonl:3: its previous hash is not that of line"), "{found}");
+    // Also across files, and if the previous hash was changed in the line itself.
+    let folder = log().await;
+    let paths = files(folder.path());
+    edit(&paths[0], |lines| forge(lines.last_mut().expect("a line"), "allow", "deny!"));
+    assert!(problem(folder.path()).starts_with("audit-000002.jsonl:1: its previous hash"));
+    let folder = log().await;
+    let paths = files(folder.path());
+    edit(&paths[0], |lines| forge(&mut lines[1], "\"prev\":\"", "\"prev\":\"0"));
+    assert!(problem(folder.path()).starts_with("audit-000001.jsonl:2: its previous hash"));
+}
+
+#[tokio::test]
+async fn a_changed_last_line_with_a_new_hash_is_not_the_one_of_the_head() {
+    let folder = log().await;
+    edit(&files(folder.path()).pop().expect("a file"), |lines| {
+        forge(lines.last_mut().expect("a line"), "allow", "deny!")
+    });
+    assert!(problem(folder.path()).contains("head.json names a different line"), "{}", problem(folder.path()));
+    assert!(AuditLog::open(folder.path(), SMALL).is_err(), "such a log is not continued");
+}
+
+#[tokio::test]
+async fn the_recorded_removal_of_a_file_excuses_no_other_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 40, &AuditOptions { max_files: 3, ..SMALL }).await;
+    let paths = files(folder.path());
+    let recorded = paths[1..].iter().filter(|path| fs::read_to_string(path).expect("text").contains("\"removed\""));
+    assert_eq!(recorded.count(), 2, "the later files record removals of earlier ones");
+    fs::remove_file(&paths[0]).expect("removed");
+    let name = paths[0].file_name().expect("a name").to_string_lossy();
+    assert_eq!(problem(folder.path()), format!("{name}: it is missing, and the log does not record its removal"));
 }
 
 #[tokio::test]

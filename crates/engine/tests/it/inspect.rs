@@ -221,6 +221,46 @@ fn only_hosts_and_operators_may_inspect_peers_of_other_agents() {
     }
 }
 
+/// Agents whose names are prefixes of each other are different agents.
+#[test]
+fn a_name_that_begins_with_anothers_gives_no_access_to_it() {
+    let mut harness = Harness::new();
+    harness.engine.set_names(Arc::new(Rules));
+    let mut subscribe = |name: &str| {
+        let conn = harness.connect_with(name, None, false, WORKER);
+        harness.handle(conn, Command::Subscribe);
+        conn
+    };
+    let (w, wx, sub) = (subscribe("w"), subscribe("wx"), subscribe("w#x"));
+    for (conn, id) in [(w, "of w"), (wx, "of wx"), (sub, "of w#x")] {
+        harness.deliver(conn, with_deadline("host", id));
+        harness.deliver(conn, with_deadline("wx", &format!("to wx {id}")));
+    }
+    let seen = |harness: &Harness, conn, mailbox| {
+        let view = inspect(harness, conn, &rows_of(mailbox));
+        view.rows.iter().map(|row| row.id.to_string()).collect::<Vec<_>>()
+    };
+    for own in [w, sub] {
+        assert_eq!(seen(&harness, own, "host"), ["of w", "of w#x"]);
+        assert_eq!(seen(&harness, own, "wx"), ["to wx of w", "to wx of w#x"]);
+    }
+    assert_eq!(seen(&harness, wx, "host"), ["of wx"]);
+    let positions = |conn| inspect(&harness, conn, &at("host", &["of w", "of wx", "of w#x"])).messages;
+    assert_eq!(positions(w), [Some(0), None, Some(2)]);
+    assert_eq!(positions(wx), [None, Some(1), None]);
+    for (conn, peer) in [(w, "wx"), (wx, "w"), (wx, "w#x"), (sub, "wx"), (w, "hos"), (w, "hostx")] {
+        harness.outgoing(conn);
+        let inspect = Box::new(Inspect { peers: vec![peer.into()], ..Inspect::default() });
+        harness.handle(conn, Command::Inspect { request_id: "l".into(), inspect });
+        let refused = Received::Refused { refusal: Refusal::OperatorOnly, id: Some("l".into()) };
+        assert_eq!(harness.received(conn), [refused], "{peer}");
+    }
+    for (conn, id) in [(wx, "of w"), (w, "of wx"), (wx, "of w#x")] {
+        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
+    }
+    assert_eq!((seen(&harness, w, "host").len(), seen(&harness, wx, "host").len()), (2, 1), "no message was withdrawn");
+}
+
 #[test]
 fn an_operator_withdraws_messages_of_others_and_their_senders_are_notified() {
     let (mut harness, [ana, _, bo, _, operator]) = fixture();

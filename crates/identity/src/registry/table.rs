@@ -101,10 +101,10 @@ impl Key {
         }
     }
 
-    /// Keeps the standing of the same key in the previous version.
+    /// Keeps the standing of the same key in the previous version, with the current expiry time.
     fn inherit_standing(mut self, before: Option<&Self>) -> Self {
         if let Some(before) = before.filter(|before| before.is_same_as(&self) && before.standing.ended().is_none()) {
-            self.standing = before.standing.clone();
+            self.standing = before.standing.with_expiry(self.expires);
         }
         self
     }

@@ -59,6 +59,29 @@ fn a_certificate_yields_a_name_and_a_role_until_it_expires() {
 }
 
 #[test]
+fn the_roles_of_the_brokers_own_agents_can_only_be_mapped_explicitly() {
+    let by_unit = authenticator("");
+    let mapped = authenticator("roles = { \"agent-7\" = \"operator\" }");
+    for unit in ["operator", "local", "host"] {
+        let identity = authenticate_certificate(&by_unit, &certificate_for("agent-7", unit)).expect("accepted");
+        assert_eq!((identity.agent.role, identity.rights), (None, Rights::WORKER), "{unit}");
+    }
+    let identity = authenticate_certificate(&mapped, &certificate_for("agent-7", "reader")).expect("accepted");
+    assert_eq!((identity.agent.role.as_deref(), identity.rights), (Some("operator"), Rights::WORKER));
+}
+
+#[test]
+fn a_certificate_with_several_units_has_no_role() {
+    let der = certificate(|params| {
+        params.distinguished_name.push(DnType::CommonName, "agent-7");
+        params.distinguished_name.push(DnType::OrganizationalUnitName, "reader");
+        // By its number, since a type replaces an earlier entry of the same type.
+        params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 11]), "writer");
+    });
+    assert_eq!(authenticate_certificate(&authenticator(""), &der).expect("accepted").agent.role, None);
+}
+
+#[test]
 fn names_may_come_from_subject_alternative_names() {
     let der = certificate(|params| {
         let uri = SanType::URI("spiffe://corp.example/agent-7".try_into().expect("ASCII"));

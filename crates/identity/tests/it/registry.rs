@@ -54,6 +54,35 @@ fn a_token_authenticates_only_its_own_agent_with_its_role_and_rights() {
     assert_eq!(code_of(authenticate_as(&registry, &worker, AgentRef::new("h"))), Some(ErrorCode::NotYourName));
     let promoted = AgentRef::new("w").with_role("host");
     assert_eq!(code_of(authenticate_as(&registry, &worker, promoted)), Some(ErrorCode::NotYourRole));
+
+    agents.folder.revoke("h").expect("a known agent");
+    registry.refresh();
+    assert!(!registry.is_host("h") && registry.knows("h"), "the name of a revoked host stays reserved");
+}
+
+#[test]
+fn only_operators_may_claim_the_dead_letters_of_another_agent() {
+    let agents = Agents::new();
+    let worker = agents.add("w", "reader");
+    agents.add("other", "reader");
+    let add = |new: NewAgent<'_>| agents.folder.add(&new).expect("a new agent").token.expose().to_owned();
+    let host = add(NewAgent { name: "h", role: "host", host: true, ..NewAgent::default() });
+    let operator = add(NewAgent { name: "op", role: "operator", operator: true, ..NewAgent::default() });
+    let registry = agents.registry();
+    for token in [&worker, &host] {
+        let refused = authenticate_as(&registry, token, AgentRef::new("other#dead"));
+        assert_eq!(code_of(refused), Some(ErrorCode::NotYourName));
+    }
+    let reader = authenticate_as(&registry, &operator, AgentRef::new("other#dead")).expect("accepted");
+    assert_eq!((&*reader.agent.session_id, reader.agent.role, reader.rights), ("other#dead", None, Rights::WORKER));
+    for foreign in ["other", "other#mcp", "other#dead#x", "other-dead"] {
+        let refused = authenticate_as(&registry, &operator, AgentRef::new(foreign));
+        assert_eq!(code_of(refused), Some(ErrorCode::NotYourName), "{foreign}");
+    }
+    let own = authenticate_as(&registry, &operator, AgentRef::new("op#dead")).expect("accepted");
+    assert_eq!((own.agent.role.as_deref(), own.rights), (Some("operator"), Rights::OPERATOR));
+    let own = authenticate_as(&registry, &worker, AgentRef::new("~#dead")).expect("accepted");
+    assert_eq!(&*own.agent.session_id, "w#dead");
 }
 
 #[test]
@@ -214,6 +243,48 @@ fn an_invalid_file_changes_nothing_and_is_reported_with_its_position() {
     registry.refresh();
     assert_eq!(live.standing.ended(), Some(EndReason::Revoked), "another role is a different identity");
     assert_eq!(authenticate(&registry, &token).expect("accepted").agent.role.as_deref(), Some("writer"));
+}
+
+/// Replaces a part of agents.json that `live` was authenticated with, and expects that its connections end.
+fn ends_connections(change: (&str, &str), rights: Rights) {
+    let agents = Agents::new();
+    let new = NewAgent { name: "w", role: "reader", host: true, operator: true, ..NewAgent::default() };
+    let token = agents.folder.add(&new).expect("a new agent").token;
+    let registry = agents.registry();
+    let live = authenticate(&registry, token.expose()).expect("accepted");
+    let changed = agents.text().replace(change.0, change.1);
+    assert_ne!(changed, agents.text());
+    fs::write(agents.folder.file(), changed).expect("written");
+    registry.refresh();
+    assert_eq!(live.standing.ended(), Some(EndReason::Revoked), "{change:?}");
+    let again = authenticate(&registry, token.expose()).expect("accepted");
+    assert_eq!((again.standing.ended(), again.rights), (None, rights), "{change:?}");
+}
+
+#[test]
+fn connections_end_when_a_right_of_their_agent_changes() {
+    ends_connections(("\"host\": true", "\"host\": false"), Rights::OPERATOR);
+    ends_connections(("\"operator\": true", "\"operator\": false"), Rights::HOST);
+}
+
+#[test]
+fn a_changed_expiry_time_counts_for_the_next_connection() {
+    let agents = Agents::new();
+    let lifetime = Some(HOUR);
+    let new = NewAgent { name: "w", role: "r", lifetime, ..NewAgent::default() };
+    let token = agents.folder.add(&new).expect("a new agent").token;
+    let registry = agents.registry();
+    let live = authenticate(&registry, token.expose()).expect("accepted");
+    let text = agents.text();
+    let (head, tail) = text.split_once("\"expires\": \"").expect("an expiry time");
+    let (_, tail) = tail.split_once('"').expect("the end of the value");
+    fs::write(agents.folder.file(), format!("{head}\"expires\": \"2999-01-01T00:00:00Z\"{tail}")).expect("written");
+    registry.refresh();
+    let renewed = authenticate(&registry, token.expose()).expect("accepted");
+    assert!(renewed.standing.expires() > live.standing.expires(), "{renewed:?}");
+    agents.folder.revoke("w").expect("a known agent");
+    registry.refresh();
+    assert_eq!((live.standing.ended(), renewed.standing.ended()), (Some(EndReason::Revoked), Some(EndReason::Revoked)));
 }
 
 #[test]

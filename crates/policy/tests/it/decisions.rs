@@ -222,6 +222,18 @@ fn the_strictest_limit_counts_and_all_are_returned() {
 }
 
 #[test]
+fn no_spelling_of_a_uri_evades_the_limit_of_its_resource() {
+    let set = set("[roles.r]\nallow = ['**']\n[limits.'db://x/big']\nrate = '1/min'\n\
+                   [limits.'db://all/**']\nconcurrency = 1");
+    let limits = |uri| set.decide(&question("r", "f", Item::Resource(uri), Arguments::Absent)).limits.len();
+    for uri in ["db://x/big", "db://x/big?x", "db://x/./big", "db://x/a/../big?x#y", "db://x/%62ig", "db://x/big#y"] {
+        assert_eq!(limits(uri), 1, "{uri}");
+    }
+    assert_eq!(limits("db://all/a/../b?x"), 1, "a limit that matches several spellings applies once");
+    assert_eq!(limits("db://x/bigger"), 0);
+}
+
+#[test]
 fn may_use_all_is_false_if_anything_is_denied_or_needs_approval() {
     let rules = "[roles.all]\nallow = ['**']\n[roles.one]\nallow = ['one/**']\ndeny = ['two/*']\n\
                  [roles.asked]\nallow = ['**']\nask = ['one/x']\n[roles.some]\nallow = ['one/a*']";

@@ -1,7 +1,7 @@
 //! Compaction: pending messages are copied before their segment is removed, and no crash or full disk may lose them.
 
 use crate::support::{Opened, TestDisk, batch, message_of, pending_of_bob, puts, settled, settles, write};
-use toolbus_engine::{Batch, Seq};
+use toolbus_engine::{AttemptsNote, Batch, Seq, Settled};
 use toolbus_store::sim_disk::{Rng, SimDisk};
 use toolbus_store::{Store, StoreOptions};
 
@@ -130,4 +130,90 @@ fn a_torn_log_opens_on_a_full_disk() {
         assert_eq!(pending_of_bob(&again.store), again.replayed.seqs(), "seed {seed}: replay and index agree");
         assert_eq!(again.replayed.seqs()[0], 1, "seed {seed}");
     }
+}
+
+fn attempts(seq: Seq, attempts: u32) -> Batch {
+    Batch { attempts: vec![AttemptsNote { mailbox: "bob".into(), seq, attempts }], ..Batch::default() }
+}
+
+/// Otherwise a restart would count the attempts of a message from zero, and it would never be dead-lettered.
+#[test]
+fn the_attempts_of_a_copied_message_are_copied() {
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(small());
+    write(&store, &puts([1, 2]));
+    write(&store, &attempts(1, 1));
+    waste(&store, 3..30);
+    // In a later segment than the message.
+    write(&store, &attempts(1, 2));
+    write(&store, &attempts(2, 7));
+    write(&store, &settles([2]));
+    waste(&store, 30..100);
+    let counted =
+        |opened: &Opened| opened.replayed.attempts.iter().rfind(|note| note.seq == 1).map(|note| note.attempts);
+    for round in 1..4 {
+        store.reclaim().unwrap();
+        waste(&store, round * 100..round * 100 + 100);
+    }
+    store.reclaim().unwrap();
+    drop(store);
+    let mut opened = disk.open_with(small());
+    assert_eq!((pending_of_bob(&opened.store), counted(&opened)), (vec![1], Some(2)));
+    assert!(opened.replayed.attempts.iter().all(|note| note.seq == 1), "those of settled messages are forgotten");
+    // Also by a store that learned of them from its log.
+    waste(&opened.store, 500..600);
+    opened.store.reclaim().unwrap();
+    drop(opened);
+    opened = disk.open_with(small());
+    assert_eq!((pending_of_bob(&opened.store), counted(&opened)), (vec![1], Some(2)));
+}
+
+/// The ids of settled messages after reopening, oldest first.
+fn remembered(disk: &SimDisk, options: &StoreOptions) -> Vec<u64> {
+    let mut ids: Vec<u64> = disk.open_with(options.clone()).replayed.settled.iter().map(|id| id.content / 7).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn settle_at(store: &impl Store, seq: Seq, at: u64) {
+    write(store, &puts([seq]));
+    let settled = vec![Settled { at, ..settled("bob", seq) }];
+    write(store, &Batch { settled, ..Batch::default() });
+}
+
+#[test]
+fn the_newest_ids_are_remembered_however_often_they_are_rewritten() {
+    let options = StoreOptions { history_ids: 20, ..small() };
+    let disk = SimDisk::default();
+    let mut store = disk.open_with(options.clone()).store;
+    for seq in 1..200 {
+        settle_at(&store, seq, 1_000 + seq);
+        store.reclaim().unwrap();
+        if seq % 23 == 0 {
+            drop(store);
+            store = disk.open_with(options.clone()).store;
+        }
+    }
+    drop(store);
+    let ids = remembered(&disk, &options);
+    assert!((180..200).all(|seq| ids.contains(&seq)), "{ids:?}");
+    assert!(ids.len() < 60, "older ones are forgotten: {ids:?}");
+}
+
+#[test]
+fn ids_are_forgotten_by_their_age_after_they_were_rewritten() {
+    let options = StoreOptions { history_age: 1_000, ..small() };
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(options.clone());
+    (1..40).for_each(|seq| settle_at(&store, seq, 1_000));
+    store.reclaim().unwrap();
+    (40..80).for_each(|seq| settle_at(&store, seq, 1_500));
+    store.reclaim().unwrap();
+    (80..120).for_each(|seq| settle_at(&store, seq, 2_400));
+    store.reclaim().unwrap();
+    drop(store);
+    let ids = remembered(&disk, &options);
+    assert!((40..120).all(|seq| ids.contains(&seq)), "{ids:?}");
+    assert!(!ids.contains(&1), "{ids:?}");
 }

@@ -14,6 +14,7 @@ macro_rules! on_every_disk {
 on_every_disk!(
     an_empty_store_has_nothing_to_read,
     messages_are_read_back_as_they_were_written,
+    texts_of_any_length_are_read_back,
     messages_of_several_batches_are_read_in_order,
     mailboxes_are_isolated,
     a_read_starts_at_the_given_sequence_number,
@@ -31,7 +32,8 @@ on_every_disk!(
 
 mod suite {
     use crate::support::{TestDisk, batch, id_of, message, message_of, pending_of_bob, puts, settled, settles, write};
-    use toolbus_engine::{AttemptsNote, Batch};
+    use std::sync::Arc;
+    use toolbus_engine::{AttemptsNote, Batch, Message};
     use toolbus_store::{Recovery, Store, StoreOptions};
 
     pub fn an_empty_store_has_nothing_to_read(disk: &impl TestDisk) {
@@ -48,6 +50,23 @@ mod suite {
         write(&store, &batch(written.clone()));
         let page = store.read("bob", 0, 100, u64::MAX).unwrap();
         assert_eq!(page.messages, written);
+    }
+
+    /// The engine does not limit a correlation id.
+    pub fn texts_of_any_length_are_read_back(disk: &impl TestDisk) {
+        let store = disk.open().store;
+        let lengths = [0, 1, 65_533, 65_534, 65_535, 65_536, 70_000, 200_000];
+        let with_text = |(seq, length): (u64, usize)| {
+            let message = Arc::into_inner(message("bob", seq)).unwrap();
+            Arc::new(Message { correlation_id: Some("c".repeat(length).into()), ..message })
+        };
+        let written: Vec<_> = (1..).zip(lengths).map(with_text).collect();
+        write(&store, &batch(written.clone()));
+        assert_eq!(store.read("bob", 0, 100, u64::MAX).unwrap().messages, written);
+        drop(store);
+        let again = disk.open();
+        assert_eq!((again.recovery.damaged, again.recovery.torn_bytes), (0, 0));
+        assert_eq!(again.store.read("bob", 0, 100, u64::MAX).unwrap().messages, written);
     }
 
     pub fn messages_of_several_batches_are_read_in_order(disk: &impl TestDisk) {

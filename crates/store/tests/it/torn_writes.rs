@@ -81,3 +81,22 @@ fn trailing_zeros_are_truncated() {
     assert_eq!(pending_of_bob(&store), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!((recovery.torn_bytes, recovery.damaged), (5_000, 0));
 }
+
+/// A file may get blocks of a removed one, whose batches are intact and have the same key.
+#[test]
+fn batches_of_a_removed_file_behind_the_end_are_not_replayed() {
+    let (bytes, last) = log();
+    for leftover in [&bytes[..], &bytes[..last], &bytes[last..]] {
+        let mut with_leftover = bytes.clone();
+        with_leftover.extend(leftover);
+        let disk = SimDisk::holding(&with_leftover);
+        let Opened { store, recovery, replayed } = disk.open();
+        assert_eq!(replayed.seqs(), (1..9).collect::<Vec<_>>(), "each message once");
+        assert_eq!((recovery.batches, recovery.next_seq), (3, 9));
+        assert_eq!((recovery.torn_bytes, recovery.damaged), (leftover.len() as u64, 0));
+        write(&store, &puts([9]));
+        drop(store);
+        let again = disk.open();
+        assert_eq!((again.recovery.batches, again.recovery.torn_bytes), (4, 0));
+    }
+}

@@ -1,0 +1,40 @@
+//! Tests of the session that need no connection.
+
+use crate::error::BrokerError;
+use crate::session::Session;
+use crate::terms::Terms;
+use toolbus_protocol::{AgentRef, ClientFrame};
+
+fn frames(session: &mut Session) -> Vec<ClientFrame> {
+    let mut frames = Vec::new();
+    session.take_frames(true, &mut frames);
+    frames
+}
+
+/// A session that lost a connection on which it had subscribed.
+fn subscribed_before() -> Session {
+    let mut session = Session::new(AgentRef::new("me"));
+    session.connected(Terms::default());
+    session.wants_subscription = true;
+    session.disconnected();
+    session
+}
+
+#[test]
+fn a_session_that_is_closed_around_a_reconnect_does_not_subscribe() {
+    let mut closed_after = subscribed_before();
+    closed_after.connected(Terms::default());
+    closed_after.cancel("host".into(), "call".into());
+    closed_after.close(BrokerError::Closed);
+    let sent = frames(&mut closed_after);
+    assert!(matches!(&sent[..], [ClientFrame::Cancel { .. }]), "other frames are sent: {sent:?}");
+
+    let mut closed_before = subscribed_before();
+    closed_before.close(BrokerError::Closed);
+    closed_before.connected(Terms::default());
+    assert!(frames(&mut closed_before).is_empty());
+
+    let mut open = subscribed_before();
+    open.connected(Terms::default());
+    assert!(matches!(&frames(&mut open)[..], [ClientFrame::Subscribe]));
+}
