@@ -5,6 +5,7 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::mux::MultiplexedClient;
 use crate::options::ClientOptions;
 use crate::outstanding::OutstandingDelivery;
+use crate::reply_guard::ReplyListener;
 use crate::session::{LiveEvent, Session};
 use crate::shared::Shared;
 use crate::supervisor;
@@ -98,6 +99,12 @@ impl BrokerClient {
             }
         });
         self.subscribe().await
+    }
+
+    /// Sets the listener for the ends of this client's replies: receipted by the broker, or refused. It is called with the
+    /// client's lock held, so it must not block or call the client.
+    pub fn on_reply_settled(&self, listener: ReplyListener) {
+        self.shared.lock().reply_listener = Some(listener);
     }
 
     /// Subscribes to this agent's mailbox: unacknowledged messages are pushed first, then queued ones, then new ones.
@@ -215,9 +222,12 @@ impl BrokerClient {
                 return Err(closed.clone());
             }
             session.terms.check(message)?;
+            let to = ByteString::from(to);
             let settles = settles.map(|id| session.settle_with_reply(id));
+            let reply = settles.as_ref().and_then(|settles| session.guard_reply(&to, &settles.id));
             session.deliver(OutstandingDelivery {
-                to: ByteString::from(to),
+                reply,
+                to,
                 envelope,
                 deadline: send.deadline.map(|limit| Instant::now() + limit),
                 settles,

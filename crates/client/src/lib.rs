@@ -24,6 +24,7 @@ mod pending;
 mod postponed;
 mod queries;
 mod received;
+mod reply_guard;
 mod session;
 #[cfg(test)]
 mod session_tests;
@@ -42,6 +43,7 @@ pub use error::{BrokerError, BrokerResult};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
 pub use options::{ClientOptions, TlsOptions, TokenScope};
+pub use reply_guard::{ReplyListener, ReplySettled};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect,

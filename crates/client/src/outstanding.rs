@@ -1,6 +1,7 @@
 //! Deliveries without a receipt, in the order in which they were sent.
 
 use crate::error::{BrokerError, BrokerResult};
+use crate::reply_guard::ReplyGuard;
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ pub struct Settles {
 }
 
 pub struct OutstandingDelivery {
+    /// Reports the end of a reply.
+    pub reply: Option<ReplyGuard>,
     pub to: ByteString,
     pub envelope: Envelope,
     pub deadline: Option<Instant>,
@@ -171,7 +174,10 @@ pub fn fail_delivery(delivery: OutstandingDelivery, error: BrokerError) {
 }
 
 /// A request is acknowledged only when its reply has a receipt: in the same frame as the reply, or afterwards.
-fn complete(delivery: OutstandingDelivery, epoch: u64, to_ack: &mut Vec<Settles>) {
+fn complete(mut delivery: OutstandingDelivery, epoch: u64, to_ack: &mut Vec<Settles>) {
+    if let Some(reply) = delivery.reply.take() {
+        reply.receipted();
+    }
     if !delivery.settled_in_frame(epoch) {
         to_ack.extend(delivery.settles);
     }
@@ -189,6 +195,7 @@ mod tests {
     fn add(deliveries: &mut OutstandingDeliveries, message: &InboxMessage) -> oneshot::Receiver<BrokerResult<()>> {
         let (sender, receipt) = oneshot::channel();
         deliveries.add(OutstandingDelivery {
+            reply: None,
             to: ByteString::from("to"),
             envelope: message.seal(),
             deadline: None,

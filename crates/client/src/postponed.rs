@@ -93,6 +93,7 @@ mod tests {
     fn send(session: &mut Session, settles: Option<&str>) -> InboxMessage {
         let message = InboxMessage::new(AgentRef::new("host"), "mcp_reply", Body::null());
         session.deliver(OutstandingDelivery {
+            reply: None,
             to: "w".into(),
             envelope: message.seal(),
             deadline: None,

@@ -9,6 +9,7 @@ use crate::pending::{CallEvents, PendingRequest};
 use crate::postponed::PostponedReplies;
 use crate::queries::PendingQueries;
 use crate::received::Received;
+use crate::reply_guard::{ReplyGuard, ReplyListener};
 use crate::signals::push_bounded;
 use crate::terms::Terms;
 use crate::unmatched_replies::UnmatchedReplies;
@@ -69,6 +70,8 @@ pub struct Session {
     pub claim: MailboxClaim,
     /// Set when another connection has taken over the mailbox. The client then closes when its connection ends.
     pub displaced: Option<BrokerError>,
+    /// Gets the end of every reply.
+    pub reply_listener: Option<ReplyListener>,
     pub unmatched_replies: UnmatchedReplies,
     pub postponed: PostponedReplies,
     /// Whether replies without a pending request are acknowledged automatically.
@@ -101,6 +104,7 @@ impl Session {
             wants_subscription: false,
             claim: MailboxClaim::default(),
             displaced: None,
+            reply_listener: None,
             unmatched_replies: UnmatchedReplies::default(),
             postponed: PostponedReplies::default(),
             multiplexed: false,
@@ -293,7 +297,8 @@ impl Session {
 
     fn receive_message(&mut self, push: Push) {
         let settles = || Settles { id: push.envelope.id.clone(), tag: push.tag.map(|tag| (self.epoch, tag)) };
-        if let Some(reply) = self.unmatched_replies.reply_to(&push, settles) {
+        if let Some(mut reply) = self.unmatched_replies.reply_to(&push, settles) {
+            reply.reply = self.guard_reply(&reply.to, &push.envelope.id);
             return self.deliver(reply);
         }
         let pending = push.envelope.correlation_id.as_ref().filter(|correlation| {
@@ -316,6 +321,12 @@ impl Session {
             return;
         }
         self.keep_message(&push, message);
+    }
+
+    /// Watches a reply until the broker has it or refuses it.
+    pub fn guard_reply(&self, to: &ByteString, request: &ByteString) -> Option<ReplyGuard> {
+        let listener = self.reply_listener.as_ref()?;
+        Some(ReplyGuard::new(listener, to.clone(), request.clone()))
     }
 
     fn keep_message(&mut self, push: &Push, message: InboxMessage) {

@@ -61,7 +61,15 @@ impl UnmatchedReplies {
         if deadline.is_some_and(|at| at <= now) {
             return None;
         }
-        Some(OutstandingDelivery { to, envelope, deadline, settles: Some(settles()), receipt: None, _slot: None })
+        Some(OutstandingDelivery {
+            reply: None,
+            to,
+            envelope,
+            deadline,
+            settles: Some(settles()),
+            receipt: None,
+            _slot: None,
+        })
     }
 
     /// Whether this reply is kept, which means that the broker has not accepted it.
@@ -89,7 +97,15 @@ mod tests {
     fn delivery(request: &str, size: usize) -> OutstandingDelivery {
         let settles = Some(Settles { id: ByteString::from(request), tag: None });
         let envelope = message(&format!("to {request}"), size).seal();
-        OutstandingDelivery { to: "caller".into(), envelope, deadline: None, settles, receipt: None, _slot: None }
+        OutstandingDelivery {
+            reply: None,
+            to: "caller".into(),
+            envelope,
+            deadline: None,
+            settles,
+            receipt: None,
+            _slot: None,
+        }
     }
 
     fn is_answered(replies: &mut UnmatchedReplies, request: &str, from: &str) -> bool {

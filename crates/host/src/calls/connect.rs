@@ -1,0 +1,325 @@
+//! Finds or opens the connection for a call, for each of the four combinations of client era and server era.
+
+use super::answers::Given;
+use super::authorise::bad_params;
+use super::flow::{Flow, Kind, Phase};
+use super::rounds::{self, Rounds};
+use super::slot::Slot;
+use super::suspended::{CallIdentity, Resumable};
+use crate::catalog::names::{is_prefixed, own_name};
+use crate::failure;
+use crate::host::Host;
+use crate::server::{Server, set_level};
+use crate::session::{InUse, Session};
+use crate::translate::legacy_on_modern::{self, ClientIdentity};
+use crate::translate::listen::LISTEN;
+use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
+use crate::translate::server_has;
+use crate::upstream::{OpenError, Upstream, Usage};
+use std::sync::Arc;
+use toolbus_mcp::{Era, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta, raw};
+use toolbus_protocol::ErrorCode;
+use toolbus_upstream::{Eras, ServerError};
+
+/// A call that can be sent, or is answered already.
+pub enum Connected {
+    Link(Box<Link>),
+    /// Without the server.
+    Answered(Given),
+}
+
+/// Why a call can't be sent.
+pub enum NotConnected {
+    /// The server can't be started or reached, which its circuit breaker counts.
+    ServerFailed(Given),
+    Refused(Given),
+}
+
+impl<T: Into<Given>> From<T> for NotConnected {
+    fn from(answer: T) -> Self {
+        Self::Refused(answer.into())
+    }
+}
+
+impl From<OpenError> for NotConnected {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Server(error) => Self::of_server(&error),
+            OpenError::Refused(error) => Self::Refused(Outcome::Error(error).into()),
+            OpenError::Host(error) => Self::Refused(error.into()),
+        }
+    }
+}
+
+impl NotConnected {
+    pub fn of_server(error: &ServerError) -> Self {
+        let answer = error.to_rpc_error().into();
+        if is_failure(error) { Self::ServerFailed(answer) } else { Self::Refused(answer) }
+    }
+}
+
+/// Whether the error counts as a failure of the server for its circuit breaker.
+pub fn is_failure(error: &ServerError) -> bool {
+    [ErrorCode::ServerDown, ErrorCode::ServerDied].iter().any(|code| code.code() == error.code())
+}
+
+/// A connection for one call, and how the call is translated on it.
+pub struct Link {
+    upstream: Option<Arc<Upstream>>,
+    session: Option<Arc<Session>>,
+    in_use: Option<InUse>,
+    params: Option<Raw>,
+    style: Style,
+}
+
+enum Style {
+    /// Client and server use the same era.
+    Pass,
+    Listen,
+    /// A modern client listens to a legacy server.
+    ListenOnLegacy(Box<Envelope>),
+    ModernOnLegacy(Box<Envelope>),
+    /// A modern client repeats its request to answer a request of the server.
+    Continue(Box<Envelope>, Repetition),
+    LegacyOnModern(Box<Rounds>),
+}
+
+pub async fn connect(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
+    let params = own_params(&slot.server, &slot.parsed.rpc, slot.parsed.key())?;
+    let eras = slot.server.eras(host).await.map_err(|error| NotConnected::ServerFailed(error.into()))?;
+    let era = slot.server.era_for(slot.parsed.rpc.client.era, &eras);
+    slot.state().era = Some(era);
+    match (slot.parsed.rpc.client.era, era) {
+        (Era::Legacy, Era::Legacy) => legacy(host, slot, params).await,
+        (Era::Modern, Era::Modern) => modern(host, slot, &eras, params).await,
+        (Era::Modern, Era::Legacy) => modern_on_legacy(host, slot, &eras, params).await,
+        (Era::Legacy, Era::Modern) => legacy_on_modern(host, slot, &eras, params).await,
+    }
+}
+
+async fn modern(host: &Arc<Host>, slot: &Slot, eras: &Eras, params: Option<Raw>) -> Result<Connected, NotConnected> {
+    if is_repetition_of_legacy(slot) {
+        return Err(failure::unknown_state().into());
+    }
+    let upstream = slot.server.modern_upstream(host, eras).await?;
+    let style = if slot.parsed.rpc.method == LISTEN { Style::Listen } else { Style::Pass };
+    Ok(linked(Link { upstream: Some(upstream), session: None, in_use: None, params, style }))
+}
+
+/// The states of suspended calls are made by this host, so a modern server can't know them.
+fn is_repetition_of_legacy(slot: &Slot) -> bool {
+    let request_state = || Repetition::of(slot.parsed.rpc.params.as_deref()).ok().flatten();
+    let may_be = slot.parsed.rpc.params.as_ref().is_some_and(|params| params.get().contains("requestState"));
+    may_be && request_state().is_some_and(|repetition| CallIdentity::is_own_state(&repetition.state))
+}
+
+async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Connected, NotConnected> {
+    let rpc = &slot.parsed.rpc;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy)?;
+    let in_use = Some(session.begin_use());
+    if rpc.method == "initialize" {
+        let params = rpc.params.clone().unwrap_or_else(empty_object);
+        let handshake = slot.server.initialize(host, &session, params).await?;
+        return Ok(Connected::Answered(Outcome::Result(handshake).into()));
+    }
+    let Some(initialize) = &rpc.client.initialize else { return Err(without_session().into()) };
+    let upstream = slot.server.session_upstream(host, &session, || initialize.clone()).await?;
+    if let Some(outcome) = answered_here(rpc, &session, &upstream)? {
+        return Ok(Connected::Answered(outcome.into()));
+    }
+    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style: Style::Pass }))
+}
+
+async fn modern_on_legacy(
+    host: &Arc<Host>,
+    slot: &Slot,
+    eras: &Eras,
+    params: Option<Raw>,
+) -> Result<Connected, NotConnected> {
+    let rpc = &slot.parsed.rpc;
+    let envelope = Box::new(Envelope::of(rpc.params.as_deref())?);
+    if rpc.method == "server/discover"
+        && let Some(initialize) = &eras.legacy
+    {
+        let discovered = modern_on_legacy::discover(initialize).map_err(|error| bad_result(slot, &error))?;
+        return Ok(Connected::Answered(Outcome::Result(discovered).into()));
+    }
+    if modern_on_legacy::is_removed(&rpc.method) {
+        return Err(RpcError::method_not_found(&rpc.method).into());
+    }
+    if let Some(repetition) = Repetition::of(rpc.params.as_deref())? {
+        let style = Style::Continue(envelope, repetition);
+        return Ok(linked(Link { upstream: None, session: None, in_use: None, params: None, style }));
+    }
+    let session = slot.server.session(host, slot.session_id(), Era::Modern)?;
+    let in_use = Some(session.begin_use());
+    let upstream = slot.server.session_upstream(host, &session, || envelope.initialize()).await?;
+    if let Some(level) = envelope.log_level
+        && session.level().is_none_or(|present| level < present)
+        && server_has(&upstream.handshake(), "logging")
+    {
+        session.set_level(level);
+        set_level(&upstream, level).await;
+    }
+    let is_listen = rpc.method == LISTEN;
+    let params = if is_listen { params } else { modern_on_legacy::params(params.as_deref()).map_err(bad_params)? };
+    let style = if is_listen { Style::ListenOnLegacy(envelope) } else { Style::ModernOnLegacy(envelope) };
+    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style }))
+}
+
+async fn legacy_on_modern(
+    host: &Arc<Host>,
+    slot: &Slot,
+    eras: &Arc<Eras>,
+    params: Option<Raw>,
+) -> Result<Connected, NotConnected> {
+    let rpc = &slot.parsed.rpc;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy)?;
+    let in_use = Some(session.begin_use());
+    let discover = eras.modern.clone().unwrap_or_else(empty_object);
+    if rpc.method == "initialize" {
+        let params = rpc.params.clone().unwrap_or_else(empty_object);
+        let result = legacy_on_modern::initialize_result(&discover, &params, slot.server.name());
+        let result = result.map_err(|error| bad_result(slot, &error))?;
+        return Ok(Connected::Answered(Outcome::Result(result).into()));
+    }
+    let Some(initialize) = &rpc.client.initialize else { return Err(without_session().into()) };
+    let identity = ClientIdentity::of_initialize(initialize).map_err(bad_params)?;
+    if let Some(outcome) = rounds::answered_here(host, slot, &session, eras, &identity).await? {
+        return Ok(Connected::Answered(outcome.into()));
+    }
+    let level = session.level().or_else(|| legacy_on_modern::default_level(&discover));
+    let upstream = slot.server.modern_upstream(host, eras).await?;
+    let rounds = Rounds::new(identity, level, params);
+    let params = Some(rounds.first_params().map_err(bad_params)?);
+    let style = Style::LegacyOnModern(Box::new(rounds));
+    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style }))
+}
+
+fn linked(link: Link) -> Connected {
+    Connected::Link(Box::new(link))
+}
+
+impl Link {
+    /// Sends the request. `Err(ServerFailed)` means that the server certainly did not take it.
+    pub async fn send(self: Box<Self>, host: &Arc<Host>, slot: &Arc<Slot>) -> Result<Box<Flow>, NotConnected> {
+        let Self { upstream, session, in_use, params, style } = *self;
+        let (method, server) = (&slot.parsed.rpc.method, slot.server.name());
+        if let Style::Continue(envelope, repetition) = style {
+            let identity = CallIdentity::of(&slot.request, &slot.parsed, &slot.server);
+            let Some(mut flow) = host.pending_calls.resume(&identity, &repetition.state).await else {
+                return Err(failure::unknown_state().into());
+            };
+            flow.attach(Arc::clone(slot), *envelope, repetition);
+            return Ok(flow);
+        }
+        let Some(upstream) = upstream else { return Err(failure::panicked(server, method).into()) };
+        let wants_log = params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
+        let log = (wants_log && session.is_none()).then(|| upstream.add_log_receiver(slot));
+        let phase = match &style {
+            Style::ListenOnLegacy(_) => Phase::Listening,
+            _ => match upstream.connection.start(method, params).await {
+                Ok(call) => Phase::Server(call),
+                Err(error) => {
+                    if let Some(session) = &session {
+                        forget(session, &upstream).await;
+                    }
+                    return Err(not_taken(slot, &error));
+                }
+            },
+        };
+        let kind = match style {
+            Style::Pass | Style::Continue(..) => Kind::Pass,
+            Style::Listen => Kind::Listen,
+            Style::ListenOnLegacy(_) => Kind::ListenOnLegacy,
+            Style::ModernOnLegacy(envelope) => {
+                let strays = session.as_ref().map(|session| session.take_strays());
+                Kind::Resumable(Box::new(Resumable::new(*envelope, strays)))
+            }
+            Style::LegacyOnModern(rounds) => Kind::Rounds(rounds),
+        };
+        Ok(Box::new(Flow::new(Arc::clone(host), Arc::clone(slot), upstream, (session, in_use), (kind, phase), log)))
+    }
+}
+
+/// The connection did not take the request.
+pub fn not_taken(slot: &Slot, error: &ServerError) -> NotConnected {
+    let answer = match error {
+        // The connection was closed before anything was sent.
+        ServerError::Closed { .. } => {
+            let message = format!("server {:?} closes its connections immediately", slot.server.name());
+            failure::bus(ErrorCode::ServerDown, message)
+        }
+        error => error.to_rpc_error(),
+    };
+    NotConnected::ServerFailed(answer.into())
+}
+
+/// Closes the connection, so that the next attempt opens a new one.
+pub async fn forget(session: &Session, upstream: &Arc<Upstream>) {
+    let mut current = session.upstream.lock().await;
+    let is_current = current.as_ref().is_some_and(|present| Arc::ptr_eq(present, upstream));
+    // Other clients use a shared connection, which is replaced when it is closed.
+    if is_current && (upstream.usage == Usage::Own || !upstream.is_open()) {
+        upstream.close().await;
+        // Kept, so that the next connection restores the session's state.
+        *current = Some(Arc::clone(upstream));
+    }
+}
+
+/// On a shared connection, only the first subscription and the last unsubscription of a resource reach the server.
+fn answered_here(rpc: &Rpc, session: &Session, upstream: &Upstream) -> Result<Option<Outcome>, RpcError> {
+    if upstream.usage != Usage::Shared {
+        return Ok(None);
+    }
+    let uri = || Ok::<_, RpcError>(Members::of(rpc.params.as_deref()).map_err(bad_params)?.text("uri"));
+    let settled = match rpc.method.as_str() {
+        "ping" => true,
+        "resources/subscribe" => match uri()? {
+            Some(uri) => !session.subscribe(&uri) || !upstream.add_subscription(&uri),
+            None => false,
+        },
+        "resources/unsubscribe" => match uri()? {
+            Some(uri) => !session.unsubscribe(&uri) || !upstream.remove_subscription(&uri),
+            None => false,
+        },
+        _ => false,
+    };
+    Ok(settled.then(|| Outcome::Result(empty_object())))
+}
+
+/// The params with the server's own name of the item, without its prefix.
+fn own_params(server: &Server, rpc: &Rpc, key: Option<&NameKey>) -> Result<Option<Raw>, RpcError> {
+    let (kind, visible) = match key {
+        Some(NameKey::Tool(name)) => (ListKind::Tools, name),
+        Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
+        _ => return Ok(rpc.params.clone()),
+    };
+    let prefix = server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
+    let Some(own) = own_name(prefix, visible) else {
+        let message = format!("server {:?} has no {visible:?}: its names start with {prefix:?}", server.name());
+        return Err(failure::bus(ErrorCode::UnknownName, message));
+    };
+    if prefix.is_none() {
+        return Ok(rpc.params.clone());
+    }
+    let renamed = || -> Result<Raw, MembersError> {
+        let mut params = Members::of(rpc.params.as_deref())?;
+        if rpc.method == "completion/complete" {
+            params.edit("ref", |reference| reference.set("name", raw(own)))?;
+        } else {
+            params.set("name", raw(own));
+        }
+        Ok(params.to_raw())
+    };
+    renamed().map(Some).map_err(bad_params)
+}
+
+pub fn bad_result(slot: &Slot, error: &MembersError) -> RpcError {
+    let message = format!("server {:?} answered {} with {error}", slot.server.name(), slot.parsed.rpc.method);
+    failure::bus(ErrorCode::BadServerMessage, message)
+}
+
+pub fn without_session() -> RpcError {
+    RpcError::new(codes::INVALID_REQUEST, "`client.initialize` is missing, which is required of legacy clients")
+}
