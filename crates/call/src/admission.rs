@@ -30,10 +30,7 @@ impl<A: Clone> CallMachine<A> {
         }
         let is_full = request.origin != Origin::Journal && self.is_full(&request.key);
         let no = self.register(request, cx);
-        if is_full {
-            return self.fail(no, Failure::TooManyCalls, End::Failed, cx);
-        }
-        self.admit(no, cx);
+        self.admit(no, is_full, cx);
         self.apply_early_cancel(no, cx);
     }
 
@@ -61,11 +58,11 @@ impl<A: Clone> CallMachine<A> {
         no
     }
 
-    fn admit(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+    fn admit(&mut self, no: CallNo, is_full: bool, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get(&no) else { return };
         let request = &call.request;
         if !request.has_effect {
-            return self.authorise(no, cx);
+            return self.admit_new(no, is_full, cx);
         }
         let is_resumed = request.origin == Origin::Journal;
         let is_known_task = || cx.journal.task(&request.key.id, Some(request.key.agent())).is_some();
@@ -87,7 +84,19 @@ impl<A: Clone> CallMachine<A> {
                 (call.accepted, call.always_journaled) = (true, true);
             }
         }
-        self.carry_out(no, decision, cx);
+        match decision {
+            Decision::Run { attempt: 1 } => self.admit_new(no, is_full, cx),
+            decision => self.carry_out(no, decision, cx),
+        }
+    }
+
+    /// The limit applies only to calls that the journal doesn't know: others may have run.
+    fn admit_new(&mut self, no: CallNo, is_full: bool, cx: &mut Context<'_, A>) {
+        match () {
+            () if is_full => self.fail(no, Failure::TooManyCalls, End::Failed, cx),
+            () if self.draining && !self.is_planted(PlantedBug::DrainStarts) => self.leave(no, cx),
+            () => self.authorise(no, cx),
+        }
     }
 
     fn replay_of(&self, setting: ReplaySetting, known: &Result<Known, Refused>) -> Replay {
@@ -123,19 +132,16 @@ impl<A: Clone> CallMachine<A> {
 
     fn carry_out(&mut self, no: CallNo, decision: Decision, cx: &mut Context<'_, A>) {
         // The journal knows the call, so its answer is final.
-        let is_known = !matches!(decision, Decision::Run { attempt: 1 } | Decision::OtherContent { .. });
+        let is_known = !matches!(decision, Decision::OtherContent { .. });
         if let Some(call) = self.get(no) {
             call.always_journaled |= is_known;
         }
         match decision {
             Decision::Run { attempt } => {
                 if let Some(call) = self.get(no) {
-                    call.attempt = attempt;
-                    if attempt > 1 {
-                        let ended = format!("attempt {}: the host ended before the call was answered", attempt - 1);
-                        call.history.push(ended);
-                        call.begun = Some(call.replay);
-                    }
+                    let ended = format!("attempt {}: the host ended before the call was answered", attempt - 1);
+                    call.history.push(ended);
+                    (call.attempt, call.begun) = (attempt, Some(call.replay));
                 }
                 self.authorise(no, cx);
             }
@@ -194,7 +200,13 @@ impl<A: Clone> CallMachine<A> {
             (State::Rechecking, Ok(grant)) if needs_approval(&grant) => {
                 self.fail(no, Failure::NeedsApproval, End::Failed, cx);
             }
-            (State::Rechecking, Ok(_)) => self.start(no, cx),
+            (State::Rechecking, Ok(grant)) => {
+                // The server's annotations may have become known since the request arrived.
+                if !call.is_begun() {
+                    call.replay = if grant.replay == ReplaySetting::Safe { Replay::Safe } else { Replay::Never };
+                }
+                self.start(no, cx);
+            }
             // Authorised again while it waits.
             (_, Ok(_)) => {}
         }
@@ -210,6 +222,9 @@ impl<A: Clone> CallMachine<A> {
             return self.fail(no, failure, End::Failed, cx);
         }
         *self.accepting.entry(agent).or_default() += 1;
+        if let Some(call) = self.get(no) {
+            call.is_accepting = true;
+        }
         self.set_state(no, State::Accepting);
         cx.out.push(Effect::Append { call: no, record: Record::Task, wait: Wait::Synced });
         if self.is_planted(PlantedBug::TaskNotSynced) {
@@ -229,34 +244,46 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
+    /// The task's entry is durable, or its sync failed: then it may be in the journal all the same, and the next process
+    /// would run it.
     pub(crate) fn task_written(&mut self, no: CallNo, outcome: Result<(), JournalError>, cx: &mut Context<'_, A>) {
+        self.stop_accepting(no);
         let now = cx.now.ms;
-        let Some(call) = self.get(no) else { return };
-        let agent = ByteString::from(call.request.key.agent());
-        if outcome.is_ok() {
-            let ttl = call.request.task.map_or(0, |task| task.ttl);
-            (call.accepted, call.always_journaled) = (true, true);
-            call.deadline = Some(now.saturating_add(ttl));
+        let Some(call) = self.get(no).filter(|call| matches!(call.state, State::Accepting)) else { return };
+        if outcome.is_err() {
+            let start = Arc::new(self.start_of(&self.calls[&no].request, 1, cx.now.wall, false));
+            return self.fail(no, Failure::OutcomeUnknown(start), End::Unknown, cx);
         }
+        let ttl = call.request.task.map_or(0, |task| task.ttl);
+        (call.accepted, call.always_journaled) = (true, true);
+        call.deadline = Some(now.saturating_add(ttl));
+        if !self.is_planted(PlantedBug::TaskNotSynced) {
+            cx.out.push(Effect::Accepted { call: no });
+        }
+        if !self.end_cancelled(no, cx) {
+            if self.draining { self.leave(no, cx) } else { self.wait_for_caller(no, cx) }
+        }
+    }
+
+    /// The journal did not take the task's entry.
+    pub(crate) fn task_rejected(&mut self, no: CallNo, error: JournalError, cx: &mut Context<'_, A>) {
+        self.stop_accepting(no);
+        let failure = match error {
+            JournalError::TooManyTasks { most: max } => Failure::TooManyTasks { max, of_agent: false },
+            error => not_journaled(error),
+        };
+        self.fail(no, failure, End::Failed, cx);
+    }
+
+    pub(crate) fn stop_accepting(&mut self, no: CallNo) {
+        let Some(call) = self.calls.get_mut(&no).filter(|call| call.is_accepting) else { return };
+        call.is_accepting = false;
+        let agent = ByteString::from(call.request.key.agent());
         if let Some(count) = self.accepting.get_mut(&agent) {
             *count -= 1;
             if *count == 0 {
                 self.accepting.remove(&agent);
             }
-        }
-        match outcome {
-            Ok(()) => {
-                if !self.is_planted(PlantedBug::TaskNotSynced) {
-                    cx.out.push(Effect::Accepted { call: no });
-                }
-                if !self.end_cancelled(no, cx) {
-                    if self.draining { self.leave(no, cx) } else { self.wait_for_caller(no, cx) }
-                }
-            }
-            Err(JournalError::TooManyTasks { most: max }) => {
-                self.fail(no, Failure::TooManyTasks { max, of_agent: false }, End::Failed, cx);
-            }
-            Err(error) => self.fail(no, not_journaled(error), End::Failed, cx),
         }
     }
 }

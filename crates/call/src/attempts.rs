@@ -10,7 +10,7 @@ use crate::effect::{Answer, Effect, Failure, Record};
 use crate::event::CallNo;
 use crate::machine::{CallMachine, Context};
 use crate::planted::PlantedBug;
-use crate::request::SessionHold;
+use crate::request::{Origin, SessionHold};
 use std::sync::Arc;
 use toolbus_journal::{End, JournalError, Replay, Wait};
 
@@ -24,9 +24,9 @@ impl<A: Clone> CallMachine<A> {
         cx.out.push(Effect::Connect { call: no });
     }
 
-    /// During a drain no call starts; one that was not started is left to the next host.
+    /// During a drain no attempt starts; a call without a START for its next attempt is left to the next host.
     fn must_leave(&self, no: CallNo) -> bool {
-        let is_begun = self.calls.get(&no).is_some_and(|call| call.is_begun());
+        let is_begun = self.calls.get(&no).is_some_and(|call| call.attempt_begun);
         self.draining && !is_begun && !self.is_planted(PlantedBug::DrainStarts)
     }
 
@@ -96,10 +96,9 @@ impl<A: Clone> CallMachine<A> {
         }
         call.may_send = true;
         // From here on every end is journaled. A call that was cancelled or expired meanwhile is not sent.
-        if self.end_cancelled(no, cx) || (!self.is_planted(PlantedBug::DeadlineIgnored) && self.end_overdue(no, cx)) {
-            return;
+        if !self.end_cancelled(no, cx) {
+            self.send_in_order(no, cx);
         }
-        self.send_in_order(no, cx);
     }
 
     pub(crate) fn send_in_order(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
@@ -108,6 +107,9 @@ impl<A: Clone> CallMachine<A> {
             session.is_none_or(|session| !self.orders.contains(&session, no) || self.orders.is_first(&session, no));
         if !is_next {
             return self.set_state(no, State::Ready);
+        }
+        if !self.is_planted(PlantedBug::DeadlineIgnored) && self.end_overdue(no, cx) {
+            return;
         }
         debug_assert!(
             self.calls.get(&no).is_none_or(|call| call.may_send),
@@ -251,6 +253,10 @@ impl<A: Clone> CallMachine<A> {
             State::Finishing { .. } | State::DeadLettering => {}
             _ => {
                 call.always_journaled |= call.request.has_effect;
+                // The acceptance of a task may not have been sent.
+                if call.accepted && matches!(call.request.origin, Origin::Mailbox { .. }) {
+                    cx.out.push(Effect::Accepted { call: no });
+                }
                 self.give_up_wait(no, Answer::Failure(Failure::Crashed), End::Unknown, cx);
             }
         }

@@ -26,6 +26,8 @@ pub(crate) struct Call<A> {
     pub always_journaled: bool,
     /// The task was accepted: it has no caller.
     pub accepted: bool,
+    /// It is counted among the tasks that are being accepted.
+    pub is_accepting: bool,
     pub approved: bool,
     pub grant: Grant,
     /// What happened to earlier attempts.
@@ -146,6 +148,7 @@ impl<A> Call<A> {
             may_send: false,
             always_journaled: false,
             accepted: false,
+            is_accepting: false,
             approved: false,
             grant: Grant::default(),
             history: Vec::new(),

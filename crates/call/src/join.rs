@@ -5,7 +5,7 @@
 //! Content alone can't tell a repeated call from one that is meant twice. Therefore all callers that share the run must
 //! be disconnected, and stay so for a while.
 
-use crate::call::{About, Earlier, State};
+use crate::call::{About, Call, Earlier, State};
 use crate::cancel::Cause;
 use crate::effect::{Answer, Effect, Failure, Record};
 use crate::event::{AskNo, CallNo, Inspected, Millis};
@@ -47,6 +47,12 @@ impl<A: Clone> CallMachine<A> {
         }
         let ended_after = cx.now.wall.saturating_sub(request.join_window);
         let candidate = cx.journal.candidate(request.key.agent(), &request.content, ended_after)?;
+        // A later call may have started while this one waited.
+        if let (CandidateState::Running, Some(start)) = (&candidate.state, &candidate.start)
+            && let Some(running) = self.by_key.get(&start.key)
+        {
+            return (*running != no).then_some(About::Running(*running));
+        }
         (candidate.key != request.key).then(|| About::Ended(Box::new(candidate)))
     }
 
@@ -56,20 +62,11 @@ impl<A: Clone> CallMachine<A> {
             return None;
         }
         let own = &self.calls.get(&no)?.request;
-        let loose = self.is_planted(PlantedBug::JoinOtherArguments) || self.is_planted(PlantedBug::JoinOtherAgent);
-        if loose {
-            let same_agent =
-                |key: &CallKey| self.is_planted(PlantedBug::JoinOtherAgent) || key.agent() == own.key.agent();
-            let same_content =
-                |content: &[u8; 32]| self.is_planted(PlantedBug::JoinOtherArguments) || *content == own.content;
-            let is_equal = |other: &crate::request::Request| {
-                let same = other.tool == own.tool && other.server == own.server && other.task.is_none();
-                same && other.has_effect && same_agent(&other.key) && same_content(&other.content)
-            };
-            return self.calls.range(..no).rev().find(|(_, call)| is_equal(&call.request)).map(|(no, _)| *no);
-        }
         let equal = self.by_content.get(&(ByteString::from(own.key.agent()), own.content))?;
-        equal.iter().rev().find(|other| **other < no).copied()
+        // One that was given up before it started has no effect: an earlier one may have.
+        let is_given_up = |call: &Call<A>| call.cancelled.is_some() && !call.is_begun();
+        let may_have_run = |other: &CallNo| self.calls.get(other).is_some_and(|call| !is_given_up(call));
+        equal.iter().rev().find(|other| **other < no && may_have_run(other)).copied()
     }
 
     fn ask_about(&mut self, no: CallNo, about: About, cx: &mut Context<'_, A>) {
@@ -241,8 +238,9 @@ impl<A: Clone> CallMachine<A> {
     }
 
     pub(crate) fn reply_settled(&mut self, key: CallKey, refused: bool, cx: &mut Context<'_, A>) {
-        if refused {
-            self.refused_replies.insert(key.clone());
+        match refused {
+            true => self.refused_replies.insert(key.clone()),
+            false => self.refused_replies.remove(&key),
         }
         let Some(count) = self.unsettled.get_mut(&key) else { return };
         *count -= 1;

@@ -259,6 +259,7 @@ impl<A: Clone> CallMachine<A> {
         match outcome {
             Ok(Some(ticket)) => drop(self.tickets.insert(ticket, (call, record))),
             Ok(None) => self.durable(call, record, Ok(()), cx),
+            Err(error) if record == RecordKind::Task => self.task_rejected(call, error, cx),
             Err(error) => self.durable(call, record, Err(error), cx),
         }
     }
@@ -334,6 +335,12 @@ impl<K: Clone + Eq + Hash> BoundedSet<K> {
             self.known.remove(&oldest);
         }
         self.order.push_back(key);
+    }
+
+    pub fn remove(&mut self, key: &K) {
+        if self.known.remove(key) {
+            self.order.retain(|known| known != key);
+        }
     }
 
     pub fn contains(&self, key: &K) -> bool {

@@ -124,6 +124,8 @@ pub struct Grant {
     pub time_limit: Option<(Millis, String)>,
     /// Rate and concurrency limits.
     pub limits: Vec<Limit>,
+    /// The replay setting as far as it is known now; it counts when the call starts.
+    pub replay: ReplaySetting,
 }
 
 /// A limit that a call counts against.

@@ -5,7 +5,7 @@ use crate::effect::{Effect, Failure};
 use crate::event::{AskNo, CallNo, Inspected, Millis};
 use crate::machine::{Asked, CallMachine, Context};
 use crate::permits::{RateExceeded, Resource};
-use crate::request::SessionKey;
+use crate::request::{SessionHold, SessionKey};
 use bytestring::ByteString;
 use toolbus_journal::End;
 
@@ -157,7 +157,12 @@ impl<A: Clone> CallMachine<A> {
 
     /// The call has all its permits.
     pub(crate) fn granted(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
-        if let Some(session) = self.session_of(no) {
+        // Nothing of the session makes sense before `initialize` is answered.
+        let holds_all = matches!(
+            self.calls.get(&no).and_then(|call| call.request.session.as_ref()),
+            Some((_, SessionHold::UntilAnswered))
+        );
+        if let Some(session) = self.session_of(no).filter(|_| !holds_all) {
             self.orders.set_granted(&session, no);
             self.session_moved(&session, cx);
         }

@@ -1,6 +1,6 @@
 //! The journal as used by a host: lookups in memory, and writes with group commit.
 
-use crate::call_index::{CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
+use crate::call_index::{CallIndex, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::log::{Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
@@ -107,6 +107,11 @@ impl Journal {
     /// Looks up the state of a call. Rejects an id that is known with other content.
     pub fn look_up(&self, key: &CallKey, content: &[u8; 32]) -> Result<Known, Refused> {
         self.shared.query(|index| index.look_up(key, content))
+    }
+
+    /// Gives access to the state of all remembered calls. Writers wait meanwhile, so it must be short.
+    pub fn with_index<T>(&self, operation: impl FnOnce(&CallIndex) -> T) -> T {
+        self.shared.query(operation)
     }
 
     /// Appends an entry without waiting. The listener reports the ticket when it is durable, or that it never will be;
