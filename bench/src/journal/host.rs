@@ -32,7 +32,7 @@ pub async fn run(options: JournalHostOptions) -> anyhow::Result<()> {
     host.policy = LivePolicy::everyone();
     if options.mode != Mode::None {
         let folder = options.folder.join(options.mode.name()).join("journal");
-        host.journal = Some(Arc::new(Journal::open(&folder, JournalOptions::default()).context("open the journal")?));
+        host.journal = Arc::new(Journal::open(&folder, JournalOptions::default()).context("open the journal")?);
     }
     let client = own_broker::connect(&options.broker, options.mode.name()).await?;
     println!("ready");

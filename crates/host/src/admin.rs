@@ -1,12 +1,13 @@
 //! The admin API for calls and dead letters. An agent sees and changes its own; an operator, all.
 
 use crate::approvals::is_operator;
-use crate::caller::{Caller, Cause, Stage};
+use crate::calls::Slot;
 use crate::failure;
 use crate::host::Host;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+use toolbus_call::{CallView, Cause, Event, Stage};
 use toolbus_journal::{CallSummary, End, Stage as Written};
 use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState, Outcome, RpcError, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, InboxMessage, MsgId, principal_of};
@@ -45,14 +46,14 @@ impl Host {
     }
 
     fn list_calls(&self, viewer: Viewer<'_>, ended: bool) -> CallList {
-        let here: Vec<Caller> = self.running.all();
-        let known: HashSet<&str> = here.iter().map(|caller| caller.id().as_str()).collect();
-        let mut calls: Vec<CallRow> =
-            here.iter().filter(|caller| viewer.sees(caller.agent())).map(|caller| self.row(caller)).collect();
-        let written = self.options.journal.as_ref().map(|journal| journal.calls()).unwrap_or_default();
+        let here = self.calls.views();
+        let known: HashSet<&str> = here.iter().map(|(_, slot)| slot.id().as_str()).collect();
+        let own = here.iter().filter(|(_, slot)| viewer.sees(slot.agent()));
+        let mut calls: Vec<CallRow> = own.map(|(view, slot)| self.row(view, slot)).collect();
+        let written = self.options.journal.calls();
         let elsewhere = written.iter().filter(|call| !known.contains(&*call.key.id) && viewer.sees(call.key.agent()));
         let wanted = elsewhere.filter(|call| ended || !has_ended(call));
-        calls.extend(wanted.map(|call| written_row(call, crate::journaled::now())));
+        calls.extend(wanted.map(|call| written_row(call, failure::now())));
         // Open calls first, and the oldest of them first.
         calls.sort_by_key(|row| (is_over(row.state), std::cmp::Reverse(row.age_ms), row.id.clone()));
         let more = calls.len().saturating_sub(MAX_ROWS) as u64;
@@ -60,47 +61,43 @@ impl Host {
         CallList { calls, more }
     }
 
-    fn row(&self, caller: &Caller) -> CallRow {
-        let description = caller.progress.description();
-        let stage = caller.progress.stage();
-        let state = match stage {
+    fn row(&self, view: &CallView, slot: &Slot) -> CallRow {
+        let state = match view.stage {
             Stage::Waiting => CallState::Queued,
             Stage::Approval => CallState::WaitingForApproval,
             Stage::Running | Stage::Joined => CallState::Running,
         };
-        let joiners = caller.progress.joiners().len();
-        let note = match (stage, joiners) {
+        let joiners = view.joiners;
+        let note = match (view.stage, joiners) {
             (Stage::Joined, _) => Some("joined to an earlier call".to_owned()),
             (_, 1..) => Some(format!("{joiners} joined calls wait for it")),
-            _ => description.filter(|description| description.is_task).map(|_| "task".to_owned()),
+            _ => view.is_task.then(|| "task".to_owned()),
         };
         CallRow {
-            id: caller.id().to_string(),
-            agent: caller.agent().to_owned(),
-            server: description.map(|description| description.server.clone()),
-            tool: description.map(|description| description.tool.clone()),
+            id: slot.id().to_string(),
+            agent: slot.agent().to_owned(),
+            server: Some(slot.server.name().to_owned()),
+            tool: Some(slot.parsed.tool.to_string()),
             state,
-            age_ms: u64::try_from(caller.progress.arrived.elapsed().as_millis()).unwrap_or(u64::MAX),
-            attempts: self.outbox.client().attempt_of(caller.id()).unwrap_or(1),
+            age_ms: u64::try_from(slot.received_at.elapsed().as_millis()).unwrap_or(u64::MAX),
+            attempts: self.outbox.client().attempt_of(slot.id()).unwrap_or(1),
             note,
         }
     }
 
-    async fn cancel_call(&self, viewer: Viewer<'_>, id: &str) -> Result<CallRow, RpcError> {
+    async fn cancel_call(self: &Arc<Self>, viewer: Viewer<'_>, id: &str) -> Result<CallRow, RpcError> {
         let unknown = || failure::bus(ErrorCode::UnknownCall, format!("no call {id:?} at this host"));
-        let running = self.running.get(&MsgId::from(id), |caller| viewer.sees(caller.agent()));
-        let Some(caller) = running else {
+        let Some((view, slot)) = self.calls.find(&MsgId::from(id), |slot| viewer.sees(slot.agent())) else {
             let call = self.written_call(viewer, id).ok_or_else(unknown)?;
             let ended = || failure::bus(ErrorCode::CallEnded, format!("call {id} has ended: {}", word(call.state)));
             return Err(ended());
         };
         tracing::info!(%id, by = viewer.name(), "cancelling a call");
         // A task has no caller that waits for a reply.
-        let is_task = caller.progress.description().is_some_and(|description| description.is_task);
-        let cause = if is_task { Cause::Caller } else { Cause::Admin };
-        caller.cancel.fire_for(cause, Some(format!("cancelled by {}", viewer.name())));
-        let mut row = self.row(&caller);
-        if tokio::time::timeout(CANCEL_TIMEOUT, caller.progress.ended.cancelled()).await.is_ok() {
+        let cause = if view.is_task { Cause::Caller } else { Cause::Admin };
+        let mut row = self.row(&view, &slot);
+        self.feed(Event::Cancel { call: view.call, cause, reason: Some(format!("cancelled by {}", viewer.name())) });
+        if tokio::time::timeout(CANCEL_TIMEOUT, slot.ended.cancelled()).await.is_ok() {
             // The call may have ended in another way meanwhile.
             row.state = self.written_call(viewer, id).map_or(CallState::Cancelled, |call| call.state);
         }
@@ -108,9 +105,9 @@ impl Host {
     }
 
     fn written_call(&self, viewer: Viewer<'_>, id: &str) -> Option<CallRow> {
-        let calls = self.options.journal.as_ref()?.calls();
+        let calls = self.options.journal.calls();
         let call = calls.iter().find(|call| &*call.key.id == id && viewer.sees(call.key.agent()))?;
-        Some(written_row(call, crate::journaled::now()))
+        Some(written_row(call, failure::now()))
     }
 }
 

@@ -11,7 +11,7 @@ use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxKind, InboxMessage, MsgId
 
 impl Host {
     pub(crate) fn list_dead_letters(&self, viewer: Viewer<'_>) -> DeadList {
-        let all = self.options.journal.as_ref().map(|journal| journal.dead_letters()).unwrap_or_default();
+        let all = self.options.journal.dead_letters();
         let own: Vec<&Arc<DeadLetterRow>> = all.iter().filter(|letter| viewer.sees(letter.key.agent())).collect();
         let letters = own.iter().take(MAX_ROWS).map(|letter| view(letter, None)).collect();
         DeadList { letters, more: own.len().saturating_sub(MAX_ROWS) as u64 }
@@ -63,7 +63,7 @@ impl Host {
     }
 
     fn retried(&self, task: &str, agent: Option<&str>) -> Option<TaskView> {
-        let row = self.options.journal.as_ref()?.task(task, agent)?;
+        let row = self.options.journal.task(task, agent)?;
         Some(self.view_of_task(&row))
     }
 
@@ -74,12 +74,9 @@ impl Host {
     }
 
     fn find_dead_letter(&self, viewer: Viewer<'_>, id: &str) -> Result<(&Arc<Journal>, Arc<DeadLetterRow>), RpcError> {
-        let found = || {
-            let journal = self.options.journal.as_ref()?;
-            let letter = journal.dead_letter_by_id(id).filter(|letter| viewer.sees(letter.key.agent()))?;
-            Some((journal, letter))
-        };
-        found().ok_or_else(|| unknown(id))
+        let journal = &self.options.journal;
+        let letter = journal.dead_letter_by_id(id).filter(|letter| viewer.sees(letter.key.agent()));
+        letter.map(|letter| (journal, letter)).ok_or_else(|| unknown(id))
     }
 }
 

@@ -1,22 +1,19 @@
-//! Dispatches the messages of the host's mailbox. Requests run in a tokio task each, in session order; answers, cancels
-//! and session closes are handled at once, because servers or callers wait for them.
+//! Dispatches the messages of the host's mailbox. Requests go to the call machine; answers, cancels and session closes are
+//! handled at once, because servers or callers wait for them.
 
-use crate::admission::Admission;
-use crate::caller::Caller;
-use crate::calls::{Job, keep_listening};
+use crate::calls::{NewCall, ParsedCall, PendingNotification, check_names, keep_listening};
 use crate::failure;
 use crate::host::Host;
-use crate::journaled::{check_names, is_journaled};
 use crate::original;
 use crate::outbox::Form;
-use crate::running::Refused;
-use crate::session::{Session, SessionId};
+use crate::session::SessionId;
 use crate::translate::legacy_on_modern::ClientIdentity;
 use std::sync::Arc;
+use toolbus_call::{CancelBy, Event};
 use toolbus_mcp::{
     Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, is_plain_notification, required_name,
 };
-use toolbus_protocol::{ErrorCode, InboxKind, InboxMessage, MsgId};
+use toolbus_protocol::{InboxKind, InboxMessage};
 
 impl Host {
     /// Handles one message of the host's mailbox. Never waits for a server.
@@ -81,28 +78,18 @@ impl Host {
         message: Arc<InboxMessage>,
         operation: Result<original::Operation, serde_json::Error>,
     ) {
-        let operation = match operation {
-            Ok(operation) => operation,
+        match operation {
+            Ok(original::Operation::Manifest) => {
+                let role = message.from.role.as_deref();
+                let manifest = self.catalog.manifest(role, &self.options.policy.current());
+                self.outbox.reply_text(&message, &original::manifest_reply(&manifest)).await;
+            }
+            Ok(original::Operation::Call { tool, arguments }) => {
+                let host = Arc::clone(self);
+                self.tracker.spawn(original::call(host, message, tool, arguments));
+            }
             Err(error) => {
                 let reply = original::error(&format!("bad mcp request: {error}"));
-                return self.outbox.reply_text(&message, &reply).await;
-            }
-        };
-        let max = self.options.limits.max_calls;
-        let begun = match operation {
-            original::Operation::Manifest => self.running.begin_again(Arc::clone(&message), max),
-            original::Operation::Call { .. } => self.running.begin(Arc::clone(&message), max),
-        };
-        match begun {
-            Ok(caller) => {
-                self.set_deadline(&caller);
-                drop(self.tracker.spawn(original::run(Arc::clone(self), caller, operation)));
-            }
-            Err(Refused::Running) => {}
-            Err(Refused::Finished) => drop(self.tracker.spawn(original::resend(Arc::clone(self), message, operation))),
-            Err(Refused::TooMany) => {
-                let reply = original::error(ErrorCode::TooManyCalls.meaning());
-                self.running.mark_finished(&message);
                 self.outbox.reply_text(&message, &reply).await;
             }
         }
@@ -110,58 +97,18 @@ impl Host {
 
     async fn begin_rpc(self: &Arc<Self>, message: Arc<InboxMessage>, rpc: Rpc) {
         if let Err(error) = check_names(&rpc.server, &rpc.session) {
-            return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
+            return self.refuse(&message, error).await;
         }
         if rpc.task.is_some() {
             return self.begin_task(message, rpc).await;
         }
-        let server = self.server(&rpc.server).map(Arc::clone);
-        let max = self.options.limits.max_calls;
-        // A redelivered read is answered again: its reply was lost, and it has no effect.
-        let begun = match is_journaled(&rpc.method) {
-            true => self.running.begin(Arc::clone(&message), max),
-            false => self.running.begin_again(Arc::clone(&message), max),
+        let Some(server) = self.server(&rpc.server).map(Arc::clone) else {
+            return self.refuse(&message, failure::unknown_server(&rpc.server)).await;
         };
-        let caller = match begun {
-            Ok(caller) => caller,
-            Err(Refused::Running) => return,
-            Err(Refused::Finished) => {
-                if let Some(server) = server {
-                    self.resend_reply(message, server, rpc, Form::Mcp);
-                }
-                return;
-            }
-            Err(Refused::TooMany) => {
-                self.running.mark_finished(&message);
-                let error =
-                    failure::bus(ErrorCode::TooManyCalls, format!("call limit reached ({max} calls at this host)"));
-                return self.outbox.reply(&message, &HostReply::Rpc(error.into())).await;
-            }
-        };
-        self.set_deadline(&caller);
-        let Some(server) = server else { return self.refuse(&caller, failure::unknown_server(&rpc.server)).await };
-        let record = match self.admit(&caller, &server, &rpc, Form::Mcp) {
-            Admission::Run(record) => record,
-            Admission::Known(record, decision) => {
-                let settled = Arc::clone(self).answer_known(caller, server, rpc, Form::Mcp, (record, decision));
-                return drop(self.tracker.spawn(settled));
-            }
-        };
-        match Job::begin(self, caller.clone(), server, rpc, record) {
-            Ok(job) => drop(self.tracker.spawn(job.run())),
-            Err(error) => self.refuse(&caller, error).await,
-        }
-    }
-
-    /// Cancels the call at its message's deadline.
-    fn set_deadline(&self, caller: &Caller) {
-        if let Some(deadline) = self.outbox.client().deadline_of(caller.id()) {
-            caller.cancel.expire_at(deadline);
-        }
-    }
-
-    async fn refuse(&self, caller: &Caller, error: toolbus_mcp::RpcError) {
-        self.reply(caller, &HostReply::Rpc(error.into())).await;
+        let parsed = ParsedCall::new(&message, rpc, Form::Mcp);
+        let new = NewCall { request: message, parsed, server, form: Form::Mcp, operator: None };
+        let request = self.request_of(&new);
+        self.admit(request, new);
     }
 
     async fn begin_notify(self: &Arc<Self>, message: Arc<InboxMessage>, notify: Notify) {
@@ -185,30 +132,24 @@ impl Host {
         if check_names(&notify.server, &notify.session).is_err() {
             return;
         }
-        let id = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
-        let Ok(session) = server.session(self, id, Era::Legacy) else { return };
-        let (mut ticket, host) = (session.order.take_ticket(), Arc::clone(self));
-        self.tracker.spawn(async move {
-            ticket.wait().await;
-            host.forward_notification(server, session, notify).await;
-            drop(ticket);
-        });
+        let session = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
+        self.queue_notification(PendingNotification { server: server.index, notify, session });
     }
 
     /// In a worker's `notifications/cancelled`, `requestId` is the bus id of the call.
-    fn cancel_by_notification(&self, message: &InboxMessage, notify: &Notify) {
+    fn cancel_by_notification(self: &Arc<Self>, message: &InboxMessage, notify: &Notify) {
         let Ok(params) = Members::of(notify.params.as_deref()) else { return };
         if let Some(id) = params.text("requestId") {
-            self.running.cancel(&MsgId::from(id), &message.from.session_id, params.text("reason"));
+            let by = CancelBy::Caller(message.from.session_id.clone());
+            self.feed(Event::CancelId { id: id.into(), by, reason: params.text("reason") });
         }
     }
 
-    async fn forward_notification(
-        self: &Arc<Self>,
-        server: Arc<crate::server::Server>,
-        session: Arc<Session>,
-        notify: Notify,
-    ) {
+    /// Forwards a client's notification, once its predecessors in the session are sent.
+    pub async fn forward_notification(self: &Arc<Self>, pending: PendingNotification) {
+        let PendingNotification { server, notify, session } = pending;
+        let server = Arc::clone(&self.servers[server]);
+        let Ok(session) = server.session(self, session, Era::Legacy) else { return };
         let Ok(eras) = server.eras(self).await else { return };
         let initialize = notify.client.initialize.unwrap_or_else(empty_object);
         let is_initialized = notify.method == "notifications/initialized";

@@ -1,13 +1,22 @@
 //! The errors that the host itself reports to MCP clients, with their stable codes and hints.
 
-use crate::journaled::format_time;
-use crate::limits::RateExceeded;
 use serde_json::json;
 use std::time::Duration;
 use toolbus_journal::{JournalError, Start};
-use toolbus_mcp::{Members, Outcome, RpcError, codes};
-use toolbus_policy::Item;
+use toolbus_mcp::{RpcError, codes};
+use toolbus_policy::{Item, LimitKind, Rate};
 use toolbus_protocol::ErrorCode;
+
+/// Milliseconds since the Unix epoch.
+pub fn now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
+}
+
+/// As RFC 3339 text.
+pub fn format_time(millis: u64) -> String {
+    let time = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    time.map(|time| time.to_string()).unwrap_or_default()
+}
 
 pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
@@ -34,8 +43,7 @@ pub fn method_not_allowed(method: &str, server: &str, role: Option<&str>) -> Rpc
     bus(ErrorCode::NotAllowed, message)
 }
 
-pub fn rate_limited(refused: &RateExceeded) -> RpcError {
-    let RateExceeded { kind, rate, wait } = refused;
+pub fn rate_limited(kind: &LimitKind, rate: Rate, wait: Duration) -> RpcError {
     // Rounded up, so that a retry after this time succeeds.
     let millis = wait.as_nanos().div_ceil(1_000_000);
     let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
@@ -52,21 +60,19 @@ pub fn unknown_state() -> RpcError {
 /// Carries everything that is known of the attempt.
 pub fn outcome_unknown(start: &Start) -> RpcError {
     let Start { server, tool, .. } = start;
+    if start.at == 0 {
+        let message = format!(
+            "tool {tool:?} of server {server:?} may have been started before: this host's journal is new, older or \
+             damaged, or another host of this name had the call; whether it had an effect is unknown"
+        );
+        return unknown(start, message);
+    }
     let began = format_time(start.at);
     let message = format!(
         "the host ended while tool {tool:?} of server {server:?} was running (started {began}); \
          whether it had an effect is unknown"
     );
     unknown(start, message)
-}
-
-/// Whether the server ended before it answered, or could not be reached.
-pub fn is_server_failure(outcome: &Outcome) -> bool {
-    let Outcome::Error(error) = outcome else { return false };
-    let error = Members::of(Some(error)).unwrap_or_default();
-    let code = Members::of(error.get("data")).ok().and_then(|data| data.text("code"));
-    let by_its_end = [ErrorCode::ServerDied, ErrorCode::ServerDown, ErrorCode::ServerTripped];
-    code.is_some_and(|code| by_its_end.iter().any(|known| known.code() == code))
 }
 
 /// A bug of this host ended the call; whether the server received it is unknown.
@@ -96,7 +102,8 @@ fn unknown(start: &Start, message: String) -> RpcError {
     let code = ErrorCode::OutcomeUnknown;
     let Start { server, tool, attempt, .. } = start;
     bus(code, message).with_data(json!({"code": code.code(), "hint": code.hint(), "outcome": "unknown",
-        "server": &**server, "tool": &**tool, "attempt": attempt, "startedAt": format_time(start.at)}))
+        "server": &**server, "tool": &**tool, "attempt": attempt,
+        "startedAt": (start.at > 0).then(|| format_time(start.at))}))
 }
 
 pub fn poison(tool: &str, attempts: u32) -> RpcError {

@@ -1,28 +1,26 @@
 //! The state that all parts of a host share: servers, catalog, broker connection and limits.
 
 use crate::approvals::Approvals;
-use crate::caller::Caller;
-use crate::callers::Callers;
+use crate::calls::{Calls, PendingCalls};
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
+use crate::inspection::Callers;
 use crate::live_policy::LivePolicy;
-use crate::orphans::CallerPresence;
 use crate::outbox::Outbox;
-use crate::pending_calls::PendingCalls;
 use crate::pins::Pins;
-use crate::running::RunningCalls;
 use crate::server::Server;
 use crate::tasks::TaskMemory;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
+use toolbus_call::{MachineOptions, ServerOptions, TripSettings};
 use toolbus_client::BrokerError;
 use toolbus_journal::Journal;
-use toolbus_mcp::HostReply;
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
 use toolbus_upstream::{ConnectionOptions, HostConfig};
 
@@ -43,9 +41,9 @@ pub struct HostOptions {
     pub audit: Option<AuditLog>,
     /// Calls that wait for approval and the decisions about them, shared by all connections of the host.
     pub approvals: Arc<Approvals>,
-    /// The call journal, which deduplicates calls across restarts so that each has at most one effect. Without it, a
-    /// repeated call is recognised only while the host remembers its id.
-    pub journal: Option<Arc<Journal>>,
+    /// The call journal, which deduplicates calls so that each has at most one effect: across restarts if it is on disk,
+    /// else within this process.
+    pub journal: Arc<Journal>,
     /// Reports whether callers are connected; `None` asks the broker.
     pub callers: Option<Arc<dyn Callers>>,
 }
@@ -143,7 +141,7 @@ impl HostOptions {
             pins: Arc::new(Pins::in_memory()),
             audit: None,
             approvals: Arc::default(),
-            journal: None,
+            journal: Arc::new(Journal::in_memory().expect("a journal in memory can be opened")),
             callers: None,
         }
     }
@@ -155,8 +153,7 @@ pub struct Host {
     pub servers: Vec<Arc<Server>>,
     by_name: HashMap<String, usize>,
     pub catalog: Catalog,
-    pub running: RunningCalls,
-    pub presence: CallerPresence,
+    pub calls: Arc<Calls>,
     pub pending_calls: PendingCalls,
     pub task_memory: TaskMemory,
     /// Serialises retries of dead letters.
@@ -169,6 +166,8 @@ pub struct Host {
     pub draining: CancellationToken,
     /// The drain is over: servers are closed, and what still runs ends with them.
     pub shutdown: CancellationToken,
+    /// All calls have ended.
+    pub stopped: CancellationToken,
     /// Set when the broker permanently refuses this host.
     pub rejection: Rejection,
 }
@@ -198,14 +197,14 @@ impl Host {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
         let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
-        let servers = configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
+        let servers: Vec<_> =
+            configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
         Arc::new(Self {
             outbox,
+            calls: Arc::new(Calls::new(machine_options(&options, &servers))),
             servers,
             by_name,
             catalog,
-            running: RunningCalls::default(),
-            presence: CallerPresence::default(),
             pending_calls: PendingCalls::new(options.limits.max_held_calls),
             task_memory: TaskMemory::default(),
             retrying: tokio::sync::Mutex::default(),
@@ -213,6 +212,7 @@ impl Host {
             jobs: TaskTracker::new(),
             draining,
             shutdown: CancellationToken::new(),
+            stopped: CancellationToken::new(),
             rejection: Rejection::default(),
             options,
         })
@@ -247,10 +247,35 @@ impl Host {
             era: None,
         }
     }
+}
 
-    /// Replies to a request that is not journaled, and ends it.
-    pub async fn reply(&self, caller: &Caller, reply: &HostReply) {
-        self.outbox.reply(&caller.request, reply).await;
-        self.running.finish(caller);
+/// What the call machine has to know about the configuration.
+fn machine_options(options: &HostOptions, servers: &[Arc<Server>]) -> MachineOptions {
+    let limits = &options.limits;
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let server = |server: &Arc<Server>| {
+        let (config, trip) = (&server.config, server.config.calls.trip);
+        let trip = TripSettings { after: trip.after, window: millis(trip.window), pause: millis(trip.pause) };
+        ServerOptions { name: config.name.clone(), max_concurrency: config.max_concurrency.max(1), trip }
+    };
+    MachineOptions {
+        servers: servers.iter().map(server).collect(),
+        max_calls: limits.max_calls,
+        max_tasks: limits.max_tasks,
+        max_tasks_per_agent: limits.max_tasks_per_agent,
+        caller_grace: limits.caller_grace.map(millis),
+        caller_absence: millis(limits.caller_absence),
+        approval_time: millis(limits.approval_time),
+        sync_results: options.journal.syncs_results(),
+        journal_damaged: options.journal.recovery().is_damaged(),
+        ..MachineOptions::default()
+    }
+}
+
+/// Waits until that time; forever without one.
+pub async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }

@@ -41,11 +41,7 @@ async fn ask(client: &BrokerClient, inspect: Inspect) -> Option<toolbus_client::
 }
 
 impl Host {
-    pub async fn inspect(
-        &self,
-        peers: Vec<ByteString>,
-        replies: Vec<(ByteString, ByteString)>,
-    ) -> Option<Inspected> {
+    pub async fn inspect(&self, peers: Vec<ByteString>, replies: Vec<(ByteString, ByteString)>) -> Option<Inspected> {
         use futures_util::FutureExt;
         let callers: &dyn Callers = match &self.options.callers {
             Some(callers) => &**callers,

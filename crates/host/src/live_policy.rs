@@ -1,7 +1,6 @@
 //! The policy in force. It can be replaced while calls run: later decisions use the new policy, and the manifests are
-//! announced again. Limit counters and task owners survive both a replacement and a reconnect to the broker.
+//! announced again. Task owners survive both a replacement and a reconnect to the broker.
 
-use crate::limits::Limiters;
 use crate::task_owners::TaskOwners;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -10,7 +9,6 @@ use toolbus_policy::PolicySet;
 /// A policy that can be replaced at runtime, with its counters.
 pub struct LivePolicy {
     current: watch::Sender<Arc<PolicySet>>,
-    pub(crate) limiters: Limiters,
     pub(crate) task_owners: TaskOwners,
 }
 
@@ -18,7 +16,7 @@ impl LivePolicy {
     /// Starts with that policy.
     pub fn new(set: PolicySet) -> Arc<Self> {
         let current = watch::Sender::new(Arc::new(set));
-        Arc::new(Self { current, limiters: Limiters::default(), task_owners: TaskOwners::default() })
+        Arc::new(Self { current, task_owners: TaskOwners::default() })
     }
 
     /// A policy that allows every role everything.
@@ -31,9 +29,8 @@ impl LivePolicy {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Replaces the policy. Counters of limits that it no longer has are dropped.
+    /// Replaces the policy.
     pub fn replace(&self, set: PolicySet) {
-        self.limiters.retain(set.limits().map(|limit| &limit.kind));
         self.current.send_replace(Arc::new(set));
     }
 

@@ -1,11 +1,8 @@
 //! The original's two operations, `manifest` and `call`, for workers that support no others.
 
-use crate::admission::Admission;
-use crate::caller::Caller;
-use crate::calls::{Job, NoAnswer};
+use crate::calls::{NewCall, ParsedCall};
 use crate::host::Host;
-use crate::journaled::Record;
-use crate::outbox::{Answer, Form};
+use crate::outbox::Form;
 use crate::server::Server;
 use crate::upstream::{Usage, host_initialize};
 use bytes::Bytes;
@@ -13,7 +10,6 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use toolbus_journal::End;
 use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, raw};
 use toolbus_protocol::{Body, InboxMessage};
 
@@ -36,25 +32,6 @@ pub fn parse(body: &[u8]) -> Option<Result<Operation, serde_json::Error>> {
     }
     let op: Op<'_> = serde_json::from_slice(body).ok()?;
     matches!(&*op.op, "manifest" | "call").then(|| serde_json::from_slice(body))
-}
-
-pub async fn run(host: Arc<Host>, caller: Caller, operation: Operation) {
-    let (reply, end, record) = match operation {
-        Operation::Manifest => {
-            let manifest = host.catalog.manifest(caller.role(), &host.options.policy.current());
-            (raw(&json!({"manifest": original_manifest(&manifest)})), End::Done, None)
-        }
-        Operation::Call { tool, arguments } => {
-            let Some(called) = call(&host, &caller, tool, &arguments).await else { return };
-            match called.outcome {
-                Ok(result) => (one_member("result", proxied(&result)), End::Done, called.record),
-                Err(NotCalled::Failed(reason)) => (error(&reason), End::Failed, called.record),
-                Err(NotCalled::Cancelled) => (error("the call was cancelled"), End::Cancelled, called.record),
-            }
-        }
-    };
-    let body = Body::from_trusted(Bytes::from(reply.get().to_owned()));
-    host.finish(&caller, record.as_ref(), Answer { body, end, form: Form::Original }).await;
 }
 
 /// Tools as function schemas.
@@ -80,65 +57,38 @@ fn one_member(name: &'static str, value: Raw) -> Raw {
     members.to_raw()
 }
 
-/// The outcome of a call, and its journal record.
-struct Called {
-    outcome: Result<Raw, NotCalled>,
-    record: Option<Record>,
+/// The reply to `manifest`.
+pub fn manifest_reply(manifest: &HostManifest) -> Raw {
+    raw(&json!({"manifest": original_manifest(manifest)}))
 }
 
-enum NotCalled {
-    /// With a message.
-    Failed(String),
-    Cancelled,
+/// The reply to `call`; `None` for a cancelled call.
+pub fn reply_body(outcome: Option<&Outcome>) -> Body {
+    let reply = match outcome {
+        Some(Outcome::Result(result)) => one_member("result", proxied(result)),
+        Some(Outcome::Error(failed)) => error(&message(failed)),
+        None => error("the call was cancelled"),
+    };
+    Body::from_trusted(Bytes::from(reply.get().to_owned()))
 }
 
-impl Called {
-    fn refused(reason: impl Into<String>) -> Option<Self> {
-        Some(Self { outcome: Err(NotCalled::Failed(reason.into())), record: None })
-    }
-}
-
-/// Sends the reply to a redelivered request again.
-pub async fn resend(host: Arc<Host>, message: Arc<InboxMessage>, operation: Operation) {
-    let Operation::Call { tool, arguments } = operation else { return };
-    let caller = Caller::new(Arc::clone(&message));
-    let Some(server) = server_of(&host, &caller, &tool).await else { return };
-    if let Ok(rpc) = rpc_of(&server, &tool, &arguments) {
-        host.resend_reply(message, server, rpc, Form::Original);
-    }
-}
-
-/// `None` if the call is answered elsewhere or stays in the mailbox.
-async fn call(host: &Arc<Host>, caller: &Caller, tool: String, arguments: &str) -> Option<Called> {
-    let server = server_of(host, caller, &tool).await;
-    if server.is_none() && host.draining.is_cancelled() {
-        return None;
-    }
-    let Some(server) = server else { return Called::refused(format!("unknown tool '{tool}'")) };
-    let Ok(rpc) = rpc_of(&server, &tool, arguments) else {
-        return Called::refused(format!("the arguments of tool '{tool}' are not JSON"));
+/// Gives the call to the machine once its server is known.
+pub async fn call(host: Arc<Host>, message: Arc<InboxMessage>, tool: String, arguments: String) {
+    let refused = match server_of(&host, &tool).await {
+        // The request stays in the mailbox.
+        None if host.draining.is_cancelled() => return,
+        None => format!("unknown tool '{tool}'"),
+        Some(server) => match rpc_of(&server, &tool, &arguments) {
+            Ok(rpc) => {
+                let parsed = ParsedCall::new(&message, rpc, Form::Original);
+                let new = NewCall { request: message, parsed, server, form: Form::Original, operator: None };
+                let request = host.request_of(&new);
+                return host.admit(request, new);
+            }
+            Err(_) => format!("the arguments of tool '{tool}' are not JSON"),
+        },
     };
-    let record = match host.admit(caller, &server, &rpc, Form::Original) {
-        Admission::Run(record) => record,
-        Admission::Known(record, decision) => {
-            let host = Arc::clone(host);
-            host.answer_known(caller.clone(), server, rpc, Form::Original, (record, decision)).await;
-            return None;
-        }
-    };
-    let job = match Job::begin(host, caller.clone(), server, rpc, record) {
-        Ok(job) => job,
-        Err(error) => return Called::refused(error.message),
-    };
-    let (answer, record) = job.answer().await;
-    let outcome = match answer {
-        Ok(Outcome::Result(result)) => Ok(result),
-        Ok(Outcome::Error(error)) => Err(NotCalled::Failed(message(&error))),
-        Err(NoAnswer::Unknown(error)) => Err(NotCalled::Failed(error.message)),
-        Err(NoAnswer::Cancelled) => Err(NotCalled::Cancelled),
-        Err(NoAnswer::HandedOver) => return None,
-    };
-    Some(Called { outcome, record })
+    host.outbox.reply_text(&message, &error(&refused)).await;
 }
 
 /// The equivalent MCP request.
@@ -160,7 +110,7 @@ fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_jso
 
 /// The server that has the tool. Waits for servers that are starting, because calls in the mailbox arrive before the
 /// servers' lists are read.
-async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<Server>> {
+async fn server_of(host: &Arc<Host>, tool: &str) -> Option<Arc<Server>> {
     let find = || host.catalog.tool(tool).map(|index| Arc::clone(&host.servers[index]));
     for server in &host.servers {
         if let Some(found) = find() {
@@ -169,7 +119,6 @@ async fn server_of(host: &Arc<Host>, caller: &Caller, tool: &str) -> Option<Arc<
         tokio::select! {
             // Afterwards the server is known to be up or down.
             _ = server.eras(host) => {}
-            () = caller.cancel.fired() => return None,
             () = host.draining.cancelled() => return None,
         }
     }

@@ -47,6 +47,11 @@ impl Form {
             Self::Original => Body::from_trusted(Bytes::from(crate::original::error(&error.message).get().to_owned())),
         }
     }
+
+    pub fn too_large(self, reason: &str) -> Answer {
+        let error = crate::failure::bus(ErrorCode::ResultTooLarge, format!("the result cannot be sent: {reason}"));
+        Answer { body: self.error(&error), end: End::Failed, form: self }
+    }
 }
 
 pub struct Outbox {
@@ -95,7 +100,8 @@ impl Outbox {
         self.answer(request, Answer { body, end: End::Done, form: Form::Original }).await;
     }
 
-    async fn answer(&self, request: &InboxMessage, answer: Answer) {
+    /// Sends a reply that is not journaled.
+    pub async fn answer(&self, request: &InboxMessage, answer: Answer) {
         let (reply, _) = self.fitting(request, answer);
         let sent = self.send(request, &reply).await;
         self.ack_if_unsent(request, sent).await;
@@ -123,10 +129,14 @@ impl Outbox {
     pub async fn resend(&self, request: &InboxMessage, reply_id: &str, body: Bytes, form: Form) {
         let mut reply = self.reply_to(request, Body::from_trusted(body));
         reply.id = MsgId::from(reply_id.to_owned());
-        let mut sent = self.send(request, &reply).await;
+        self.send_or_replace(request, &reply, form).await;
+    }
+
+    /// Sends a journaled reply. If the broker's frame limit shrank since it was checked, an error is sent instead, which is
+    /// another message and gets another id.
+    pub async fn send_or_replace(&self, request: &InboxMessage, reply: &InboxMessage, form: Form) {
+        let mut sent = self.send(request, reply).await;
         if let Err(BrokerError::Rejected { code: Some(ErrorCode::FrameTooLarge), reason, .. }) = &sent {
-            // The broker's limit was higher when the call was answered. The error is another message, so it gets
-            // another id.
             let too_large = self.reply_to(request, form.too_large(reason).body);
             sent = self.send(request, &too_large).await;
         }
@@ -154,7 +164,7 @@ impl Outbox {
 }
 
 /// The same text as [`HostReply::to_json`], without a copy of the result.
-fn reply_body(reply: &HostReply) -> Body {
+pub fn reply_body(reply: &HostReply) -> Body {
     let (name, value) = match reply {
         HostReply::Task(_) => return Body::from_trusted(Bytes::from(reply.to_json())),
         HostReply::Rpc(Outcome::Result(result)) => ("result", result.get()),

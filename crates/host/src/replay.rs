@@ -5,20 +5,26 @@ use crate::catalog::names::visible_name;
 use crate::host::Host;
 use crate::server::Server;
 use std::collections::BTreeMap;
+use toolbus_call::ReplaySetting;
 use toolbus_journal::Replay;
 use toolbus_mcp::{Members, Raw, SomeTools};
 use toolbus_upstream::{CallSettings, Join, Replay as Setting};
 
 impl Host {
-    /// `own`: the server's own name of the tool; `None` for vendor methods, whose effects are unknown. `was_safe`: the
-    /// decision when the call started, used while the server's annotations are not known yet.
-    pub fn replay_of(&self, server: &Server, own: Option<&str>, was_safe: bool) -> Replay {
-        let Some(own) = own else { return Replay::Never };
-        let hints = || match self.catalog.annotations(server.index, own) {
-            Some(annotations) => is_harmless(annotations.as_ref()),
-            None => was_safe,
-        };
-        decided(&server.config.calls, own, hints)
+    /// `own`: the server's own name of the tool; `None` for vendor methods, whose effects are unknown.
+    pub fn replay_setting(&self, server: &Server, own: Option<&str>) -> ReplaySetting {
+        let Some(own) = own else { return ReplaySetting::Never };
+        let annotations = self.catalog.annotations(server.index, own);
+        let is_known = annotations.is_some();
+        let is_harmless = || annotations.is_none_or(|annotations| is_harmless(annotations.as_ref()));
+        match decided(&server.config.calls, own, is_harmless) {
+            Replay::Never => ReplaySetting::Never,
+            // The hints decide, and are not known yet.
+            Replay::Safe if !is_known && decided(&server.config.calls, own, || false) == Replay::Never => {
+                ReplaySetting::AsStarted
+            }
+            Replay::Safe => ReplaySetting::Safe,
+        }
     }
 }
 

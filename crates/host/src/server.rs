@@ -1,6 +1,5 @@
 //! One configured server: its eras, its connections and the sessions of its clients.
 
-use crate::circuit_breaker::CircuitBreaker;
 use crate::failure;
 use crate::host::Host;
 use crate::session::{Session, SessionId};
@@ -9,9 +8,10 @@ use crate::translate::log_level::LogLevel;
 use crate::upstream::{OpenError, Upstream, Usage, host_initialize, server_down};
 use serde_json::json;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use toolbus_mcp::{Era, Outcome, Raw, RpcError, raw};
+use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
 
@@ -28,19 +28,15 @@ pub struct Server {
     pub index: usize,
     pub config: ServerConfig,
     pub availability: watch::Sender<Availability>,
-    /// Permits of running calls; the others wait in FIFO order.
-    pub permits: Arc<Semaphore>,
     /// Slots of sessions with a connection of their own.
     slots: Arc<Semaphore>,
-    /// The tasks' share of `permits` and of `slots`.
-    pub task_calls: TaskPermits,
+    /// The tasks' share of the slots.
     pub task_sessions: TaskPermits,
     modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     shared_legacy: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     /// The host's own connection to a legacy server, for reading its lists.
     catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
-    circuit_breaker: Mutex<CircuitBreaker>,
 }
 
 impl Server {
@@ -48,25 +44,18 @@ impl Server {
         Arc::new(Self {
             index,
             availability: watch::Sender::new(Availability::Starting),
-            permits: Arc::new(Semaphore::new(config.max_concurrency.max(1))),
             slots: Arc::new(Semaphore::new(config.max_sessions)),
-            task_calls: TaskPermits::of(config.max_concurrency),
             task_sessions: TaskPermits::of(config.max_sessions),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
-            circuit_breaker: Mutex::new(CircuitBreaker::new(config.calls.trip)),
             config,
         })
     }
 
     pub fn name(&self) -> &str {
         &self.config.name
-    }
-
-    pub fn circuit_breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
-        self.circuit_breaker.lock().expect("no code panics while it holds this lock")
     }
 
     pub fn is_shared(&self) -> bool {
@@ -145,7 +134,7 @@ impl Server {
         host: &Arc<Host>,
         session: &Arc<Session>,
         initialize: impl FnOnce() -> Raw,
-    ) -> Result<Arc<Upstream>, Outcome> {
+    ) -> Result<Arc<Upstream>, OpenError> {
         let mut current = session.upstream.lock().await;
         if let Some(upstream) = current.as_ref().filter(|upstream| upstream.is_open()) {
             return Ok(Arc::clone(upstream));
@@ -155,7 +144,7 @@ impl Server {
             self.shared_upstream(host).await?
         } else {
             let upstream = self.open_own(host, session, initialize()).await?;
-            upstream.connection.notify("notifications/initialized", None).await.map_err(OpenError::from)?;
+            upstream.connection.notify("notifications/initialized", None).await?;
             upstream
         };
         session.set_initialized(true);
@@ -169,7 +158,7 @@ impl Server {
 
     /// Handles a client's own `initialize`: replaces any connection by a new one. `notifications/initialized` follows
     /// later.
-    pub async fn initialize(&self, host: &Arc<Host>, session: &Arc<Session>, params: Raw) -> Result<Raw, Outcome> {
+    pub async fn initialize(&self, host: &Arc<Host>, session: &Arc<Session>, params: Raw) -> Result<Raw, OpenError> {
         let mut current = session.upstream.lock().await;
         if let Some(old) = current.take().filter(|_| !self.is_shared()) {
             old.close().await;
@@ -190,18 +179,17 @@ impl Server {
         Ok(handshake)
     }
 
-    async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Upstream>, Outcome> {
+    async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Upstream>, OpenError> {
         let full = || {
             let max = self.config.max_sessions;
             let message = format!("server {:?} has reached its session limit (`max_sessions` = {max})", self.name());
-            Outcome::from(failure::bus(ErrorCode::TooManySessions, message))
+            OpenError::Host(failure::bus(ErrorCode::TooManySessions, message))
         };
         let slot = match session.take_reserved() {
             Some(slot) => slot,
             None => self.free_slot(host).await.ok_or_else(full)?,
         };
-        let opened = Upstream::open(host, &self.config, Era::Legacy, Usage::Own, Some(slot)).await;
-        let upstream = opened.map_err(OpenError::from)?;
+        let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Own, Some(slot)).await?;
         upstream.initialize(host, &self.config, initialize).await?;
         Ok(upstream)
     }
@@ -330,7 +318,10 @@ pub async fn set_level(upstream: &Upstream, level: LogLevel) {
     send_setup_request(upstream, "logging/setLevel", json!({"level": level.as_str()})).await;
 }
 
-/// Sends a request whose answer is ignored, and waits for it at most [`crate::upstream_call::CANCEL_GRACE`].
+/// How long to wait for the answer to a request of the host itself.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends a request whose answer is ignored, and waits for it at most [`SETUP_TIMEOUT`].
 pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde_json::Value) {
     let Ok(mut call) = upstream.connection.start(method, Some(raw(&params))).await else { return };
     let end = async {
@@ -342,7 +333,7 @@ pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde
             }
         }
     };
-    if tokio::time::timeout(crate::upstream_call::CANCEL_GRACE, end).await.is_err() {
+    if tokio::time::timeout(SETUP_TIMEOUT, end).await.is_err() {
         tracing::debug!(method, "no answer from the server");
     }
 }

@@ -3,13 +3,13 @@
 use crate::announce;
 use crate::catalog::watch_server;
 use crate::host::{Host, HostOptions};
-use crate::orphans;
 use crate::outbox::Outbox;
 use crate::pins;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
+use toolbus_call::{CancelBy, Event};
 use toolbus_client::{BrokerClient, BrokerError};
 use toolbus_journal::{Generation, Journal};
 use toolbus_protocol::JournalClaim;
@@ -37,25 +37,25 @@ pub async fn run_host(
     options: HostOptions,
     shutdown: CancellationToken,
 ) -> Result<(), HostError> {
-    match &options.journal {
-        Some(journal) => client.subscribe_with(claim_of(journal)).await?,
-        None => client.subscribe().await?,
-    }
+    client.subscribe_with(claim_of(&options.journal)).await?;
     let host = Host::new(Outbox::new(client), options, shutdown.child_token());
+    host.calls.connect(&host);
+    let timer = tokio::spawn(Arc::clone(&host).run_timer());
     for server in &host.servers {
         host.tracker.spawn(watch_server(Arc::clone(&host), Arc::clone(server)));
         host.tracker.spawn(reap_idle(Arc::clone(&host), Arc::clone(server)));
     }
     host.tracker.spawn(announce::run(Arc::clone(&host)));
     host.tracker.spawn(pins::watch(Arc::clone(&host)));
-    host.tracker.spawn(audit_policy_reloads(Arc::clone(&host)));
-    host.tracker.spawn(orphans::watch(Arc::clone(&host)));
+    host.tracker.spawn(watch_policy(Arc::clone(&host)));
     host.resume_tasks();
     let outcome = match receive(&host).await {
         None => drain(&host).await,
         Some(error) => Err(error),
     };
     host.draining.cancel();
+    host.feed(Event::Drain);
+    host.feed(Event::Shutdown);
     host.shutdown.cancel();
     host.tracker.close();
     let ending = async {
@@ -72,6 +72,8 @@ pub async fn run_host(
     if tokio::time::timeout(SHUTDOWN_TIMEOUT, ending).await.is_err() {
         tracing::warn!("shutdown timeout: some servers or calls have not ended");
     }
+    host.stopped.cancel();
+    timer.await.ok();
     // Sends queued replies.
     if let Some(host) = Arc::into_inner(host) {
         host.outbox.close().await;
@@ -84,14 +86,19 @@ fn claim_of(journal: &Journal) -> JournalClaim {
     JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into() }
 }
 
-/// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force.
-async fn audit_policy_reloads(host: Arc<Host>) {
+/// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force, and has calls
+/// that have not started authorised again.
+async fn watch_policy(host: Arc<Host>) {
     let mut rules = host.options.policy.watch();
-    let Some(audit) = &host.options.audit else { return };
     loop {
         tokio::select! {
             changed = rules.changed() => match changed {
-                Ok(()) => audit.note(Record::PolicyReload {}),
+                Ok(()) => {
+                    if let Some(audit) = &host.options.audit {
+                        audit.note(Record::PolicyReload {});
+                    }
+                    host.feed(Event::PolicyChanged);
+                }
                 Err(_) => return,
             },
             () = host.shutdown.cancelled() => return,
@@ -112,6 +119,7 @@ async fn receive(host: &Arc<Host>) -> Option<HostError> {
 /// to reach them. A call that was not started yet is left to the next host, because `draining` is set.
 async fn drain(host: &Arc<Host>) -> Result<(), HostError> {
     let limit = host.options.limits.drain;
+    host.feed(Event::Drain);
     host.jobs.close();
     if !host.jobs.is_empty() {
         tracing::info!(calls = host.jobs.len(), ?limit, "waiting for running calls to end");
@@ -133,7 +141,10 @@ async fn serve_mailbox(host: &Arc<Host>) -> HostError {
             biased;
             reason = host.rejection.wait() => return HostError::Bus(reason),
             cancel = client.next_cancel() => match cancel {
-                Some(id) => host.running.cancel_message(&id),
+                Some(id) => {
+                    let id = id.into_inner();
+                    host.feed(Event::CancelId { id, by: CancelBy::Broker, reason: None });
+                }
                 None => return lost(client),
             },
             message = client.next_message() => match message {

@@ -2,7 +2,6 @@
 //! opened again, the client's log level and subscriptions are restored.
 
 use crate::host::Host;
-use crate::session_order::SessionOrder;
 use crate::translate::listen;
 use crate::translate::log_level::LogLevel;
 use crate::upstream::{Upstream, Usage};
@@ -37,7 +36,6 @@ pub struct Session {
     pub id: SessionId,
     era: Era,
     correlation: MsgId,
-    pub order: SessionOrder,
     /// Locked while a connection is being opened, so that it is opened once.
     pub upstream: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     in_use: AtomicUsize,
@@ -119,9 +117,8 @@ impl Session {
         };
         let correlation = MsgId::from(id.key.clone());
         let upstream = tokio::sync::Mutex::default();
-        let (order, in_use) = (SessionOrder::default(), AtomicUsize::new(0));
-        let (reserved, state) = (Mutex::default(), Mutex::new(state));
-        Arc::new(Self { id, era, correlation, order, upstream, in_use, reserved, state })
+        let (in_use, reserved, state) = (AtomicUsize::new(0), Mutex::default(), Mutex::new(state));
+        Arc::new(Self { id, era, correlation, upstream, in_use, reserved, state })
     }
 
     pub fn is_legacy(&self) -> bool {
@@ -297,8 +294,11 @@ impl Session {
         self.lock().listeners.push(listener);
     }
 
-    pub fn remove_listener(&self, call: &MsgId) {
-        self.lock().listeners.retain(|listener| listener.call != *call);
+    /// Removes a listener and returns what it listened to.
+    pub fn remove_listener(&self, call: &MsgId) -> Option<listen::Filter> {
+        let mut state = self.lock();
+        let position = state.listeners.iter().position(|listener| listener.call == *call)?;
+        Some(state.listeners.remove(position).filter)
     }
 
     /// All resources that this session is subscribed or listening to.

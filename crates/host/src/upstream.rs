@@ -1,6 +1,6 @@
 //! A live connection to a server and the sessions that use it. Routes the server's messages that belong to no call.
 
-use crate::caller::Caller;
+use crate::calls::Slot;
 use crate::failure;
 use crate::host::Host;
 use crate::session::{Session, Stray};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, HostEvent, Id, LATEST_LEGACY, ListKind, Outcome, Raw, RpcError, codes, empty_object, raw};
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{ErrorCode, MsgId};
 use toolbus_upstream::{CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent};
 
 /// Server events that wait to be forwarded; beyond that, backpressure stops reading from the server.
@@ -37,7 +37,7 @@ pub struct Upstream {
     /// Number of subscribed sessions per resource.
     subscriptions: Mutex<HashMap<String, usize>>,
     /// Calls that asked a modern server for log messages.
-    log_receivers: Mutex<Vec<Caller>>,
+    log_receivers: Mutex<Vec<Receiver>>,
     /// Counts the list changes that the server reported.
     list_changes: watch::Sender<u64>,
     closed: CancellationToken,
@@ -50,6 +50,8 @@ pub enum OpenError {
     Server(ServerError),
     /// The server's error response to `initialize`.
     Refused(Raw),
+    /// A limit of the host.
+    Host(RpcError),
 }
 
 impl From<ServerError> for OpenError {
@@ -63,6 +65,7 @@ impl OpenError {
         match self {
             Self::Server(error) => error.to_rpc_error().into(),
             Self::Refused(error) => Outcome::Error(error),
+            Self::Host(error) => error.into(),
         }
     }
 
@@ -70,6 +73,7 @@ impl OpenError {
         match self {
             Self::Server(error) => error.to_string(),
             Self::Refused(error) => format!("the server refused `initialize`: {error}"),
+            Self::Host(error) => error.message.clone(),
         }
     }
 }
@@ -195,16 +199,17 @@ impl Upstream {
     }
 
     /// Registers a call for log messages that name no call.
-    pub fn add_log_receiver(self: &Arc<Self>, caller: &Caller) -> LogReceiver {
-        self.log_receivers.lock().expect("no code panics while it holds this lock").push(caller.clone());
-        LogReceiver { upstream: Arc::clone(self), caller: caller.clone() }
+    pub fn add_log_receiver(self: &Arc<Self>, slot: &Slot) -> LogReceiver {
+        let receiver = Receiver { mailbox: slot.mailbox().to_owned(), id: slot.id().clone() };
+        self.log_receivers.lock().expect("no code panics while it holds this lock").push(receiver.clone());
+        LogReceiver { upstream: Arc::clone(self), receiver }
     }
 
     /// The call that gets such messages, if all registered calls belong to one worker.
-    fn only_log_receiver(&self) -> Option<Caller> {
+    fn only_log_receiver(&self) -> Option<Receiver> {
         let log_receivers = self.log_receivers.lock().expect("no code panics while it holds this lock");
         let last = log_receivers.last()?;
-        log_receivers.iter().all(|receiver| receiver.mailbox() == last.mailbox()).then(|| last.clone())
+        log_receivers.iter().all(|receiver| receiver.mailbox == last.mailbox).then(|| last.clone())
     }
 
     /// Delivers a notification to all sessions of the connection, and counts list changes.
@@ -238,9 +243,9 @@ impl Upstream {
                 let private = matches!(method.as_str(), "notifications/progress" | "notifications/message");
                 if self.usage != Usage::Shared || !private || self.sessions().len() == 1 {
                     self.broadcast(host, server, &method, params).await;
-                } else if let Some(caller) = self.only_log_receiver().filter(|_| method == "notifications/message") {
+                } else if let Some(receiver) = self.only_log_receiver().filter(|_| method == "notifications/message") {
                     let event = HostEvent::Notification { server: server.to_owned(), method, params };
-                    host.outbox.live(caller.mailbox(), caller.id(), &event).await;
+                    host.outbox.live(&receiver.mailbox, &receiver.id, &event).await;
                 }
             }
             ServerEvent::Request { id, method, params } => {
@@ -275,13 +280,20 @@ impl Upstream {
 /// Registration of a call for log messages, removed on drop.
 pub struct LogReceiver {
     upstream: Arc<Upstream>,
-    caller: Caller,
+    receiver: Receiver,
+}
+
+/// A call that gets log messages.
+#[derive(Clone)]
+struct Receiver {
+    mailbox: String,
+    id: MsgId,
 }
 
 impl Drop for LogReceiver {
     fn drop(&mut self) {
         let mut log_receivers = self.upstream.log_receivers.lock().expect("no code panics while it holds this lock");
-        log_receivers.retain(|receiver| receiver.id() != self.caller.id());
+        log_receivers.retain(|receiver| receiver.id != self.receiver.id);
     }
 }
 

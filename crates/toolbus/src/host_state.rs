@@ -44,7 +44,7 @@ impl StateFolder {
             audit: Some(audit.clone()),
         };
         options.pins = Arc::new(Pins::open(pins)?);
-        options.journal = Some(self.open_journal(&folder.join(JOURNAL_FOLDER))?);
+        options.journal = self.open_journal(&folder.join(JOURNAL_FOLDER))?;
         let approvals = Approvals::open(&folder);
         options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);
         options.audit = Some(audit);

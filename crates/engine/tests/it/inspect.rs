@@ -256,7 +256,7 @@ fn a_name_that_begins_with_anothers_gives_no_access_to_it() {
         assert_eq!(harness.received(conn), [refused], "{peer}");
     }
     for (conn, id) in [(wx, "of w"), (w, "of wx"), (wx, "of w#x")] {
-        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into() });
+        harness.handle(conn, Command::Cancel { to: "host".into(), correlation_id: id.into(), request_id: None });
     }
     assert_eq!((seen(&harness, w, "host").len(), seen(&harness, wx, "host").len()), (2, 1), "no message was withdrawn");
 }

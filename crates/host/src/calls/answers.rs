@@ -86,8 +86,7 @@ impl Slot {
                 let outcome = answer.clone().into_outcome();
                 ("joined".to_owned(), text_of(&outcome).len())
             }
-            Answer::Cancelled
-            | Answer::Failure(Failure::Expired | Failure::CallerGone | Failure::Cancelled(_)) => {
+            Answer::Cancelled | Answer::Failure(Failure::Expired | Failure::CallerGone | Failure::Cancelled(_)) => {
                 ("cancelled".to_owned(), 0)
             }
             Answer::Failure(failure) => (code_of(&self.error_of(failure)), 0),
@@ -103,10 +102,9 @@ impl Slot {
             Failure::Unreadable(why) => failure::unreadable_answer(tool, why),
             Failure::Poisoned { attempts } => failure::poison(tool, *attempts),
             Failure::Crashed => failure::panicked(server, method),
-            Failure::Expired => failure::bus(
-                ErrorCode::Expired,
-                format!("the caller's deadline passed before {method} was answered"),
-            ),
+            Failure::Expired => {
+                failure::bus(ErrorCode::Expired, format!("the caller's deadline passed before {method} was answered"))
+            }
             Failure::TimeLimit(limit) => failure::bus(
                 ErrorCode::CallTimeout,
                 format!("server {server:?} did not answer {method} in time: {limit}"),

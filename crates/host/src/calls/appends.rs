@@ -19,7 +19,8 @@ impl Host {
         wait: Wait,
     ) -> Result<Option<Ticket>, JournalError> {
         let (key, at) = (slot.key(), now());
-        let (server, tool, content) = (ByteString::from(slot.server.name()), slot.parsed.tool.clone(), slot.parsed.content);
+        let (server, tool, content) =
+            (ByteString::from(slot.server.name()), slot.parsed.tool.clone(), slot.parsed.content);
         let role = slot.role().map(ByteString::from);
         let request = slot.request.body.as_bytes().clone();
         let entry = match record {

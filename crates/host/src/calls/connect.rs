@@ -17,7 +17,9 @@ use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
 use crate::translate::server_has;
 use crate::upstream::{OpenError, Upstream, Usage};
 use std::sync::Arc;
-use toolbus_mcp::{Era, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta, raw};
+use toolbus_mcp::{
+    Era, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta, raw,
+};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerError};
 
@@ -77,7 +79,7 @@ enum Style {
     Pass,
     Listen,
     /// A modern client listens to a legacy server.
-    ListenOnLegacy(Box<Envelope>),
+    ListenOnLegacy,
     ModernOnLegacy(Box<Envelope>),
     /// A modern client repeats its request to answer a request of the server.
     Continue(Box<Envelope>, Repetition),
@@ -163,7 +165,7 @@ async fn modern_on_legacy(
     }
     let is_listen = rpc.method == LISTEN;
     let params = if is_listen { params } else { modern_on_legacy::params(params.as_deref()).map_err(bad_params)? };
-    let style = if is_listen { Style::ListenOnLegacy(envelope) } else { Style::ModernOnLegacy(envelope) };
+    let style = if is_listen { Style::ListenOnLegacy } else { Style::ModernOnLegacy(envelope) };
     Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style }))
 }
 
@@ -217,7 +219,7 @@ impl Link {
         let wants_log = params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
         let log = (wants_log && session.is_none()).then(|| upstream.add_log_receiver(slot));
         let phase = match &style {
-            Style::ListenOnLegacy(_) => Phase::Listening,
+            Style::ListenOnLegacy => Phase::Listening,
             _ => match upstream.connection.start(method, params).await {
                 Ok(call) => Phase::Server(call),
                 Err(error) => {
@@ -231,7 +233,7 @@ impl Link {
         let kind = match style {
             Style::Pass | Style::Continue(..) => Kind::Pass,
             Style::Listen => Kind::Listen,
-            Style::ListenOnLegacy(_) => Kind::ListenOnLegacy,
+            Style::ListenOnLegacy => Kind::ListenOnLegacy,
             Style::ModernOnLegacy(envelope) => {
                 let strays = session.as_ref().map(|session| session.take_strays());
                 Kind::Resumable(Box::new(Resumable::new(*envelope, strays)))

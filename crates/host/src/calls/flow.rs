@@ -2,7 +2,7 @@
 //! translations are functions in `translate`.
 
 use super::answers::Given;
-use super::connect::{bad_result, forget, is_failure, not_taken, NotConnected};
+use super::connect::{NotConnected, bad_result, forget, is_failure, not_taken};
 use super::rounds::{Asking, Rounds};
 use super::slot::Slot;
 use super::suspended::{Continuation, Resumable};

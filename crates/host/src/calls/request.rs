@@ -39,7 +39,7 @@ impl Host {
         let session = (rpc.client.era == Era::Legacy).then(|| {
             let key = SessionKey {
                 server: server.index,
-                mailbox: request.from.session_id.as_ref().into(),
+                mailbox: (&*request.from.session_id).into(),
                 key: rpc.session.as_str().into(),
             };
             (key, if is_initialize { SessionHold::UntilAnswered } else { SessionHold::UntilSent })
@@ -89,7 +89,9 @@ impl Host {
     /// clients answer by repeating the request.
     fn continues_pending_call(&self, new: &NewCall) -> bool {
         let rpc = &new.parsed.rpc;
-        if rpc.client.era != Era::Modern || !rpc.params.as_ref().is_some_and(|params| params.get().contains("requestState")) {
+        if rpc.client.era != Era::Modern
+            || !rpc.params.as_ref().is_some_and(|params| params.get().contains("requestState"))
+        {
             return false;
         }
         let repetition = Repetition::of(rpc.params.as_deref()).ok().flatten();

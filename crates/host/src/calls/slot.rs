@@ -130,5 +130,5 @@ impl Slot {
 }
 
 pub fn key_of(request: &InboxMessage) -> CallKey {
-    CallKey { caller: request.from.session_id.as_ref().into(), id: request.id.as_str().into() }
+    CallKey { caller: (&*request.from.session_id).into(), id: request.id.as_str().into() }
 }

@@ -153,7 +153,9 @@ impl CallTask {
                     Err(error) => {
                         let error = failure::unreadable_answer(&slot.parsed.tool, &error.to_string());
                         slot.state().outcome = Some((super::code_of(&error), 0));
-                        host.outbox.answer(&slot.request, slot.encode(&Answer::Given(error.into()), End::Unknown)).await;
+                        host.outbox
+                            .answer(&slot.request, slot.encode(&Answer::Given(error.into()), End::Unknown))
+                            .await;
                     }
                 }
                 host.audit_end(&slot).await;

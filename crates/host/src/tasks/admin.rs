@@ -1,13 +1,14 @@
 //! Admin queries about tasks. An agent sees its own tasks; an operator, all. A task that the sender may not see gets
 //! the same error as one that doesn't exist.
 
-use super::view::{may_be_task, refused};
+use super::view::refused;
 use crate::approvals::is_operator;
-use crate::caller::Caller;
-use crate::failure;
+use crate::calls::Slot;
+use crate::failure::{self, now};
 use crate::host::Host;
-use crate::journaled::now;
+use std::sync::Arc;
 use std::time::Duration;
+use toolbus_call::{Cause, Event};
 use toolbus_journal::TaskRow;
 use toolbus_mcp::{AdminRequest, Outcome, RpcError, TaskList, TaskView, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, MsgId, principal_of};
@@ -23,7 +24,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Host {
     /// Answers a query about tasks; `None` for other queries.
-    pub async fn task_query(&self, from: &AgentRef, request: &AdminRequest) -> Option<Outcome> {
+    pub async fn task_query(self: &Arc<Self>, from: &AgentRef, request: &AdminRequest) -> Option<Outcome> {
         let answer = match request {
             AdminRequest::TaskGet { id } => self.known_task(from, id).map(|task| without_answer(self.shown(task))),
             AdminRequest::TaskWait { id, limit_ms } => self.wait_for_task(from, id, *limit_ms).await,
@@ -38,8 +39,7 @@ impl Host {
 
     fn known_task(&self, from: &AgentRef, id: &str) -> Result<KnownTask, RpcError> {
         let agent = seen_agent(from);
-        let journal = self.options.journal.as_ref();
-        let row = journal.and_then(|journal| journal.task(id, agent)).filter(|row| row.manifest.expires_at() > now());
+        let row = self.options.journal.task(id, agent).filter(|row| row.manifest.expires_at() > now());
         if let Some(row) = row {
             return Ok(KnownTask::Written(row));
         }
@@ -67,14 +67,14 @@ impl Host {
             return task.map(|task| self.shown(task));
         };
         tokio::select! {
-            () = running.progress.ended.cancelled() => {}
+            () = running.ended.cancelled() => {}
             () = tokio::time::sleep(limit) => {}
             () = self.draining.cancelled() => {}
         }
         self.known_task(from, id).map(|task| self.shown(task))
     }
 
-    async fn cancel_task(&self, from: &AgentRef, id: &str) -> Result<TaskView, RpcError> {
+    async fn cancel_task(self: &Arc<Self>, from: &AgentRef, id: &str) -> Result<TaskView, RpcError> {
         // A task that is being accepted is not journaled yet, but can be cancelled.
         let Some(running) = self.running_task(from, id) else {
             let view = self.shown(self.known_task(from, id)?);
@@ -83,22 +83,23 @@ impl Host {
         };
         let by = principal_of(&from.session_id);
         tracing::info!(%id, by, "cancelling a task");
-        running.cancel.fire(Some(format!("the task was cancelled by {by}")));
-        tokio::time::timeout(CANCEL_TIMEOUT, running.progress.ended.cancelled()).await.ok();
+        let reason = Some(format!("the task was cancelled by {by}"));
+        self.feed(Event::Cancel { call: running.no, cause: Cause::Caller, reason });
+        tokio::time::timeout(CANCEL_TIMEOUT, running.ended.cancelled()).await.ok();
         self.known_task(from, id).map(|task| without_answer(self.shown(task)))
     }
 
-    fn running_task(&self, from: &AgentRef, id: &str) -> Option<Caller> {
+    fn running_task(&self, from: &AgentRef, id: &str) -> Option<Arc<Slot>> {
         let agent = seen_agent(from);
-        let is_seen = |caller: &Caller| agent.is_none_or(|agent| agent == caller.agent());
-        self.running.get(&MsgId::from(id), |caller| is_seen(caller) && may_be_task(caller))
+        let is_seen = |slot: &Slot| agent.is_none_or(|agent| agent == slot.agent());
+        self.calls.find(&MsgId::from(id), |slot| is_seen(slot) && slot.is_task()).map(|(_, slot)| slot)
     }
 
     /// Oldest first. A page starts after the cursor, even if the task at the cursor is gone.
     fn list_tasks(&self, from: &AgentRef, after: Option<&str>) -> TaskList {
         let (agent, now) = (seen_agent(from), now());
         let after = after.and_then(Cursor::parse);
-        let rows = self.options.journal.as_ref().map(|journal| journal.tasks()).unwrap_or_default();
+        let rows = self.options.journal.tasks();
         let shown = |row: &&TaskRow| {
             let own = agent.is_none_or(|agent| agent == row.manifest.key.agent());
             own && row.manifest.expires_at() > now && after.as_ref().is_none_or(|after| Cursor::of(row) > *after)

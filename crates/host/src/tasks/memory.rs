@@ -1,7 +1,7 @@
 //! State of tasks that is not journaled: last progress, refusals, and reservations of tasks that are being accepted. It
 //! is lost when the host ends, and only messages to people depend on it.
 
-use crate::journaled::now;
+use crate::failure::now;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use toolbus_mcp::{Members, Raw, RpcError};

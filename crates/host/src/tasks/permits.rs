@@ -1,9 +1,8 @@
-//! Limits tasks to a share of a server. A task waits where a call would be refused, because no client waits for it. So
-//! that tasks don't starve calls, all tasks together get at most half of a server's permits and session slots, and
-//! those of one agent a quarter.
+//! Session slots for tasks. A task waits where a call would be refused, because no client waits for it. So that tasks
+//! don't starve calls, all tasks together get at most half of a server's session slots, and those of one agent a quarter.
 
-use crate::calls::{Job, Stop};
-use crate::server::Server;
+use crate::calls::Slot;
+use crate::host::Host;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,53 +48,24 @@ impl TaskPermits {
     }
 }
 
-impl Job {
-    /// Waits, until the task expires, for its permits and for a session slot. Returns at once for other calls.
-    pub async fn wait_for_task_permits(&mut self) -> Result<(), Stop> {
-        if self.rpc.task.is_none() {
-            return Ok(());
-        }
-        // Polled after the acquisition has queued; then the next resumed task may queue.
-        let queued = async {
-            self.queued.cancel();
-            std::future::pending().await
-        };
-        let permits = tokio::select! {
-            biased;
-            permits = self.acquire_task_permits() => permits,
-            never = queued => never,
-            () = self.caller.cancel.fired() => return Err(Stop::Cancelled),
-            () = self.host.draining.cancelled() => return Err(Stop::HandedOver),
-        };
-        self.permits.extend(permits);
-        Ok(())
+/// Waits for a session slot of the task's server, if the task needs a session of its own. Returns the permits of its share,
+/// to be held until the task ends.
+pub async fn reserve_session(host: &Arc<Host>, slot: &Slot) -> Vec<OwnedSemaphorePermit> {
+    let server = &slot.server;
+    // Unknown eras are reported when the task reaches its server.
+    let Ok(eras) = server.eras(host).await else { return Vec::new() };
+    let client = slot.parsed.rpc.client.era;
+    if server.is_shared() || server.era_for(client, &eras) != Era::Legacy {
+        return Vec::new();
     }
-
-    async fn acquire_task_permits(&self) -> Vec<OwnedSemaphorePermit> {
-        let (server, agent) = (&self.server, self.caller.agent());
-        let mut permits = Vec::from(server.task_calls.acquire(agent).await);
-        if self.needs_own_session().await {
-            permits.extend(server.task_sessions.acquire(agent).await);
-            self.reserve_slot(server).await;
+    let permits = Vec::from(server.task_sessions.acquire(slot.agent()).await);
+    let Ok(session) = server.session(host, slot.session_id(), client) else { return permits };
+    loop {
+        if let Some(slot) = server.free_slot(host).await {
+            session.reserve(slot);
+            return permits;
         }
-        permits
-    }
-
-    /// False if the eras are not known yet; then the server reports the problem when the task reaches it.
-    async fn needs_own_session(&self) -> bool {
-        let Ok(eras) = self.server.eras(&self.host).await else { return false };
-        !self.server.is_shared() && self.server.era_for(self.rpc.client.era, &eras) == Era::Legacy
-    }
-
-    /// Before the task holds any permit that the current owners of the slots need.
-    async fn reserve_slot(&self, server: &Server) {
-        let Ok(session) = server.session(&self.host, self.session_id(), self.rpc.client.era) else { return };
-        loop {
-            if let Some(slot) = server.free_slot(&self.host).await {
-                return session.reserve(slot);
-            }
-            tokio::time::sleep(SLOT_RETRY_INTERVAL).await;
-        }
+        tokio::time::sleep(SLOT_RETRY_INTERVAL).await;
     }
 }
 

@@ -1,9 +1,9 @@
 //! The view of a task, from the journal and its last progress.
 
 use super::memory::Refusal;
-use crate::caller::{Caller, Stage};
 use crate::failure;
 use crate::host::Host;
+use toolbus_call::Stage;
 use toolbus_journal::{End, Known, Location, TaskRow};
 use toolbus_mcp::{HostReply, Outcome, RpcError, TaskStatus, TaskView, TaskWish};
 use toolbus_protocol::{ErrorCode, MsgId};
@@ -67,8 +67,7 @@ impl Host {
                 format!("the task was answered, but the answer is unreadable: {reason}"),
             )
         };
-        let journal = self.options.journal.as_ref().ok_or_else(|| unreadable("there is no journal".to_owned()))?;
-        let body = journal.reply(location).map_err(|error| unreadable(error.to_string()))?;
+        let body = self.options.journal.reply(location).map_err(|error| unreadable(error.to_string()))?;
         HostReply::parse(&String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
     }
 
@@ -76,7 +75,7 @@ impl Host {
         if status.has_ended() {
             return None;
         }
-        let stage = match self.running.get(id, may_be_task)?.progress.stage() {
+        let stage = match self.calls.find(id, |slot| slot.is_task())?.0.stage {
             Stage::Waiting => "queued",
             Stage::Approval => "waiting for approval",
             Stage::Running | Stage::Joined => "running",
@@ -101,9 +100,4 @@ pub fn refused(refusal: Refusal) -> TaskView {
         result: None,
         error: Some(refusal.error),
     }
-}
-
-/// A task that is being accepted has no description yet.
-pub fn may_be_task(caller: &Caller) -> bool {
-    caller.progress.description().is_none_or(|description| description.is_task)
 }

@@ -172,12 +172,12 @@ async fn a_retried_dead_letter_runs_once_as_a_task_of_its_callers_agent() {
 }
 
 #[tokio::test]
-async fn a_host_without_a_journal_lists_running_calls() {
+async fn a_host_with_a_journal_in_memory_lists_running_and_ended_calls() {
     let rig = Rig::start(vec![server()]).await;
     let worker = rig.modern("w").await;
     let call = worker.start("one", "tools/call", json!({"name": "slow", "arguments": {}})).await;
     states_are(&worker, false, &[CallState::Running]).await;
     ask::<CallRow>(&worker, cancel(call.id().as_str())).await.expect("a running call");
-    states_are(&worker, true, &[]).await;
+    states_are(&worker, true, &[CallState::Cancelled]).await;
     assert_eq!(ask::<DeadList>(&worker, AdminRequest::DeadList).await.expect("a list").letters.len(), 0);
 }

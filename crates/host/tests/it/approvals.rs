@@ -164,7 +164,8 @@ async fn a_decision_survives_a_host_restart_before_the_call_runs() {
         let verdict = json!({"hash": pending["hash"], "approve": approve, "by": "b", "at_ms": 9_999_999_999_999_u64});
         let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
         std::fs::write(state.path().join("approvals.json"), verdicts).expect("written");
-        let _rig = rig.with_other_host(options(&state)).await;
+        let options = HostOptions { journal: rig.journal(), ..options(&state) };
+        let _rig = rig.with_other_host(options).await;
         let reply = finish(call).await;
         match approve {
             true => assert_eq!(reply.text(), "3"),
@@ -183,19 +184,21 @@ async fn an_approval_of_other_arguments_does_not_apply() {
     let verdict = json!({"hash": "0".repeat(64), "approve": true, "by": "b", "at_ms": 9_999_999_999_999_u64});
     let verdicts = json!({pending["id"].as_str().expect("an id"): verdict}).to_string();
     std::fs::write(state.path().join("approvals.json"), verdicts).expect("written");
-    let _rig = rig.with_other_host(options(&state)).await;
+    let options = HostOptions { journal: rig.journal(), ..options(&state) };
+    let _rig = rig.with_other_host(options).await;
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0414");
 }
 
 #[tokio::test]
-async fn an_approved_call_is_checked_against_the_current_rules() {
+async fn a_call_that_waits_for_approval_is_checked_against_new_rules() {
     let (rig, _state) = rig().await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let call = add(&worker).await;
     let pending = wait_for_pending(&boss, 1).await.remove(0);
     rig.policy().replace(set(&RULES.replace("ask = ['add']", "deny = ['add']")));
-    decide(&boss, &pending, true).await.result();
     assert_eq!(finish(call).await.error()["data"]["code"], "TB0403");
+    let too_late = decide(&boss, &pending, true).await.error();
+    assert_eq!(too_late["data"]["code"], "TB0404");
 }
 
 #[tokio::test]

@@ -22,12 +22,12 @@ pub struct CrashingHost {
 impl CrashingHost {
     pub async fn start(rig: &Rig, folder: &TestFolder, servers: Vec<ServerConfig>) -> Self {
         let mut options = open_host(HostConfig { servers });
-        options.journal = Some(Arc::new(folder.journal()));
+        options.journal = Arc::new(folder.journal());
         Self::with(rig, options).await
     }
 
     pub async fn with(rig: &Rig, options: HostOptions) -> Self {
-        let journal = options.journal.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let journal = Arc::downgrade(&options.journal);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let address = rig.address();

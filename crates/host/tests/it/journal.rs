@@ -325,7 +325,7 @@ async fn a_clean_shutdown_leaves_unstarted_calls_to_the_next_host() {
     let mut one = server();
     one.max_concurrency = 1;
     let mut options = open_host(HostConfig { servers: vec![one] });
-    options.journal = Some(Arc::new(folder.journal()));
+    options.journal = Arc::new(folder.journal());
     options.limits.drain = Duration::from_millis(100);
     let mut rig = Rig::with(options).await;
     let (first, second) = (rig.legacy("w").await, rig.legacy("v").await);

@@ -30,7 +30,7 @@ async fn host_on_gated_disk_with(
     let disk = GatedDisk::new(Arc::new(disk));
     let journal = Journal::on_disk(Arc::new(disk.clone()), options, Arc::new(|| 0)).expect("a journal");
     let mut options = open_host(HostConfig { servers: vec![server] });
-    options.journal = Some(Arc::new(journal));
+    options.journal = Arc::new(journal);
     let rig = Rig::without_host().await;
     let host = CrashingHost::with(&rig, options).await;
     (rig, disk, host)

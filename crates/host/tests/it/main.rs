@@ -3,7 +3,6 @@
 mod admin;
 mod approvals;
 mod audit;
-mod callers;
 mod catalog;
 mod crashing;
 mod eras;

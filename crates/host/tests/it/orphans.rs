@@ -15,7 +15,7 @@ const DEADLINE: SendOptions = SendOptions { deadline: Some(Duration::from_secs(6
 
 fn options(folder: &TestFolder, grace: Option<Duration>) -> HostOptions {
     let mut options = open_host(HostConfig { servers: vec![server()] });
-    options.journal = Some(Arc::new(folder.journal()));
+    options.journal = Arc::new(folder.journal());
     options.limits.caller_grace = grace;
     options
 }

@@ -110,6 +110,11 @@ impl Rig {
         self
     }
 
+    /// The host's journal, for the next host.
+    pub fn journal(&self) -> Arc<toolbus_journal::Journal> {
+        Arc::clone(&self.options.journal)
+    }
+
     pub fn policy(&self) -> &LivePolicy {
         &self.options.policy
     }

@@ -94,7 +94,7 @@ async fn a_journal_at_its_task_limit_still_accepts_calls() {
     let limits = Limits { max_tasks: 1, ..Limits::default() };
     let journal = JournalOptions { limits, ..JournalOptions::default() };
     let mut options = options(vec![server()]);
-    options.journal = Some(Arc::new(Journal::open(&folder.path("journal"), journal).expect("a journal")));
+    options.journal = Arc::new(Journal::open(&folder.path("journal"), journal).expect("a journal"));
     let rig = Rig::with(options).await;
     let worker = rig.modern("w").await;
     created(&worker.task("one", "effect", folder.quick(), Some(1000)).await);

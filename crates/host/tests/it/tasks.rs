@@ -73,7 +73,7 @@ async fn worker(rig: &Rig, legacy: bool) -> Worker {
 
 pub fn options(servers: Vec<ServerConfig>) -> HostOptions {
     let mut options = open_host(HostConfig { servers });
-    options.journal = Some(Arc::new(Journal::in_memory().expect("a journal")));
+    options.journal = Arc::new(Journal::in_memory().expect("a journal"));
     options
 }
 
