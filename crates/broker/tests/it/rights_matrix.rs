@@ -328,6 +328,7 @@ async fn attack_with_requests(name: &'static str, claimed: &'static str, mailbox
         _ => assert_eq!(peer.expect_error("TB0218").await["id"], "s"),
     }
     cases += inspection::check_inspect(&mut peer, name, mailbox).await;
+    cases += inspection::check_follow(&mut peer, name, mailbox).await;
     for id in ["q1", "q2", "a1"] {
         let (_, _, holder) = OPEN.into_iter().find(|open| open.0 == id).expect("a pending message");
         if holder != mailbox {
