@@ -21,9 +21,7 @@ impl BrokerClient {
         }
         let frame = FollowFrame { request_id: MsgId::new().into_inner(), peers, messages };
         let (first_answer, answer) = oneshot::channel();
-        let (state, mut changes) = watch::channel(FollowState::unknown(&frame));
-        // The answer arrives before `changed` is called, which has to report it.
-        changes.mark_changed();
+        let (state, changes) = watch::channel(FollowState::unknown(&frame));
         let follow = Follow { shared: Arc::clone(&self.shared), request_id: frame.request_id.clone(), changes };
         self.shared.change(|session| {
             if let Some(closed) = &session.closed {

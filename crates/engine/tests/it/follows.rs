@@ -238,7 +238,10 @@ fn check_random_steps(seed: u64) {
         let (to, id) = named[draw(named.len())];
         match draw(9) {
             0..=2 => harness.deliver(host, Delivery { deadline_ms: Some(50), ..delivery(to, id) }),
-            3 => conns.push(harness.subscribe(to)),
+            3 => {
+                conns.push(harness.subscribe(to));
+                harness.notify_followers();
+            }
             4 if !conns.is_empty() => harness.disconnect(conns.swap_remove(draw(conns.len()))),
             5 if !conns.is_empty() => harness.ack(conns[draw(conns.len())], id),
             6 => {
@@ -256,7 +259,6 @@ fn check_random_steps(seed: u64) {
             8 => harness.serve_fetches(),
             _ => {}
         }
-        harness.notify_followers();
         for frame in harness.received(host) {
             if let Received::Followed { view, .. } = frame {
                 reported = view;
