@@ -24,7 +24,7 @@ pub fn frame_cost(frame: &ClientFrame) -> usize {
         ClientFrame::Deliver(_) => POLL_BUDGET / DELIVERS_PER_POLL,
         ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
         ClientFrame::Status { .. } | ClientFrame::Inspect(_) | ClientFrame::Hosts(_) => POLL_BUDGET,
-        ClientFrame::Subscribe | ClientFrame::ListConnected { .. } => POLL_BUDGET / 8,
+        ClientFrame::Subscribe | ClientFrame::ListConnected { .. } | ClientFrame::Follow(_) => POLL_BUDGET / 8,
         _ => MESSAGE_COST,
     }
 }

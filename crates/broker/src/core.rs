@@ -261,9 +261,13 @@ impl Shared {
 
 impl Mailboxes for BrokerCore {
     fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId {
-        let mut state = self.shared.lock();
-        let conn = state.engine.connect(self.shared.clock.now(), peer);
-        state.dispatcher.attach(conn, outbox);
+        let conn = {
+            let mut state = self.shared.lock();
+            let conn = state.engine.connect(self.shared.clock.now(), peer);
+            state.dispatcher.attach(conn, outbox);
+            conn
+        };
+        self.shared.step(|engine, _, effects| engine.notify_followers(effects));
         conn
     }
 

@@ -1,11 +1,14 @@
 //! Outgoing frames of one connection. The engine's windows bound the messages in it. Cancels and live events are lossy
-//! and are dropped at a limit; too many other frames close the connection.
+//! and are dropped at a limit, the latest state of a follow replaces the one before; too many other frames close the
+//! connection.
 
 use crate::auditing::Auditor;
 use crate::handshake::CloseReason;
 use crate::wire::deep_copy;
 use bytes::Bytes;
+use bytestring::ByteString;
 use futures_util::task::AtomicWaker;
+use hashbrown::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +44,8 @@ struct Queue {
     signals: usize,
     signal_bytes: usize,
     notices: usize,
+    /// Index of the queued state of each follow, so that a later state replaces it.
+    followed: HashMap<ByteString, usize>,
 }
 
 impl ConnectionOutbox {
@@ -77,6 +82,7 @@ impl ConnectionOutbox {
         out.append(&mut queue.frames);
         broker_frames.append(&mut queue.broker_frames);
         (queue.signals, queue.signal_bytes, queue.notices) = (0, 0, 0);
+        queue.followed.clear();
     }
 
     /// Queues a frame that does not come from the engine. `HostsChanged` is queued at most once.
@@ -118,7 +124,7 @@ impl Outbox for ConnectionOutbox {
         {
             let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
             for mut frame in outgoing.drain(..) {
-                if !queue.admits(&frame) {
+                if queue.replaces_followed(&mut frame) || !queue.admits(&frame) {
                     continue;
                 }
                 if let Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } = &frame {
@@ -136,6 +142,17 @@ impl Outbox for ConnectionOutbox {
 }
 
 impl Queue {
+    /// Replaces the queued state of the same follow, if there is one.
+    fn replaces_followed(&mut self, frame: &mut Outgoing) -> bool {
+        let Outgoing::Followed { request_id, .. } = &*frame else { return false };
+        if let Some(index) = self.followed.get(request_id) {
+            std::mem::swap(&mut self.frames[*index], frame);
+            return true;
+        }
+        self.followed.insert(request_id.clone(), self.frames.len());
+        false
+    }
+
     fn admits(&mut self, frame: &Outgoing) -> bool {
         let bytes = match frame {
             Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
@@ -177,5 +194,38 @@ fn unshare(frame: &mut Outgoing) {
         }
         Outgoing::Cancel { correlation_id } => *correlation_id = deep_copy(correlation_id),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbus_engine::FollowView;
+
+    fn followed(request_id: &'static str, is_connected: bool) -> Outgoing {
+        let view = FollowView { peers: vec![is_connected], uncollected: vec![] };
+        Outgoing::Followed { request_id: request_id.into(), view: Box::new(view) }
+    }
+
+    fn take(outbox: &ConnectionOutbox) -> Vec<(String, bool)> {
+        let mut frames = Vec::new();
+        outbox.take(&mut frames, &mut Vec::new());
+        let state = |frame: Outgoing| match frame {
+            Outgoing::Followed { request_id, view } => Some((request_id.to_string(), view.peers[0])),
+            _ => None,
+        };
+        frames.into_iter().filter_map(state).collect()
+    }
+
+    #[test]
+    fn a_follow_has_at_most_one_queued_state_and_that_is_the_latest() {
+        let outbox = ConnectionOutbox::default();
+        for is_connected in [true, false, true, false].repeat(MAX_NOTICES) {
+            outbox.deliver(&mut vec![followed("f", is_connected), followed("g", !is_connected)]);
+        }
+        assert!(!outbox.overflows());
+        assert_eq!(take(&outbox), [("f".to_owned(), false), ("g".to_owned(), true)]);
+        outbox.deliver(&mut vec![followed("f", true)]);
+        assert_eq!(take(&outbox), [("f".to_owned(), true)], "frames that were taken are not replaced");
     }
 }

@@ -4,12 +4,12 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{
-    CancelOutcome, Command, Delivery, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose,
+    CancelOutcome, Command, Delivery, Follow, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose,
     Refusal, Sender, StatusView,
 };
 use toolbus_protocol::{
     AckResult, AgentRef, Body, BrokerFrame, CancelResult, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
-    Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
+    Followed, Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
 };
 
 /// Converts a client frame to a command. Returns `None` for frames that are not for the engine or of unknown kind.
@@ -36,17 +36,26 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         }
         ClientFrame::Status { request_id } => Command::Status { request_id },
         ClientFrame::Inspect(inspect) => {
-            let message = |message: MessageRef| MessageAt { to: message.to, id: message.id };
-            let messages = inspect.messages.into_iter().map(message).collect();
+            let messages = inspect.messages.into_iter().map(message_at).collect();
             let (request_id, peers, rows_of) = (inspect.request_id, inspect.peers, inspect.rows_of);
             Command::Inspect { request_id, inspect: Box::new(Inspect { peers, messages, rows_of }) }
         }
+        ClientFrame::Follow(follow) => {
+            let messages = follow.messages.into_iter().map(message_at).collect();
+            let (request_id, peers) = (follow.request_id, follow.peers);
+            Command::Follow { request_id, follow: Box::new(Follow { peers, messages }) }
+        }
+        ClientFrame::Unfollow { request_id } => Command::Unfollow { request_id },
         ClientFrame::Hello(_)
         | ClientFrame::Announce(_)
         | ClientFrame::Hosts(_)
         | ClientFrame::Claim(_)
         | ClientFrame::Unknown { .. } => return None,
     })
+}
+
+fn message_at(message: MessageRef) -> MessageAt {
+    MessageAt { to: message.to, id: message.id }
 }
 
 /// Maps a message kind to the purpose that the send rules are based on.
@@ -131,6 +140,11 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
         }),
         Outgoing::Status { request_id, view } => BrokerFrame::Status(status(request_id, view)),
         Outgoing::Inspected { request_id, view } => BrokerFrame::Inspected(inspected(request_id, view)),
+        Outgoing::Followed { request_id, view } => BrokerFrame::Followed(Followed {
+            request_id: request_id.clone(),
+            peers: view.peers.clone(),
+            uncollected: view.uncollected.clone(),
+        }),
     }
 }
 
@@ -230,6 +244,7 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::Displaced { .. } => ErrorCode::Displaced,
         Refusal::DiskFull => ErrorCode::DiskFull,
         Refusal::TooManyMailboxes { .. } => ErrorCode::TooManyMailboxes,
+        Refusal::TooManyFollows { .. } => ErrorCode::TooManyFollows,
         Refusal::ShuttingDown => ErrorCode::ShuttingDown,
         Refusal::Unreadable { .. } | Refusal::UnreadableLetter { .. } => ErrorCode::Unreadable,
         Refusal::NotYourRequest { .. } => ErrorCode::NotYourRequest,

@@ -2,6 +2,7 @@
 
 use crate::backlog::Backlog;
 use crate::error::BrokerError;
+use crate::follow::Follows;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
@@ -58,6 +59,7 @@ pub struct Session {
     pub presence: VecDeque<oneshot::Sender<Vec<ByteString>>>,
     pub queries: PendingQueries,
     pub withdrawals: Withdrawals,
+    pub follows: Follows,
     pub hosts: HostsState,
     pub inbox: VecDeque<InboxMessage>,
     /// Messages received and not acknowledged.
@@ -95,6 +97,7 @@ impl Session {
             presence: VecDeque::new(),
             queries: PendingQueries::default(),
             withdrawals: Withdrawals::default(),
+            follows: Follows::default(),
             hosts: HostsState::default(),
             inbox: VecDeque::new(),
             received: HashMap::new(),
@@ -130,6 +133,7 @@ impl Session {
         self.frames.extend(self.unsent_cancels.drain(..));
         if terms.version >= 2 {
             self.frames.extend(self.withdrawals.ask_again());
+            self.frames.extend(self.follows.renew());
             self.hosts.connected(&mut self.frames);
         }
     }
@@ -145,6 +149,7 @@ impl Session {
         }
         self.requests.values_mut().filter_map(|request| request.events.as_mut()).for_each(CallEvents::forget_stored);
         self.withdrawals.connection_lost(self.outstanding.ids());
+        self.follows.connection_lost();
         self.presence.clear();
         self.queries.clear();
         self.hosts.disconnected();
@@ -157,6 +162,7 @@ impl Session {
         self.presence.clear();
         self.queries.clear();
         self.withdrawals.close();
+        self.follows.close(&error);
         self.hosts.close(&error);
         self.outstanding.fail_all(&error);
         self.end_requests(&error);
@@ -285,6 +291,7 @@ impl Session {
             }
             BrokerFrame::Status(status) => self.queries.status(status),
             BrokerFrame::Inspected(inspected) => self.queries.inspected(inspected),
+            BrokerFrame::Followed(followed) => self.follows.reported(followed),
             BrokerFrame::Announced(announced) => self.hosts.announced(announced),
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
             BrokerFrame::HostsChanged => self.hosts.notify_change(),
@@ -391,6 +398,7 @@ impl Session {
             request.end(Err(error.clone()));
         }
         self.queries.refused(&id, &error);
+        self.follows.refused(&id, &error);
         if let Some(delivery) = self.outstanding.take(&id) {
             if code == Some(ErrorCode::NotYourRequest) {
                 self.unmatched_replies.keep(&delivery);

@@ -129,6 +129,7 @@ impl Engine {
         let sender = self.sender_hash(&message.from.name);
         let pending = PendingId { seq, content: message.content, sender, size: size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
+        self.message_changed(index, message.fingerprint);
         self.total_messages += 1;
         self.total_bytes += size;
         let mailbox = &mut self.boxes[index];

@@ -200,6 +200,7 @@ impl Engine {
                 self.drop_if_idle(index);
             }
         }
+        self.notify_followers(effects);
     }
 
     /// Clears the references of settlements to records that were refused.
@@ -221,6 +222,7 @@ impl Engine {
         }
         if let Some(&index) = self.names.get(&message.mailbox) {
             self.boxes[index].remove(message.seq, message.size());
+            self.message_changed(index, message.fingerprint);
         }
     }
 
@@ -256,6 +258,7 @@ impl Engine {
         let expires_at = deadline.as_ref().map(|((at, _), _)| *at);
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);
+        self.message_changed(index, settled.fingerprint);
         let mailbox = &mut self.boxes[index];
         mailbox.add_stored(seq, expires_at);
         // It was pushed before it was answered or dead-lettered. The number of attempts starts again.

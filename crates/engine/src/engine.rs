@@ -1,6 +1,7 @@
 //! The public API of the engine: connections, commands in, effects out.
 
 use crate::durability::{OpenBatch, WritingBatch};
+use crate::follow::Follows;
 use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
@@ -92,6 +93,7 @@ pub struct Engine {
     pub(crate) names: HashMap<Arc<str>, usize>,
     pub(crate) boxes: Slab<Mailbox>,
     pub(crate) ledger: Ledger,
+    pub(crate) follows: Follows,
     pub(crate) unsettled: Unsettled,
     pub(crate) open: OpenBatch,
     pub(crate) writing: Option<WritingBatch>,
@@ -118,6 +120,7 @@ impl Engine {
             names: HashMap::new(),
             boxes: Slab::new(),
             ledger: Ledger::default(),
+            follows: Follows::default(),
             unsettled: Unsettled::starting_at(1),
             open: OpenBatch::default(),
             writing: None,
@@ -137,7 +140,7 @@ impl Engine {
         &self.options
     }
 
-    /// Registers a connection.
+    /// Registers a connection. Followers of the peer are notified by [`Engine::notify_followers`].
     pub fn connect(&mut self, now: Millis, peer: Peer) -> ConnId {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
@@ -153,6 +156,7 @@ impl Engine {
             connected_at: now,
         };
         *self.connection_counts.entry(Arc::clone(&state.sender.name)).or_default() += 1;
+        self.follows.peer_changed(&state.sender.name);
         self.conns.insert(conn, state);
         conn
     }
@@ -160,13 +164,16 @@ impl Engine {
     /// Removes a connection and ends its subscription. Does nothing if the connection is unknown.
     pub fn disconnect(&mut self, now: Millis, conn: ConnId, effects: &mut Effects) {
         let Some(gone) = self.conns.remove(&conn) else { return };
+        self.unfollow_all(conn);
         self.count_disconnect(&gone.sender.name);
+        self.follows.peer_changed(&gone.sender.name);
         if gone.subscribed
             && let Some(&index) = self.names.get(&gone.sender.name)
         {
             self.end_subscription(now, index, effects);
             self.drop_if_idle(index);
         }
+        self.notify_followers(effects);
     }
 
     fn count_disconnect(&mut self, name: &Arc<str>) {
@@ -184,7 +191,9 @@ impl Engine {
         let name = Arc::clone(&peer.sender.name);
         if let Err(refusal) = self.authorise(peer, &command) {
             let id = match command {
-                Command::Status { request_id } | Command::Inspect { request_id, .. } => Some(request_id),
+                Command::Status { request_id }
+                | Command::Inspect { request_id, .. }
+                | Command::Follow { request_id, .. } => Some(request_id),
                 _ => None,
             };
             return effects.send(conn, Outgoing::Refused { refusal, id });
@@ -222,9 +231,12 @@ impl Engine {
                 let view = Box::new(self.inspect(now, conn, &inspect));
                 effects.send(conn, Outgoing::Inspected { request_id, view });
             }
+            Command::Follow { request_id, follow } => self.follow(conn, request_id, follow, effects),
+            Command::Unfollow { request_id } => self.unfollow(conn, &request_id),
             Command::ActAsHost => self.act_as_host(now, conn, effects),
             Command::Unreadable { message } => self.unreadable(now, conn, &message, effects),
         }
+        self.notify_followers(effects);
     }
 
     /// Expires the messages whose deadline has passed. To be called at [`Engine::next_wakeup`] or later.
@@ -237,6 +249,7 @@ impl Engine {
             let entry = entry.remove();
             self.expire(now, seq, entry, effects);
         }
+        self.notify_followers(effects);
     }
 
     /// Returns when the next batch is due or the next deadline passes.
@@ -304,8 +317,16 @@ impl Engine {
         }
         let name: Arc<str> = Arc::from(name);
         let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), self.options.window(false)));
+        self.boxes[index].followed = self.follows.follows_mailbox(&name);
         self.names.insert(name, index);
         index
+    }
+
+    /// Notes a change of a message for its followers.
+    pub(crate) fn message_changed(&mut self, index: usize, fingerprint: crate::Fingerprint) {
+        if self.boxes[index].followed {
+            self.follows.message_changed(fingerprint);
+        }
     }
 
     /// Frees an empty mailbox that has no subscriber.

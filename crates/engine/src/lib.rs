@@ -32,7 +32,7 @@
 //! - `accept`, `push`, `settle` and `durability`: the stages of a message's life.
 //! - `rights`: authorisation of commands and deliveries.
 //! - `cancel`: withdrawal of a message by its sender.
-//! - `inspect` and `status`: read-only views of queues and connections.
+//! - `inspect` and `status`: read-only views of queues and connections; `follow`: notifications of their changes.
 //! - `ledger`: ids for deduplication; `mailbox`: the state of one recipient; `unsettled`: accepted messages that are
 //!   neither durable nor settled.
 
@@ -40,6 +40,7 @@ mod accept;
 mod cancel;
 mod durability;
 mod engine;
+mod follow;
 mod inspect;
 mod ledger;
 mod mailbox;
@@ -58,6 +59,7 @@ mod unsettled;
 pub use cancel::CancelOutcome;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Effect, Effects, Engine};
+pub use follow::{Follow, FollowView};
 pub use inspect::{Inspect, InspectView, MessageAt, MessageView};
 pub use ledger::{Fingerprint, fingerprint};
 pub use mailboxes::{Command, Delivery, Mailboxes, Outbox, Outgoing, Peer};

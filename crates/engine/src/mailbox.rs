@@ -36,6 +36,8 @@ pub struct Mailbox {
     pub pending: u64,
     pub pending_bytes: u64,
     pub subscriber: Option<ConnId>,
+    /// Whether a connection follows messages of this mailbox.
+    pub followed: bool,
     /// Limits of what is pushed to the subscriber and not acknowledged.
     pub window: Window,
     pub leases: BTreeMap<Seq, Lease>,
@@ -70,6 +72,7 @@ impl Mailbox {
             pending: 0,
             pending_bytes: 0,
             subscriber: None,
+            followed: false,
             leases: BTreeMap::new(),
             leased_bytes: 0,
             skipped: BTreeSet::new(),

@@ -1,7 +1,9 @@
 //! The interface between connections and mailboxes. A connection attaches, submits commands and receives all answers
 //! through its outbox; it does not depend on whether one process or a cluster keeps the mailboxes.
 
-use crate::{CancelOutcome, ConnId, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView};
+use crate::{
+    CancelOutcome, ConnId, Follow, FollowView, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView,
+};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -98,6 +100,18 @@ pub enum Command {
         request_id: ByteString,
         /// The query.
         inspect: Box<Inspect>,
+    },
+    /// Report the state of peers and messages, now and after every change.
+    Follow {
+        /// Id of this request.
+        request_id: ByteString,
+        /// The peers and messages.
+        follow: Box<Follow>,
+    },
+    /// End a follow.
+    Unfollow {
+        /// Id of the follow.
+        request_id: ByteString,
     },
     /// Treat the peer as a host from now on: its push window is wider. Sent when it announces manifests.
     ActAsHost,
@@ -211,5 +225,12 @@ pub enum Outgoing {
         request_id: ByteString,
         /// The answer.
         view: Box<InspectView>,
+    },
+    /// Answer to [`Command::Follow`], and notification of a change. A later one replaces it.
+    Followed {
+        /// Id of the follow.
+        request_id: ByteString,
+        /// The current state.
+        view: Box<FollowView>,
     },
 }

@@ -29,6 +29,8 @@ pub struct EngineOptions {
     pub max_attempts: u32,
     /// Like `max_attempts`, for hosts: a call stays unacknowledged until it ends, and may outlast many connections.
     pub host_max_attempts: u32,
+    /// Maximum number of peers and messages that one connection follows.
+    pub followed_items: usize,
     /// How long a record is held back in case a subscribed recipient acknowledges it, which elides the record.
     pub linger: Millis,
     /// Maximum delay before acknowledgements and settled ids are written if no confirmation waits for them.
@@ -84,6 +86,7 @@ impl Default for EngineOptions {
             unsettled_bytes: 64 << 20,
             max_attempts: 32,
             host_max_attempts: 1000,
+            followed_items: 16 << 10,
             linger: 10,
             lazy: 100,
             history_ids: 100_000,

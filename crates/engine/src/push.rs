@@ -115,6 +115,7 @@ impl Engine {
         }
         self.pump(now, index, effects);
         self.drop_if_idle(index);
+        self.notify_followers(effects);
     }
 
     /// Pushes the messages of a page until the window is full. The cursor also moves past messages that are settled or

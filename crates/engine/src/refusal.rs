@@ -76,6 +76,12 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
+    /// The connection can't follow more peers and messages.
+    #[error("limit of followed peers and messages reached ({limit})")]
+    TooManyFollows {
+        /// The limit.
+        limit: usize,
+    },
     /// The broker accepts no new messages because it is stopping.
     #[error("the broker is stopping")]
     ShuttingDown,

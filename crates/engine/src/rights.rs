@@ -81,6 +81,7 @@ impl Engine {
             Command::Event { to, .. } => self.may_send_event(&conn.sender, conn.rights, to),
             Command::Status { .. } if !conn.rights.operator => Err(Refusal::OperatorOnly),
             Command::Inspect { inspect, .. } if !self.may_inspect(conn, &inspect.peers) => Err(Refusal::OperatorOnly),
+            Command::Follow { follow, .. } if !self.may_inspect(conn, &follow.peers) => Err(Refusal::OperatorOnly),
             Command::ActAsHost if !conn.rights.host => Err(Refusal::NotAHost),
             _ => Ok(()),
         }

@@ -157,6 +157,7 @@ impl Engine {
         self.total_bytes -= size;
         let limits = (self.options.history_ids, self.options.history_age);
         self.ledger.settle(fingerprint, known.content, now, limits);
+        self.message_changed(index, fingerprint);
         let removed = self.unsettled.remove(seq);
         let elided = removed.as_ref().is_some_and(|unsettled| unsettled.stage == Stage::Open);
         let stored = (!elided).then(|| (Arc::clone(&self.boxes[index].name), seq));

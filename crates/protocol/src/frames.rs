@@ -1,6 +1,6 @@
 //! The frames, independent of their encoding.
 
-use crate::{AgentRef, Body, CancelResult, Envelope, ErrorCode, Inspect, Inspected, JournalClaim};
+use crate::{AgentRef, Body, CancelResult, Envelope, ErrorCode, Follow, Followed, Inspect, Inspected, JournalClaim};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -82,6 +82,13 @@ pub enum ClientFrame {
     },
     /// Queries single peers, messages or one mailbox (version 2).
     Inspect(Inspect),
+    /// Requests notifications about peers and messages (version 2).
+    Follow(Follow),
+    /// Ends a follow (version 2).
+    Unfollow {
+        /// Id of the `follow`.
+        request_id: ByteString,
+    },
     /// Announces the manifests of a host and replaces earlier ones (version 2).
     Announce(Announce),
     /// Requests the hosts and their manifests (version 2).
@@ -187,6 +194,8 @@ pub enum BrokerFrame {
     Status(Status),
     /// Answer to `inspect` (version 2).
     Inspected(Inspected),
+    /// Answer to `follow`, and notification of a change (version 2).
+    Followed(Followed),
     /// Answer to `announce` (version 2).
     Announced(Announced),
     /// Answer to `hosts` (version 2).
@@ -236,7 +245,7 @@ pub struct Limits {
 pub struct Refusal {
     /// A sentence for humans.
     pub reason: String,
-    /// Id of the refused message, or of the refused `status` or `inspect` request.
+    /// Id of the refused message, or of the refused `status`, `inspect` or `follow` request.
     pub id: Option<ByteString>,
     /// The code, if the broker sent one that this version knows.
     pub code: Option<ErrorCode>,

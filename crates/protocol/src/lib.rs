@@ -20,6 +20,7 @@ mod claim;
 pub mod compact;
 mod envelope;
 mod errors;
+mod follow;
 mod frame_kinds;
 mod frames;
 mod inspect;
@@ -33,6 +34,7 @@ pub use cancel::{CancelOutcome, CancelResult};
 pub use claim::JournalClaim;
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};
+pub use follow::{Follow, Followed};
 pub use frames::{
     AckResult, Announce, Announced, AskHosts, BrokerFrame, ClientFrame, Connection, Deliver, Event, Framing, Hello,
     HostEntry, Hosts, Limits, MailboxStatus, Push, Refusal, RoleManifest, Status, Welcome,

@@ -162,7 +162,7 @@ impl Failure {
             Self::TaskCancelled => Some(ErrorCode::Cancelled),
             Self::NoCall { .. } => Some(ErrorCode::UnknownCall),
             Self::TaskRunning { .. } => Some(ErrorCode::CallTimeout),
-            Self::NotWithdrawn { .. } => Some(ErrorCode::HostAway),
+            Self::NotWithdrawn { .. } => Some(ErrorCode::UnknownCall),
             Self::RefusedByHost { code, .. } => *code,
             Self::Journal { source: JournalError::Open(error), .. } => {
                 let unusable = matches!(**error, OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. });
@@ -239,7 +239,7 @@ impl Failure {
                 Some("repair or remove approvals.json there; calls that wait for approval then need a new decision")
             }
             Self::NoCall { .. } => Some("`toolbus calls --all` and `toolbus dead list` show the ids"),
-            Self::NotWithdrawn { .. } => Some("try again; only its own agent and operators may withdraw it"),
+            Self::NotWithdrawn { .. } => Some("only its own agent and operators may withdraw it"),
             Self::TaskRunning { .. } => Some("`toolbus task wait ID` waits for it"),
             Self::TaskHostAway { .. } => Some("start the host again; it then resumes its tasks"),
             Self::TaskCancelled => Some("start it again if it is still needed"),

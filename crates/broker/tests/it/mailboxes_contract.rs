@@ -4,7 +4,7 @@
 //! - `delivering`: delivers, receipts, deduplication.
 //! - `pushing`: order, windows, redelivery, displaced subscribers.
 //! - `settling`: acknowledgements, replies, deadlines, dead letters, restarts.
-//! - `signals`: cancels, live events, presence, status, queue inspection.
+//! - `signals`: cancels, live events, presence, status, queue inspection, follows.
 
 mod client;
 mod delivering;
@@ -126,6 +126,7 @@ macro_rules! mailboxes_contract {
                 the_status_counts_queued_and_in_flight_messages,
                 inspect_shows_connected_peers_and_queue_positions,
                 inspect_shows_messages_after_a_restart,
+                followers_are_notified_before_attach_and_detach_return,
                 idle_mailboxes_are_not_congested,
             };
         });

@@ -10,6 +10,7 @@ mod cancels_and_dead_letters;
 mod closing;
 mod congestion;
 mod first_frame;
+mod follows;
 mod health;
 mod healthy_pair;
 mod heartbeat;

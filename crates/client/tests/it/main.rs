@@ -4,6 +4,7 @@
 
 mod cancels;
 mod endings;
+mod follows;
 mod inspect;
 mod pki;
 mod receipts;

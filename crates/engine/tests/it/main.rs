@@ -10,6 +10,7 @@ mod dedup;
 mod disk_full;
 mod fences;
 mod fetches;
+mod follows;
 mod inspect;
 mod interactions;
 mod limits;

@@ -6,8 +6,8 @@ use bytestring::ByteString;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use toolbus_engine::{
-    Batch, CancelOutcome, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, Message, Millis, Outgoing,
-    Page, Peer, Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
+    Batch, CancelOutcome, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, FollowView, Message,
+    Millis, Outgoing, Page, Peer, Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
 };
 
 /// A frame sent to a connection, in a form that can be compared.
@@ -21,6 +21,7 @@ pub enum Received {
     Cancel(String),
     CancelResult { id: String, request_id: String, outcome: CancelOutcome },
     Connected(Vec<String>),
+    Followed { request_id: String, view: FollowView },
     Event { from: String, correlation_id: String, body: Bytes },
 }
 
@@ -165,6 +166,10 @@ impl Harness {
         self.handle(conn, Command::AckWithReceipt { id: id.into(), request_id: request_id.into() });
     }
 
+    pub fn notify_followers(&mut self) {
+        self.step(|engine, _, effects| engine.notify_followers(effects));
+    }
+
     pub fn tick(&mut self) {
         self.step(|engine, now, effects| engine.tick(now, effects));
     }
@@ -289,6 +294,9 @@ fn received(outgoing: Outgoing) -> Received {
         Outgoing::Connected { ids } => Received::Connected(ids.iter().map(|id| id.to_string()).collect()),
         Outgoing::Event { from, correlation_id, body } => {
             Received::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }
+        }
+        Outgoing::Followed { request_id, view } => {
+            Received::Followed { request_id: request_id.to_string(), view: *view }
         }
         Outgoing::Status { .. } | Outgoing::Inspected { .. } => unreachable!("tests call the engine directly"),
     }

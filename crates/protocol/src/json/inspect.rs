@@ -1,9 +1,9 @@
-//! JSON encoding of `inspect` and `inspected`.
+//! JSON encoding of `inspect`, `inspected`, `follow` and `followed`.
 
 use super::object::Object;
 use super::read::{name, required};
 use crate::inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
-use crate::{BrokerFrame, ClientFrame, DecodeError};
+use crate::{BrokerFrame, ClientFrame, DecodeError, Follow, Followed};
 use bytestring::ByteString;
 use serde::Deserialize;
 use serde_json::json;
@@ -33,18 +33,37 @@ pub struct InspectFields {
 }
 
 pub fn inspect(fields: InspectFields) -> Result<ClientFrame, DecodeError> {
-    let (peers, messages) = (fields.peers.unwrap_or_default(), fields.messages.unwrap_or_default());
+    let (peers, messages) = subjects("inspect", fields.peers, fields.messages)?;
+    Ok(ClientFrame::Inspect(Inspect {
+        request_id: required(fields.request_id, "inspect", "request_id")?,
+        peers,
+        messages,
+        rows_of: fields.rows_of.map(|mailbox| name(mailbox.into())).transpose()?,
+    }))
+}
+
+pub fn follow(
+    request_id: Option<String>,
+    peers: Option<Vec<String>>,
+    messages: Option<Vec<Object<FlatMessageRef>>>,
+) -> Result<ClientFrame, DecodeError> {
+    let (peers, messages) = subjects("follow", peers, messages)?;
+    Ok(ClientFrame::Follow(Follow { request_id: required(request_id, "follow", "request_id")?, peers, messages }))
+}
+
+fn subjects(
+    frame: &'static str,
+    peers: Option<Vec<String>>,
+    messages: Option<Vec<Object<FlatMessageRef>>>,
+) -> Result<(Vec<ByteString>, Vec<MessageRef>), DecodeError> {
+    let (peers, messages) = (peers.unwrap_or_default(), messages.unwrap_or_default());
     if peers.len().max(messages.len()) > MAX_INSPECTED {
-        return Err(DecodeError::TooMany("inspect"));
+        return Err(DecodeError::TooMany(frame));
     }
     let message =
         |Object(flat): Object<FlatMessageRef>| Ok(MessageRef { to: name(flat.to.into())?, id: name(flat.id.into())? });
-    Ok(ClientFrame::Inspect(Inspect {
-        request_id: required(fields.request_id, "inspect", "request_id")?,
-        peers: peers.into_iter().map(|peer| name(peer.into())).collect::<Result<_, _>>()?,
-        messages: messages.into_iter().map(message).collect::<Result<_, DecodeError>>()?,
-        rows_of: fields.rows_of.map(|mailbox| name(mailbox.into())).transpose()?,
-    }))
+    let peers = peers.into_iter().map(|peer| name(peer.into())).collect::<Result<_, _>>()?;
+    Ok((peers, messages.into_iter().map(message).collect::<Result<_, DecodeError>>()?))
 }
 
 /// The optional fields of an `inspected` frame.
@@ -77,15 +96,26 @@ pub fn inspected(fields: InspectedFields) -> Result<BrokerFrame, DecodeError> {
 }
 
 pub fn inspect_text(inspect: &Inspect) -> String {
-    let peers: Vec<&str> = inspect.peers.iter().map(|peer| &**peer).collect();
-    let message = |message: &MessageRef| json!({"to": &*message.to, "id": &*message.id});
-    let messages: Vec<_> = inspect.messages.iter().map(message).collect();
-    let mut value =
-        json!({"kind": "inspect", "request_id": &*inspect.request_id, "peers": peers, "messages": messages});
+    let mut value = subjects_value("inspect", &inspect.request_id, &inspect.peers, &inspect.messages);
     if let Some(mailbox) = &inspect.rows_of {
         value["rows_of"] = text(mailbox);
     }
     value.to_string()
+}
+
+pub fn follow_text(follow: &Follow) -> String {
+    subjects_value("follow", &follow.request_id, &follow.peers, &follow.messages).to_string()
+}
+
+pub fn followed_text(Followed { request_id, peers, uncollected }: &Followed) -> String {
+    json!({"kind": "followed", "request_id": &**request_id, "peers": peers, "uncollected": uncollected}).to_string()
+}
+
+fn subjects_value(kind: &str, request_id: &str, peers: &[ByteString], messages: &[MessageRef]) -> serde_json::Value {
+    let peers: Vec<&str> = peers.iter().map(|peer| &**peer).collect();
+    let message = |message: &MessageRef| json!({"to": &*message.to, "id": &*message.id});
+    let messages: Vec<_> = messages.iter().map(message).collect();
+    json!({"kind": kind, "request_id": request_id, "peers": peers, "messages": messages})
 }
 
 pub fn inspected_text(inspected: &Inspected) -> String {

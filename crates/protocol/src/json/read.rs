@@ -7,7 +7,7 @@ use super::object::Object;
 use crate::envelope::SealedParts;
 use crate::frames::*;
 use crate::{
-    AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, DecodeError, Envelope, ErrorCode,
+    AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, DecodeError, Envelope, ErrorCode, Followed,
     JournalClaim, MsgId, Timestamp, check_name,
 };
 use bytes::Bytes;
@@ -116,6 +116,8 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             messages: flat.messages,
             rows_of: flat.rows_of,
         })?,
+        "follow" => inspect::follow(flat.request_id, flat.peers, flat.messages)?,
+        "unfollow" => ClientFrame::Unfollow { request_id: required(flat.request_id, "unfollow", "request_id")? },
         "announce" => ClientFrame::Announce(Announce {
             request_id: required(flat.request_id, "announce", "request_id")?,
             manifests: hosts::manifests(flat.manifests.ok_or(DecodeError::Missing("announce", "manifests"))?)?,
@@ -167,6 +169,7 @@ struct FlatBroker<'a> {
     peers: Option<Vec<bool>>,
     messages: Option<Vec<Option<u64>>>,
     rows: Option<Vec<Object<FlatRow>>>,
+    uncollected: Option<Vec<bool>>,
     more: Option<bool>,
     #[serde(borrow)]
     hosts: Option<Vec<Object<FlatHost<'a>>>>,
@@ -250,6 +253,11 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             rows: flat.rows,
             more: flat.more,
         })?,
+        "followed" => BrokerFrame::Followed(Followed {
+            request_id: required(flat.request_id, "followed", "request_id")?,
+            peers: flat.peers.unwrap_or_default(),
+            uncollected: flat.uncollected.unwrap_or_default(),
+        }),
         "announced" => BrokerFrame::Announced(Announced {
             request_id: required(flat.request_id, "announced", "request_id")?,
             reason: flat.reason,

@@ -1,7 +1,7 @@
 //! Encoding of JSON frames. Small frames are built with serde; bodies and manifests are spliced in as raw text.
 
 use super::hosts::{announce_text, announced_text, hosts_text};
-use super::inspect::{inspect_text, inspected_text};
+use super::inspect::{follow_text, followed_text, inspect_text, inspected_text};
 use crate::frames::*;
 use crate::{AgentRef, BodyError, BrokerFrame, CancelResult, ClientFrame, Envelope, InboxMessage, JournalClaim};
 use serde::Serialize;
@@ -45,6 +45,8 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::Event(event) => event_text(event, "to"),
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
         ClientFrame::Inspect(inspect) => inspect_text(inspect),
+        ClientFrame::Follow(follow) => follow_text(follow),
+        ClientFrame::Unfollow { request_id } => json!({"kind": "unfollow", "request_id": &**request_id}).to_string(),
         ClientFrame::Announce(announce) => announce_text(announce),
         ClientFrame::Claim(JournalClaim { journal, epoch, instance }) => {
             json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance}).to_string()
@@ -99,6 +101,7 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         }
         BrokerFrame::Status(status) => status_text(status),
         BrokerFrame::Inspected(inspected) => inspected_text(inspected),
+        BrokerFrame::Followed(followed) => followed_text(followed),
         BrokerFrame::Announced(announced) => announced_text(announced),
         BrokerFrame::Hosts(hosts) => hosts_text(hosts),
         BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),

@@ -89,6 +89,8 @@ fn an_error_names_the_missing_required_field() {
         ("live_event", &["to", "correlation_id", "body"]),
         ("status", &["request_id"]),
         ("inspect", &["request_id"]),
+        ("follow", &["request_id"]),
+        ("unfollow", &["request_id"]),
         ("claim", &["journal", "epoch", "instance"]),
     ];
     for sample in samples::client() {
@@ -111,6 +113,7 @@ fn an_error_names_the_missing_required_field() {
         ("live_event", &["from", "correlation_id", "body"]),
         ("status", &["request_id"]),
         ("inspected", &["request_id"]),
+        ("followed", &["request_id"]),
         ("unsure", &["id"]),
     ];
     for (name, frame) in samples::broker() {
@@ -258,6 +261,11 @@ const NAMES_FROM_CLIENTS: &[&str] = &[
     r#"{"kind":"cancel","to":NAME,"correlation_id":"c"}"#,
     r#"{"kind":"cancel","to":"n","correlation_id":NAME}"#,
     r#"{"kind":"cancel","to":"n","correlation_id":"c","request_id":NAME}"#,
+    r#"{"kind":"follow","request_id":NAME}"#,
+    r#"{"kind":"follow","request_id":"r","peers":[NAME]}"#,
+    r#"{"kind":"follow","request_id":"r","messages":[{"to":NAME,"id":"i"}]}"#,
+    r#"{"kind":"follow","request_id":"r","messages":[{"to":"n","id":NAME}]}"#,
+    r#"{"kind":"unfollow","request_id":NAME}"#,
     r#"{"kind":"list_connected","role":NAME}"#,
     r#"{"kind":"live_event","to":NAME,"correlation_id":"c","body":1}"#,
     r#"{"kind":"live_event","to":"n","correlation_id":NAME,"body":1}"#,

@@ -3,9 +3,9 @@
 use bytestring::ByteString;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
-    Connection, Deliver, Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage,
-    Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal,
-    RoleManifest, Status, Timestamp, Welcome,
+    Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts, InboxKind,
+    InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push,
+    Refusal, RoleManifest, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -71,6 +71,9 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
         ("inspect", inspect()),
         ("inspect_nothing", ClientFrame::Inspect(Inspect { request_id: "l-1".into(), ..Inspect::default() })),
+        ("follow", follow()),
+        ("follow_nothing", ClientFrame::Follow(Follow { request_id: "f-1".into(), ..Follow::default() })),
+        ("unfollow", ClientFrame::Unfollow { request_id: "f-1".into() }),
         (
             "claim",
             ClientFrame::Claim(JournalClaim {
@@ -98,6 +101,14 @@ fn inspect() -> ClientFrame {
         peers: vec!["worker-7#mcp".into(), "näme ☃".into()],
         messages: vec![message("desktop", CALL), message("worker-7#mcp", REPLY)],
         rows_of: Some("desktop".into()),
+    })
+}
+
+fn follow() -> ClientFrame {
+    ClientFrame::Follow(Follow {
+        request_id: "f-1".into(),
+        peers: vec!["worker-7#mcp".into(), "näme ☃".into()],
+        messages: vec![MessageRef { to: "worker-7#mcp".into(), id: REPLY.into() }],
     })
 }
 
@@ -231,6 +242,8 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("status_empty", BrokerFrame::Status(idle)),
         ("inspected", BrokerFrame::Inspected(inspected())),
         ("inspected_nothing", BrokerFrame::Inspected(Inspected { request_id: "l-1".into(), ..Inspected::default() })),
+        ("followed", followed(vec![true, false], vec![true])),
+        ("followed_nothing", followed(vec![], vec![])),
         ("announced", announced(None, None)),
         ("announced_refused", announced(Some("a manifest of 9000000 bytes"), Some(ErrorCode::ManifestRefused))),
         ("hosts", BrokerFrame::Hosts(hosts())),
@@ -242,6 +255,10 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
 
 fn cancel_result(outcome: CancelOutcome) -> BrokerFrame {
     BrokerFrame::CancelResult(CancelResult { request_id: "cancel-3".into(), correlation_id: CALL.into(), outcome })
+}
+
+fn followed(peers: Vec<bool>, uncollected: Vec<bool>) -> BrokerFrame {
+    BrokerFrame::Followed(Followed { request_id: "f-1".into(), peers, uncollected })
 }
 
 fn announced(reason: Option<&str>, code: Option<ErrorCode>) -> BrokerFrame {

@@ -6,9 +6,9 @@ use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
     AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
-    Connection, Deliver, Envelope, ErrorCode, Event, Framing, Hello, HostEntry, Hosts, InboxKind, InboxMessage,
-    Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push, Refusal,
-    RoleManifest, Status, Timestamp, Welcome, check_name,
+    Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts, InboxKind,
+    InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push,
+    Refusal, RoleManifest, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -32,6 +32,8 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         2 => event().prop_map(ClientFrame::Event),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
         1 => inspect().prop_map(ClientFrame::Inspect),
+        1 => follow().prop_map(ClientFrame::Follow),
+        1 => name().prop_map(|request_id| ClientFrame::Unfollow { request_id }),
         1 => (name(), any::<u64>(), name()).prop_map(|(journal, epoch, instance)| {
             ClientFrame::Claim(JournalClaim { journal, epoch, instance })
         }),
@@ -64,6 +66,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         2 => event().prop_map(BrokerFrame::Event),
         1 => status().prop_map(BrokerFrame::Status),
         1 => inspected().prop_map(BrokerFrame::Inspected),
+        1 => followed().prop_map(BrokerFrame::Followed),
         1 => name().prop_map(|id| BrokerFrame::Unsure { id }),
         1 => announced().prop_map(BrokerFrame::Announced),
         1 => hosts().prop_map(BrokerFrame::Hosts),
@@ -119,9 +122,22 @@ fn status() -> impl Strategy<Value = Status> {
     })
 }
 
+fn message_ref() -> impl Strategy<Value = MessageRef> {
+    (name(), name()).prop_map(|(to, id)| MessageRef { to, id })
+}
+
+fn follow() -> impl Strategy<Value = Follow> {
+    let parts = (name(), vec(name(), 0..4), vec(message_ref(), 0..4));
+    parts.prop_map(|(request_id, peers, messages)| Follow { request_id, peers, messages })
+}
+
+fn followed() -> impl Strategy<Value = Followed> {
+    let parts = (name(), vec(any::<bool>(), 0..4), vec(any::<bool>(), 0..4));
+    parts.prop_map(|(request_id, peers, uncollected)| Followed { request_id, peers, uncollected })
+}
+
 fn inspect() -> impl Strategy<Value = Inspect> {
-    let message = (name(), name()).prop_map(|(to, id)| MessageRef { to, id });
-    let parts = (name(), vec(name(), 0..4), vec(message, 0..4), of(name()));
+    let parts = (name(), vec(name(), 0..4), vec(message_ref(), 0..4), of(name()));
     parts.prop_map(|(request_id, peers, messages, rows_of)| Inspect { request_id, peers, messages, rows_of })
 }
 

@@ -55,6 +55,7 @@ impl Scenario {
             max_attempts,
             // One limit for all peers, too.
             host_max_attempts: max_attempts,
+            followed_items: 64,
             linger: rng.below(5),
             lazy: *pick(rng, &[0, 3, 20, 200]),
             history_ids,

@@ -79,6 +79,11 @@ impl<M: Mailboxes> Client<M> {
         self.mailboxes.detach(self.conn);
     }
 
+    /// All frames that have arrived, without waiting for more.
+    pub fn take_queued(&self) -> Vec<Outgoing> {
+        self.inbox.frames.lock().expect("no panic while holding the lock").drain(..).collect()
+    }
+
     /// The next frame.
     pub fn next(&self) -> Outgoing {
         let frames = self.inbox.frames.lock().expect("no panic while holding the lock");

@@ -1,9 +1,9 @@
-//! Cancels, live events, presence, status and queue inspection; and messages withdrawn by a cancel.
+//! Cancels, live events, presence, status, queue inspection and follows; and messages withdrawn by a cancel.
 
 use super::client::delivery;
 use super::{Client, Factory, Limits};
 use bytes::Bytes;
-use toolbus_engine::{Command, Inspect, InspectView, Mailboxes, MessageAt, Outgoing, Peer, Refusal, Rights};
+use toolbus_engine::{Command, Follow, Inspect, InspectView, Mailboxes, MessageAt, Outgoing, Peer, Refusal, Rights};
 
 fn cancel(to: &str) -> Command {
     Command::Cancel { to: to.into(), correlation_id: "work".into(), request_id: None }
@@ -194,6 +194,25 @@ pub fn inspect_shows_connected_peers_and_queue_positions(factory: &impl Factory)
     assert!(view.rows.iter().all(|row| row.deadline_ms.is_some_and(|left| left <= 600_000)));
     busy.ack_confirmed("m-0");
     assert_eq!(sender.inspect(inspect_all()).messages, [Some(1), None]);
+}
+
+pub fn followers_are_notified_before_attach_and_detach_return(factory: &impl Factory) {
+    let mailboxes = factory.open(Limits::default());
+    let follower = Client::attach(&mailboxes, "follower");
+    let follow = Box::new(Follow { peers: vec!["other".into()], messages: vec![] });
+    follower.submit(Command::Follow { request_id: "f".into(), follow });
+    let reports = || -> Vec<bool> {
+        let report = |frame: Outgoing| match frame {
+            Outgoing::Followed { view, .. } => view.peers[0],
+            other => panic!("{other:?}"),
+        };
+        follower.take_queued().into_iter().map(report).collect()
+    };
+    assert_eq!(reports(), [false]);
+    let other = Client::attach(&mailboxes, "other");
+    assert_eq!(reports(), [true]);
+    other.detach();
+    assert_eq!(reports(), [false]);
 }
 
 pub fn inspect_shows_messages_after_a_restart(factory: &impl Factory) {

@@ -1,9 +1,34 @@
-//! What each kind of peer may see with `inspect`.
+//! What each kind of peer may see with `inspect` and `follow`.
 
 use super::{AGENTS, OPEN};
 use crate::support::Peer;
 use serde_json::{Value, json};
 use toolbus_identity::principal_of;
+
+/// Follows peers and messages; returns the number of checks.
+pub async fn check_follow(peer: &mut Peer, name: &str, mailbox: &str) -> usize {
+    let trusted = matches!(name, "h1" | "h2" | "op" | "free");
+    let mut cases = 0;
+    for other in ["w1", "w2", "h1", "h2", "op", "free", "w1#sub", "h1#sub", "absent", "w"] {
+        peer.send(json!({"kind": "follow", "request_id": "f", "peers": [other], "from": "op"})).await;
+        let agent = principal_of(other);
+        if trusted || agent == name || matches!(agent, "h1" | "h2" | "free") {
+            let connected = AGENTS.iter().any(|agent| agent.0 == other) || other == mailbox;
+            assert_eq!(peer.next_of("followed").await["peers"], json!([connected]), "{mailbox} follows {other}");
+        } else {
+            assert_eq!(peer.expect_error("TB0218").await["id"], "f", "{mailbox} follows {other}");
+        }
+        cases += 1;
+    }
+    for (id, from, to) in OPEN {
+        peer.send(json!({"kind": "follow", "request_id": "f", "messages": [{"to": to, "id": id}], "from": from})).await;
+        let expected = principal_of(from) == principal_of(mailbox) && id != "done";
+        assert_eq!(peer.next_of("followed").await["uncollected"], json!([expected]), "{mailbox} follows {id}");
+        cases += 1;
+    }
+    peer.send(json!({"kind": "unfollow", "request_id": "f"})).await;
+    cases
+}
 
 /// Inspects peers, messages and mailboxes; returns the number of checks.
 pub async fn check_inspect(peer: &mut Peer, name: &str, mailbox: &str) -> usize {
