@@ -27,7 +27,7 @@ pub use binding::{BadAgentName, check_agent_name};
 pub use broker_key::{BROKER_KEY_FILE, ensure_broker_key, read_broker_key};
 pub use certificate::{CertificateAuthenticator, CertificateConfig, NameField};
 pub use chain::Chain;
-pub use config::{AuthConfig, AuthConfigError, Position, read_auth};
+pub use config::{AuthConfig, read_auth};
 pub use files::{FileMark, write_private};
 pub use identity::{Identity, OWN_NAME, Rights, mailbox_of};
 pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
