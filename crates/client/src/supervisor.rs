@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::Backoff;
 
 /// A connection that lasted this long counts as stable and resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
@@ -15,7 +16,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// `first` must already be registered in the session (`Session::connected`).
 pub async fn run(first: Connection, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
     let mut connection = Some(first);
-    let mut backoff = options.backoff;
+    let mut backoff = Backoff::new(options.backoff, options.longest_backoff);
     let mut failures = 0;
     loop {
         let next = match connection.take() {
@@ -33,7 +34,7 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
                     return;
                 }
                 if started.elapsed() >= STABLE_AFTER {
-                    backoff = options.backoff;
+                    backoff.reset();
                 }
             }
             Err(error) if error.is_final() => return close_with(&shared, error),
@@ -58,11 +59,10 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
         if !options.reconnect {
             return close_with(&shared, BrokerError::Transport("the connection was lost".into()));
         }
-        wait(backoff, &shared).await;
+        wait(backoff.next_delay(), &shared).await;
         if shared.lock().closed.is_some() {
             return;
         }
-        backoff = (backoff * 2).min(options.longest_backoff);
     }
 }
 
@@ -81,8 +81,8 @@ async fn run_connection(connection: Connection, options: &ClientOptions, shared:
     closed
 }
 
-/// Sleeps for the backoff, or until the client is closed.
-async fn wait(backoff: Duration, shared: &Shared) {
+/// Sleeps for the delay, or until the client is closed.
+async fn wait(delay: Duration, shared: &Shared) {
     let closed = std::future::poll_fn(|cx| {
         shared.begin_poll(cx.waker());
         shared.end_poll();
@@ -91,7 +91,7 @@ async fn wait(backoff: Duration, shared: &Shared) {
             None => std::task::Poll::Pending,
         }
     });
-    tokio::time::timeout(backoff, closed).await.ok();
+    tokio::time::timeout(delay, closed).await.ok();
 }
 
 fn close_with(shared: &Shared, error: BrokerError) {
