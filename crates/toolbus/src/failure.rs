@@ -312,12 +312,16 @@ pub fn report(failure: &Failure) -> ExitCode {
     {
         return ExitCode::FAILURE;
     }
-    match failure.code() {
-        Some(code) => eprintln!("error[{}]: {failure}", code.code()),
-        None => eprintln!("error: {failure}"),
-    }
-    if let Some(hint) = failure.hint() {
-        eprintln!("hint: {hint}");
-    }
+    eprint!("{}", text_of(failure));
     ExitCode::FAILURE
 }
+
+fn text_of(failure: &Failure) -> String {
+    let code = failure.code().map(|code| format!("[{}]", code.code())).unwrap_or_default();
+    let hint = failure.hint().map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+    format!("error{code}: {failure}\n{hint}")
+}
+
+#[cfg(test)]
+#[path = "failure_tests.rs"]
+mod tests;

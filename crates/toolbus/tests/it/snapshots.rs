@@ -1,24 +1,12 @@
 //! Texts that people read, compared with the files in `tests/snapshots`, so that a review of a change shows the words.
-//! With `TOOLBUS_SNAPSHOTS=rewrite` the files are written instead.
+//! `TOOLBUS_SNAPSHOTS=rewrite` accepts new texts.
 
+use crate::snapshot_file::{check_snapshot, is_rewriting, snapshot_folder};
 use crate::support::soon;
 use crate::up::{CommandOutput, toolbus};
+use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-
-#[track_caller]
-pub fn check_snapshot(name: &str, text: &str) {
-    let file = snapshot_folder().join(name);
-    if std::env::var_os("TOOLBUS_SNAPSHOTS").is_some_and(|mode| mode == "rewrite") {
-        return std::fs::write(&file, text).expect("the snapshot is writable");
-    }
-    let expected = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(text, expected, "{} differs; TOOLBUS_SNAPSHOTS=rewrite accepts the text", file.display());
-}
-
-pub fn snapshot_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots")
-}
+use std::process::Stdio;
 
 /// Runs a command in a folder with one file.
 async fn run_with(file: &str, text: &str, args: &[&str]) -> CommandOutput {
@@ -91,4 +79,39 @@ async fn every_configuration_error_names_file_position_key_and_remedy() {
         writeln!(shown, "{text}\n---\n{}", output.err).expect("a string");
     }
     check_snapshot("configuration-errors.txt", &shown);
+}
+
+/// The names under `Commands:` in a help text.
+fn subcommands(help: &str) -> Vec<String> {
+    let section = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // Descriptions that continue on another line are indented further.
+    let names = section.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_help_of_every_command_is_as_reviewed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut pending = vec![Vec::<String>::new()];
+    let mut files = BTreeSet::new();
+    while let Some(command) = pending.pop() {
+        // The help shows the values of variables, and fits the terminal.
+        let mut process = toolbus(folder.path());
+        process.args(&command).arg("--help").env_clear().env("COLUMNS", "100").stdin(Stdio::null());
+        let help = CommandOutput::of(soon("the help", process.output()).await.expect("the binary starts"));
+        help.check(0, &["Usage: toolbus"], &[]);
+        let file = format!("toolbus {}", command.join(" ")).trim_end().replace(' ', "-") + ".txt";
+        check_snapshot(&format!("help/{file}"), &help.out);
+        files.insert(file);
+        let inner = subcommands(&help.out).into_iter().filter(|name| name != "help");
+        pending.extend(inner.map(|name| [&command[..], &[name]].concat()));
+    }
+    assert!(files.len() > 20, "{files:?}");
+    let entries = std::fs::read_dir(snapshot_folder().join("help")).expect("a folder");
+    for entry in entries.map(|entry| entry.expect("an entry")) {
+        if !files.contains(&*entry.file_name().to_string_lossy()) {
+            assert!(is_rewriting(), "{} belongs to no command", entry.path().display());
+            std::fs::remove_file(entry.path()).expect("removable");
+        }
+    }
 }
