@@ -4,6 +4,7 @@
 use ring::digest::{SHA256, digest};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use toolbus_base::hex;
 
 /// Deeper documents are left unchanged.
 const MAX_DEPTH: usize = 128;
@@ -26,11 +27,6 @@ pub fn canonical(document: &RawValue) -> Cow<'_, str> {
         Some(()) => Cow::Owned(out),
         None => Cow::Borrowed(document.get()),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 /// A cursor over text that is known to be valid JSON.

@@ -113,5 +113,5 @@ pub fn append(folder: &Path, number: u64) -> Result<File, AuditError> {
 }
 
 pub fn sync_folder(folder: &Path) -> Result<(), AuditError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(AuditError::io("sync", folder))
+    toolbus_base::sync_folder(folder).map_err(AuditError::io("sync", folder))
 }

@@ -3,6 +3,7 @@
 use crate::record::{Caller, Record};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use toolbus_base::principal_of;
 
 /// Maximum number of agents counted separately within a second; further ones are counted together.
 const MAX_SENDERS: usize = 256;
@@ -55,7 +56,7 @@ impl Refusals {
     /// Returns `false` if the refusal was only counted. All mailboxes of an agent are counted together.
     pub fn request(&self, caller: &Caller, code: &str) -> bool {
         let mut counted = self.lock();
-        let agent = caller.who.split('#').next().unwrap_or_default();
+        let agent = principal_of(&caller.who);
         let is_overflow = counted.requests.len() >= MAX_SENDERS && !counted.requests.contains_key(agent);
         let agent = if is_overflow { OTHERS } else { agent };
         let requests = counted.requests.entry(agent.to_owned()).or_default();

@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use toolbus_base::replace_file;
 use toolbus_engine::Seq;
-use toolbus_identity::write_private;
 use toolbus_protocol::JournalClaim;
 
 const FILE: &str = "claims.json";
@@ -87,7 +87,7 @@ impl Claims {
             let state = self.lock();
             state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json())).collect()
         };
-        if let Err(error) = write_private(&self.file, Value::from(entries).to_string().as_bytes()) {
+        if let Err(error) = replace_file(&self.file, Value::from(entries).to_string().as_bytes()) {
             tracing::error!(file = %self.file.display(), %error, "can't write the claims of hosts");
         }
     }

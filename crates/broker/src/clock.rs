@@ -1,6 +1,7 @@
 //! The engine's clock: wall-clock time at startup, advanced by a monotonic clock.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+use toolbus_base::now_ms;
 use toolbus_engine::Millis;
 
 #[derive(Debug, Clone, Copy)]
@@ -11,8 +12,7 @@ pub struct Clock {
 
 impl Clock {
     pub fn start() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), wall_at_start: wall.as_millis() as Millis }
+        Self { started: Instant::now(), wall_at_start: now_ms() }
     }
 
     pub fn now(&self) -> Millis {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_websockets::{CloseCode, Message as WsMessage};
-use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer, Rights};
+use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
@@ -398,8 +398,7 @@ impl Connection {
 
 fn peer(identity: &Identity, numbered_receipts: bool) -> Peer {
     let Identity { agent, rights, .. } = identity;
-    let rights = Rights { unrestricted: rights.unrestricted, host: rights.host, operator: rights.operator };
-    Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts, rights }
+    Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts, rights: *rights }
 }
 
 /// Never resolves for a shared token: it cannot be revoked for a single peer.

@@ -1,11 +1,11 @@
 //! Host manifests on disk: one file per host, replaced atomically, with a checksum. A damaged file is renamed and
 //! skipped; its host will announce again.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use toolbus_base::{replace_file, sync_folder};
 use toolbus_protocol::{Announce, ClientFrame, RoleManifest, json};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -88,19 +88,13 @@ impl ManifestFiles {
         let no_agent = toolbus_protocol::AgentRef::new("");
         let text = json::write_client(&ClientFrame::Announce(announce), &no_agent);
         self.make_folder()?;
-        let path = self.path_of(host);
-        let temporary = path.with_extension("new");
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(self.checksum(text.as_bytes()).as_bytes())?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(temporary, path)?;
-        self.sync_folder()
+        let text = format!("{}{text}", self.checksum(text.as_bytes()));
+        replace_file(&self.path_of(host), text.as_bytes())
     }
 
     pub fn remove(&self, host: &str) -> io::Result<()> {
         match fs::remove_file(self.path_of(host)) {
-            Ok(()) => self.sync_folder(),
+            Ok(()) => sync_folder(&self.folder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
@@ -119,11 +113,7 @@ impl ManifestFiles {
             return Ok(());
         }
         fs::create_dir_all(&self.folder)?;
-        self.folder.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
-    }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        self.folder.parent().map_or(Ok(()), sync_folder)
     }
 
     fn path_of(&self, host: &str) -> PathBuf {

@@ -5,25 +5,26 @@ use crate::outstanding::OutstandingDelivery;
 use crate::session::Session;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::Backoff;
 use toolbus_protocol::ErrorCode;
 
 /// Limits on the kept replies; beyond them a reply is lost.
 const MAX_REPLIES: usize = 1024;
 const MAX_BYTES: usize = 64 << 20;
-const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), MAX_BACKOFF);
 
 pub struct PostponedReplies {
     replies: Vec<OutstandingDelivery>,
     bytes: usize,
     /// When all kept replies are sent again.
     due: Option<Instant>,
-    backoff: Duration,
+    backoff: Backoff,
 }
 
 impl Default for PostponedReplies {
     fn default() -> Self {
-        Self { replies: Vec::new(), bytes: 0, due: None, backoff: FIRST_BACKOFF }
+        Self { replies: Vec::new(), bytes: 0, due: None, backoff: BACKOFF }
     }
 }
 
@@ -44,7 +45,7 @@ impl PostponedReplies {
         delivery._slot = None;
         self.bytes += bytes;
         self.replies.push(delivery);
-        self.due.get_or_insert_with(|| Instant::now() + self.backoff);
+        self.due.get_or_insert_with(|| Instant::now() + self.backoff.next_delay());
         None
     }
 
@@ -55,8 +56,9 @@ impl PostponedReplies {
     fn take(&mut self) -> Vec<OutstandingDelivery> {
         let now = Instant::now();
         // The last refusal was long ago, so the backoff starts over.
-        let is_old = self.due.is_some_and(|due| now.saturating_duration_since(due) > MAX_BACKOFF);
-        self.backoff = if is_old { FIRST_BACKOFF } else { (self.backoff * 2).min(MAX_BACKOFF) };
+        if self.due.is_some_and(|due| now.saturating_duration_since(due) > MAX_BACKOFF) {
+            self.backoff.reset();
+        }
         (self.bytes, self.due) = (0, None);
         let mut replies = std::mem::take(&mut self.replies);
         replies.retain(|reply| reply.deadline.is_none_or(|at| at > now));
@@ -127,7 +129,9 @@ mod tests {
             session.send_postponed();
             assert_eq!((sent(&mut session), session.postponed.due()), (1, None));
         }
-        assert!(session.postponed.backoff > FIRST_BACKOFF);
+        refuse(&mut session, &reply, ErrorCode::DiskFull);
+        let due = session.postponed.due().expect("it is kept");
+        assert!(due > Instant::now() + BACKOFF.clone().next_delay(), "later than after the first refusal");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::Backoff;
 
 /// A connection that lasted this long counts as stable and resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
@@ -15,7 +16,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// `first` must already be registered in the session (`Session::connected`).
 pub async fn run(first: Connection, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
     let mut connection = Some(first);
-    let mut backoff = options.backoff;
+    let mut backoff = Backoff::new(options.backoff, options.longest_backoff);
     let mut failures = 0;
     loop {
         let next = match connection.take() {
@@ -34,7 +35,7 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
                     return;
                 }
                 if started.elapsed() >= STABLE_AFTER {
-                    backoff = options.backoff;
+                    backoff.reset();
                 }
             }
             Err(error) if error.is_final() => return close_with(&shared, error),
@@ -59,10 +60,9 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
         if !options.reconnect {
             return close_with(&shared, BrokerError::Transport("the connection was lost".into()));
         }
-        if unless_closed(&shared, tokio::time::sleep(backoff)).await.is_none() {
+        if unless_closed(&shared, tokio::time::sleep(backoff.next_delay())).await.is_none() {
             return;
         }
-        backoff = (backoff * 2).min(options.longest_backoff);
     }
 }
 

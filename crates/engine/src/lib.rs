@@ -69,11 +69,9 @@ pub use planted::PlantedBug;
 pub use push::Page;
 pub use recovery::RestoredMessage;
 pub use refusal::Refusal;
-pub use rights::{Names, Purpose, Rights};
+pub use rights::{Names, Purpose};
 pub use status::{ConnectionView, MailboxView, StatusView};
+pub use toolbus_base::{DEAD_LETTER_SUFFIX, Rights};
 
 /// Maximum length of a mailbox name, as in the protocol.
 pub const MAX_MAILBOX_NAME_BYTES: usize = 256;
-
-/// Suffix of the dead-letter mailbox of `NAME`, `NAME#dead`, which is read like any other mailbox.
-pub const DEAD_LETTER_SUFFIX: &str = "#dead";

@@ -6,27 +6,7 @@ use crate::ledger::KnownId;
 use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
-
-/// What a credential permits beyond the use of its own mailbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rights {
-    /// Exempt from all checks, as in the original.
-    pub unrestricted: bool,
-    /// May receive requests, and may send events to any mailbox.
-    pub host: bool,
-    /// May inspect everything and send to any mailbox.
-    pub operator: bool,
-}
-
-impl Rights {
-    /// All rights.
-    pub const UNRESTRICTED: Self = Self { unrestricted: true, host: true, operator: true };
-
-    /// Whether the credential identifies a host. A peer with the shared token is one only after it announces manifests.
-    pub(crate) fn is_known_host(self) -> bool {
-        self.host && !self.unrestricted
-    }
-}
+use toolbus_base::{Rights, principal_of};
 
 /// The purpose of a message, from which the right needed to send it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,7 +88,7 @@ impl Engine {
     /// Whether the mailbox is a host's, or an existing `HOST#suffix`: requests must not create unlimited mailboxes.
     fn is_host_mailbox(&self, mailbox: &str) -> bool {
         let known = self.names.contains_key(mailbox);
-        self.known_names.is_host(mailbox) || (known && self.known_names.is_host(agent_of(mailbox)))
+        self.known_names.is_host(mailbox) || (known && self.known_names.is_host(principal_of(mailbox)))
     }
 
     /// A reply is allowed only from the mailbox that holds the request, and only to the sender of the request. A
@@ -150,17 +130,17 @@ impl Engine {
     fn may_inspect(&self, conn: &Conn, peers: &[ByteString]) -> bool {
         let Conn { rights, sender, .. } = conn;
         let all = rights.unrestricted || rights.operator || rights.host;
-        let is_own = |peer: &str| agent_of(peer) == agent_of(&sender.name);
-        let is_host = |peer: &str| self.known_names.is_host(peer) || self.known_names.is_host(agent_of(peer));
+        let is_own = |peer: &str| principal_of(peer) == principal_of(&sender.name);
+        let is_host = |peer: &str| self.known_names.is_host(peer) || self.known_names.is_host(principal_of(peer));
         all || peers.iter().all(|peer| is_own(peer) || is_host(peer))
     }
 
     /// Whether this connection may see a message in that mailbox. `from` is `None` if the sender is not known.
     pub(crate) fn may_see_message(&self, conn: &Conn, mailbox: &str, from: Option<&str>) -> bool {
         let Conn { rights, sender, .. } = conn;
-        let agent = agent_of(&sender.name);
-        let all = rights.unrestricted || rights.operator || agent_of(mailbox) == agent;
-        all || from.is_some_and(|from| agent_of(from) == agent)
+        let agent = principal_of(&sender.name);
+        let all = rights.unrestricted || rights.operator || principal_of(mailbox) == agent;
+        all || from.is_some_and(|from| principal_of(from) == agent)
     }
 
     /// Returns the ledger entry of the message with that id in that mailbox, if it is from this sender.
@@ -179,7 +159,7 @@ impl Engine {
     pub(crate) fn find_of_agent(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<(Fingerprint, KnownId)> {
         let of_agent = || {
             let from = self.sender_of_pending(mailbox, id)?;
-            self.find(mailbox, id).filter(|_| agent_of(&from) == agent_of(&conn.sender.name))
+            self.find(mailbox, id).filter(|_| principal_of(&from) == principal_of(&conn.sender.name))
         };
         self.find_from(&conn.sender.name, mailbox, id).or_else(of_agent)
     }
@@ -196,7 +176,7 @@ impl Engine {
     pub(crate) fn canceller(&self, conn: &Conn, to: &str, id: &str) -> Arc<str> {
         let Conn { rights, sender, .. } = conn;
         let for_all = rights.operator && !rights.unrestricted;
-        let may_act = |from: &Arc<str>| for_all || agent_of(from) == agent_of(&sender.name);
+        let may_act = |from: &Arc<str>| for_all || principal_of(from) == principal_of(&sender.name);
         self.sender_of_pending(to, id).filter(may_act).unwrap_or_else(|| Arc::clone(&sender.name))
     }
 
@@ -210,11 +190,6 @@ impl Engine {
     pub(crate) fn sender_hash(&self, name: &str) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.options.fingerprint_seed)
     }
-}
-
-/// Returns the agent that a mailbox belongs to: `NAME#suffix` belongs to `NAME`.
-fn agent_of(mailbox: &str) -> &str {
-    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 
 fn may_not_send(to: &ByteString) -> Refusal {

@@ -1,7 +1,6 @@
 //! The host side: serves the tools of this process to workers over the bus, on one connection or with reconnects.
 
 use crate::allowlist::RoleToolAllowlist;
-use crate::backoff::ReconnectBackoff;
 use crate::calls::Calls;
 use crate::executor::ToolExecutor;
 use crate::serve::serve;
@@ -9,7 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolbus_base::Backoff;
 use toolbus_client::{AgentRef, BrokerClient, BrokerError, BrokerResult, ClientOptions, ErrorCode};
+
+/// A connection that lasted this long resets the backoff.
+const STABLE_RUN: Duration = Duration::from_secs(10);
 
 /// The allowlist and the limits of a [`McpProxyHost`].
 #[derive(Debug, Clone)]
@@ -80,11 +83,14 @@ impl McpProxyHost {
 
     async fn serve_with_reconnects(&self) {
         let mut calls = self.new_calls();
-        let mut backoff = ReconnectBackoff::default();
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
         loop {
             let started = Instant::now();
             let outcome = self.serve_once(&mut calls).await;
-            let delay = backoff.delay_after(started.elapsed());
+            if started.elapsed() >= STABLE_RUN {
+                backoff.reset();
+            }
+            let delay = backoff.next_delay();
             match outcome {
                 Ok(()) => tracing::warn!(?delay, "connection lost; reconnecting"),
                 Err(error) if is_final(&error) => {

@@ -6,7 +6,6 @@
 //! connection). The worker side is `proxy` (the executor) and `connection` (its connection and manifest).
 
 mod allowlist;
-mod backoff;
 mod calls;
 mod connection;
 mod executor;

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
+use toolbus_base::Backoff;
 use toolbus_client::{AgentRef, Body, BrokerError, BrokerResult, ClientOptions, InboxKind, InboxMessage};
 
 /// The limits of a [`McpProxyExecutor`].
@@ -128,7 +129,8 @@ impl McpProxyExecutor {
     }
 
     async fn renew(&self) -> BrokerResult<HostConnection> {
-        let mut backoff = self.destination.client.backoff;
+        let client = &self.destination.client;
+        let mut backoff = Backoff::new(client.backoff, client.longest_backoff);
         let mut attempt = 1;
         loop {
             match HostConnection::reopen(&self.destination, &self.manifest).await {
@@ -138,8 +140,7 @@ impl McpProxyExecutor {
                 outcome => return outcome,
             }
             attempt += 1;
-            tokio::time::sleep(backoff).await;
-            backoff = (backoff * 2).min(self.destination.client.longest_backoff);
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 

@@ -1,11 +1,11 @@
 //! The key file with which a data folder's broker proves its identity to commands that found a token in the folder.
 
 use crate::RegistryError;
-use crate::files::write_private;
 use std::fs;
 use std::io;
 use std::path::Path;
-use toolbus_protocol::{BrokerKey, hex};
+use toolbus_base::{hex, replace_file};
+use toolbus_protocol::BrokerKey;
 
 /// Name of the key file in the data folder, readable by its owner only.
 pub const BROKER_KEY_FILE: &str = "broker.key";
@@ -18,7 +18,7 @@ pub fn ensure_broker_key(data: &Path) -> Result<BrokerKey, RegistryError> {
     let mut bytes = [0; BrokerKey::LENGTH];
     getrandom::fill(&mut bytes).map_err(|error| RegistryError::Random(error.to_string()))?;
     let path = data.join(BROKER_KEY_FILE);
-    write_private(&path, format!("{}\n", hex(&bytes)).as_bytes())
+    replace_file(&path, format!("{}\n", hex(&bytes)).as_bytes())
         .map_err(|source| RegistryError::Write { path, source })?;
     Ok(BrokerKey::new(&bytes))
 }

@@ -2,7 +2,8 @@
 
 use crate::Standing;
 use bytestring::ByteString;
-use toolbus_protocol::{AgentRef, principal_of};
+use toolbus_base::{Rights, principal_of};
+use toolbus_protocol::AgentRef;
 
 /// A claimed name that stands for the credential's own name: `~`, or `~#suffix` for a mailbox with a suffix.
 pub const OWN_NAME: &str = "~";
@@ -16,28 +17,6 @@ pub struct Identity {
     pub rights: Rights,
     /// How long the identity is valid.
     pub standing: Standing,
-}
-
-/// Permissions of a connection besides the use of its own mailbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rights {
-    /// One shared secret, as in the original: senders and recipients are not restricted.
-    pub unrestricted: bool,
-    /// May announce manifests, receive requests and reply to them.
-    pub host: bool,
-    /// May see all mailboxes and connections, and send to every mailbox.
-    pub operator: bool,
-}
-
-impl Rights {
-    /// All rights, for a shared token.
-    pub const UNRESTRICTED: Self = Self { unrestricted: true, host: true, operator: true };
-    /// The rights of a host.
-    pub const HOST: Self = Self { unrestricted: false, host: true, operator: false };
-    /// No additional rights.
-    pub const WORKER: Self = Self { unrestricted: false, host: false, operator: false };
-    /// The rights of an operator.
-    pub const OPERATOR: Self = Self { unrestricted: false, host: false, operator: true };
 }
 
 impl Identity {

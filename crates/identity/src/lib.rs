@@ -27,9 +27,9 @@ pub use binding::{BadAgentName, check_agent_name};
 pub use broker_key::{BROKER_KEY_FILE, ensure_broker_key, read_broker_key};
 pub use certificate::{CertificateAuthenticator, CertificateConfig, NameField};
 pub use chain::Chain;
-pub use config::{AuthConfig, AuthConfigError, Position, read_auth};
-pub use files::{FileMark, write_private};
-pub use identity::{Identity, OWN_NAME, Rights, mailbox_of};
+pub use config::{AuthConfig, read_auth};
+pub use files::FileMark;
+pub use identity::{Identity, OWN_NAME, mailbox_of};
 pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
 pub use patterns::{BadPattern, Pattern};
 pub use registry::{
@@ -40,4 +40,4 @@ pub use registry::{
 pub use shared_token::SharedToken;
 pub use standing::{EndReason, Standing};
 pub use token::Token;
-pub use toolbus_protocol::principal_of;
+pub use toolbus_base::{Rights, principal_of};

@@ -4,6 +4,7 @@
 
 use ring::digest::{SHA256, digest};
 use std::fmt;
+use toolbus_base::hex;
 
 const PREFIX: &str = "tb_";
 const KEY_CHARS: usize = 10;
@@ -66,24 +67,10 @@ pub(crate) fn hash(secret: &str) -> SecretHash {
     digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("a SHA-256 digest has 32 bytes")
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn from_hex(text: &str) -> Option<SecretHash> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut hash = [0u8; 32];
-    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(hash)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use toolbus_base::from_hex;
 
     #[test]
     fn a_new_token_matches_its_stored_key_and_hash() {

@@ -2,7 +2,7 @@
 //!
 //! - [`PolicySet`] holds `[roles]` and `[limits]`. [`PolicySet::decide`] answers a [`Question`] with a [`Decision`]
 //!   that names its rule. Lists, calls, resources, prompts, completions and tasks all use this function.
-//! - `read` parses a set from text and reports the position of every error. `pattern` and `index` find the rules that
+//! - `read` reads a set from a document. `pattern` and `index` find the rules that
 //!   match a name, `condition` and `pointer` evaluate a call's arguments, `normalize` detects path traversal and
 //!   equivalent URIs.
 //! - [`Limit`] restricts rate, concurrency, result size and duration. The host does the counting, with [`Bucket`].
@@ -26,10 +26,10 @@ mod set;
 mod unmatched;
 
 pub use condition::Condition;
-pub use limits::{Limit, LimitKind, Rate, parse_size};
+pub use limits::{Limit, LimitKind, Rate};
 pub use pointer::ArgumentsProblem;
 pub use question::{Arguments, Decision, Effect, Item, Question, Reason};
 pub use rate::Bucket;
-pub use read::{PolicyError, Position, Warning};
 pub use rule::Rule;
 pub use set::PolicySet;
+pub use toolbus_config::{ConfigError, Position, Warning};

@@ -1,9 +1,9 @@
 //! Limits on rate, concurrency, result size and duration: of a role, and of everything that matches a pattern.
 
-use crate::read::Position;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use toolbus_config::Position;
 
 /// The limits in `[roles.NAME]` or `[limits."PATTERN"]`. If several apply to a call, the strictest counts.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,51 +91,12 @@ pub fn parse_rate(text: &str) -> Option<Rate> {
     Some(Rate { count: count.trim().parse().ok()?, per: Duration::from_secs(*seconds) })
 }
 
-/// Parses a size in bytes such as `1MiB`, `64KiB`, `500kB` or `100`. `None` if it is zero or not a size.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let unit: u64 = match text[unit_at..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kib" | "k" => 1 << 10,
-        "mib" | "m" => 1 << 20,
-        "gib" | "g" => 1 << 30,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        _ => return None,
-    };
-    let number: u64 = text[..unit_at].trim().parse().ok()?;
-    number.checked_mul(unit).filter(|size| *size > 0)
-}
-
-/// Parses a duration such as `500ms`, `30s`, `5m` or `1h`.
-pub fn parse_time(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let number: f64 = text[..unit_at].trim().parse().ok()?;
-    let unit = match &text[unit_at..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    time_of(number * unit)
-}
-
-pub fn time_of(seconds: f64) -> Option<Duration> {
-    // A longer time is a mistake, and adding it to a clock could overflow.
-    const MAX_SECONDS: f64 = 366.0 * 86_400.0;
-    Some(seconds).filter(|s| *s > 0.0 && *s <= MAX_SECONDS).and_then(|s| Duration::try_from_secs_f64(s).ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn rates_sizes_and_times_are_parsed() {
+    fn rates_are_parsed() {
         let rate = |text| parse_rate(text).map(|rate| rate.to_string());
         assert_eq!(rate("60/min").as_deref(), Some("60/min"));
         assert_eq!(rate(" 10 / second ").as_deref(), Some("10/s"));
@@ -143,16 +104,5 @@ mod tests {
         assert_eq!(rate("-1/s"), None);
         assert_eq!(rate("60"), None);
         assert_eq!(rate("60/fortnight"), None);
-        assert_eq!(parse_size("1MiB"), Some(1 << 20));
-        assert_eq!(parse_size("64 KiB"), Some(64 << 10));
-        assert_eq!(parse_size("500kB"), Some(500_000));
-        assert_eq!(parse_size("100"), Some(100));
-        assert_eq!(parse_size("0"), None);
-        assert_eq!(parse_size("99999999999GiB"), None);
-        assert_eq!(parse_size("1.5MiB"), None);
-        assert_eq!(parse_time("5m"), Some(Duration::from_secs(300)));
-        assert_eq!(parse_time("0.5s"), Some(Duration::from_millis(500)));
-        assert_eq!(parse_time("0s"), None);
-        assert_eq!(parse_time("1e300h"), None);
     }
 }

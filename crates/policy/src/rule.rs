@@ -3,9 +3,9 @@
 use crate::condition::Condition;
 use crate::pattern::Pattern;
 use crate::question::Effect;
-use crate::read::Position;
 use std::fmt;
 use std::sync::Arc;
+use toolbus_config::Position;
 
 /// One rule of a role.
 #[derive(Debug, Clone)]

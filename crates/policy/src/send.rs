@@ -2,6 +2,7 @@
 
 use crate::pattern::{MAX_PATTERN_LEN, PatternError};
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use toolbus_base::principal_of;
 
 pub const ROLE_PREFIX: &str = "role:";
 
@@ -45,7 +46,7 @@ impl Recipients {
 
     /// A mailbox `NAME#suffix` belongs to the agent NAME, so a role that may send to NAME may send to it.
     pub fn contain<R: AsRef<str>>(&self, mailbox: &str, role_of: impl FnOnce(&str) -> Option<R>) -> bool {
-        let agent = mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent);
+        let agent = principal_of(mailbox);
         self.names.is_match(agent)
             || (agent != mailbox && self.names.is_match(mailbox))
             || (!self.roles.is_empty() && role_of(agent).is_some_and(|role| self.roles.is_match(role.as_ref())))

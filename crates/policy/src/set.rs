@@ -4,10 +4,11 @@ use crate::index::{Index, Servers};
 use crate::limits::Limit;
 use crate::pointer::Pointers;
 use crate::question::Effect;
-use crate::read::{self, PolicyError, Position, Warning};
+use crate::read;
 use crate::rule::Rule;
 use crate::send::Recipients;
 use std::collections::BTreeMap;
+use toolbus_config::{ConfigError, Document, Position, Warning};
 
 /// The roles and limits of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
 #[derive(Debug, Clone)]
@@ -56,10 +57,15 @@ impl Default for PolicySet {
 }
 
 impl PolicySet {
-    /// Parses the `[roles]` and `[limits]` of a toolbus.toml. If it has no roles, the built-in ones
+    /// Parses the text of a toolbus.toml and reads its rules.
+    pub fn read(text: &str) -> Result<(Self, Vec<Warning>), ConfigError> {
+        Self::read_from(&Document::parse_toml(text)?)
+    }
+
+    /// Reads the `[roles]` and `[limits]` of a toolbus.toml. If it has no roles, the built-in ones
     /// ([`PolicySet::built_in`]) apply; if it has some, only the built-in operator is added.
-    pub fn read(text: &str) -> Result<(Self, Vec<Warning>), PolicyError> {
-        let (mut set, warnings) = read::read(text)?;
+    pub fn read_from(file: &Document) -> Result<(Self, Vec<Warning>), ConfigError> {
+        let (mut set, warnings) = read::read(file)?;
         let mut built_in = Self::built_in().roles.unwrap_or_default();
         match &mut set.roles {
             None => set.roles = Some(built_in),
@@ -74,7 +80,8 @@ impl PolicySet {
 
     /// The roles `local` and `operator` may use everything, every other role nothing.
     pub fn built_in() -> Self {
-        let (mut set, _) = read::read(BUILT_IN).expect("the built-in rules are valid");
+        let built_in = Document::parse_toml(BUILT_IN).and_then(|file| read::read(&file));
+        let (mut set, _) = built_in.expect("the built-in rules are valid");
         let rules = set.roles.iter_mut().flatten().flat_map(|(_, role)| &mut role.rules);
         rules.for_each(|rule| rule.position = Position::NOWHERE);
         Self { own_roles: false, ..set }

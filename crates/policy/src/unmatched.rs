@@ -2,11 +2,9 @@
 
 use crate::index::Index;
 use crate::pattern::Pattern;
-use crate::read::{Position, Warning};
 use crate::set::PolicySet;
-
-/// Minimum similarity of two names for a suggestion.
-const MIN_SIMILARITY: f64 = 0.8;
+use toolbus_base::{MIN_SIMILARITY, nearest, similarity};
+use toolbus_config::{Position, Warning};
 
 impl PolicySet {
     /// Checks every pattern against the `(server, name)` pairs of all known items. Patterns for URIs are skipped,
@@ -58,7 +56,7 @@ fn suggestion(pattern: &Pattern, names: &[(&str, &str)]) -> Option<String> {
         return of_server(name).map(|name| format!("{}/{name}", server.glob()));
     }
     let servers = nearest(server.glob(), names.iter().map(|(server, _)| *server));
-    servers.map(|server| format!("{server}/{name}"))
+    servers.first().map(|server| format!("{server}/{name}"))
 }
 
 /// Compares only the part of the pattern before its first wildcard.
@@ -78,19 +76,4 @@ fn similar_name<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Opti
         }
     }
     best.map(|(_, name)| name.to_owned())
-}
-
-/// The known name that was probably intended.
-pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let scored =
-        known.into_iter().map(|name| (similarity(wrong, name), name)).filter(|(score, _)| *score >= MIN_SIMILARITY);
-    scored.max_by(|(a, first), (b, second)| a.total_cmp(b).then_with(|| second.cmp(first))).map(|(_, name)| name)
-}
-
-fn similarity(one: &str, other: &str) -> f64 {
-    let (one, other) = (one.to_lowercase(), other.to_lowercase());
-    let score = strsim::jaro_winkler(&one, &other);
-    // Jaro-Winkler scores a single typo in a short name too low.
-    let one_off = one.len() >= 3 && strsim::damerau_levenshtein(&one, &other) == 1;
-    if one_off { score.max(MIN_SIMILARITY) } else { score }
 }

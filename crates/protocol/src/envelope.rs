@@ -118,6 +118,11 @@ impl Timestamp {
         Self(clamp_nanos(jiff::Timestamp::now()))
     }
 
+    /// A time in milliseconds since 1970; clamped to the range of this type.
+    pub fn from_ms(millis: u64) -> Self {
+        Self(i64::try_from(millis).unwrap_or(i64::MAX).saturating_mul(1_000_000))
+    }
+
     /// Parses an RFC 3339 time.
     pub fn parse(text: &str) -> Result<Self, DecodeError> {
         let parsed: jiff::Timestamp = text.parse().map_err(|_| DecodeError::BadTimestamp)?;

@@ -41,8 +41,9 @@ pub use frames::{
 };
 pub use inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
 pub use kind::InboxKind;
-pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name, principal_of};
-pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER, hex};
+pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name};
+pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER};
+pub use toolbus_base::principal_of;
 
 /// Protocol version in `hello` and `welcome`. Peers that send none speak version 1, the original's; version 2 adds
 /// delivery tags, numbered receipts, receipts implied by replies, and live events.

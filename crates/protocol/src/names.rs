@@ -54,11 +54,6 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Returns the agent that a mailbox belongs to: `NAME#suffix` belongs to `NAME`.
-pub fn principal_of(mailbox: &str) -> &str {
-    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
-}
-
 /// Id of a message: its idempotency key within a mailbox.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MsgId(ByteString);

@@ -8,6 +8,7 @@
 use ring::hmac;
 use std::fmt;
 use std::net::SocketAddr;
+use toolbus_base::{from_hex, hex};
 
 /// Request header with the challenge.
 pub const CHALLENGE_HEADER: &str = "toolbus-challenge";
@@ -33,7 +34,7 @@ impl BrokerKey {
 
     /// Parses a hexadecimal key. Returns `None` if the text is not hexadecimal or has the wrong length.
     pub fn from_hex(text: &str) -> Option<Self> {
-        Some(Self::new(&parse_hex(text)?.try_into().ok()?))
+        from_hex(text).map(|bytes| Self::new(&bytes))
     }
 
     /// Computes the proof for a challenge from a client that dialled the broker at that address.
@@ -43,7 +44,8 @@ impl BrokerKey {
 
     /// Whether the proof comes from a broker with this key that was dialled at that address.
     pub fn verify(&self, challenge: &[u8], dialled: SocketAddr, proof: &str) -> bool {
-        parse_hex(proof).is_some_and(|proof| hmac::verify(&self.0, &mac_input(challenge, dialled), &proof).is_ok())
+        from_hex::<{ Self::LENGTH }>(proof)
+            .is_some_and(|proof| hmac::verify(&self.0, &mac_input(challenge, dialled), &proof).is_ok())
     }
 }
 
@@ -57,16 +59,6 @@ impl fmt::Debug for BrokerKey {
 fn mac_input(challenge: &[u8], dialled: SocketAddr) -> Vec<u8> {
     let address = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
     [CONTEXT, address.to_string().as_bytes(), b"\0", challenge].concat()
-}
-
-/// Encodes bytes as lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn parse_hex(text: &str) -> Option<Vec<u8>> {
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    text.as_bytes().chunks(2).map(byte).collect()
 }
 
 #[cfg(test)]

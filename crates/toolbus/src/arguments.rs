@@ -1,10 +1,10 @@
 //! Tool arguments from the command line: one JSON object, or `--arg name=value` with the value's type taken from the
 //! tool's schema. They stay raw JSON, so that numbers are sent as they were typed.
 
-use crate::nearest::{nearest, or_list};
 use crate::schema;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use toolbus_base::{nearest, or_list};
 use toolbus_mcp::{Members, Raw, empty_object, raw};
 
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! The tools of all hosts, from the manifests at the broker: the list of `tools`, and the lookup of `call`.
 
 use crate::failure::Failure;
-use crate::nearest::nearest;
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::nearest;
 use toolbus_client::{BrokerClient, KnownHosts};
 use toolbus_mcp::{HostManifest, Members, Raw, ServerManifest, ServerState};
 

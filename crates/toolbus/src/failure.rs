@@ -2,13 +2,13 @@
 
 use crate::arguments::ArgumentsError;
 use crate::config::ConfigFailure;
-use crate::nearest::or_list;
 use crate::show::ShowError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use toolbus_base::or_list;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
 use toolbus_journal::{JournalError, OpenError};
@@ -154,6 +154,7 @@ impl Failure {
         match self {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
+            Self::Config(_) => Some(ErrorCode::BadConfig),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::HostOffline { .. } => Some(ErrorCode::HostOffline),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
@@ -311,12 +312,16 @@ pub fn report(failure: &Failure) -> ExitCode {
     {
         return ExitCode::FAILURE;
     }
-    match failure.code() {
-        Some(code) => eprintln!("error[{}]: {failure}", code.code()),
-        None => eprintln!("error: {failure}"),
-    }
-    if let Some(hint) = failure.hint() {
-        eprintln!("hint: {hint}");
-    }
+    eprint!("{}", text_of(failure));
     ExitCode::FAILURE
 }
+
+fn text_of(failure: &Failure) -> String {
+    let code = failure.code().map(|code| format!("[{}]", code.code())).unwrap_or_default();
+    let hint = failure.hint().map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+    format!("error{code}: {failure}\n{hint}")
+}
+
+#[cfg(test)]
+#[path = "failure_tests.rs"]
+mod tests;

@@ -7,6 +7,8 @@ use crate::host_state::StateFolder;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toolbus_base::Backoff;
 use toolbus_host::{HostLimits, HostOptions, LivePolicy};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{ConnectionOptions, GuardCommand, HostConfig, ServerConfig};
@@ -28,10 +30,10 @@ pub struct HostingArgs {
     state: Option<PathBuf>,
     /// How long a server may take to start.
     #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
-    start_timeout: std::time::Duration,
+    start_timeout: Duration,
     /// At SIGTERM, how long running calls may take to end. Calls that were not started stay in the mailbox for the next start.
     #[arg(long, value_parser = parse_duration, default_value = "10s", value_name = "DURATION")]
-    pub drain: std::time::Duration,
+    pub drain: Duration,
 }
 
 const DEFAULT_NAME: &str = "host";
@@ -113,6 +115,11 @@ impl HostingArgs {
         let options = HostOptions { policy, connection, limits, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo })
     }
+}
+
+/// The backoff of a host that lost its broker or its mailbox.
+pub fn reconnect_backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(30))
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ mod frontend_bus;
 mod host_state;
 mod hosting;
 mod hosts_admin;
-mod nearest;
 mod no_broker;
 mod progress;
 mod queue;

@@ -1,6 +1,6 @@
 //! Warnings about roles without rules, which are most likely mistyped.
 
-use crate::nearest::{nearest, or_list};
+use toolbus_base::{nearest, or_list};
 
 /// Roles with built-in rules if toolbus.toml has no roles.
 const BUILT_IN: [&str; 2] = ["local", "operator"];

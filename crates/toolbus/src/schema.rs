@@ -1,9 +1,9 @@
 //! A tool's input schema: validation errors of arguments as text, and the types that a field accepts.
 
-use crate::nearest::{nearest, or_list};
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
+use toolbus_base::{nearest, or_list};
 
 /// Maximum number of reported errors.
 const MAX_ERRORS: usize = 8;

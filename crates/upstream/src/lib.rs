@@ -20,8 +20,8 @@ mod stdio;
 
 pub use call::{CallEvent, ServerCall};
 pub use config::{
-    CallSettings, ConfigError, Environment, HostConfig, Join, Offline, PinMode, Position, Replay, ServerConfig,
-    ServersRead, SessionMode, TransportConfig, TripSettings, read_mcp_servers_json, read_toml_servers,
+    CallSettings, Environment, HostConfig, Join, Offline, PinMode, Replay, ServerConfig, ServersRead, SessionMode,
+    TransportConfig, TripSettings, read_mcp_servers, read_servers,
 };
 pub use connection::{ServerConnection, ServerEvent};
 pub use error::{ExitReason, ServerError};

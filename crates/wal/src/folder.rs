@@ -137,12 +137,7 @@ impl FolderDisk {
 
     /// Writes a small file atomically: after a crash there is the old one or the new one.
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
-        let temporary = self.path.join(format!("{name}.new"));
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(temporary, self.path.join(name))?;
-        self.folder.sync_all()
+        toolbus_base::replace_file(&self.path.join(name), text.as_bytes())
     }
 }
 

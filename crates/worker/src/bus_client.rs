@@ -213,7 +213,7 @@ impl Directory {
         let known: KnownHosts = self.manifests.iter().map(|(host, (version, _))| (host.clone(), *version)).collect();
         let hosts = self.client.client().hosts(&known).await?;
         let mut manifests = BTreeMap::new();
-        let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+        let now = toolbus_base::now_ms();
         let entries = hosts.into_iter().map(|host| {
             let name = host.id.to_string();
             let manifest = match host.manifest {

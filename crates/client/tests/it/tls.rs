@@ -17,6 +17,7 @@ use toolbus_broker::{
     Rights, ServerOptions, TlsSettings,
 };
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions, TlsOptions};
+use toolbus_config::Document;
 use toolbus_identity::{CertificateAuthenticator, Chain, Registry, read_auth};
 use toolbus_protocol::{AgentRef, Body, ErrorCode, InboxMessage};
 
@@ -241,7 +242,8 @@ async fn a_certificate_authenticates_a_client_under_its_own_name_only() {
         (authority.server(folder.path(), "localhost"), authority.client(folder.path(), "agent-7", "reader"));
     let ca = authority.file(folder.path(), "ca.crt");
     let tls = TlsSettings { certificate: server.certificate, key: server.key, client_ca: Some(ca.clone()) };
-    let auth = read_auth("[auth.certificates]\nrole = \"ou\"", folder.path()).unwrap();
+    let file = Document::parse_toml("[auth.certificates]\nrole = \"ou\"").unwrap();
+    let auth = read_auth(&file, folder.path()).unwrap();
     let chain = Chain {
         registry: Registry::open(folder.path()).unwrap(),
         jwt: None,

@@ -64,7 +64,7 @@ async fn concurrent_callers_share_a_new_connection_after_the_client_gave_up() {
     assert_eq!(host.calls.load(Ordering::SeqCst), 8);
 }
 
-/// With the default backoff: 200, 400, 800 and 1,600 ms between the five attempts.
+/// With the default backoff: 200, 400, 800 and 1,600 ms between the five attempts, or up to a fifth less.
 #[tokio::test]
 async fn calls_fail_after_five_attempts_and_the_executor_stays_usable() {
     let mut bus = Bus::start().await;
@@ -80,7 +80,7 @@ async fn calls_fail_after_five_attempts_and_the_executor_stays_usable() {
             assert!(matches!(failure, Err(ToolError::Execution(_))), "{failure:?}");
         }
         let took = began.elapsed().as_millis();
-        assert!((2_900..8_000).contains(&took), "outage {outage}: five attempts took {took} ms");
+        assert!((2_350..8_000).contains(&took), "outage {outage}: five attempts took {took} ms");
     }
     assert_eq!(names(&worker.list_tools()), ["nova_click"], "the last manifest stays in use");
     bus.start_again().await;

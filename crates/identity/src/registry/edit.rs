@@ -4,13 +4,14 @@
 use super::error::RegistryError;
 use super::file::{AgentRecord, AgentsFile, FILE_NAME, KeyRecord};
 use crate::binding::check_agent_name;
-use crate::token::{Token, hex};
+use crate::token::Token;
 use jiff::{SignedDuration, Timestamp};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+use toolbus_base::hex;
 use toolbus_protocol::check_name;
 
 /// How long to wait for the lock of another writer.

@@ -2,14 +2,14 @@
 
 use super::error::RegistryError;
 use crate::binding::check_agent_name;
-use crate::files::write_private;
-use crate::token::{SecretHash, from_hex};
+use crate::token::SecretHash;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
+use toolbus_base::{from_hex, replace_file};
 use toolbus_protocol::check_name;
 
 /// Name of the registry file in the data folder.
@@ -83,7 +83,7 @@ impl AgentsFile {
     pub fn write(&self, path: &Path) -> Result<(), RegistryError> {
         let mut text = serde_json::to_vec_pretty(self).expect("records are plain JSON");
         text.push(b'\n');
-        write_private(path, &text).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
+        replace_file(path, &text).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
     }
 
     fn check(&self) -> Result<(), String> {

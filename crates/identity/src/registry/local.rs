@@ -4,13 +4,13 @@
 use super::edit::{AgentsFolder, NewAgent};
 use super::error::RegistryError;
 use super::file::{AgentRecord, AgentsFile};
-use crate::files::write_private;
 use crate::token;
 use jiff::Timestamp;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toolbus_base::replace_file;
 
 /// The agent of tool users on the broker's machine.
 pub const LOCAL_AGENT: &str = "local";
@@ -70,7 +70,7 @@ fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path) -> Result<(), 
         Some(_) => file.rotate(new.name, Duration::ZERO, None)?,
     };
     let text = format!("{}\n", issued.token.expose());
-    write_private(path, text.as_bytes()).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
+    replace_file(path, text.as_bytes()).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
 }
 
 /// Whether the file contains a valid token of the agent.

@@ -27,11 +27,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use table::Holder;
+use toolbus_base::DEAD_LETTER_SUFFIX;
 use toolbus_protocol::{AgentRef, ErrorCode};
 use watch::WatchedFile;
-
-/// Suffix of dead-letter mailboxes.
-const DEAD_LETTER_SUFFIX: &str = "#dead";
 
 /// Compared for an unknown key, so that it takes as long as a wrong secret.
 const DUMMY_HASH: token::SecretHash = [0x5a; 32];

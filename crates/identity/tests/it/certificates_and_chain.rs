@@ -5,9 +5,10 @@ use crate::support::{authenticate, code_of};
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use std::path::Path;
 use tempfile::TempDir;
+use toolbus_config::{ConfigError, Document};
 use toolbus_identity::{
-    AgentsFolder, AuthRefusal, Authenticator, CertificateAuthenticator, CertificateConfig, Chain, Credential, Identity,
-    JwtAuthenticator, KeysFrom, NameField, NewAgent, Pattern, Registry, Rights, read_auth,
+    AgentsFolder, AuthConfig, AuthRefusal, Authenticator, CertificateAuthenticator, CertificateConfig, Chain,
+    Credential, Identity, JwtAuthenticator, KeysFrom, NameField, NewAgent, Pattern, Registry, Rights,
 };
 use toolbus_protocol::{AgentRef, ErrorCode};
 
@@ -160,6 +161,10 @@ fn the_credential_selects_the_authenticator_and_registered_names_are_reserved() 
     assert!(authenticate(&registry_only, ours.expose()).is_ok());
 }
 
+fn read_auth(text: &str, folder: &Path) -> Result<AuthConfig, ConfigError> {
+    toolbus_identity::read_auth(&Document::parse_toml(text)?, folder)
+}
+
 #[test]
 fn all_keys_of_the_configuration_are_read() {
     let text = "listen = \"x\"\n[auth.jwt]\nissuer = \"i\"\naudience = [\"a\", \"b\"]\njwks_url = \"https://id.example/k\"\n\
@@ -187,18 +192,21 @@ fn configuration_errors_have_a_position_and_a_hint() {
         let error = read_auth(text, Path::new(".")).expect_err(text);
         assert_eq!(format!("{error} / {}", error.hint()), expected);
     };
-    check("[auth\n", "line 1, column 6: unclosed table, expected `]` / correct the file at that place");
+    check("[auth\n", "line 1, column 6: unclosed table, expected `]` / correct the file at that position");
     check("auth = 1", "line 1, column 8: auth has to be a table / correct the value");
-    check("[auth.jwd]\n", "line 1, column 7: unknown key \"jwd\" in [auth] / did you mean jwt?");
-    check("[auth.jwt]\nisuer = \"x\"", "line 2, column 1: unknown key \"isuer\" in [auth.jwt] / did you mean issuer?");
-    check("[auth.jwt]\naudience = \"a\"", "line 1, column 1: [auth.jwt] has no issuer / add it");
+    check("[auth.jwd]\n", "line 1, column 7: unknown key auth.jwd / did you mean jwt?");
+    check("[auth.jwt]\nisuer = \"x\"", "line 2, column 1: unknown key auth.jwt.isuer / did you mean issuer?");
+    check("[auth.jwt]\naudience = \"a\"", "line 1, column 1: auth.jwt.issuer is missing / add it");
     check(
         "[auth.jwt]\nissuer = \"i\"\nkeys = []",
-        "line 1, column 1: [auth.jwt] has no audience / set the audience of tokens for this bus, so that tokens for \
+        "line 1, column 1: auth.jwt.audience is missing / set the audience of tokens for this bus, so that tokens for \
          other services are refused",
     );
     let jwt = "[auth.jwt]\nissuer = \"i\"\naudience = \"a\"\n";
-    check(jwt, "line 1, column 1: [auth.jwt] has no keys, jwks_file or jwks_url / add it");
+    check(
+        jwt,
+        "line 1, column 1: auth.jwt.keys is missing / add keys, jwks_file or jwks_url, with the issuer's public keys",
+    );
     check(
         &format!("{jwt}jwks_url = \"http://id.example\""),
         "line 4, column 12: auth.jwt.jwks_url has to be a URL that starts with https:// / correct the value",
@@ -213,7 +221,7 @@ fn configuration_errors_have_a_position_and_a_hint() {
     );
     check(
         &format!("{jwt}keys = [\"k\"]\nhosts = [\"[\"]"),
-        "line 5, column 9: auth.jwt.hosts can't be used: \"[\" is not a valid pattern: unclosed character class; missing ']' / \
+        "line 5, column 9: auth.jwt.hosts: \"[\" is not a valid pattern: unclosed character class; missing ']' / \
          correct the value",
     );
     check(
@@ -222,6 +230,6 @@ fn configuration_errors_have_a_position_and_a_hint() {
     );
     check(
         "[auth.certificates]\nroles = { \"*\" = \"a/b\" }",
-        "line 2, column 9: auth.certificates.roles can't be used: the role \"a/b\": it contains a slash or is a dot path / correct the value",
+        "line 2, column 17: auth.certificates.roles.\"*\": the role \"a/b\": it contains a slash or is a dot path / correct the value",
     );
 }

@@ -1,90 +1,87 @@
-//! Parses `[roles]` and `[limits]` from the text of a toolbus.toml. Unknown keys are rejected with their position.
+//! Reads `[roles]` and `[limits]` of a toolbus.toml.
 
-mod error;
+mod limit;
 mod role;
 mod rules;
-mod values;
-
-pub(crate) use error::Problem;
-pub use error::{PolicyError, Position, Warning};
 
 use crate::index::Index;
 use crate::limits::{Limit, LimitKind};
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, PatternError};
 use crate::role_names;
 use crate::set::{LOCAL, OPERATOR, PolicySet, Role};
 use std::collections::BTreeMap;
-use toml::de::DeTable;
-use values::{Reader, Value};
-
-const LIMIT_KEYS: [&str; 4] = ["rate", "concurrency", "max_result", "deadline"];
+use toolbus_config::{ConfigError, Document, Position, Setting, Warning};
 
 /// The set has no roles if the file has none.
-pub fn read(text: &str) -> Result<(PolicySet, Vec<Warning>), PolicyError> {
-    let file = DeTable::parse(text).map_err(|error| {
-        let position = Position::of_offset(text, error.span().unwrap_or_default().start);
-        PolicyError { position, problem: Problem::Syntax(error.message().to_owned()) }
-    })?;
-    let mut reader = Reader::new(text);
+pub fn read(file: &Document) -> Result<(PolicySet, Vec<Warning>), ConfigError> {
+    let mut reader = Reader::default();
     let mut set = PolicySet { roles: None, limits: Vec::new(), limit_index: Index::default(), own_roles: false };
-    if let Some(roles) = file.get_ref().get("roles") {
-        let roles = roles_of(&mut reader, roles)?;
+    if let Some(roles) = file.root().read("roles", |roles| reader.roles(roles))? {
         set.own_roles = !roles.is_empty();
-        if set.own_roles {
-            set.roles = Some(roles);
-        }
+        set.roles = Some(roles).filter(|_| set.own_roles);
     }
-    if let Some(limits) = file.get_ref().get("limits") {
-        (set.limits, set.limit_index) = limits_of(&reader, limits)?;
+    if let Some(limits) = file.root().read("limits", limits_of)? {
+        (set.limits, set.limit_index) = limits;
     }
     reader.warnings.sort_by_key(|warning| warning.position);
     Ok((set, reader.warnings))
 }
 
-fn roles_of(reader: &mut Reader<'_>, value: &Value<'_>) -> Result<BTreeMap<String, Role>, PolicyError> {
-    const EXPECTED: &str = "a table: [roles.NAME] with allow = [\"pattern\", …]";
-    let mut roles = BTreeMap::new();
-    let mut seen: BTreeMap<String, String> =
-        [LOCAL, OPERATOR].into_iter().map(|role| (role_names::confusable_key(role), role.to_owned())).collect();
-    for (key, value) in reader.table("roles", value, EXPECTED)? {
-        let name = key.get_ref().to_string();
-        let position = reader.position(key.span());
-        if let Some(reason) = role_names::rejection(&name) {
-            return Err(PolicyError { position, problem: Problem::Role { role: name, reason } });
-        }
-        let similar = seen.insert(role_names::confusable_key(&name), name.clone());
-        if let Some(similar) = similar.filter(|similar| *similar != name) {
-            let text = format!("the roles {name:?} and {similar:?} look alike, but are different");
-            reader.warnings.push(Warning { position, text });
-        }
-        let role = reader.role(&name, position, value)?;
-        roles.insert(name, role);
-    }
-    Ok(roles)
+#[derive(Default)]
+struct Reader {
+    warnings: Vec<Warning>,
 }
 
-fn limits_of(reader: &Reader<'_>, value: &Value<'_>) -> Result<(Vec<Limit>, Index), PolicyError> {
+impl Reader {
+    fn roles(&mut self, roles: &Setting) -> Result<BTreeMap<String, Role>, ConfigError> {
+        let mut read = BTreeMap::new();
+        let mut seen: BTreeMap<String, String> =
+            [LOCAL, OPERATOR].into_iter().map(|role| (role_names::confusable_key(role), role.to_owned())).collect();
+        let table = roles.table(role::EXPECTED)?;
+        for (name, position, role) in table.entries() {
+            if let Some(reason) = role_names::rejection(name) {
+                return Err(table.invalid_key(name, format!("invalid role: {reason}"), "choose another name"));
+            }
+            let similar = seen.insert(role_names::confusable_key(name), name.to_owned());
+            if let Some(similar) = similar.filter(|similar| similar != name) {
+                self.warn(position, format!("the roles {name:?} and {similar:?} look alike, but are different"));
+            }
+            read.insert(name.to_owned(), self.role(name, position, role)?);
+        }
+        Ok(read)
+    }
+
+    fn warn(&mut self, position: Position, text: String) {
+        self.warnings.push(Warning { position, text });
+    }
+}
+
+fn limits_of(limits: &Setting) -> Result<(Vec<Limit>, Index), ConfigError> {
     const EXPECTED: &str = "a table: [limits.\"PATTERN\"] with rate, concurrency, max_result or deadline";
-    let (mut limits, mut patterns) = (Vec::new(), Vec::new());
-    for (key, value) in reader.table("limits", value, EXPECTED)? {
-        let pattern = key.get_ref().to_string();
-        let position = reader.position(key.span());
-        patterns.push(Pattern::parse(&pattern).map_err(|error| PolicyError {
-            position,
-            problem: Problem::Pattern { pattern: pattern.clone(), error },
-        })?);
-        let table = format!("limits.{pattern:?}");
-        let mut limit = Limit::none(LimitKind::Pattern(pattern), position);
-        for (key, value) in reader.table(&table, value, EXPECTED)? {
-            if !reader.limit(&mut limit, &table, key.get_ref(), value)? {
-                return Err(reader.unknown(key, &table, &LIMIT_KEYS));
+    let (mut read, mut patterns) = (Vec::new(), Vec::new());
+    let table = limits.table(EXPECTED)?;
+    for (pattern, position, setting) in table.entries() {
+        let invalid = |error: PatternError| table.invalid_key(pattern, format!("{pattern:?} {error}"), PATTERN_HINT);
+        patterns.push(Pattern::parse(pattern).map_err(invalid)?);
+        let mut limit = Limit::none(LimitKind::Pattern(pattern.to_owned()), position);
+        let keys = setting.table(EXPECTED)?;
+        for (key, _, value) in keys.entries() {
+            if !limit::read(&mut limit, key, value)? {
+                return Err(keys.unknown(key, &limit::KEYS));
             }
         }
-        limits.push(limit);
+        read.push(limit);
     }
-    let index = Index::new(&patterns).map_err(|error| PolicyError {
-        position: reader.position(value.span()),
-        problem: Problem::TooLarge { scope: "[limits]".into(), reason: error.to_string() },
-    })?;
-    Ok((limits, index))
+    let index = Index::new(&patterns).map_err(|error| too_large(limits, &error))?;
+    Ok((read, index))
+}
+
+const PATTERN_HINT: &str = "patterns are NAME or SERVER/NAME; * stands for anything";
+
+fn bad_pattern(setting: &Setting, text: &str, error: &PatternError) -> ConfigError {
+    setting.invalid(format!("{text:?} {error}"), PATTERN_HINT)
+}
+
+fn too_large(setting: &Setting, error: &globset::Error) -> ConfigError {
+    setting.invalid(format!("the patterns are too large: {error}"), "use fewer or simpler patterns")
 }

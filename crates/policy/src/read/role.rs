@@ -1,10 +1,9 @@
-//! Parses one `[roles.NAME]` table.
+//! Reads one `[roles.NAME]` table.
 
-use super::LIMIT_KEYS;
-use super::error::{PolicyError, Position, Problem};
-use super::values::{Reader, Value};
+use super::{Reader, bad_pattern, limit, too_large};
+use crate::condition::Condition;
 use crate::limits::{Limit, LimitKind};
-use crate::pattern::{Pattern, PatternError};
+use crate::pattern::Pattern;
 use crate::pointer::Pointers;
 use crate::question::Effect;
 use crate::rule::Rule;
@@ -12,26 +11,29 @@ use crate::send::Recipients;
 use crate::set::{OPERATOR, Role};
 use std::collections::HashMap;
 use std::sync::Arc;
+use toolbus_config::{ConfigError, Position, Setting};
 
+pub const EXPECTED: &str = "a table: [roles.NAME] with allow = [\"pattern\", …]";
+pub const STRINGS: &str = "a list of strings";
 const KEYS: [&str; 6] = ["allow", "deny", "ask", "send", "approve", "rules"];
 
-impl Reader<'_> {
-    pub fn role(&mut self, name: &str, position: Position, value: &Value<'_>) -> Result<Role, PolicyError> {
-        let table = format!("roles.{name}");
+impl Reader {
+    pub fn role(&mut self, name: &str, position: Position, setting: &Setting) -> Result<Role, ConfigError> {
         let mut role = if name == OPERATOR { Role::operator() } else { Role::default() };
         let mut limit = Limit::none(LimitKind::Role(name.to_owned()), position);
         let mut rules = Rules { role: name.into(), list: Vec::new(), pointers: Pointers::default() };
-        for (key, value) in self.table(&table, value, "a table: [roles.NAME] with allow = [\"pattern\", …]")? {
-            let path = format!("{table}.{}", key.get_ref());
-            match &**key.get_ref() {
-                "send" => role.recipients = self.recipients(&path, value)?,
-                "approve" => role.approves = self.flag(&path, value)?,
-                "rules" => self.conditional_rules(&path, value, &mut rules)?,
+        let table = setting.table(EXPECTED)?;
+        for (key, _, value) in table.entries() {
+            match key {
+                "send" => role.recipients = recipients(value)?,
+                "approve" => role.approves = value.flag()?,
+                "rules" => self.conditional_rules(value, &mut rules)?,
                 word => {
                     if let Some(effect) = Effect::parse(word) {
-                        self.plain_rules(&path, value, effect, &mut rules)?;
-                    } else if !self.limit(&mut limit, &table, word, value)? {
-                        return Err(self.unknown(key, &table, &[&KEYS[..], &LIMIT_KEYS].concat()));
+                        let patterns = value.list(STRINGS)?;
+                        patterns.iter().try_for_each(|pattern| rules.add(effect, pattern, Arc::new([])))?;
+                    } else if !limit::read(&mut limit, word, value)? {
+                        return Err(table.unknown(key, &[&KEYS[..], &limit::KEYS].concat()));
                     }
                 }
             }
@@ -40,34 +42,10 @@ impl Reader<'_> {
         // A role that may only send messages or approve calls is not empty.
         let permits = rules.list.iter().any(|rule| rule.effect != Effect::Deny);
         if !permits && !role.approves && role.recipients.is_empty() {
-            self.warn(position, format!("[{table}] allows nothing"));
+            self.warn(position, format!("[roles.{name}] allows nothing"));
         }
         role.limit = Some(limit).filter(|limit| !limit.is_none());
-        role.with_rules(rules.list, rules.pointers).map_err(|error| PolicyError {
-            position,
-            problem: Problem::TooLarge { scope: format!("[{table}]"), reason: error.to_string() },
-        })
-    }
-
-    fn plain_rules(&self, path: &str, value: &Value<'_>, effect: Effect, rules: &mut Rules) -> Result<(), PolicyError> {
-        for (text, position) in self.texts(path, value)? {
-            rules.add(effect, text, position, Arc::new([]))?;
-        }
-        Ok(())
-    }
-
-    fn recipients(&self, path: &str, value: &Value<'_>) -> Result<Recipients, PolicyError> {
-        let texts = self.texts(path, value)?;
-        for (text, position) in &texts {
-            if let Err(error) = Recipients::check(text) {
-                let problem = Problem::Pattern { pattern: (*text).to_owned(), error };
-                return Err(PolicyError { position: *position, problem });
-            }
-        }
-        Recipients::new(texts.iter().map(|(text, _)| *text)).map_err(|error| PolicyError {
-            position: self.position(value.span()),
-            problem: Problem::TooLarge { scope: path.to_owned(), reason: error.to_string() },
-        })
+        role.with_rules(rules.list, rules.pointers).map_err(|error| too_large(setting, &error))
     }
 
     /// Warns about a rule that a stricter rule with the same pattern makes ineffective.
@@ -91,7 +69,17 @@ impl Reader<'_> {
     }
 }
 
-/// The rules of a role while they are being parsed.
+fn recipients(setting: &Setting) -> Result<Recipients, ConfigError> {
+    let mut texts = Vec::new();
+    for item in setting.list(STRINGS)? {
+        let text = item.text()?;
+        Recipients::check(text).map_err(|error| bad_pattern(item, text, &error))?;
+        texts.push(text);
+    }
+    Recipients::new(texts).map_err(|error| too_large(setting, &error))
+}
+
+/// The rules of a role while they are being read.
 pub struct Rules {
     pub role: Arc<str>,
     pub list: Vec<Rule>,
@@ -99,19 +87,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    pub fn add(
-        &mut self,
-        effect: Effect,
-        text: &str,
-        position: Position,
-        conditions: Arc<[crate::condition::Condition]>,
-    ) -> Result<(), PolicyError> {
-        let invalid = |error: PatternError| {
-            let problem = Problem::Pattern { pattern: text.to_owned(), error };
-            PolicyError { position, problem }
-        };
-        let pattern = Pattern::parse(text).map_err(invalid)?;
-        self.list.push(Rule { role: Arc::clone(&self.role), effect, pattern, conditions, position });
+    pub fn add(&mut self, effect: Effect, item: &Setting, conditions: Arc<[Condition]>) -> Result<(), ConfigError> {
+        let text = item.text()?;
+        let pattern = Pattern::parse(text).map_err(|error| bad_pattern(item, text, &error))?;
+        self.list.push(Rule { role: Arc::clone(&self.role), effect, pattern, conditions, position: item.position });
         Ok(())
     }
 }

@@ -1,123 +1,96 @@
-//! Parses `[[roles.NAME.rules]]`: rules with conditions on arguments.
+//! Reads `[[roles.NAME.rules]]`: rules with conditions on arguments.
 
-use super::error::{PolicyError, Position, Problem};
-use super::role::Rules;
-use super::values::{Key, Reader, Value, number_of};
-use crate::condition::{Condition, Scalar, Test};
+use super::role::{Rules, STRINGS};
+use super::{Reader, bad_pattern};
+use crate::condition::{Condition, Number, Scalar, Test};
 use crate::pattern::PatternError;
 use crate::question::Effect;
 use std::sync::Arc;
-use toml::de::DeValue;
+use toolbus_config::{ConfigError, Setting, Table, Value};
 
 const RULE_KEYS: [&str; 3] = ["effect", "match", "when"];
+const RULE_HINT: &str = "a rule needs effect = \"allow\", \"ask\" or \"deny\", and match = [\"…\"]";
 const CONDITION_KEYS: [&str; 6] = ["pointer", "equals", "prefix", "glob", "min", "max"];
+const POINTER_HINT: &str = "write the path of a value, such as \"/path\"";
 
-impl Reader<'_> {
-    pub(super) fn conditional_rules(
-        &mut self,
-        path: &str,
-        value: &Value<'_>,
-        rules: &mut Rules,
-    ) -> Result<(), PolicyError> {
-        for rule in self.list(path, value, "a list of tables: [[roles.NAME.rules]]")? {
-            self.conditional_rule(path, rule, rules)?;
-        }
-        Ok(())
+impl Reader {
+    pub(super) fn conditional_rules(&mut self, setting: &Setting, rules: &mut Rules) -> Result<(), ConfigError> {
+        let list = setting.list("a list of tables: [[roles.NAME.rules]]")?;
+        list.iter().try_for_each(|rule| self.conditional_rule(rule, rules))
     }
 
-    fn conditional_rule(&mut self, path: &str, value: &Value<'_>, rules: &mut Rules) -> Result<(), PolicyError> {
-        let position = self.position(value.span());
-        let (mut effect, mut patterns, mut conditions) = (None, None, Vec::new());
-        for (key, value) in self.table(path, value, "a table with effect, match and when")? {
-            let inner = format!("{path}.{}", key.get_ref());
-            match &**key.get_ref() {
-                "effect" => {
-                    let word = Effect::parse(self.text(&inner, value)?);
-                    let wrong = || self.wrong(&inner, value, "\"allow\", \"ask\" or \"deny\"");
-                    effect = Some(word.ok_or_else(wrong)?);
-                }
-                "match" => patterns = Some(self.texts(&inner, value)?),
-                "when" => {
-                    for condition in self.list(&inner, value, "a list of conditions")? {
-                        conditions.push(self.condition(&inner, condition, rules)?);
-                    }
-                }
-                _ => return Err(self.unknown(key, path, &RULE_KEYS)),
-            }
-        }
-        let missing = |key| {
-            let problem = Problem::Missing { role: rules.role.to_string(), key };
-            PolicyError { position, problem }
-        };
-        let effect = effect.ok_or_else(|| missing("effect"))?;
-        let patterns = patterns.ok_or_else(|| missing("match"))?;
+    fn conditional_rule(&mut self, setting: &Setting, rules: &mut Rules) -> Result<(), ConfigError> {
+        let table = setting.table("a table with effect, match and when")?;
+        table.check_keys(&RULE_KEYS)?;
+        let effect = table.read("effect", |effect| effect.parse("\"allow\", \"ask\" or \"deny\"", Effect::parse))?;
+        let effect = effect.ok_or_else(|| table.missing("effect", RULE_HINT))?;
+        let patterns = table.read("match", |patterns| patterns.list(STRINGS))?;
+        let patterns = patterns.ok_or_else(|| table.missing("match", RULE_HINT))?;
+        let conditions: Option<Arc<[Condition]>> = table.read("when", |when| {
+            when.list("a list of conditions")?.iter().map(|condition| read_condition(condition, rules)).collect()
+        })?;
+        let conditions = conditions.unwrap_or_default();
         if patterns.is_empty() {
-            self.warn(position, format!("a rule of [roles.{}] matches nothing: `match` is empty", rules.role));
+            self.warn(setting.position, format!("a rule of [roles.{}] matches nothing: `match` is empty", rules.role));
         }
         if conditions.is_empty() {
             let text = format!("a rule of [roles.{}] has no condition; `{effect} = [\"…\"]` is equivalent", rules.role);
-            self.warn(position, text);
+            self.warn(setting.position, text);
         }
-        let conditions: Arc<[Condition]> = conditions.into();
-        patterns.into_iter().try_for_each(|(text, position)| rules.add(effect, text, position, Arc::clone(&conditions)))
+        patterns.iter().try_for_each(|pattern| rules.add(effect, pattern, Arc::clone(&conditions)))
     }
+}
 
-    fn condition(&self, path: &str, value: &Value<'_>, rules: &mut Rules) -> Result<Condition, PolicyError> {
-        let position = self.position(value.span());
-        let (mut pointer, mut tests) = (None, Vec::new());
-        for (key, value) in
-            self.table(path, value, "a list of tables such as { pointer = \"/path\", prefix = \"/tmp/\" }")?
-        {
-            match &**key.get_ref() {
-                "pointer" => pointer = Some((self.text(path, value)?, self.position(value.span()))),
-                _ => tests.push(self.test(path, key, value)?),
+fn read_condition(setting: &Setting, rules: &mut Rules) -> Result<Condition, ConfigError> {
+    let table = setting.table("a table such as { pointer = \"/path\", prefix = \"/tmp/\" }")?;
+    let tests = table.entries().filter(|(key, ..)| *key != "pointer");
+    let tests: Vec<Test> = tests.map(|(key, _, value)| read_test(table, key, value)).collect::<Result<_, _>>()?;
+    let pointer = table.get("pointer").ok_or_else(|| table.missing("pointer", POINTER_HINT))?;
+    let path = pointer.text()?;
+    if path.is_empty() {
+        let reason = "the empty pointer refers to the whole document, but a condition needs a single value";
+        return Err(pointer.invalid(reason, POINTER_HINT));
+    }
+    if tests.is_empty() {
+        let reason = format!("the condition on {path:?} has no test: use equals, prefix, glob, min or max");
+        return Err(setting.invalid(reason, "add a test such as prefix = \"/tmp/\""));
+    }
+    if is_empty_range(&tests) {
+        return Err(setting.invalid("min is larger than max, so no value matches", "correct the value"));
+    }
+    let slot = rules.pointers.add(path);
+    let slot = slot.map_err(|error| pointer.invalid(format!("{path:?}: {error}"), POINTER_HINT))?;
+    Ok(Condition { pointer: path.to_owned(), slot, tests })
+}
+
+fn read_test(table: &Table, key: &str, value: &Setting) -> Result<Test, ConfigError> {
+    let number = || number_of(&value.value).ok_or_else(|| value.wrong("a number"));
+    Ok(match key {
+        "equals" => Test::Equals(match &value.value {
+            Value::Text(text) => Scalar::Text(text.clone()),
+            Value::Flag(flag) => Scalar::Flag(*flag),
+            other => {
+                number_of(other).map(Scalar::Number).ok_or_else(|| value.wrong("a string, a number, true or false"))?
             }
+        }),
+        "prefix" => Test::Prefix(value.text()?.to_owned()),
+        "glob" => {
+            let text = value.text()?;
+            let invalid =
+                |error: globset::Error| bad_pattern(value, text, &PatternError::Glob(error.kind().to_string()));
+            Test::glob(text).map_err(invalid)?
         }
-        let Some((pointer, pointer_position)) = pointer else {
-            let problem = Problem::Missing { role: rules.role.to_string(), key: "pointer" };
-            return Err(PolicyError { position, problem });
-        };
-        let at = |position, problem| Err(PolicyError { position, problem });
-        if pointer.is_empty() {
-            return at(pointer_position, Problem::WholeDocument);
-        }
-        if tests.is_empty() {
-            return at(position, Problem::NoTest { pointer: pointer.to_owned() });
-        }
-        if is_empty_range(&tests) {
-            return at(position, Problem::EmptyRange);
-        }
-        let slot = rules.pointers.add(pointer).map_err(|error| PolicyError {
-            position: pointer_position,
-            problem: Problem::Pointer { pointer: pointer.to_owned(), error },
-        })?;
-        Ok(Condition { pointer: pointer.to_owned(), slot, tests })
-    }
+        "min" => Test::Min(number()?),
+        "max" => Test::Max(number()?),
+        _ => return Err(table.unknown(key, &CONDITION_KEYS)),
+    })
+}
 
-    fn test(&self, path: &str, key: &Key<'_>, value: &Value<'_>) -> Result<Test, PolicyError> {
-        let inner = format!("{path}.{}", key.get_ref());
-        Ok(match &**key.get_ref() {
-            "equals" => Test::Equals(match value.get_ref() {
-                DeValue::String(text) => Scalar::Text(text.to_string()),
-                DeValue::Boolean(flag) => Scalar::Flag(*flag),
-                other => number_of(other)
-                    .map(Scalar::Number)
-                    .ok_or_else(|| self.wrong(&inner, value, "a string, a number, true or false"))?,
-            }),
-            "prefix" => Test::Prefix(self.text(&inner, value)?.to_owned()),
-            "glob" => {
-                let text = self.text(&inner, value)?;
-                Test::glob(text).map_err(|error| self.bad_glob(text, self.position(value.span()), &error))?
-            }
-            "min" => Test::Min(self.number(&inner, value)?),
-            "max" => Test::Max(self.number(&inner, value)?),
-            _ => return Err(self.unknown(key, path, &CONDITION_KEYS)),
-        })
-    }
-
-    fn bad_glob(&self, text: &str, position: Position, error: &globset::Error) -> PolicyError {
-        let error = PatternError::Glob(error.kind().to_string());
-        PolicyError { position, problem: Problem::Pattern { pattern: text.to_owned(), error } }
+fn number_of(value: &Value) -> Option<Number> {
+    match value {
+        Value::Whole(whole) => Some(Number::Whole(*whole)),
+        Value::Float(float) => Some(Number::Float(*float)),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::messages::{MessageNo, Settlement};
 use super::world::World;
 use bytestring::ByteString;
 use std::sync::Arc;
+use toolbus_base::principal_of;
 use toolbus_engine::{
     CancelOutcome, Command, ConnId, DEAD_LETTER_SUFFIX, Delivery, Effect, Effects, Message, Outgoing, Purpose, Refusal,
 };
@@ -186,7 +187,7 @@ impl World {
     fn is_by_another_mailbox(&self, client: usize, to: &str, id: &str) -> bool {
         let Some(no) = self.model.find(to, id) else { return false };
         let from = self.model.messages[no].from;
-        let agent = |client: usize| self.clients[client].name.split('#').next();
+        let agent = |client: usize| principal_of(&self.clients[client].name);
         from != client && agent(from) == agent(client)
     }
 

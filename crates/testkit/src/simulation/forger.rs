@@ -11,7 +11,6 @@ use toolbus_engine::{
     Purpose, Refusal, Rights, Sender,
 };
 
-const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
 /// Has a credential, but no policy rule lets it send.
 const STRANGER: &str = "mallory";
 
@@ -30,7 +29,7 @@ impl Names for Roles {
 
 pub fn rights(restricted: bool, name: &str) -> Rights {
     match restricted {
-        true => Rights { host: Roles.is_host(name), ..WORKER },
+        true => Rights { host: Roles.is_host(name), ..Rights::WORKER },
         false => Rights::UNRESTRICTED,
     }
 }
@@ -52,8 +51,12 @@ impl World {
         }
         let about = self.rng.below(self.model.messages.len() as u64) as usize;
         if self.links.is_empty() || self.rng.chance(50) {
-            let peer =
-                Peer { name: STRANGER.into(), role: None, numbered_receipts: self.rng.chance(50), rights: WORKER };
+            let peer = Peer {
+                name: STRANGER.into(),
+                role: None,
+                numbered_receipts: self.rng.chance(50),
+                rights: Rights::WORKER,
+            };
             let conn = self.engine.connect(self.now, peer);
             self.forge_as(conn, None, about);
             self.engine.disconnect(self.now, conn, &mut Effects::default());

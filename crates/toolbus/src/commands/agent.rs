@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_identity::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent, local_token_file, write_private};
+use toolbus_identity::{AgentInfo, AgentsFolder, Issued, KeyInfo, NewAgent, local_token_file};
 
 /// The default role of a host. It needs no rules, because hosts answer calls and don't make any.
 const HOST_ROLE: &str = "host";
@@ -200,7 +200,8 @@ fn output_token(
 ) -> Result<(), Failure> {
     if let Some(file) = &token_file {
         let text = format!("{}\n", issued.token.expose());
-        write_private(file, text.as_bytes()).map_err(|source| Failure::Write { file: file.clone(), source })?;
+        toolbus_base::replace_file(file, text.as_bytes())
+            .map_err(|source| Failure::Write { file: file.clone(), source })?;
     }
     if as_json {
         let token = token_file.is_none().then(|| issued.token.expose());

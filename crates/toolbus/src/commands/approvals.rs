@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use toolbus_base::now_ms;
 use toolbus_client::MultiplexedClient;
 use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw};
@@ -95,7 +95,7 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
     if all.is_empty() {
         return print_line("no calls wait for approval");
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let now = now_ms();
     let mut rows = vec![["ID", "TOOL", "CALLER", "ROLE", "AGE", "TIME LEFT", "HOST"].map(str::to_owned)];
     for pending in &all {
         rows.push([

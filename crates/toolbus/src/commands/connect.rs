@@ -12,6 +12,7 @@ use std::io::Cursor;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
+use toolbus_base::Backoff;
 use toolbus_client::{BrokerClient, BrokerError};
 use toolbus_protocol::AgentRef;
 use toolbus_worker::{StdioOptions, Worker, WorkerOptions, serve_streams, stdin, stdout};
@@ -45,12 +46,10 @@ pub struct ConnectArgs {
     bus: BusArgs,
 }
 
-/// The backoff between attempts to connect, doubling up to the longest.
-const BACKOFF: Duration = Duration::from_millis(200);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
-/// The interval between warnings that there is no broker, doubling up to the longest.
-const WARN_INTERVAL: Duration = Duration::from_secs(1);
-const LONGEST_WARN_INTERVAL: Duration = Duration::from_secs(30);
+/// Between attempts to connect.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+/// Between warnings that there is no broker.
+const WARN_INTERVAL: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
@@ -86,10 +85,8 @@ async fn connect(args: &ConnectArgs) -> Result<BrokerClient, Failure> {
         };
         if Instant::now() >= warn_at {
             tracing::warn!("{failure}; still trying");
-            warn_at = Instant::now() + warn_interval;
-            warn_interval = (warn_interval * 2).min(LONGEST_WARN_INTERVAL);
+            warn_at = Instant::now() + warn_interval.next_delay();
         }
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(LONGEST_BACKOFF);
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }

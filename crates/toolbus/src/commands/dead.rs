@@ -8,7 +8,7 @@ use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use std::time::{SystemTime, UNIX_EPOCH};
+use toolbus_base::{DEAD_LETTER_SUFFIX, now_ms};
 use toolbus_client::MultiplexedClient;
 use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, DeadLetter, DeadList, TaskView};
@@ -53,8 +53,6 @@ enum Action {
         id: String,
     },
 }
-
-const DEAD: &str = "#dead";
 
 /// A dead letter, and the host that keeps it.
 struct HostLetter {
@@ -142,16 +140,15 @@ async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Host
 async fn mailboxes(client: &MultiplexedClient, args: &DeadArgs) -> Vec<Mailbox> {
     let Ok(status) = client.client().status().await else { return Vec::new() };
     let is_selected = |name: &str| match &args.host {
-        Some(host) => name.strip_suffix(DEAD) == Some(host),
-        None => name.ends_with(DEAD),
+        Some(host) => name.strip_suffix(DEAD_LETTER_SUFFIX) == Some(host),
+        None => name.ends_with(DEAD_LETTER_SUFFIX),
     };
     let dead = status.mailboxes.into_iter().filter(|mailbox| mailbox.messages > 0 && is_selected(&mailbox.name));
     dead.map(|it| Mailbox { name: it.name.to_string(), messages: it.messages, oldest_ms: it.oldest_ms }).collect()
 }
 
 fn ago(at_ms: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    u64::try_from(now).unwrap_or_default().saturating_sub(at_ms)
+    now_ms().saturating_sub(at_ms)
 }
 
 fn as_json(letters: &[HostLetter], mailboxes: &[Mailbox]) -> String {

@@ -3,7 +3,7 @@
 
 use super::print_startup;
 use crate::failure::Failure;
-use crate::hosting::{HostingArgs, Identities};
+use crate::hosting::{self, HostingArgs, Identities};
 use crate::reach::{BusArgs, LocalAgent};
 use crate::reload;
 use crate::stop::service_stop_signal;
@@ -32,9 +32,7 @@ pub struct HostArgs {
     bus: BusArgs,
 }
 
-/// The backoff between attempts, doubling up to the longest. A run of at least `BACKOFF_RESET_AFTER` resets it.
-const BACKOFF: Duration = Duration::from_millis(500);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// A run of at least this length resets the backoff.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(10);
 
 pub async fn run(args: HostArgs) -> Result<(), Failure> {
@@ -53,7 +51,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let (state, data) = (args.hosting.state_folder(&config), config.data.clone());
     let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
-    let mut backoff = BACKOFF;
+    let mut backoff = hosting::reconnect_backoff();
     let mut has_state = false;
     loop {
         let began = Instant::now();
@@ -82,14 +80,14 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
             Err(failure) => failure,
         };
         if began.elapsed() >= BACKOFF_RESET_AFTER {
-            backoff = BACKOFF;
+            backoff.reset();
         }
-        tracing::warn!("{failure}; retrying in {backoff:?}");
+        let delay = backoff.next_delay();
+        tracing::warn!("{failure}; retrying in {delay:?}");
         tokio::select! {
-            () = tokio::time::sleep(backoff) => {}
+            () = tokio::time::sleep(delay) => {}
             () = stop.cancelled() => return Ok(()),
         }
-        backoff = (backoff * 2).min(LONGEST_BACKOFF);
     }
 }
 

@@ -44,30 +44,5 @@ pub fn print_startup(line: &str) {
 
 /// Parses a duration such as `500ms`, `30s`, `5m`, `2h` or `30d`; a number without a unit is in seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "a duration looks like 500ms, 30s, 5m, 2h or 30d".to_owned())?;
-    let millis = match &text[digits.len()..] {
-        "ms" => Some(number),
-        "" | "s" => number.checked_mul(1000),
-        "m" => number.checked_mul(60_000),
-        "h" => number.checked_mul(3_600_000),
-        "d" => number.checked_mul(86_400_000),
-        unit => return Err(format!("unknown unit '{unit}': use ms, s, m, h or d")),
-    };
-    millis.map(Duration::from_millis).ok_or_else(|| "the duration is too long".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_parsed_with_their_units() {
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
-        assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(parse_duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
-        assert!(parse_duration("5 apples").is_err());
-        assert!(parse_duration("99999999999999999999h").is_err());
-    }
+    toolbus_config::parse_duration(text).ok_or_else(|| "a duration looks like 500ms, 30s, 5m, 2h or 30d".to_owned())
 }

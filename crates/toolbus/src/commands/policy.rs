@@ -2,7 +2,7 @@
 //! Nothing is called.
 
 use super::print_line;
-use crate::config::Rules;
+use crate::config::LocalBroker;
 use crate::failure::Failure;
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::value::RawValue;
@@ -60,9 +60,9 @@ const ANY_SERVER: &str = "(any)";
 
 pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
     let PolicyCommand::Check(args) = command;
-    let rules = Rules::load(args.config.as_deref())?;
+    let rules = LocalBroker::load(args.config.as_deref())?;
     for warning in &rules.warnings {
-        eprintln!("warning: {}", in_file(rules.file.as_deref(), &warning.to_string()));
+        eprintln!("warning: {warning}");
     }
     let arguments = args.arguments()?;
     let arguments = arguments.as_deref().map_or(Arguments::Unknown, Arguments::Known);
@@ -174,10 +174,6 @@ impl Shown<'_> {
             _ => "(built in)".to_owned(),
         }
     }
-}
-
-fn in_file(file: Option<&Path>, text: &str) -> String {
-    file.map_or_else(|| text.to_owned(), |file| format!("{}: {text}", file.display()))
 }
 
 fn described(limit: &Limit) -> String {

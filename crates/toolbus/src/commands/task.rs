@@ -14,8 +14,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::now_ms;
 use toolbus_client::{BrokerError, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{
     AdminRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
@@ -355,7 +356,7 @@ fn as_json(name: &TaskName, view: &TaskView) -> Raw {
 }
 
 fn as_table(tasks: &[Named], all: bool) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let now = now_ms();
     let mut rows = vec![["TASK", "TOOL", "AGENT", "STATUS", "AGE", "KEPT FOR", ""].map(str::to_owned)];
     for Named { name, view } in tasks {
         rows.push([

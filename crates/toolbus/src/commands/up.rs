@@ -6,7 +6,7 @@ use super::print_startup;
 use crate::banner::Banner;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
-use crate::hosting::{Hosting, HostingArgs};
+use crate::hosting::{self, Hosting, HostingArgs};
 use crate::reload;
 use crate::stop::service_stop_signal;
 use clap::Args;
@@ -92,20 +92,17 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
 /// Runs the host in the broker's process. Its connection can't fail, but another host may displace it by subscribing to
 /// its mailbox; it then retries with backoff.
 async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: CancellationToken) {
-    const BACKOFF: Duration = Duration::from_millis(500);
-    const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-    let mut backoff = BACKOFF;
+    let mut backoff = hosting::reconnect_backoff();
     loop {
         match host_once(Arc::clone(&server), &hosting, &stop).await {
             Ok(()) if stop.is_cancelled() => return,
-            Ok(()) => tracing::warn!("the host ended; retrying in {backoff:?}"),
-            Err(error) => tracing::warn!("{error}; retrying in {backoff:?}"),
+            Ok(()) => tracing::warn!("the host ended; retrying"),
+            Err(error) => tracing::warn!("{error}; retrying"),
         }
         tokio::select! {
-            () = tokio::time::sleep(backoff) => {}
+            () = tokio::time::sleep(backoff.next_delay()) => {}
             () = stop.cancelled() => return,
         }
-        backoff = (backoff * 2).min(LONGEST_BACKOFF);
     }
 }
 

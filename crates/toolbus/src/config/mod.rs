@@ -6,15 +6,17 @@
 mod error;
 mod read;
 
-pub use error::{ConfigFailure, ConfigProblem};
+pub use error::ConfigFailure;
+use error::ConfigProblem;
 
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_identity::{AuthConfig, read_auth};
-use toolbus_policy::{PolicySet, Warning};
-use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers_json};
+use toolbus_config::{Document, Warning};
+use toolbus_identity::AuthConfig;
+use toolbus_policy::PolicySet;
+use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers};
 
 pub const FILE_NAME: &str = "toolbus.toml";
 
@@ -83,7 +85,7 @@ impl Default for Config {
 impl Config {
     /// The roles that the file names.
     pub fn roles(&self) -> Vec<String> {
-        read::own_roles(&self.policy)
+        self.policy.named_roles().map(str::to_owned).collect()
     }
 
     /// Reads the configuration file, and adds the servers of an `mcpServers` file.
@@ -99,28 +101,22 @@ impl Config {
     }
 
     fn read(file: &Path) -> Result<Self, ConfigFailure> {
-        let text = read_file(file)?;
-        let mut config = read::read(&text, &environment).map_err(|problem| problem.in_file(file))?;
-        config.data = config.data.map(|data| beside(file, &data));
-        config.shared_token_file = config.shared_token_file.map(|token| beside(file, &token));
-        config.auth = auth_of(file, &text)?;
-        config.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
-        config.file = Some(file.to_owned());
-        Ok(config)
+        let document = Document::parse_toml(&read_file(file)?).map_err(|error| ConfigFailure::new(file, error))?;
+        read::read(&document, file, &environment).map_err(|error| ConfigFailure::new(file, error))
     }
 
     fn add_mcp_servers(&mut self, file: &Path) -> Result<(), ConfigFailure> {
-        let text = read_file(file)?;
         let read =
-            read_mcp_servers_json(&text, &environment).map_err(|error| ConfigProblem::Servers(error).in_file(file))?;
+            Document::parse_json(&read_file(file)?).and_then(|document| read_mcp_servers(&document, &environment));
+        let read = read.map_err(|error| ConfigFailure::new(file, error))?;
         for server in read.servers {
             if self.servers.iter().any(|known| known.name == server.name) {
                 let first = self.file.clone().unwrap_or_else(|| file.to_owned());
-                return Err(ConfigProblem::InBothFiles { server: server.name, first }.in_file(file));
+                return Err(ConfigFailure::new(file, ConfigProblem::InBothFiles { server: server.name, first }));
             }
             self.servers.push(server);
         }
-        self.warnings.extend(read.warnings.into_iter().map(|warning| format!("{}: {warning}", file.display())));
+        self.warnings.extend(in_file(file, &read.warnings));
         Ok(())
     }
 }
@@ -138,38 +134,20 @@ pub struct LocalBroker {
     pub servers: Vec<String>,
     /// Rules for plain messages.
     pub policy: PolicySet,
-    /// The file itself, if it was read to start a broker.
+    /// The file that was read, if any.
     pub file: Option<PathBuf>,
     pub warnings: Vec<String>,
 }
 
 impl LocalBroker {
-    /// Loads the settings of a broker without a host. Only the keys that concern the broker are checked.
+    /// Loads the settings of a broker without a host. Only the keys that concern the broker are checked: variables need
+    /// not be set.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
         let Some(file) = explicit.map(Path::to_owned).or_else(default_file) else { return Ok(Self::default()) };
-        let text = read_file(&file)?;
-        let mut local = read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
-        local.auth = auth_of(&file, &text)?;
-        local.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", file.display()));
-        local.file = Some(file.clone());
-        Ok(local.beside(&file))
+        let document = Document::parse_toml(&read_file(&file)?);
+        let read = document.and_then(|document| read::read_broker(&document, &file));
+        read.map_err(|error| ConfigFailure::new(&file, error))
     }
-
-    fn beside(mut self, file: &Path) -> Self {
-        self.data = self.data.map(|data| beside(file, &data));
-        self.shared_token_file = self.shared_token_file.map(|token| beside(file, &token));
-        self
-    }
-}
-
-/// Resolves a path relative to the file, so that it does not depend on the working folder.
-fn beside(file: &Path, path: &Path) -> PathBuf {
-    file.parent().map_or_else(|| path.to_owned(), |folder| folder.join(path))
-}
-
-fn auth_of(file: &Path, text: &str) -> Result<AuthConfig, ConfigFailure> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    read_auth(text, folder).map_err(|error| ConfigProblem::Auth(error).in_file(file))
 }
 
 /// The broker of this configuration, for commands that connect to it or manage its agents. Errors in other parts of the
@@ -178,32 +156,8 @@ fn auth_of(file: &Path, text: &str) -> Result<AuthConfig, ConfigFailure> {
 pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
     let Some(file) = explicit.or_else(default_file) else { return Ok(LocalBroker::default()) };
-    let local = read::read_local(&read_file(&file)?).map_err(|problem| problem.in_file(&file))?;
-    Ok(local.beside(&file))
-}
-
-/// The rules alone, for `toolbus policy check`.
-pub struct Rules {
-    pub file: Option<PathBuf>,
-    pub policy: PolicySet,
-    pub warnings: Vec<Warning>,
-    /// Names of the servers.
-    pub servers: Vec<String>,
-}
-
-impl Rules {
-    /// Loads the rules. Variables need not be set, and the servers' settings are not checked.
-    pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let Some(file) = explicit.map(Path::to_owned).or_else(default_file) else {
-            return Ok(Self { file: None, policy: PolicySet::built_in(), warnings: Vec::new(), servers: Vec::new() });
-        };
-        let text = read_file(&file)?;
-        read::read_broker(&text).map_err(|problem| problem.in_file(&file))?;
-        let read = PolicySet::read(&text).map_err(|error| ConfigProblem::Policy(error).in_file(&file));
-        let (policy, warnings) = read?;
-        let servers = read::read_local(&text).unwrap_or_default().servers;
-        Ok(Self { file: Some(file), policy, warnings, servers })
-    }
+    let document = Document::parse_toml(&read_file(&file)?).map_err(|error| ConfigFailure::new(&file, error))?;
+    Ok(read::read_local(&document, &file))
 }
 
 /// The toolbus.toml in the working folder or in the user's config folder.
@@ -216,9 +170,13 @@ pub fn default_file() -> Option<PathBuf> {
 }
 
 fn read_file(file: &Path) -> Result<String, ConfigFailure> {
-    std::fs::read_to_string(file).map_err(|source| ConfigProblem::Unreadable(source).in_file(file))
+    std::fs::read_to_string(file).map_err(|source| ConfigFailure::new(file, ConfigProblem::Unreadable(source)))
 }
 
 fn environment(name: &str) -> Option<String> {
     env::var(name).ok()
+}
+
+fn in_file(file: &Path, warnings: &[Warning]) -> impl Iterator<Item = String> {
+    warnings.iter().map(move |warning| format!("{}: {warning}", file.display()))
 }

@@ -41,7 +41,7 @@ async fn configuration_errors_have_a_position_and_a_hint() {
     check("toolbus.toml", "lisen = 1", &up, &["line 1, column 1", "lisen", "did you mean listen?"]).await;
     check("toolbus.toml", "[servers.a]\ncommand = 'x'\nargz = []", &up, &["line 3, column 1", "argz", "args"]).await;
     check("toolbus.toml", "[servers.a]", &up, &["neither a command nor a url"]).await;
-    check("toolbus.toml", "[servers.a]\ncomand = 'x'", &up, &["line 2, column 1", "comand", "did you mean `command`?"])
+    check("toolbus.toml", "[servers.a]\ncomand = 'x'", &up, &["line 2, column 1", "comand", "did you mean command?"])
         .await;
     check("toolbus.toml", "[servers.'a/b']\ncommand = 'x'", &up, &["a/b", "slash"]).await;
     check(
@@ -55,7 +55,7 @@ async fn configuration_errors_have_a_position_and_a_hint() {
     check("toolbus.toml", "[roles.a]\nallow=['x[']\n[servers.s]\ncommand='x'", &up, &["x[", "pattern"]).await;
     check("mcp.json", r#"{"mcpServers": {"a": {"command": "${NO_SUCH}"}}}"#, &host, &["NO_SUCH"]).await;
     let mistyped = "{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\"}}}";
-    check("mcp.json", mistyped, &host, &["line 2, column 9", "comand", "did you mean `command`?"]).await;
+    check("mcp.json", mistyped, &host, &["line 2, column 9", "comand", "did you mean command?"]).await;
     check("mcp.json", r#"{"mcpServers": {}}"#, &host, &["no servers to host", "hint:"]).await;
     check("mcp.json", "{", &host, &["mcp.json", "line 1"]).await;
     check("other", "", &host, &["mcp.json", "can't be read"]).await;

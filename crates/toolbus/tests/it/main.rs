@@ -22,6 +22,8 @@ mod one_effect;
 mod outages;
 mod policy;
 mod process;
+mod snapshot_file;
+mod snapshots;
 mod support;
 mod token_scope;
 mod up;

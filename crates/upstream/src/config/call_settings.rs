@@ -1,10 +1,10 @@
 //! Reliability settings of a server's calls: replay after an interruption, joining to an earlier call, behaviour while
 //! the host is offline, and the circuit breaker.
 
-use super::error::ConfigError;
 use super::settings::Settings;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use toolbus_config::{ConfigError, Setting};
 
 /// Settings per server, with overrides for single tools under the server's own names.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,19 +105,19 @@ impl CallSettings {
         self.tool_join.get(tool).copied().unwrap_or(self.join)
     }
 
-    pub(super) fn read(settings: &mut Settings<'_>) -> Result<Self, ConfigError> {
+    pub(super) fn read(settings: &Settings<'_>) -> Result<Self, ConfigError> {
         let defaults = Self::default();
         Ok(Self {
             replay: settings.choice("replay", Replay::EXPECTED, Replay::parse)?,
-            tool_replay: settings.choices("tool_replay", Replay::EXPECTED, Replay::parse)?,
-            trust_hints: settings.flag("trust_hints")?.unwrap_or(false),
+            tool_replay: settings.by_tool("tool_replay", |tool| tool.parse(Replay::EXPECTED, Replay::parse))?,
+            trust_hints: settings.table.read("trust_hints", Setting::flag)?.unwrap_or(false),
             join: settings.choice("join", Join::EXPECTED, Join::parse)?,
-            tool_join: settings.choices("tool_join", Join::EXPECTED, Join::parse)?,
+            tool_join: settings.by_tool("tool_join", |tool| tool.parse(Join::EXPECTED, Join::parse))?,
             join_window: settings.duration("join_window")?.unwrap_or(defaults.join_window),
             offline: settings.choice("offline", Offline::EXPECTED, Offline::parse)?,
-            tool_offline: settings.choices("tool_offline", Offline::EXPECTED, Offline::parse)?,
+            tool_offline: settings.by_tool("tool_offline", |tool| tool.parse(Offline::EXPECTED, Offline::parse))?,
             trip: TripSettings {
-                after: settings.count("trip_after")?.unwrap_or(defaults.trip.after),
+                after: settings.table.read("trip_after", Setting::count)?.unwrap_or(defaults.trip.after),
                 window: settings.duration("trip_window")?.unwrap_or(defaults.trip.window),
                 pause: settings.duration("trip_pause")?.unwrap_or(defaults.trip.pause),
             },

@@ -2,23 +2,20 @@
 //! result in a [`ServerConfig`].
 
 mod call_settings;
-mod error;
 mod expand;
-mod json;
+mod servers;
 mod settings;
-mod toml;
 
 pub use call_settings::{CallSettings, Join, Offline, Replay, TripSettings};
-pub use error::{ConfigError, Position};
 pub use expand::Environment;
-pub use json::read_mcp_servers_json;
-pub use toml::read_toml_servers;
+pub use servers::{read_mcp_servers, read_servers};
 
 use crate::secrets::SecretSettings;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use toolbus_config::Warning;
 use toolbus_mcp::Era;
 
 /// The servers in file order: if two of them have a tool of the same name, the first one keeps it.
@@ -127,7 +124,7 @@ pub struct ServersRead {
     /// The servers in file order.
     pub servers: Vec<ServerConfig>,
     /// Warnings for the user.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 impl ServerConfig {

@@ -1,10 +1,11 @@
 //! Valid configurations, and the errors for invalid ones.
 
 use std::time::Duration;
+use toolbus_config::{ConfigError, Document};
 use toolbus_mcp::Era;
 use toolbus_upstream::{
-    CallSettings, ConfigError, Join, Offline, Replay, ServersRead, SessionMode, TransportConfig, TripSettings,
-    read_mcp_servers_json, read_toml_servers,
+    CallSettings, Join, Offline, Replay, ServersRead, SessionMode, TransportConfig, TripSettings, read_mcp_servers,
+    read_servers,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -12,11 +13,11 @@ fn env(name: &str) -> Option<String> {
 }
 
 fn json(text: &str) -> Result<ServersRead, ConfigError> {
-    read_mcp_servers_json(text, &env)
+    read_mcp_servers(&Document::parse_json(text)?, &env)
 }
 
 fn toml(text: &str) -> Result<ServersRead, ConfigError> {
-    read_toml_servers(text, &env)
+    read_servers(&Document::parse_toml(text)?, &env)
 }
 
 fn check(read: Result<ServersRead, ConfigError>, message: &str, hint: &str) {
@@ -45,7 +46,8 @@ fn mcp_servers_json_is_parsed_in_order_with_variables() {
     assert_eq!(cwd.as_deref(), Some(std::path::Path::new("/tmp")));
     assert_eq!(read.servers[0].timeout, Some(Duration::from_secs(60)));
     assert!(read.servers[2].disabled);
-    assert_eq!(read.warnings, ["server \"z\": unknown key \"autoApprove\" is ignored"]);
+    let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["line 3, column 19: server \"z\": unknown key \"autoApprove\" is ignored"]);
 }
 
 #[test]
@@ -126,22 +128,21 @@ fn call_settings_are_parsed_from_both_formats() {
 #[test]
 fn an_invalid_call_setting_is_rejected_with_its_position() {
     let rejected = |line: &str, message: &str| {
-        check(
-            toml(&format!("[servers.a]\ncommand = 'x'\n{line}")),
-            &format!("server \"a\": {message}"),
-            "correct the value",
-        );
+        check(toml(&format!("[servers.a]\ncommand = 'x'\n{line}")), message, "correct the value");
     };
-    rejected("replay = 'yes'", "replay has to be \"never\" or \"safe\" (line 3, column 1)");
-    rejected("tool_replay = { pay = true }", "tool_replay.pay has to be \"never\" or \"safe\" (line 3, column 17)");
-    rejected("tool_replay = 'safe'", "tool_replay has to be an object (line 3, column 1)");
-    rejected("join = 'gon'", "join has to be \"gone\", \"always\" or \"never\" (line 3, column 1)");
-    rejected("offline = 1", "offline has to be \"wait\" or \"fail\" (line 3, column 1)");
-    rejected("trip_after = 0", "trip_after has to be a whole number of at least 1 (line 3, column 1)");
+    rejected("replay = 'yes'", "line 3, column 10: servers.a.replay has to be \"never\" or \"safe\"");
+    rejected(
+        "tool_replay = { pay = true }",
+        "line 3, column 23: servers.a.tool_replay.pay has to be \"never\" or \"safe\"",
+    );
+    rejected("tool_replay = 'safe'", "line 3, column 15: servers.a.tool_replay has to be a table");
+    rejected("join = 'gon'", "line 3, column 8: servers.a.join has to be \"gone\", \"always\" or \"never\"");
+    rejected("offline = 1", "line 3, column 11: servers.a.offline has to be \"wait\" or \"fail\"");
+    rejected("trip_after = 0", "line 3, column 14: servers.a.trip_after has to be a whole number of at least 1");
     check(
         toml("[servers.a]\ncommand = 'x'\nreplays = 'safe'"),
-        "server \"a\": unknown key \"replays\" (line 3, column 1)",
-        "did you mean `replay`?",
+        "line 3, column 1: unknown key servers.a.replays",
+        "did you mean replay?",
     );
 }
 
@@ -158,57 +159,61 @@ fn servers_in_a_toml_file_keep_their_order() {
 fn a_missing_variable_is_reported_with_its_server_and_position() {
     check(
         json(r#"{"mcpServers": {"git": {"command": "x", "env": {"KEY": "a${GIT_TOKEN}"}}}}"#),
-        "server \"git\": the environment variable GIT_TOKEN, used in env.KEY, is not set",
+        "line 1, column 56: mcpServers.git.env.KEY: the environment variable GIT_TOKEN is not set",
         "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
     );
     check(
         toml("[servers.git]\ncommand = 'x'\nargs = [\n  'a',\n  '${GIT_TOKEN}',\n]"),
-        "server \"git\": the environment variable GIT_TOKEN, used in args[1], is not set (line 5, column 3)",
+        "line 5, column 3: servers.git.args[1]: the environment variable GIT_TOKEN is not set",
         "set GIT_TOKEN before you start the host, or write ${GIT_TOKEN:-default}",
     );
 }
 
 #[test]
 fn a_mistyped_key_is_reported_before_the_missing_one() {
-    let (message, hint) = ("server \"a\": unknown key \"comand\" (line 2, column 1)", "did you mean `command`?");
+    let (message, hint) = ("line 2, column 1: unknown key servers.a.comand", "did you mean command?");
     check(toml("[servers.a]\ncomand = 'x'"), message, hint);
     let before = "{\"a\": \"a\", \"mcpServers\": {\"b\": {\"command\": \"comand\"}, \"a\":";
-    let message = "server \"a\": unknown key \"comand\" (line 2, column 2)";
+    let message = "line 2, column 2: unknown key mcpServers.a.comand";
     check(json(&format!("{before}\n{{\"comand\": \"x\"}}}}}}")), message, hint);
     let slash = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
-    check(toml("[servers.'a/b']\ncommand = 'x'"), "invalid server name \"a/b\": it has a slash", slash);
+    check(
+        toml("[servers.'a/b']\ncommand = 'x'"),
+        "line 1, column 10: servers.\"a/b\": invalid server name: it has a slash",
+        slash,
+    );
 }
 
 #[test]
 fn invalid_json_configurations_are_rejected() {
     check(
         json(r#"{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}"#),
-        "server \"a\" is configured twice",
+        "line 1, column 45: mcpServers.a: the server is configured twice",
         "give one of them another name",
     );
     check(
         json(r#"{"mcpServers": {"a": {"args": []}}}"#),
-        "server \"a\" has neither a command nor a url",
+        "line 1, column 22: mcpServers.a: the server has neither a command nor a url",
         "add `command` for a stdio server, or `url` for an HTTP server",
     );
     check(
         json(r#"{"mcpServers": {"a": {"command": "x", "url": "http://h/"}}}"#),
-        "server \"a\" has both a command and a url",
+        "line 1, column 22: mcpServers.a: the server has both a command and a url",
         "remove one of them",
     );
     check(
         json(r#"{"mcpServers": {"a": {"command": "x", "args": "-v"}}}"#),
-        "server \"a\": args has to be a list of strings",
+        "line 1, column 47: mcpServers.a.args has to be a list of strings",
         "correct the value",
     );
     check(
         json("{\"mcpServers\": {\n  \"a\": {,}}}"),
-        "invalid JSON (line 2, column 9): key must be a string",
-        "correct the file at that place",
+        "line 2, column 9: key must be a string",
+        "correct the file at that position",
     );
     check(
         json("{\"servers\": {}}"),
-        "there is no \"mcpServers\" object in the file",
+        "line 1, column 1: mcpServers is missing",
         "the file has the form {\"mcpServers\": {\"NAME\": {\"command\": …}}}",
     );
 }
@@ -216,8 +221,8 @@ fn invalid_json_configurations_are_rejected() {
 #[test]
 fn invalid_toml_configurations_are_rejected_with_their_position() {
     check(
-        toml("[servers.a]\ncommand = \"x\"\n  comand_args = 1\nmax-sessions = 3\n"),
-        "server \"a\": unknown key \"comand_args\" (line 3, column 3)",
+        toml("[servers.a]\ncommand = \"x\"\n  colour = 1\nmax-sessions = 3\n"),
+        "line 3, column 3: unknown key servers.a.colour",
         "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
          max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, \
          replay, tool_replay, trust_hints, join, tool_join, join_window, offline, tool_offline, trip_after, trip_window, \
@@ -225,18 +230,18 @@ fn invalid_toml_configurations_are_rejected_with_their_position() {
     );
     check(
         toml("[servers.a]\ncommand = \"x\"\nmax-sessions = 3\n"),
-        "server \"a\": unknown key \"max-sessions\" (line 3, column 1)",
-        "did you mean `max_sessions`?",
+        "line 3, column 1: unknown key servers.a.max-sessions",
+        "did you mean max_sessions?",
     );
     check(
         toml("[servers.a]\ncommand = \"x\"\ntimeout = \"soon\"\n"),
-        "server \"a\": timeout has to be seconds, or a time such as \"500ms\", \"30s\", \"5m\" (line 3, column 1)",
+        "line 3, column 11: servers.a.timeout has to be seconds, or a time such as \"500ms\", \"30s\", \"5m\"",
         "correct the value",
     );
     let error = toml("[servers.a]\ncommand = \"x\"\n[servers.a]\nurl = \"http://h\"\n").expect_err("duplicate table");
     assert!(error.to_string().contains("line 3") && error.to_string().contains("duplicate"), "{error}");
     let error = toml("[servers.a]\nargs = []\n").expect_err("no command");
-    assert_eq!(error.to_string(), "server \"a\" has neither a command nor a url (line 1, column 10)");
+    assert_eq!(error.to_string(), "line 1, column 1: servers.a: the server has neither a command nor a url");
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::fs;
 use std::path::Path;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
+use toolbus_config::{ConfigError, Document};
 use toolbus_mcp::Era;
-use toolbus_upstream::{ConfigError, ConnectionOptions, ServerConfig, ServerError, probe, read_toml_servers};
+use toolbus_upstream::{ConnectionOptions, ServerConfig, ServerError, probe, read_servers};
 
 /// A server that reveals everything it was given, in every possible place.
 const LEAKY_SERVER: &str = r#"
@@ -32,7 +33,7 @@ const TOKEN: &str = "sk-canary-0123456789";
 
 fn read(text: &str) -> Result<ServerConfig, ConfigError> {
     let env = HashMap::from([("MY_TOKEN", TOKEN), ("COLOUR", "ultramarine")]);
-    let mut read = read_toml_servers(text, &|name| env.get(name).map(ToString::to_string))?;
+    let mut read = read_servers(&Document::parse_toml(text)?, &|name| env.get(name).map(ToString::to_string))?;
     Ok(read.servers.remove(0))
 }
 
@@ -128,8 +129,14 @@ fn references_are_rejected_in_unsupported_settings() {
         let error = read(config).expect_err(config);
         assert!(error.to_string().contains(message), "{error}");
     };
-    check("[servers.x]\ncommand = \"${file:/x}\"", "command can't be fetched from a file or a command (line 2");
-    check("[servers.x]\ncommand = \"x\"\nargs = [\"${exec:}\"]", "args[0] names no file or command");
+    check(
+        "[servers.x]\ncommand = \"${file:/x}\"",
+        "line 2, column 11: servers.x.command: the value can't be fetched from a file or a command",
+    );
+    check(
+        "[servers.x]\ncommand = \"x\"\nargs = [\"${exec:}\"]",
+        "servers.x.args[0]: a reference names no file or command",
+    );
     check("[servers.x]\nurl = \"${file:/x}\"", "url has to be an http:// or https:// address");
 }
 

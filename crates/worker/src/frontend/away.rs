@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use toolbus_base::now_ms;
 use toolbus_mcp::{Message, Notification, Raw, raw};
+use toolbus_protocol::Timestamp;
 
 pub struct AwayWatch {
     bus: Arc<dyn Bus>,
@@ -28,7 +30,7 @@ pub struct AwayWatch {
 impl AwayWatch {
     pub fn new(bus: Arc<dyn Bus>, upstream: &Upstream, call: &str, token: Option<Raw>, every: Duration) -> Self {
         let (host, call) = (upstream.host.clone(), call.to_owned());
-        let began = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+        let began = now_ms();
         Self { hosts: bus.hosts(), bus, host, call, token, every, began, next: None, notifications: 0 }
     }
 
@@ -121,6 +123,5 @@ pub fn away_since(hosts: &watch::Receiver<Hosts>, host: &str) -> Option<u64> {
 
 /// A timestamp in RFC 3339, or a placeholder for 0.
 pub fn when(ms: u64) -> String {
-    let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    at.filter(|_| ms > 0).map_or_else(|| "an unknown time".to_owned(), |at| at.to_string())
+    if ms == 0 { "an unknown time".to_owned() } else { Timestamp::from_ms(ms).to_string() }
 }

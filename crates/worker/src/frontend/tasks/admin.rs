@@ -91,7 +91,7 @@ fn away_error(frontend: &Frontend, name: &TaskName, since: u64) -> Outcome {
 
 /// The view of a task that no host has reported on yet.
 pub fn placeholder(id: &str) -> TaskView {
-    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+    let now = toolbus_base::now_ms();
     TaskView {
         id: id.to_owned(),
         agent: String::new(),

@@ -1,0 +1,71 @@
+//! Durable replacement of small files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Atomically creates or replaces a file, readable by its owner only, and syncs it and its folder: a crash leaves the old
+/// or the new content.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".new-{}", std::process::id()));
+    let temporary = folder.join(name);
+    // A leftover of an earlier process with the same pid may have a less restrictive mode.
+    fs::remove_file(&temporary).or_else(ignore_missing)?;
+    let written = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        fs::remove_file(&temporary).ok();
+    }
+    written?;
+    sync_folder(folder)
+}
+
+/// Makes created, renamed and removed names of a folder durable.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_replaced_file_is_private_and_leaves_no_temporary_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("f");
+        fs::write(&path, "1").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
+        let mut temporary = path.clone().into_os_string();
+        temporary.push(format!(".new-{}", std::process::id()));
+        fs::write(&temporary, "a leftover that is longer").expect("a file");
+        replace_file(&path, b"2").expect("replaced");
+        assert_eq!(fs::read(&path).expect("a file"), b"2");
+        assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_is_an_error_and_leaves_no_temporary_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(folder.path().join("f/not-empty")).expect("a folder");
+        assert!(replace_file(&folder.path().join("f"), b"2").is_err());
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        assert!(replace_file(Path::new("/"), b"").is_err());
+    }
+}

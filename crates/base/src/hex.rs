@@ -1,0 +1,35 @@
+//! Hexadecimal text.
+
+/// Encodes bytes as lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+}
+
+/// Decodes hexadecimal text. Returns `None` if it has other characters or not exactly two digits per byte of `N`.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let digit = |at: usize| char::from(digits[at]).to_digit(16);
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::try_from(digit(2 * at)? << 4 | digit(2 * at + 1)?).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_encoded_and_only_their_exact_text_is_decoded() {
+        assert_eq!(hex(&[0x00, 0x0f, 0xa5, 0xff]), "000fa5ff");
+        assert_eq!(from_hex("000fA5ff"), Some([0x00, 0x0f, 0xa5, 0xff]));
+        for wrong in ["", "000fa5f", "000fa5ff0", "000fa5fg", "000f+5ff", "000fä5ff"] {
+            assert_eq!(from_hex::<4>(wrong), None, "{wrong}");
+        }
+    }
+}

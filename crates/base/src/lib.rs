@@ -1,0 +1,17 @@
+//! Small things that several crates need and that belong to none of them. No crate of the workspace is used here.
+
+mod backoff;
+mod files;
+mod hex;
+mod names;
+mod nearest;
+mod rights;
+mod time;
+
+pub use backoff::Backoff;
+pub use files::{replace_file, sync_folder};
+pub use hex::{from_hex, hex};
+pub use names::{DEAD_LETTER_SUFFIX, principal_of};
+pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
+pub use rights::Rights;
+pub use time::now_ms;
