@@ -4,7 +4,7 @@ use crate::DiskFile;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use toolbus_engine::{Fingerprint, Millis, Seq};
+use toolbus_engine::{AttemptsNote, Fingerprint, Millis, Seq};
 
 /// The location of a record in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,10 @@ impl MailboxIndex {
 
     fn position(&self, seq: Seq) -> Option<usize> {
         self.slots.binary_search_by_key(&seq, |slot| slot.seq).ok()
+    }
+
+    fn is_pending(&self, seq: Seq) -> bool {
+        self.position(seq).is_some_and(|position| self.slots[position].location.length != 0)
     }
 
     fn take(&mut self, seq: Seq) -> Option<Location> {
@@ -114,6 +118,9 @@ pub struct Index {
     pub segments: BTreeMap<u32, Segment>,
     /// Oldest settlement first.
     pub remembered: VecDeque<RememberedId>,
+    /// Push attempts of pending messages. A note is written after its message, so it is enough to copy it with the
+    /// message.
+    attempts: HashMap<Seq, u32>,
 }
 
 impl Index {
@@ -137,7 +144,18 @@ impl Index {
         self.add(mailbox, seq, Location::CORRUPT);
     }
 
+    pub fn note_attempts(&mut self, note: &AttemptsNote) {
+        if self.mailboxes.get(&note.mailbox).is_some_and(|mailbox_index| mailbox_index.is_pending(note.seq)) {
+            self.attempts.insert(note.seq, note.attempts);
+        }
+    }
+
+    pub fn attempts_of(&self, seq: Seq) -> Option<u32> {
+        self.attempts.get(&seq).copied()
+    }
+
     pub fn remove(&mut self, mailbox: &str, seq: Seq) {
+        self.attempts.remove(&seq);
         let Some(mailbox_index) = self.mailboxes.get_mut(mailbox) else { return };
         if let Some(location) = mailbox_index.take(seq) {
             self.release(location);
@@ -203,5 +221,22 @@ impl Index {
 
     pub fn totals(&self) -> (u64, u64) {
         self.segments.values().fold((0, 0), |(bytes, live), segment| (bytes + segment.bytes, live + segment.live_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_are_kept_only_while_their_message_is_pending() {
+        let (mut index, bob) = (Index::default(), Arc::from("bob"));
+        let note = |seq| AttemptsNote { mailbox: Arc::clone(&bob), seq, attempts: 3 };
+        index.add(&bob, 1, Location { segment: 1, offset: 0, length: 10 });
+        [1, 2].into_iter().for_each(|seq| index.note_attempts(&note(seq)));
+        assert_eq!((index.attempts_of(1), index.attempts_of(2)), (Some(3), None));
+        index.remove(&bob, 1);
+        index.note_attempts(&note(1));
+        assert!(index.attempts.is_empty());
     }
 }

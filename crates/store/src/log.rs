@@ -284,6 +284,7 @@ impl Store for LogStore {
                 RememberedId { fingerprint: settled.fingerprint, content: settled.content, at: settled.at, segment };
             index.remember(id, self.options.history_ids, self.options.history_age);
         }
+        batch.attempts.iter().for_each(|note| index.note_attempts(note));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use crate::index::{Index, RememberedId};
 use crate::log::{SEGMENTS, Store, io_error};
 use crate::{LogStore, StoreError};
 use std::sync::Arc;
-use toolbus_engine::{Batch, Seq, Settled};
+use toolbus_engine::{AttemptsNote, Batch, Seq, Settled};
 
 /// Size of a settled id in the log.
 const ID_BYTES: u64 = 48;
@@ -92,6 +92,12 @@ impl LogStore {
         for (mailbox, seq) in wanted {
             let page = self.read_page(&mailbox, seq, 1, u64::MAX)?;
             batch.puts.extend(page.messages.into_iter().filter(|message| message.seq == seq));
+            let attempts = self.index().attempts_of(seq);
+            batch.attempts.extend(attempts.map(|attempts| AttemptsNote {
+                mailbox: Arc::clone(&mailbox),
+                seq,
+                attempts,
+            }));
             if page.damaged.contains(&seq) {
                 self.index().mark_corrupt(&mailbox, seq);
             }

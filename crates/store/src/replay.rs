@@ -220,7 +220,12 @@ impl Reader<'_> {
                     index.remember_replayed(id, self.options.history_ids, self.options.history_age);
                 }
             }
-            Record::Attempts(all) => all.iter().for_each(|note| self.target.attempts(note)),
+            Record::Attempts(all) => {
+                for note in &all {
+                    index.note_attempts(note);
+                    self.target.attempts(note);
+                }
+            }
         }
     }
 

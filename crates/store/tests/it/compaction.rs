@@ -1,7 +1,7 @@
 //! Compaction: pending messages are copied before their segment is removed, and no crash or full disk may lose them.
 
 use crate::support::{Opened, TestDisk, batch, message_of, pending_of_bob, puts, settled, settles, write};
-use toolbus_engine::{Batch, Seq, Settled};
+use toolbus_engine::{AttemptsNote, Batch, Seq, Settled};
 use toolbus_store::sim_disk::{Rng, SimDisk};
 use toolbus_store::{Store, StoreOptions};
 
@@ -130,6 +130,46 @@ fn a_torn_log_opens_on_a_full_disk() {
         assert_eq!(pending_of_bob(&again.store), again.replayed.seqs(), "seed {seed}: replay and index agree");
         assert_eq!(again.replayed.seqs()[0], 1, "seed {seed}");
     }
+}
+
+fn attempts(seq: Seq, attempts: u32) -> Batch {
+    Batch { attempts: vec![AttemptsNote { mailbox: "bob".into(), seq, attempts }], ..Batch::default() }
+}
+
+/// Otherwise a restart would count the attempts of a message from zero, and it would never be dead-lettered.
+#[test]
+fn the_attempts_of_a_copied_message_are_copied() {
+    let disk = SimDisk::default();
+    let Opened { store, .. } = disk.open_with(small());
+    write(&store, &puts([1, 2]));
+    write(&store, &attempts(1, 1));
+    waste(&store, 3..30);
+    // In a later segment than the message.
+    write(&store, &attempts(1, 2));
+    write(&store, &attempts(2, 7));
+    write(&store, &settles([2]));
+    waste(&store, 30..100);
+    let counted =
+        |opened: &Opened| opened.replayed.attempts.iter().rfind(|note| note.seq == 1).map(|note| note.attempts);
+    for round in 1..4 {
+        store.reclaim().unwrap();
+        waste(&store, round * 100..round * 100 + 100);
+    }
+    store.reclaim().unwrap();
+    drop(store);
+    let mut opened = disk.open_with(small());
+    assert_eq!((pending_of_bob(&opened.store), counted(&opened)), (vec![1], Some(2)));
+    assert!(opened.replayed.attempts.iter().all(|note| note.seq == 1), "those of settled messages are forgotten");
+    // Also by a store that learned of them from its log.
+    let before = disk.names("segment-");
+    for round in 5..9 {
+        waste(&opened.store, round * 100..round * 100 + 100);
+        opened.store.reclaim().unwrap();
+    }
+    assert!(!disk.names("segment-").iter().any(|name| before.contains(name)), "nothing was moved");
+    drop(opened);
+    opened = disk.open_with(small());
+    assert_eq!((pending_of_bob(&opened.store), counted(&opened)), (vec![1], Some(2)));
 }
 
 /// The ids of settled messages after reopening, oldest first.
