@@ -100,7 +100,9 @@ pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server
         }
         Err(close) => close,
     };
-    tracing::warn!(code = close.code.code(), reason = close.reason, "refused a connection");
+    server.refusal_log.line(|suppressed| {
+        tracing::warn!(code = close.code.code(), reason = close.reason, suppressed, "refused a connection");
+    });
     if let Some(audit) = &server.options.audit {
         audit.connection_refused(close.code.code());
     }

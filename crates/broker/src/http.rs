@@ -34,8 +34,8 @@ type HttpResponse = Response<AppBody>;
 
 /// How long a keep-alive connection may be idle between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
-/// Maximum number of logged characters of a refused `Host` header.
-const MAX_LOGGED_HOST_CHARS: usize = 100;
+/// Maximum number of logged characters of a refused `Host` or `Origin` header.
+const MAX_LOGGED_CHARS: usize = 100;
 /// Maximum time for running responses to finish when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -169,9 +169,10 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
     if path != "/healthz"
         && let Err(code) = peer.rules().check_host(&request)
     {
-        let host = request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
-        let host: String = host.unwrap_or_default().chars().take(MAX_LOGGED_HOST_CHARS).collect();
-        tracing::warn!(?host, code = code.code(), "refused a request");
+        let host = request.headers().get(HOST).map(shortened).unwrap_or_default();
+        peer.server.refusal_log.line(|suppressed| {
+            tracing::warn!(?host, code = code.code(), suppressed, "refused a request");
+        });
         return refusal(StatusCode::FORBIDDEN, code);
     }
     if let Some(app) = peer.server.app_at(path) {
@@ -194,11 +195,11 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
 }
 
 async fn respond_by_app(mut request: Request<Incoming>, peer: &HttpPeer, app: &dyn HttpApp) -> HttpResponse {
-    if let Err(code) = peer.rules().check_app_origin(request.headers()) {
-        return refusal(StatusCode::FORBIDDEN, code);
+    if let Err(origin) = peer.rules().check_app_origin(request.headers()) {
+        return foreign_origin(&peer.server, origin);
     }
     if !peer.acquire_connection_permit() {
-        return too_many_connections();
+        return too_many_connections(&peer.server);
     }
     request.extensions_mut().insert(PeerAddress(peer.address));
     if let Some(certificate) = &peer.certificate {
@@ -214,8 +215,8 @@ async fn respond_by_app(mut request: Request<Incoming>, peer: &HttpPeer, app: &d
 }
 
 fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse {
-    if let Err(code) = peer.rules().check_origin(request.headers()) {
-        return refusal(StatusCode::FORBIDDEN, code);
+    if let Err(origin) = peer.rules().check_origin(request.headers()) {
+        return foreign_origin(&peer.server, origin);
     }
     let Some(accept) = accept_key(request.headers()) else {
         let mut response = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
@@ -223,7 +224,7 @@ fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse {
         return response;
     };
     let server = Arc::clone(&peer.server);
-    let Some(permit) = server.try_connection_permit() else { return too_many_connections() };
+    let Some(permit) = server.try_connection_permit() else { return too_many_connections(&server) };
     let presented = PresentedCredentials::in_request(request.headers(), peer.certificate.clone());
     let proof = proof(request.headers(), peer);
     let upgraded = hyper::upgrade::on(&mut request);
@@ -271,8 +272,23 @@ fn into_transport(upgraded: Upgraded) -> Option<Prefixed> {
     }
 }
 
-fn too_many_connections() -> HttpResponse {
-    tracing::warn!(code = ErrorCode::TooManyConnections.code(), "refused a connection");
+fn foreign_origin(server: &ServerShared, origin: &HeaderValue) -> HttpResponse {
+    let code = ErrorCode::OriginRefused;
+    server.refusal_log.line(|suppressed| {
+        tracing::warn!(origin = ?shortened(origin), code = code.code(), suppressed, "refused a web page");
+    });
+    refusal(StatusCode::FORBIDDEN, code)
+}
+
+/// A header of the peer, for the log.
+fn shortened(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).chars().take(MAX_LOGGED_CHARS).collect()
+}
+
+fn too_many_connections(server: &ServerShared) -> HttpResponse {
+    server.refusal_log.line(|suppressed| {
+        tracing::warn!(code = ErrorCode::TooManyConnections.code(), suppressed, "refused a connection");
+    });
     refusal(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections)
 }
 

@@ -28,6 +28,7 @@ mod names;
 mod outbox;
 mod prefixed;
 mod presented;
+mod refusal_log;
 mod server;
 mod store_threads;
 mod tls;

@@ -200,6 +200,9 @@ fn unshare(frame: &mut Outgoing) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::task::noop_waker;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
     use toolbus_engine::FollowView;
 
     fn followed(request_id: &'static str, is_connected: bool) -> Outgoing {
@@ -227,5 +230,45 @@ mod tests {
         assert_eq!(take(&outbox), [("f".to_owned(), false), ("g".to_owned(), true)]);
         outbox.deliver(&mut vec![followed("f", true)]);
         assert_eq!(take(&outbox), [("f".to_owned(), true)], "frames that were taken are not replaced");
+    }
+
+    #[derive(Default)]
+    struct CountingWaker(AtomicUsize);
+
+    impl Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    type Send = fn(&ConnectionOutbox);
+
+    /// The two ways to queue a frame.
+    const SENDS: [Send; 2] = [
+        |outbox| outbox.send(BrokerFrame::HostsChanged),
+        |outbox| outbox.deliver(&mut vec![Outgoing::Cancel { correlation_id: "c".into() }]),
+    ];
+
+    #[test]
+    fn a_frame_queued_while_the_task_sleeps_wakes_it() {
+        for send in SENDS {
+            let (outbox, counter) = (ConnectionOutbox::default(), Arc::new(CountingWaker::default()));
+            outbox.begin_poll(&Waker::from(Arc::clone(&counter)));
+            assert!(outbox.end_poll());
+            send(&outbox);
+            assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn a_frame_queued_during_a_poll_keeps_the_task_awake() {
+        for send in SENDS {
+            let outbox = ConnectionOutbox::default();
+            outbox.begin_poll(&noop_waker());
+            send(&outbox);
+            assert!(!outbox.end_poll());
+            outbox.take(&mut Vec::new(), &mut Vec::new());
+            assert!(outbox.end_poll());
+        }
     }
 }

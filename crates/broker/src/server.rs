@@ -9,6 +9,7 @@ use crate::http::{self, HttpPeer};
 use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
 use crate::presented::PresentedCredentials;
+use crate::refusal_log::RefusalLog;
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -97,6 +98,7 @@ pub(crate) struct ServerShared {
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
     connection_permits: Arc<Semaphore>,
     unknown_peers: Arc<Semaphore>,
+    pub refusal_log: RefusalLog,
     pub connections: TaskTracker,
     /// Ends all connections.
     pub stop: CancellationToken,
@@ -134,6 +136,7 @@ impl BrokerServer {
             agent_connections: Mutex::default(),
             connection_permits: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
+            refusal_log: RefusalLog::default(),
             options,
             apps: RwLock::default(),
             connections: TaskTracker::new(),

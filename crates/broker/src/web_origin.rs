@@ -43,29 +43,28 @@ impl WebRules<'_> {
         self.allowed_hosts.iter().any(allowed) || ip_of(authority).is_some_and(by_address)
     }
 
-    /// Requires that every `Origin` header is in `allowed_origins`; a second header is checked as well.
-    pub fn check_origin(&self, headers: &HeaderMap) -> Result<(), ErrorCode> {
+    /// Requires that every `Origin` header is in `allowed_origins`; a second header is checked as well. Returns the
+    /// foreign origin otherwise.
+    pub fn check_origin<'h>(&self, headers: &'h HeaderMap) -> Result<(), &'h HeaderValue> {
         self.check_origins(headers, |_| false)
     }
 
     /// Like [`check_origin`](Self::check_origin), but for apps also accepts pages that the broker itself served. The
     /// origin `http://localhost:PORT` belongs to the process that listens on that port of the browser's machine; if the
     /// request went to a loopback host as well, that process is this broker. Other ports are foreign origins.
-    pub fn check_app_origin(&self, headers: &HeaderMap) -> Result<(), ErrorCode> {
+    pub fn check_app_origin<'h>(&self, headers: &'h HeaderMap) -> Result<(), &'h HeaderValue> {
         let local = headers.get_all(HOST).iter().all(|host| authority(host).is_some_and(|host| is_loopback(&host)));
         self.check_origins(headers, |origin| local && self.is_own_page(origin))
     }
 
-    fn check_origins(&self, headers: &HeaderMap, own: impl Fn(&HeaderValue) -> bool) -> Result<(), ErrorCode> {
+    fn check_origins<'h>(
+        &self,
+        headers: &'h HeaderMap,
+        own: impl Fn(&HeaderValue) -> bool,
+    ) -> Result<(), &'h HeaderValue> {
         let named =
             |origin: &HeaderValue| self.allowed_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
-        match headers.get_all(ORIGIN).iter().find(|origin| !named(origin) && !own(origin)) {
-            None => Ok(()),
-            Some(origin) => {
-                tracing::warn!(?origin, code = ErrorCode::OriginRefused.code(), "refused a web page");
-                Err(ErrorCode::OriginRefused)
-            }
-        }
+        headers.get_all(ORIGIN).iter().find(|origin| !named(origin) && !own(origin)).map_or(Ok(()), Err)
     }
 
     fn is_own_page(&self, origin: &HeaderValue) -> bool {

@@ -223,3 +223,20 @@ impl Index {
         self.segments.values().fold((0, 0), |(bytes, live), segment| (bytes + segment.bytes, live + segment.live_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_are_kept_only_while_their_message_is_pending() {
+        let (mut index, bob) = (Index::default(), Arc::from("bob"));
+        let note = |seq| AttemptsNote { mailbox: Arc::clone(&bob), seq, attempts: 3 };
+        index.add(&bob, 1, Location { segment: 1, offset: 0, length: 10 });
+        [1, 2].into_iter().for_each(|seq| index.note_attempts(&note(seq)));
+        assert_eq!((index.attempts_of(1), index.attempts_of(2)), (Some(3), None));
+        index.remove(&bob, 1);
+        index.note_attempts(&note(1));
+        assert!(index.attempts.is_empty());
+    }
+}

@@ -201,6 +201,25 @@ async fn a_websocket_protocol_error_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn a_binary_message_has_the_same_limit_as_a_text() {
+    let bus = small_frames().await;
+    // A frame of an unknown kind, which is skipped by its length.
+    let message = |bytes: usize| {
+        let length = bytes - 4;
+        let low = |bits: usize| 0x80 | (length >> bits & 0x7f) as u8;
+        let mut message = vec![0x3f, low(0), low(7), (length >> 14) as u8];
+        message.resize(bytes, b'x');
+        message
+    };
+    let mut peer = bus.compact_peer("sizable").await;
+    peer.send_binary(message(MAX_FRAME)).await;
+    peer.roundtrip().await;
+    peer.send_binary(message(MAX_FRAME + 1)).await;
+    peer.expect_error("TB0105").await;
+    peer.expect_close("TB0105").await;
+}
+
+#[tokio::test]
 async fn the_32nd_bad_frame_closes_a_version_1_connection() {
     let bus = Bus::start().await;
     let logs = Logs::start();

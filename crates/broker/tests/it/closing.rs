@@ -1,7 +1,9 @@
 //! Regular ends of a connection: frames sent before the close are processed, and a close is answered with a close.
 
-use crate::support::{Bus, Peer, Seen, deliver, hello, hello_compact, hello_v2, masked_frame};
+use crate::support::{Bus, MIB, Peer, Seen, Setup, deliver, hello, hello_compact, hello_v2, masked_frame};
 use serde_json::{Value, json};
+use toolbus_broker::CoreOptions;
+use toolbus_engine::EngineOptions;
 
 const CLOSE: [u8; 6] = [0x88, 0x80, 0, 0, 0, 0];
 
@@ -79,4 +81,27 @@ async fn a_closed_connection_is_no_longer_listed() {
         }
     })
     .await;
+}
+
+/// The broker closes a connection that is blocked, with receipts that became due during the shutdown.
+#[tokio::test]
+async fn the_last_receipts_are_sent_when_the_broker_stops() {
+    // No message becomes durable before the shutdown.
+    let engine = EngineOptions { linger: 3_600_000, ..EngineOptions::default() };
+    let bus = Bus::with(Setup { core: CoreOptions { engine, ..CoreOptions::default() }, ..Setup::default() }).await;
+    let _recipient = bus.subscriber("recipient").await;
+    let mut sender = bus.piped_peer("sender").await;
+    sender.subscribe().await;
+    sender.send(deliver("recipient", "m", json!(1))).await;
+    sender.roundtrip().await;
+    // More than the pipe holds, so that the sender's connection is blocked.
+    let mut other = bus.peer("other").await;
+    other.send(deliver("sender", "large", json!("x".repeat(MIB)))).await;
+    other.roundtrip().await;
+    bus.begin_stop();
+    assert_eq!(other.next_of("delivered").await["id"], "large");
+    while !matches!(other.see().await, Seen::Ended) {}
+    assert_eq!(sender.next_of("message").await["message"]["id"], "large");
+    assert_eq!(sender.next_of("delivered").await["id"], "m");
+    assert!(matches!(sender.see().await, Seen::Close { status: 1001, .. }));
 }

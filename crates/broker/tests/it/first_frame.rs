@@ -2,7 +2,9 @@
 //! the token appears nowhere.
 
 use crate::healthy_pair::HealthyPair;
-use crate::support::{Bus, Logs, Peer, Seen, Setup, TOKEN, hello, hello_v2, masked_frame};
+use crate::support::{
+    Bus, Logs, Peer, Seen, Setup, TOKEN, hello, hello_v2, masked_frame, request, skip, upgrade_request,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 use toolbus_broker::ServerOptions;
@@ -97,10 +99,11 @@ fn endless_fragments() -> Vec<u8> {
 
 #[tokio::test]
 async fn an_invalid_first_frame_gets_an_error_and_a_close() {
-    let bus = Bus::start().await;
-    let mut healthy = HealthyPair::join(&bus).await;
     let logs = Logs::start();
     for Case(what, input, code) in cases() {
+        // A broker of its own, because the lines about refused connections are limited.
+        let bus = Bus::start().await;
+        let mut healthy = HealthyPair::join(&bus).await;
         logs.clear();
         let mut peer = Peer::connect(bus.address).await;
         match input {
@@ -155,6 +158,35 @@ async fn a_log_line_about_an_unauthenticated_peer_is_short() {
 }
 
 #[tokio::test]
+async fn a_flood_of_refused_connections_causes_few_log_lines() {
+    let bus = Bus::start().await;
+    let logs = Logs::start();
+    let started = std::time::Instant::now();
+    for n in 0..60 {
+        let mut peer = Peer::connect(bus.address).await;
+        peer.send(hello_with(|frame| frame["token"] = format!("guess-{n}").into())).await;
+        peer.expect_error("TB0103").await;
+    }
+    for headers in ["Origin: https://evil.example\r\n", "Host: evil.example\r\n"].repeat(20) {
+        let answer = request(bus.address, upgrade_request(bus.address, "/bus", headers)).await;
+        assert_eq!(answer.status, 403);
+    }
+    // Ten lines in ten seconds, if the machine is that slow.
+    let most = 10 * (1 + started.elapsed().as_secs() as usize / 10);
+    assert!(logs.warnings().len() <= most, "{:#?}", logs.warnings());
+    assert!(logs.warnings().len() >= 10, "the first ones are logged");
+    skip(Duration::from_secs(10)).await;
+    let mut peer = Peer::connect(bus.address).await;
+    peer.send(hello_with(|frame| frame["token"] = "guess".into())).await;
+    peer.expect_error("TB0103").await;
+    let counted = |line: &String| line.split_once("suppressed=").map(|(_, count)| count.to_owned());
+    let counts: Vec<String> = logs.warnings().iter().filter_map(counted).collect();
+    let suppressed = |text: &String| text.split(' ').next().and_then(|count| count.parse::<usize>().ok());
+    let suppressed: usize = counts.iter().filter_map(suppressed).sum();
+    assert_eq!(logs.warnings().len() + suppressed, 101, "{:#?}", logs.warnings());
+}
+
+#[tokio::test]
 async fn a_peer_without_hello_is_closed_after_the_timeout() {
     let hello_timeout = Duration::from_millis(300);
     let server = ServerOptions { hello_timeout, ..ServerOptions::default() };
@@ -193,6 +225,23 @@ async fn pings_do_not_extend_the_hello_timeout() {
     };
     let error = crate::support::within("the timeout", ended).await;
     assert!(["TB0104", "TB0102"].contains(&error["code"].as_str().unwrap_or_default()), "{error}");
+}
+
+#[tokio::test]
+async fn pings_before_hello_are_answered_up_to_their_limit() {
+    let bus = Bus::start().await;
+    let ping = masked_frame(0x89, b"?");
+    let mut patient = Peer::connect(bus.address).await;
+    patient.send_raw(&ping.repeat(32)).await;
+    patient.send(hello("patient")).await;
+    assert_eq!(patient.frame().await["kind"], "welcome");
+    let mut pinging = Peer::connect(bus.address).await;
+    pinging.send_raw(&ping.repeat(33)).await;
+    pinging.expect_error("TB0102").await;
+    pinging.expect_close("TB0102").await;
+    let mut ponging = Peer::connect(bus.address).await;
+    ponging.send_raw(&masked_frame(0x8a, b"!").repeat(33)).await;
+    ponging.expect_error("TB0102").await;
 }
 
 #[tokio::test]

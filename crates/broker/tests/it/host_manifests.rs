@@ -1,10 +1,11 @@
 //! The host directory over the wire and across restarts: persistence, damaged files, and visibility by role.
 
-use crate::support::{Bus, Logs, Peer, Setup, hello, hello_v2, within};
+use crate::support::{Bus, HOUR, Logs, Peer, Setup, hello, hello_v2, within};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use toolbus_broker::ServerOptions;
 
 async fn announce(peer: &mut Peer, manifests: Value) -> Value {
     peer.send(json!({"kind": "announce", "request_id": "a", "manifests": manifests})).await;
@@ -149,4 +150,19 @@ async fn change_notifications_are_coalesced_and_the_last_change_is_notified() {
     })
     .await;
     assert!(notifications < 60, "{notifications} notifications");
+}
+
+/// Without a heartbeat, only the announcement itself can wake the connection.
+#[tokio::test]
+async fn an_idle_peer_learns_of_a_change_at_once() {
+    let server = ServerOptions { heartbeat: HOUR, ..ServerOptions::default() };
+    let bus = Bus::with(Setup { server, ..Setup::default() }).await;
+    let mut watching = bus.peer_v2("watching").await;
+    watching.send(json!({"kind": "hosts", "request_id": "h", "watch": true})).await;
+    watching.next_of("hosts").await;
+    let mut host = bus.peer_v2("host").await;
+    for manifest in 0..3 {
+        announce(&mut host, json!([{"manifest": manifest}])).await;
+        watching.next_of("hosts_changed").await;
+    }
 }

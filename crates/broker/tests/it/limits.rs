@@ -3,7 +3,8 @@
 
 use crate::healthy_pair::HealthyPair;
 use crate::support::{
-    Bus, Logs, MIB, Peer, Seen, Setup, exclusive, hello, masked_frame, request, resident_bytes, upgrade_request,
+    Bus, Credentials, Framing, HOUR, Logs, MIB, Peer, Seen, Setup, WORKER, exclusive, hello, hello_as, masked_frame,
+    request, resident_bytes, upgrade_request, within,
 };
 use serde_json::json;
 use std::time::Duration;
@@ -29,7 +30,7 @@ async fn can_connect(bus: &Bus) -> bool {
         }
         Some(())
     };
-    crate::support::within("a response or a close", attempt).await.is_some()
+    within("a response or a close", attempt).await.is_some()
 }
 
 #[tokio::test]
@@ -47,7 +48,7 @@ async fn silent_sockets_block_neither_new_nor_established_connections() {
     }
     healthy.exchange_message().await;
     // The test keeps all of them open; the broker closes them after the timeout.
-    crate::support::within("a free permit", async {
+    within("a free permit", async {
         while !can_connect(&bus).await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -59,8 +60,7 @@ async fn silent_sockets_block_neither_new_nor_established_connections() {
 
 #[tokio::test]
 async fn unauthenticated_peers_over_the_limit_are_dropped_at_once() {
-    let server =
-        ServerOptions { max_unknown_peers: 16, hello_timeout: Duration::from_secs(60), ..ServerOptions::default() };
+    let server = ServerOptions { max_unknown_peers: 16, hello_timeout: HOUR, ..ServerOptions::default() };
     let bus = bus_with(server).await;
     let mut unauthenticated = Vec::new();
     for _ in 0..50 {
@@ -68,14 +68,17 @@ async fn unauthenticated_peers_over_the_limit_are_dropped_at_once() {
     }
     for dropped in &mut unauthenticated[16..] {
         let mut rest = Vec::new();
-        crate::support::within("the end of the connection", dropped.read_to_end(&mut rest)).await.ok();
+        within("the end of the connection", dropped.read_to_end(&mut rest)).await.ok();
     }
-    for kept in &unauthenticated[..16] {
-        assert!(kept.try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    for kept in &mut unauthenticated[..16] {
+        kept.write_all(upgrade_request(bus.address, "/bus", "").as_bytes()).await.expect("the connection is open");
+        let mut answer = [0; 12];
+        within("a response", kept.read_exact(&mut answer)).await.expect("the connection is open");
+        assert_eq!(&answer, b"HTTP/1.1 101");
     }
     assert!(!can_connect(&bus).await);
     unauthenticated.truncate(15);
-    crate::support::within("a free permit", async {
+    within("a free permit", async {
         while !can_connect(&bus).await {
             tokio::task::yield_now().await;
         }
@@ -98,7 +101,7 @@ async fn every_silent_socket_is_closed_after_the_timeout() {
     }
     for mut socket in silent {
         let mut rest = Vec::new();
-        crate::support::within("the end of the connection", socket.read_to_end(&mut rest)).await.ok();
+        within("the end of the connection", socket.read_to_end(&mut rest)).await.ok();
     }
     assert!(can_connect(&bus).await);
 }
@@ -119,7 +122,7 @@ async fn a_connection_over_the_limit_is_refused_and_the_others_stay() {
     healthy.exchange_message().await;
 
     drop(third);
-    crate::support::within("the released permit", async {
+    within("the released permit", async {
         while !can_connect(&bus).await {
             tokio::task::yield_now().await;
         }
@@ -127,10 +130,54 @@ async fn a_connection_over_the_limit_is_refused_and_the_others_stay() {
     .await;
 }
 
+/// Connects an agent with a credential of its own; `false` if its connection limit is reached.
+async fn is_admitted(bus: &Bus, agent: &str, mailbox: &str, kept: &mut Vec<Peer>) -> bool {
+    let mut peer = Peer::connect(bus.address).await;
+    peer.send(hello_as(agent, mailbox, None, Framing::Json)).await;
+    for kind in ["welcome", "broker_identity"] {
+        assert_eq!(peer.frame().await["kind"], kind);
+    }
+    peer.send(json!({"kind": "list_connected", "role": "unused-role"})).await;
+    match peer.frame().await {
+        frame if frame["kind"] == "connected" => kept.push(peer),
+        frame => {
+            assert_eq!((&frame["kind"], &frame["code"]), (&json!("error"), &json!("TB0210")), "{frame}");
+            peer.expect_close("TB0210").await;
+            return false;
+        }
+    }
+    true
+}
+
+#[tokio::test]
+async fn an_agent_has_its_own_connection_limit_and_gets_its_connections_back() {
+    let credentials = Credentials::default().add("w", "worker", WORKER).add("v", "worker", WORKER);
+    let server = ServerOptions { max_connections_per_agent: 3, ..ServerOptions::default() };
+    let bus = Bus::with_credentials(Setup { server, ..Setup::default() }, &credentials).await;
+    let (mut of_w, mut of_v) = (Vec::new(), Vec::new());
+    // Twice, because a permit that is returned once too often shows only in the second round.
+    for _ in 0..2 {
+        for mailbox in ["~", "~#a", "~#b"] {
+            within("a free place", async {
+                while !is_admitted(&bus, "w", mailbox, &mut of_w).await {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+        }
+        for _ in 0..3 {
+            assert!(!is_admitted(&bus, "w", "~#c", &mut of_w).await, "all mailboxes of an agent count together");
+        }
+        assert!(is_admitted(&bus, "v", "~", &mut of_v).await, "other agents are not affected");
+        of_w.clear();
+        of_v.clear();
+    }
+}
+
 #[tokio::test]
 async fn large_frames_before_hello_are_refused_and_memory_is_bounded() {
     let _exclusive = exclusive().await;
-    let bus = Bus::start().await;
+    let bus = bus_with(ServerOptions { hello_timeout: HOUR, ..ServerOptions::default() }).await;
     let mut healthy = HealthyPair::join(&bus).await;
     let before = resident_bytes();
     let mut unauthenticated = Vec::new();

@@ -2,10 +2,10 @@
 //! read, small messages within large receive buffers.
 
 use crate::healthy_pair::HealthyPair;
-use crate::support::{Bus, MIB, Peer, Setup, deliver, exclusive, resident_bytes};
+use crate::support::{Bus, HOUR, MIB, Peer, Setup, deliver, exclusive, resident_bytes};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::json;
-use toolbus_broker::CoreOptions;
+use toolbus_broker::{CoreOptions, ServerOptions};
 use toolbus_engine::EngineOptions;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, Event, InboxMessage, compact};
 
@@ -34,10 +34,11 @@ async fn stuck_subscriber(bus: &Bus, sender: &mut Peer) -> Peer {
     stuck
 }
 
-/// A window larger than the buffers of a socket.
+/// A window larger than the buffers of a socket. A peer that does not read stays, however long the test takes.
 fn wide_window() -> Setup {
     let engine = EngineOptions { window_bytes: 16 << 20, ..EngineOptions::default() };
-    Setup { core: CoreOptions { engine, ..CoreOptions::default() }, ..Setup::default() }
+    let server = ServerOptions { heartbeat: HOUR, ..ServerOptions::default() };
+    Setup { core: CoreOptions { engine, ..CoreOptions::default() }, server }
 }
 
 async fn wide_bus() -> Bus {
@@ -273,9 +274,7 @@ async fn limits_of_mailboxes_and_messages_are_enforced() {
 #[tokio::test]
 async fn too_many_notices_close_the_connection_of_a_peer_that_does_not_read() {
     let _exclusive = exclusive().await;
-    let mut setup = wide_window();
-    setup.server.heartbeat = std::time::Duration::from_secs(600);
-    let bus = Bus::with(setup).await;
+    let bus = wide_bus().await;
     let mut healthy = HealthyPair::join(&bus).await;
     let mut sender = bus.peer("sender").await;
     let logs = crate::support::Logs::start();

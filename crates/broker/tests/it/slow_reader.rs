@@ -2,20 +2,22 @@
 //! are redelivered to the next subscriber.
 
 use crate::healthy_pair::HealthyPair;
-use crate::support::{Bus, Logs, MIB, Peer, Seen, Setup, deliver, exclusive, hello, resident_bytes};
+use crate::support::{Bus, HOUR, Logs, MIB, Peer, Seen, Setup, deliver, exclusive, hello, resident_bytes, skip};
 use serde_json::json;
-use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use toolbus_broker::{CoreOptions, ServerOptions};
 use toolbus_engine::EngineOptions;
-
-const HEARTBEAT: Duration = Duration::from_millis(400);
 
 /// A window larger than the socket buffers, so that writes to a peer that doesn't read block.
 fn wide_window() -> Setup {
     let engine = EngineOptions { window_bytes: 24 << 20, unsettled_bytes: 8 << 20, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
-    Setup { server: ServerOptions { heartbeat: HEARTBEAT, ..ServerOptions::default() }, core }
+    Setup { server: without_heartbeat(), core }
+}
+
+fn without_heartbeat() -> ServerOptions {
+    ServerOptions { heartbeat: HOUR, ..ServerOptions::default() }
 }
 
 /// A subscriber with a small receive buffer.
@@ -70,6 +72,8 @@ async fn a_subscriber_that_never_reads_costs_bounded_memory_and_no_messages() {
     assert!(grown < 72 * MIB, "{COUNT} MiB to a peer that doesn't read cost {} MiB", grown / MIB);
     healthy.exchange_message().await;
 
+    assert_eq!(logs.warnings(), Vec::<String>::new(), "it is closed only after the timeout");
+    skip(HOUR * 2).await;
     let line = logs.line_with("TB0211").await;
     assert!(line.contains("WARN") && line.contains("idle"), "{line}");
     let mut next = bus.subscriber("idle").await;
@@ -88,15 +92,19 @@ async fn a_subscriber_that_never_reads_costs_bounded_memory_and_no_messages() {
     drop(idle);
 }
 
+/// On pipes, so that the time that the broker grants for the close reason does not depend on the machine.
 #[tokio::test]
 async fn a_slow_reader_gets_the_reason_of_its_close() {
-    let _exclusive = exclusive().await;
     let bus = Bus::with(wide_window()).await;
-    let mut sender = bus.peer("sender").await;
+    let mut idle = bus.piped_peer("idle").await;
+    idle.subscribe().await;
+    let mut sender = bus.piped_peer("sender").await;
+    for n in 0..3 {
+        sender.deliver("idle", &id(n), json!("x".repeat(MIB))).await;
+    }
     let logs = Logs::start();
-    let mut healthy = HealthyPair::join(&bus).await;
-    let mut idle = narrow_subscriber(&bus, "idle").await;
-    flood(&mut sender, "idle", 20, &mut healthy).await;
+    tokio::time::pause();
+    tokio::time::advance(HOUR * 2).await;
     logs.line_with("TB0211").await;
     let mut messages = 0;
     let error = loop {
@@ -113,24 +121,22 @@ async fn a_slow_reader_gets_the_reason_of_its_close() {
 /// Writes of a window that fits into the socket buffers do not block; such a peer is detected by the heartbeat.
 #[tokio::test]
 async fn a_subscriber_that_stops_reading_is_dropped_even_if_its_buffers_have_room() {
-    let bus = Bus::with(Setup {
-        server: ServerOptions { heartbeat: HEARTBEAT, ..ServerOptions::default() },
-        ..Setup::default()
-    })
-    .await;
+    let bus = Bus::with(Setup { server: without_heartbeat(), ..Setup::default() }).await;
     let idle = bus.subscriber("idle").await;
     let mut sender = bus.peer("sender").await;
     sender.deliver("idle", "m", json!(1)).await;
-    crate::support::within("the idle subscriber to be dropped", async {
-        loop {
-            sender.send(json!({"kind": "list_connected", "role": "tester"})).await;
-            if sender.next_of("connected").await["ids"] == json!([]) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut ticks = 0;
+    loop {
+        sender.send(json!({"kind": "list_connected", "role": "tester"})).await;
+        if sender.next_of("connected").await["ids"] == json!([]) {
+            break;
         }
-    })
-    .await;
+        // One tick of the heartbeat, in which the sender is not silent.
+        skip(HOUR / 2).await;
+        ticks += 1;
+        assert!(ticks < 50, "the idle subscriber is still connected");
+    }
+    assert!(ticks >= 5, "dropped after {ticks} of 5 ticks");
     let frame = bus.subscriber("idle").await.expect_message("m").await;
     assert_eq!(frame["attempt"], 2);
     drop(idle);
@@ -139,26 +145,30 @@ async fn a_subscriber_that_stops_reading_is_dropped_even_if_its_buffers_have_roo
 /// Slow is not stuck: a peer on a slow link that keeps reading stays connected.
 #[tokio::test]
 async fn a_slow_but_steady_reader_stays_connected() {
-    let _exclusive = exclusive().await;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    const HEARTBEAT: Duration = Duration::from_secs(2);
-    let mut setup = wide_window();
-    setup.server.heartbeat = HEARTBEAT;
-    let bus = Bus::with(setup).await;
-    let mut sender = bus.peer("sender").await;
+    const COUNT: usize = 3;
+    let bus = Bus::with(wide_window()).await;
+    let mut steady = bus.piped_peer("steady").await;
+    steady.subscribe().await;
+    let mut sender = bus.piped_peer("sender").await;
+    for n in 0..COUNT {
+        sender.deliver("steady", &id(n), json!("x".repeat(MIB))).await;
+    }
     let logs = Logs::start();
-    let mut healthy = HealthyPair::join(&bus).await;
-    let mut steady = narrow_subscriber(&bus, "steady").await.into_tcp();
-    flood(&mut sender, "steady", 22, &mut healthy).await;
-    let started = std::time::Instant::now();
-    let mut buffer = vec![0; 160 << 10];
-    // At 2 MB/s, for longer than the slow-reader timeout; reading all of it would take even longer.
-    while started.elapsed() < HEARTBEAT * 7 / 2 {
+    tokio::time::pause();
+    let mut steady = steady.into_pipe();
+    let mut read = Vec::new();
+    // Much longer than the slow-reader timeout of two heartbeats, in which it does not read everything.
+    for _ in 0..40 {
+        let mut buffer = vec![0; 16 << 10];
         let taken = crate::support::within("bytes", steady.read_exact(&mut buffer)).await;
-        taken.unwrap_or_else(|error| panic!("closed after {:?}: {error}, {}", started.elapsed(), logs.text()));
+        taken.unwrap_or_else(|error| panic!("closed after {} bytes: {error}, {}", read.len(), logs.text()));
+        read.extend(buffer);
         // A pong, so that the heartbeat does not drop the connection.
         steady.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.expect("the connection is open");
-        tokio::time::sleep(Duration::from_millis(80)).await;
+        tokio::time::advance(HOUR / 2).await;
     }
     assert_eq!(logs.warnings(), Vec::<String>::new());
+    assert!(read.len() < MIB, "it was blocked all the time");
+    let mut rest = vec![0; COUNT * MIB - read.len()];
+    crate::support::within("the rest", steady.read_exact(&mut rest)).await.expect("the connection is open");
 }

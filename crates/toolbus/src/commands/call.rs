@@ -226,6 +226,10 @@ async fn follow(
         tokio::select! {
             item = call.next() => match item {
                 Some(CallItem::Event(body)) => show_event(&body, progress),
+                // Withdrawn by our cancellation, before its host got it.
+                Some(CallItem::Reply(Err(error))) if exit_at.is_some() && error.code() == Some(ErrorCode::Cancelled) => {
+                    return Ok(Ended::Cancelled);
+                }
                 Some(CallItem::Reply(reply)) => return read_reply(reply),
                 None => return Err(Failure::Client(BrokerError::Closed)),
             },

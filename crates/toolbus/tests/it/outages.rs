@@ -112,9 +112,8 @@ async fn sessions_of_exited_clients_are_closed_at_the_host() {
     }
 }
 
-#[tokio::test]
-async fn a_call_reports_that_its_host_or_broker_is_away() {
-    let mut instance = UpInstance::start(&["--id", "admin"]).await.settled().await;
+/// A second host with the tools of the demo server, whose names begin with `far_`.
+async fn start_far_host(instance: &UpInstance) -> Child {
     let demo = json!({"mcpServers": {"far": {
         "command": env!("CARGO_BIN_EXE_toolbus"), "args": ["demo-server"], "prefix": "far_",
     }}});
@@ -129,6 +128,32 @@ async fn a_call_reports_that_its_host_or_broker_is_away() {
         Some("hosting far as \"far\"")
     );
     soon("its tools", async { while !instance.run(&["tools"]).await.out.contains("far_slow") {} }).await;
+    host
+}
+
+#[tokio::test]
+async fn a_queued_call_is_withdrawn_by_ctrl_c() {
+    let instance = UpInstance::start(&["--id", "admin"]).await.settled().await;
+    start_far_host(&instance).await.kill().await.expect("it runs");
+    soon("the host is away", async { while !instance.run(&["ps"]).await.out.contains("away for") {} }).await;
+    let mut call = piped(&mut instance.command(&["call", "far_now"]));
+    let mut lines = BufReader::new(call.stderr.take().expect("a pipe")).lines();
+    let waiting = soon("a notice", lines.next_line()).await.expect("text").expect("a line");
+    assert!(waiting.contains("far is away"), "{waiting}");
+    signal(&call, "INT").await;
+    let mut stderr = String::new();
+    while let Some(line) = soon("the end", lines.next_line()).await.expect("text") {
+        stderr.push_str(&line);
+    }
+    assert_eq!(soon("exit", call.wait()).await.expect("an exit status").code(), Some(130), "{stderr}");
+    assert!(stderr.ends_with("cancelled") && !stderr.contains("error"), "{stderr}");
+    assert!(!instance.run(&["calls"]).await.out.contains("far_now"), "it is no longer queued");
+}
+
+#[tokio::test]
+async fn a_call_reports_that_its_host_or_broker_is_away() {
+    let mut instance = UpInstance::start(&["--id", "admin"]).await.settled().await;
+    let mut host = start_far_host(&instance).await;
 
     let mut call = piped(&mut instance.command(&["call", "far_slow", "--arg", "seconds=3000", "--deadline", "4s"]));
     let mut lines = BufReader::new(call.stderr.take().expect("a pipe")).lines();

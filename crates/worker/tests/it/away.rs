@@ -149,9 +149,28 @@ async fn a_delivered_fail_fast_call_is_awaited_when_its_host_disconnects() {
     client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
     let call = bus.next_call().await;
     bus.set_hosts(vec![away(connected())]);
+    eventually("the worker notices it", || bus.queue_queries() == 1).await;
     bus.set_hosts(vec![connected()]);
     call.reply(json!({"here": true})).await;
     assert_eq!(client.next().await["result"], json!({"here": true}));
+    assert!(bus.withdrawn().is_empty());
+}
+
+/// The host got the call, lost its connection and may have started it: the call is in the queue again.
+#[tokio::test]
+async fn a_redelivered_fail_fast_call_is_awaited_when_its_host_disconnects() {
+    let connected = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![connected()]);
+    bus.queue_calls_to("attic");
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    eventually("the call is queued", || bus.waiting() == 1).await;
+    bus.mark_first_delivered();
+    bus.set_hosts(vec![away(connected())]);
+    eventually("the worker notices it", || bus.queue_queries() == 1).await;
+    client.send(&modern(2, "server/discover", json!({}))).await;
+    assert_eq!(client.next().await["id"], 2, "the call has no answer yet");
     assert!(bus.withdrawn().is_empty());
 }
 

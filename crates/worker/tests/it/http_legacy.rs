@@ -10,18 +10,18 @@ use std::time::Duration;
 use toolbus_mcp::{HostEvent, HostReply, HostRequest, RpcError, raw};
 use toolbus_worker::HttpOptions;
 
-fn bus() -> Arc<FakeBus> {
+pub fn bus() -> Arc<FakeBus> {
     FakeBus::new(vec![host("h", vec![server("files", &["read"])])])
 }
 
 /// An endpoint with an open session. The test plays the host.
-async fn open_session(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
+pub async fn open_session(bus: &Arc<FakeBus>, options: HttpOptions) -> (Endpoint, String) {
     let endpoint = Endpoint::start(bus, options).await;
     let session = new_session(&endpoint, bus).await;
     (endpoint, session)
 }
 
-async fn new_session(endpoint: &Endpoint, bus: &FakeBus) -> String {
+pub async fn new_session(endpoint: &Endpoint, bus: &FakeBus) -> String {
     let answer = async {
         let call = bus.next_call().await;
         let result = echo(&call).unwrap();

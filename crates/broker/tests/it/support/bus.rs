@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
+use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use toolbus_broker::{Authenticator, BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+use toolbus_protocol::AgentRef;
 
 /// Options of a test broker.
 #[derive(Default)]
@@ -83,6 +85,13 @@ impl Bus {
 
     pub async fn compact_peer(&self, name: &str) -> Peer {
         Peer::join(self.address, hello_compact(name)).await
+    }
+
+    /// A version 1 peer on a pipe instead of a socket. Its reads and writes need no help of the system, so a test can
+    /// pause the clock meanwhile.
+    pub async fn piped_peer(&self, name: &str) -> Peer<DuplexStream> {
+        let pipe = self.server.attach(AgentRef::new(name.to_owned())).expect("a permit");
+        Peer::on_pipe(pipe, hello(name)).await
     }
 
     pub async fn subscriber(&self, name: &str) -> Peer {

@@ -7,13 +7,13 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 use tokio_websockets::{ClientBuilder, Limits, Message, WebSocketStream};
 use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame, compact, json as wire};
 
-pub struct Peer {
-    socket: WebSocketStream<TcpStream>,
+pub struct Peer<S = TcpStream> {
+    socket: WebSocketStream<S>,
     /// Received frames that are not read yet.
     unpacked: VecDeque<Value>,
 }
@@ -113,9 +113,36 @@ impl Peer {
     pub async fn join(address: SocketAddr, hello: Value) -> Self {
         let mut peer = Self::connect(address).await;
         peer.send(hello).await;
-        assert_eq!(peer.frame().await["kind"], "welcome");
-        assert_eq!(peer.frame().await["kind"], "broker_identity");
+        peer.expect_welcome().await;
         peer
+    }
+
+    /// The TCP connection, for peers that stop speaking WebSocket.
+    pub fn into_tcp(self) -> TcpStream {
+        self.socket.into_inner()
+    }
+}
+
+impl Peer<DuplexStream> {
+    /// A peer in the broker's process, on a pipe whose buffer is small.
+    pub async fn on_pipe(pipe: DuplexStream, hello: Value) -> Self {
+        let mut peer = Self { socket: ClientBuilder::new().take_over(pipe), unpacked: VecDeque::new() };
+        peer.send(hello).await;
+        peer.expect_welcome().await;
+        peer
+    }
+
+    /// The pipe, for peers that stop speaking WebSocket.
+    pub fn into_pipe(self) -> DuplexStream {
+        self.socket.into_inner()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    async fn expect_welcome(&mut self) {
+        for kind in ["welcome", "broker_identity"] {
+            assert_eq!(self.frame().await["kind"], kind);
+        }
     }
 
     pub async fn send(&mut self, frame: Value) {
@@ -149,11 +176,6 @@ impl Peer {
     /// Sends bytes below the WebSocket layer.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         within("room to send", self.socket.get_mut().write_all(bytes)).await.ok();
-    }
-
-    /// The TCP connection, for peers that stop speaking WebSocket.
-    pub fn into_tcp(self) -> TcpStream {
-        self.socket.into_inner()
     }
 
     pub async fn see(&mut self) -> Seen {

@@ -3,6 +3,7 @@
 use super::soon;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -27,6 +28,8 @@ pub struct FakeBus {
     queue_calls_to: Mutex<Vec<String>>,
     /// Ids of queued calls that were delivered at least once.
     delivered: Mutex<Vec<String>>,
+    /// Number of queries for the queue of a host.
+    queue_queries: AtomicUsize,
     last: Mutex<u64>,
 }
 
@@ -81,6 +84,7 @@ impl FakeBus {
             withdrawn: Arc::default(),
             queue_calls_to: Mutex::default(),
             delivered: Mutex::default(),
+            queue_queries: AtomicUsize::new(0),
             last: Mutex::default(),
         })
     }
@@ -149,6 +153,11 @@ impl FakeBus {
     pub fn mark_first_delivered(&self) {
         let id = self.waiting.lock().unwrap()[0].id.clone();
         self.delivered.lock().unwrap().push(id);
+    }
+
+    /// How often the worker has asked for the queue of a host.
+    pub fn queue_queries(&self) -> usize {
+        self.queue_queries.load(Ordering::Relaxed)
     }
 
     pub fn withdrawn(&self) -> Vec<String> {
@@ -269,6 +278,7 @@ impl Bus for FakeBus {
     }
 
     fn waiting<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Option<Vec<Waiting>>> {
+        self.queue_queries.fetch_add(1, Ordering::Relaxed);
         let delivered = self.delivered.lock().unwrap();
         let waiting = self.waiting.lock().unwrap();
         let of_host = waiting.iter().filter(|waiting| waiting.host == host);

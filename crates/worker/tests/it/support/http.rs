@@ -1,7 +1,7 @@
 //! The worker's HTTP endpoint on a loopback port, and a client with access to the raw event stream.
 
 use super::bus::FakeBus;
-use super::{TEST_TIMEOUT, initialize, soon};
+use super::{TEST_TIMEOUT, eventually, initialize, soon};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -13,12 +13,14 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::{TcpListener, TcpStream};
 use toolbus_client::BrokerError;
 use toolbus_worker::{AuthFailure, BoxFuture, Bus, BusPool, HttpOptions, HttpService, Principal, Principals};
 
 pub struct Endpoint {
     address: SocketAddr,
+    connections: Arc<AtomicUsize>,
 }
 
 /// Uses the token as the principal's name; `wrong` is invalid.
@@ -49,6 +51,8 @@ impl Endpoint {
         let service = HttpService::new(Arc::new(NamedByToken), Arc::new(OneBus(Arc::clone(bus))), options);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let open = Arc::clone(&connections);
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -59,10 +63,20 @@ impl Endpoint {
                 };
                 let serving = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(socket), hyper::service::service_fn(answer));
-                tokio::spawn(serving);
+                let open = Arc::clone(&open);
+                open.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    serving.await.ok();
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         });
-        Self { address }
+        Self { address, connections }
+    }
+
+    /// Waits until the endpoint has noticed that all clients are disconnected.
+    pub async fn all_disconnected(&self) {
+        eventually("the end of all connections", || self.connections.load(Ordering::Relaxed) == 0).await;
     }
 
     /// Sends a request on a connection of its own.

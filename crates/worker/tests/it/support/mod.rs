@@ -88,6 +88,15 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     .await;
 }
 
+/// Moves the clock forward, so that timeouts don't depend on the speed of the machine. Timers that are due have fired
+/// when it returns.
+pub async fn skip(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
 /// Adds tasks of its own to the server, in both eras.
 pub fn with_own_tasks(mut server: ServerManifest) -> ServerManifest {
     let add = |handshake: &mut Option<Raw>, name: &str, value: Value| {
