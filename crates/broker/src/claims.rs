@@ -40,6 +40,17 @@ struct Remembered {
     fence: Seq,
 }
 
+/// What a claim changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// The same process has the mailbox already.
+    Unchanged,
+    /// A later process with the same journal.
+    Continued,
+    /// Another journal: the mailbox was fenced.
+    Fenced,
+}
+
 impl Claims {
     /// Reads the folder's claims. An unreadable file is logged and makes every mailbox's first claim a fence.
     pub fn open(folder: &Path) -> Self {
@@ -64,11 +75,14 @@ impl Claims {
     }
 
     /// Records a claim. `fence` is called if another journal had the mailbox before; it returns the end of the messages
-    /// that may have been pushed to that one. Returns whether it was.
-    pub fn record(&self, mailbox: &str, claim: JournalClaim, fence: impl FnOnce() -> Seq) -> bool {
+    /// that may have been pushed to that one.
+    pub fn record(&self, mailbox: &str, claim: JournalClaim, fence: impl FnOnce() -> Seq) -> Recorded {
         let mut state = self.lock();
         let is_full = state.known.len() >= MAX_CLAIMS;
         let earlier = state.known.get(mailbox);
+        if earlier.is_some_and(|earlier| earlier.claim == claim) {
+            return Recorded::Unchanged;
+        }
         let continues = match earlier {
             Some(earlier) => claim.continues(&earlier.claim),
             None => !state.is_incomplete && !is_full,
@@ -77,7 +91,7 @@ impl Claims {
         if earlier.is_some() || !is_full {
             state.known.insert(mailbox.to_owned(), Remembered { claim, fence });
         }
-        !continues
+        if continues { Recorded::Continued } else { Recorded::Fenced }
     }
 
     /// Writes the claims durably. Blocks on the disk.
@@ -130,16 +144,19 @@ mod tests {
     fn another_journal_fences_the_mailbox_and_its_fence_survives_a_restart() {
         let folder = tempfile::tempdir().expect("a folder");
         let claims = Claims::open(folder.path());
-        assert!(!claims.record("host", claim("a", 1), || unreachable!("the first claim")));
-        assert!(!claims.record("host", claim("a", 2), || unreachable!("a restart")));
-        assert!(claims.record("host", claim("b", 9), || 70));
-        assert!(!claims.record("host", claim("b", 9), || unreachable!("a reconnect keeps the fence")));
-        assert!(!claims.record("other", claim("c", 1), || unreachable!("another mailbox")));
+        let record = |name: &str, claim, fence: Seq| claims.record(name, claim, || fence);
+        assert_eq!(record("host", claim("a", 1), 50), Recorded::Continued, "the first claim");
+        assert_eq!(record("host", claim("a", 2), 60), Recorded::Continued, "a restart");
+        assert_eq!(record("host", claim("b", 9), 70), Recorded::Fenced);
+        assert_eq!(record("host", claim("b", 9), 75), Recorded::Unchanged, "a reconnect keeps the fence");
+        assert_eq!(record("other", claim("c", 1), 76), Recorded::Continued, "another mailbox");
         claims.save();
         let claims = Claims::open(folder.path());
         assert_eq!(claims.fences(), [("host".to_owned(), 70), ("other".to_owned(), 0)]);
-        assert!(claims.record("host", claim("a", 3), || 80), "the first journal has missed calls");
+        let fenced = claims.record("host", claim("a", 3), || 80);
+        assert_eq!(fenced, Recorded::Fenced, "the first journal has missed calls");
         fs::write(folder.path().join(FILE), "{").expect("writable");
-        assert!(Claims::open(folder.path()).record("host", claim("a", 3), || 90), "it may have been any journal");
+        let fenced = Claims::open(folder.path()).record("host", claim("a", 3), || 90);
+        assert_eq!(fenced, Recorded::Fenced, "it may have been any journal");
     }
 }

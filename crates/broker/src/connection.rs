@@ -329,6 +329,10 @@ impl Connection {
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
             (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
+            (ClientFrame::Subscribe, Some(registration)) => {
+                registration.renew_claim();
+                self.commands.push(Command::Subscribe);
+            }
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())

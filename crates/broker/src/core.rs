@@ -2,7 +2,7 @@
 //!
 //! The mutex is a std mutex: it is held for microseconds only, because the engine does no I/O.
 
-use crate::claims::Claims;
+use crate::claims::{Claims, Recorded};
 use crate::clock::Clock;
 use crate::directory::{FolderDirectory, HostDirectory};
 use crate::dispatch::{Dispatcher, FetchQueue};
@@ -140,8 +140,11 @@ impl BrokerCore {
     /// A host names the journal behind its mailbox. Another journal than before fences the mailbox. Call it before the
     /// subscription.
     pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) {
-        let fenced = self.claims.record(mailbox, claim, || self.shared.lock().engine.fence(mailbox));
-        if fenced {
+        let recorded = self.claims.record(mailbox, claim, || self.shared.lock().engine.fence(mailbox));
+        if recorded == Recorded::Unchanged {
+            return;
+        }
+        if recorded == Recorded::Fenced {
             tracing::warn!(
                 host = mailbox,
                 "the host has another call journal than before: calls that may have been started are answered as unknown"

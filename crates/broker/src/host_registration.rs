@@ -29,6 +29,8 @@ pub struct HostRegistration {
     outbox: Arc<ConnectionOutbox>,
     announce_permits: Arc<Semaphore>,
     announced: bool,
+    /// The journal that the peer has named.
+    claimed: Option<JournalClaim>,
     watcher: Option<AbortHandle>,
 }
 
@@ -38,14 +40,35 @@ impl HostRegistration {
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
         let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
         let core = Arc::clone(&server.core);
-        let (announced, watcher) = (false, None);
-        Self { core, directory, names, agent, may_announce, conn, outbox, announce_permits, announced, watcher }
+        let (announced, claimed, watcher) = (false, None, None);
+        Self {
+            core,
+            directory,
+            names,
+            agent,
+            may_announce,
+            conn,
+            outbox,
+            announce_permits,
+            announced,
+            claimed,
+            watcher,
+        }
     }
 
     /// Ignored from a peer that may not be a host.
-    pub fn claim(&self, claim: JournalClaim) {
+    pub fn claim(&mut self, claim: JournalClaim) {
         if self.may_announce {
-            self.core.claim(&self.agent.session_id, claim);
+            self.core.claim(&self.agent.session_id, claim.clone());
+            self.claimed = Some(claim);
+        }
+    }
+
+    /// Before the peer subscribes: another host of the same name may have claimed the mailbox and received calls since this
+    /// one did.
+    pub fn renew_claim(&self) {
+        if let Some(claim) = &self.claimed {
+            self.core.claim(&self.agent.session_id, claim.clone());
         }
     }
 

@@ -114,8 +114,13 @@ impl<A: Clone> CallMachine<A> {
             Origin::Mailbox { delivery, unsure } => (delivery, unsure && !self.is_planted(PlantedBug::UnsureRuns)),
             Origin::Journal | Origin::Operator => (1, false),
         };
-        let may_be_started = unsure || (delivery > 1 && self.options.journal_damaged);
-        if may_be_started && matches!(known, Ok(Known::New)) && replay == Replay::Never {
+        let is_damaged = self.options.journal_damaged;
+        // Of a task, START may be lost and its acceptance left.
+        let has_no_start = match request.origin {
+            Origin::Journal => is_damaged && matches!(known, Ok(Known::Waiting(_))),
+            _ => (unsure || (delivery > 1 && is_damaged)) && matches!(known, Ok(Known::New)),
+        };
+        if has_no_start && replay == Replay::Never {
             return Decision::Unknown(Arc::new(self.start_of(request, delivery.saturating_sub(1).max(1), 0, false)));
         }
         let is_planted = self.is_planted(PlantedBug::InterruptedRuns);

@@ -119,6 +119,8 @@ pub enum Effect<A> {
     ReadAnswer {
         /// The call that wants to share it.
         call: CallNo,
+        /// The earlier call, in case compaction has moved its answer.
+        of: CallKey,
         /// Where the answer is.
         location: Location,
     },

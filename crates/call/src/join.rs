@@ -207,8 +207,9 @@ impl<A: Clone> CallMachine<A> {
                 self.join_with(no, key, Answer::Failure(Failure::JoinedCancelled(start)), End::Unknown, cx);
             }
             (CandidateState::Answered { end, reply, .. }, start) if end != End::Cancelled => {
+                let of = key.clone();
                 self.set_state(no, State::ReadingAnswer { earlier: Box::new(Earlier { key, start, end }) });
-                cx.out.push(Effect::ReadAnswer { call: no, location: reply });
+                cx.out.push(Effect::ReadAnswer { call: no, of, location: reply });
             }
             _ => self.wait_for_caller(no, cx),
         }

@@ -4,10 +4,13 @@ use super::answers::Given;
 use super::slot::Slot;
 use crate::failure::now;
 use crate::host::Host;
+use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_call::Record;
-use toolbus_journal::{Appended, Dead, Entry, Finish, Joined, JournalError, Start, Task, Ticket, Wait};
+use toolbus_journal::{
+    Appended, CallKey, Dead, Entry, Finish, Joined, JournalError, Known, Location, Start, Task, Ticket, Wait,
+};
 use toolbus_protocol::InboxMessage;
 
 impl Host {
@@ -65,6 +68,20 @@ impl Host {
             slot.state().reply = Some(reply);
         }
         appended
+    }
+
+    /// Reads the answer of a call. Compaction may have moved it since it was looked up.
+    pub(super) fn stored_answer(
+        &self,
+        key: &CallKey,
+        content: &[u8; 32],
+        location: &Location,
+    ) -> Result<Bytes, JournalError> {
+        let journal = &self.options.journal;
+        journal.reply(location).or_else(|error| match journal.look_up(key, content) {
+            Ok(Known::Answered { reply, .. }) if reply != *location => journal.reply(&reply),
+            _ => Err(error),
+        })
     }
 
     fn append_entry(&self, entry: Entry, wait: Wait) -> Result<Option<Ticket>, JournalError> {

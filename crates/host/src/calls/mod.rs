@@ -200,9 +200,10 @@ impl Host {
                 let outcome = self.append(slot, record, wait);
                 events.push_back(Event::Appended { call, record: kind, outcome });
             }
-            Effect::ReadAnswer { call, location } => {
-                let body = self.options.journal.reply(&location).map_err(|error| error.to_string());
-                let answer = body.and_then(|body| shared_answer(&body));
+            Effect::ReadAnswer { call, of, location } => {
+                let Some(slot) = inner.slots.get(&call) else { return };
+                let body = self.stored_answer(&of, &slot.parsed.content, &location);
+                let answer = body.map_err(|error| error.to_string()).and_then(|body| shared_answer(&body));
                 events.push_back(Event::AnswerRead { call, answer });
             }
             Effect::Authorise { call, again } => {

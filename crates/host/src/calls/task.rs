@@ -148,7 +148,7 @@ impl CallTask {
             Effect::Reply { answer, .. } => self.reply(&answer).await,
             Effect::Resend { reply_id, location, .. } => {
                 slot.state().outcome = Some(("repeated".to_owned(), 0));
-                match host.options.journal.reply(&location) {
+                match host.stored_answer(&slot.key(), &slot.parsed.content, &location) {
                     Ok(body) => host.outbox.resend(&slot.request, &reply_id, body, slot.form).await,
                     Err(error) => {
                         let error = failure::unreadable_answer(&slot.parsed.tool, &error.to_string());
