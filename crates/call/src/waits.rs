@@ -1,0 +1,240 @@
+//! What a call waits for before it may start: a connected caller, approval, its place in the session, and permits.
+
+use crate::call::State;
+use crate::effect::{Effect, Failure};
+use crate::event::{AskNo, CallNo, Inspected, Millis};
+use crate::machine::{Asked, CallMachine, Context};
+use crate::permits::{RateExceeded, Resource};
+use crate::request::{SessionHold, SessionKey};
+use bytestring::ByteString;
+use toolbus_journal::End;
+
+/// Pause before the broker is asked again whether a caller is connected.
+const CALLER_CHECK: Millis = 1_000;
+/// Time left for the reply when a call is given up before its deadline.
+const REPLY_MARGIN: Millis = 100;
+/// The share of all tasks of a server's permits, and of the tasks of one agent, as divisors: tasks must not starve calls.
+const SHARE_OF_TASKS: usize = 2;
+const SHARE_OF_AGENT_TASKS: usize = 4;
+
+impl<A: Clone> CallMachine<A> {
+    /// A request that was queued for longer than the grace starts only if its caller is connected: it would be cancelled as
+    /// an orphan otherwise.
+    pub(crate) fn wait_for_caller(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(call) = self.calls.get(&no) else { return };
+        let caller = &call.request.key.caller;
+        let is_old = self.options.caller_grace.is_some_and(|grace| call.request.age >= grace);
+        let is_needed = is_old && !call.accepted && !self.joiners.contains_key(&no);
+        if !is_needed || self.presence.is_fresh(caller, cx.now.ms, self.options.caller_grace) {
+            return self.apply_limits(no, cx);
+        }
+        let peers = vec![caller.clone()];
+        let ask = self.ask(Asked::Caller(no), peers, Vec::new(), cx);
+        self.set_state(no, State::AskingForCaller { ask });
+        self.wait_until(no, cx.now.ms + self.options.wait_limit);
+    }
+
+    pub(crate) fn caller_inspected(
+        &mut self,
+        no: CallNo,
+        ask: AskNo,
+        view: Option<Inspected>,
+        cx: &mut Context<'_, A>,
+    ) {
+        let Some(call) = self.calls.get(&no) else { return };
+        if !matches!(call.state, State::AskingForCaller { ask: asked } if asked == ask) {
+            return;
+        }
+        let caller = call.request.key.caller.clone();
+        match view.map(|view| view.connected.contains(&true)) {
+            Some(false) => {
+                self.set_state(no, State::AwaitingCaller);
+                self.wait_until(no, cx.now.ms + CALLER_CHECK);
+            }
+            Some(true) => {
+                self.presence.record_present(caller, cx.now.ms);
+                self.apply_limits(no, cx);
+            }
+            // The broker can't tell. Running an orphan once does no harm.
+            None => self.apply_limits(no, cx),
+        }
+    }
+
+    /// Counts the call against its rate limits, and waits for approval if its rule requires it.
+    fn apply_limits(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let now = cx.now.ms;
+        let Some(call) = self.get(no) else { return };
+        let limit = call.grant.time_limit.clone();
+        call.limit = limit.map(|(time, which)| (now.saturating_add(time), which));
+        let (limits, asks) = (call.grant.limits.clone(), call.grant.ask && !call.approved && !call.request.continues);
+        if let Err(RateExceeded { kind, rate, wait }) = self.rates.count(&limits, now) {
+            return self.fail(no, Failure::RateLimited { kind, rate, wait }, End::Failed, cx);
+        }
+        if asks { self.park(no, cx) } else { self.take_task_share(no, cx) }
+    }
+
+    fn park(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        // Later requests of the session must not wait for the approval.
+        self.leave_order(no, cx);
+        let (now, longest) = (cx.now.ms, cx.now.ms.saturating_add(self.options.approval_time));
+        let Some(call) = self.get(no) else { return };
+        let ends = call.deadline.into_iter().chain(call.limit.as_ref().map(|(at, _)| *at)).min();
+        // Shortly before the caller's deadline, so that the caller still gets the reason.
+        let until = ends.map_or(longest, |end| longest.min(end.saturating_sub(REPLY_MARGIN)).max(now));
+        self.set_state(no, State::Parked);
+        self.wait_until(no, until);
+        cx.out.push(Effect::Park { call: no, until });
+    }
+
+    pub(crate) fn approved(&mut self, no: CallNo, verdict: Result<(), A>, cx: &mut Context<'_, A>) {
+        let Some(call) = self.get(no).filter(|call| matches!(call.state, State::Parked)) else { return };
+        match verdict {
+            Ok(()) => {
+                call.approved = true;
+                self.take_task_share(no, cx);
+            }
+            Err(refusal) => self.finish(no, crate::effect::Answer::Given(refusal), End::Failed, cx),
+        }
+    }
+
+    /// Tasks wait where calls would be refused, so they get only a share of the server.
+    fn take_task_share(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(call) = self.calls.get(&no).filter(|call| call.accepted) else { return self.wait_for_order(no, cx) };
+        let (server, agent) = (call.request.server, ByteString::from(call.request.key.agent()));
+        let max = self.options.servers.get(server).map_or(1, |server| server.max_concurrency);
+        let share = |divisor: usize| (max / divisor).max(1);
+        let wanted = vec![
+            (Resource::AgentTasks(server, agent), share(SHARE_OF_AGENT_TASKS)),
+            (Resource::Tasks(server), share(SHARE_OF_TASKS)),
+        ];
+        self.set_state(no, State::TaskShare);
+        if self.permits.acquire(no, wanted) {
+            self.reserve(no, cx);
+        }
+    }
+
+    /// Before the task holds any permit that the current owners of the session slots need.
+    pub(crate) fn reserve(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        self.set_state(no, State::Reserving);
+        cx.out.push(Effect::Reserve { call: no });
+    }
+
+    pub(crate) fn reserved(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        if self.calls.get(&no).is_some_and(|call| matches!(call.state, State::Reserving)) {
+            self.wait_for_order(no, cx);
+        }
+    }
+
+    pub(crate) fn wait_for_order(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(session) = self.session_of(no) else { return self.queue(no, cx) };
+        if !self.orders.contains(&session, no) {
+            // It left the order while it waited for something else, and goes behind all that arrived meanwhile.
+            self.orders.push(session.clone(), no);
+        }
+        if self.orders.may_take_permits(&session, no) {
+            self.queue(no, cx);
+        } else {
+            self.set_state(no, State::Ordered);
+        }
+    }
+
+    fn queue(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(call) = self.calls.get(&no) else { return };
+        let request = &call.request;
+        let limits = call.grant.limits.iter();
+        let limits = limits.filter_map(|limit| Some((limit.kind.clone(), limit.concurrency?.get() as usize)));
+        let mut wanted: Vec<_> = limits.map(|(kind, max)| (Resource::Limit(kind), max)).collect();
+        if request.needs_permit {
+            let max = self.options.servers.get(request.server).map_or(1, |server| server.max_concurrency);
+            wanted.push((Resource::Server(request.server), max.max(1)));
+        }
+        wanted.extend(request.exclusive.iter().map(|name| (Resource::Exclusive(request.server, name.clone()), 1)));
+        self.set_state(no, State::Queued);
+        if wanted.is_empty() || self.permits.acquire(no, wanted) {
+            self.granted(no, cx);
+        }
+    }
+
+    /// The call has all its permits.
+    pub(crate) fn granted(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        // Nothing of the session makes sense before `initialize` is answered.
+        let holds_all = matches!(
+            self.calls.get(&no).and_then(|call| call.request.session.as_ref()),
+            Some((_, SessionHold::UntilAnswered))
+        );
+        if let Some(session) = self.session_of(no).filter(|_| !holds_all) {
+            self.orders.set_granted(&session, no);
+            self.session_moved(&session, cx);
+        }
+        let Some(call) = self.get(no) else { return };
+        let (server, is_guarded) = (call.request.server, call.request.guarded);
+        if let Some(breaker) = self.breakers.get_mut(server).filter(|_| is_guarded) {
+            match breaker.enter(cx.now.ms) {
+                Ok(entry) => {
+                    if let Some(call) = self.get(no) {
+                        call.entry = Some(entry);
+                    }
+                }
+                Err(wait) => return self.fail(no, Failure::Tripped(wait), End::Failed, cx),
+            }
+        }
+        self.connect(no, cx);
+    }
+
+    pub(crate) fn session_of(&self, no: CallNo) -> Option<SessionKey> {
+        self.calls.get(&no)?.request.session.as_ref().map(|(session, _)| session.clone())
+    }
+
+    pub(crate) fn leave_order(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        if let Some(session) = self.session_of(no)
+            && self.orders.remove(&session, no)
+        {
+            self.session_moved(&session, cx);
+        }
+    }
+
+    /// Members of a session moved: others may take permits, be sent or be forwarded now.
+    pub(crate) fn session_moved(&mut self, session: &SessionKey, cx: &mut Context<'_, A>) {
+        if let Some(notification) = self.orders.next_notification(session) {
+            cx.out.push(Effect::Forward { notification });
+        }
+        for call in self.orders.calls(session) {
+            self.wake(call);
+        }
+    }
+
+    /// The time of the current state is over.
+    pub(crate) fn wait_is_over(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        match &call.state {
+            State::AskingToJoin { ask, .. } => {
+                let ask = *ask;
+                self.join_inspected(no, ask, None, cx);
+            }
+            State::AskingForCaller { ask } => {
+                let ask = *ask;
+                self.caller_inspected(no, ask, None, cx);
+            }
+            State::RetryingToJoin => self.seek_join(no, cx),
+            State::AwaitingAbsence => {
+                call.waited_for_absence = true;
+                self.seek_join(no, cx);
+            }
+            State::AwaitingCaller => self.wait_for_caller(no, cx),
+            State::Parked => {
+                cx.out.push(Effect::Unpark { call: no, expired: true });
+                self.fail(no, Failure::NotApproved, End::Failed, cx);
+            }
+            // It did not run, and must not: the earlier call may have had its effect.
+            State::AwaitingReceipt { .. } => self.fail(no, Failure::Timeout, End::Failed, cx),
+            State::Connecting => {
+                self.give_up_wait(no, crate::effect::Answer::Failure(Failure::Timeout), End::Failed, cx)
+            }
+            State::Running => self.time_out(no, cx),
+            State::Cancelling => {
+                self.end_cancelled(no, cx);
+            }
+            _ => {}
+        }
+    }
+}
