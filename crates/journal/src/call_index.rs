@@ -3,18 +3,25 @@
 //! A call is kept as the set of entries written for it, and its state is derived from the set. Compaction moves
 //! entries, so the order in which they are replayed must not matter. An answer is final: no later entry revokes it.
 
+mod arena;
+mod call;
 mod limits;
 mod lists;
+mod names;
 
 pub use limits::Limits;
 pub use lists::{CallSummary, Candidate, CandidateState, DeadLetterRow, Sharer, Stage, TaskRow};
 
 use crate::entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, detached};
 use crate::log::Location;
+use arena::Slot;
 use bytestring::ByteString;
-use hashbrown::HashMap;
+use call::{Call, Calls, JoinedTo};
+use hashbrown::{DefaultHashBuilder, HashTable};
 use limits::Ended;
+use names::Id;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// The state of a call, by its id.
@@ -82,52 +89,23 @@ impl TaskManifest {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Answer {
-    end: End,
-    reply_id: ByteString,
-    reply: Location,
-    at: u64,
-}
-
-#[derive(Debug, Default)]
-struct Call {
-    /// Absent if only the answer could be read; any content matches then.
-    content: Option<[u8; 32]>,
-    start: Option<Arc<Start>>,
-    /// Started by this process.
-    live: bool,
-    task: Option<Arc<TaskManifest>>,
-    answer: Option<Answer>,
-    /// The reply id of an answer that is not durable yet.
-    answering: Option<ByteString>,
-    /// A START derived from the dead letter, used if no START is known.
-    dead_lettered: Option<Arc<Start>>,
-    joined: Option<Arc<Joined>>,
-    /// Calls joined to this one; they are forgotten together with it.
-    joiners: Vec<CallKey>,
-    latest_join: u64,
-    /// The timestamp under which the call is in `Ended`.
-    listed: Option<u64>,
-}
-
 /// The index of all remembered calls of a host.
 #[derive(Debug, Default)]
 pub struct CallIndex {
     limits: Limits,
     /// When this process opened the journal.
     opened_at: u64,
-    /// Boxed, because the table is copied as a whole when it grows.
-    calls: HashMap<CallKey, Box<Call>>,
-    /// The latest call per agent and content, and its start time.
-    latest: HashMap<(ByteString, [u8; 32]), (u64, CallKey)>,
+    calls: Calls,
+    /// The latest call per agent and content.
+    latest: HashTable<Slot>,
+    hasher: DefaultHashBuilder,
     /// By id, then caller.
     tasks: BTreeMap<(ByteString, ByteString), Arc<TaskManifest>>,
     /// By id, then caller.
     dead_letters: BTreeMap<(ByteString, ByteString), Arc<DeadLetterRow>>,
     ended: Ended,
     /// All calls that are not in `ended`.
-    open: BTreeSet<CallKey>,
+    open: BTreeSet<Slot>,
 }
 
 impl CallIndex {
@@ -141,57 +119,71 @@ impl CallIndex {
     pub fn look_up(&self, key: &CallKey, content: &[u8; 32]) -> Result<Known, Refused> {
         let Some(call) = self.calls.get(key) else { return Ok(Known::New) };
         if call.content.is_some_and(|kept| kept != *content) {
-            return Err(Refused::OtherContent { tool: self.tool_of(key).to_string() });
+            return Err(Refused::OtherContent { tool: self.tool_of(call).to_string() });
         }
-        Ok(self.known(key, call))
+        Ok(self.known(call))
     }
 
-    fn known(&self, key: &CallKey, call: &Call) -> Known {
-        let (answer, root) = self.resolve(call);
-        if let Some(answer) = answer {
-            let (end, reply_id, reply) = (answer.end, reply_id(key, call, answer), answer.reply.clone());
-            return Known::Answered { start: root.start.clone(), end, reply_id, reply };
+    fn known(&self, call: &Call) -> Known {
+        let (answered, root) = self.resolve(call);
+        let start = self.calls.start(root);
+        if let Some((answered, answer, reply)) = answered.and_then(|call| Some((call, call.answer?, call.reply()?))) {
+            return Known::Answered { start, end: answer.end, reply_id: self.reply_id(call, answered), reply };
         }
-        if let Some(dead_lettered) = &root.dead_lettered {
-            return Known::DeadLettered(Arc::clone(root.start.as_ref().unwrap_or(dead_lettered)));
+        if let Some(dead_lettered) = root.dead_lettered() {
+            return Known::DeadLettered(start.unwrap_or_else(|| Arc::clone(dead_lettered)));
         }
-        match (&root.start, &root.task, &call.joined) {
-            (Some(start), ..) if root.live => Known::Running(Arc::clone(start)),
-            (Some(start), ..) => Known::Interrupted(Arc::clone(start)),
+        match (start, root.task(), call.joined()) {
+            (Some(start), ..) if root.live => Known::Running(start),
+            (Some(start), ..) => Known::Interrupted(start),
             (None, Some(task), _) => Known::Waiting(Arc::clone(task)),
             // The entries of the call that this one was joined to are lost.
             (None, None, Some(joined)) => {
-                Known::Interrupted(Arc::new(placeholder_start(key, joined.content, joined.at)))
+                let content = call.content.unwrap_or_default();
+                Known::Interrupted(Arc::new(placeholder_start(self.calls.key(call), content, joined.at)))
             }
             (None, None, None) => Known::New,
         }
     }
 
-    /// The answer to a call, its own or that of the call it was joined to, and the call that was actually run.
-    fn resolve<'a>(&'a self, mut call: &'a Call) -> (Option<&'a Answer>, &'a Call) {
-        let mut answer = call.answer.as_ref();
+    /// The call with the answer to a call, itself or one that it was joined to, and the call that was actually run.
+    fn resolve<'a>(&'a self, mut call: &'a Call) -> (Option<&'a Call>, &'a Call) {
+        let with_answer = |call: &'a Call| Some(call).filter(|call| call.answer.is_some());
+        let mut answered = with_answer(call);
         // Each crash of an agent may add a join to the chain. The limit ends a cycle, which only corruption can cause.
         for _ in 0..MAX_CHAIN {
-            let Some(next) = call.joined.as_ref().and_then(|joined| self.calls.get(&joined.to)) else { break };
+            let Some(next) = call.joined().and_then(|joined| self.calls.get(&joined.to)) else { break };
             call = next;
-            answer = answer.or(call.answer.as_ref());
+            answered = answered.or_else(|| with_answer(call));
         }
-        (answer, call)
+        (answered, call)
     }
 
     /// The call that was actually run for this one, as far as it is known.
-    fn run_for<'a>(&'a self, key: &'a CallKey) -> &'a CallKey {
-        let joined = |key: &CallKey| self.calls.get(key).and_then(|call| call.joined.as_ref());
-        std::iter::successors(Some(key), |key| joined(key).map(|joined| &joined.to))
-            .take(MAX_CHAIN)
-            .last()
-            .unwrap_or(key)
+    fn run_for(&self, key: &CallKey) -> CallKey {
+        self.calls.get(key).map_or_else(
+            || key.detached(),
+            |call| {
+                let root = self.resolve(call).1;
+                // The call that it was joined to may be unknown.
+                root.joined().map_or_else(|| self.calls.key(root), |joined| joined.to.clone())
+            },
+        )
     }
 
-    fn tool_of(&self, key: &CallKey) -> ByteString {
-        let root = self.calls.get(key).map(|call| self.resolve(call).1);
-        let of_task = || root?.task.as_ref().map(|task| task.tool.clone());
-        root.and_then(|root| root.start.as_ref()).map(|start| start.tool.clone()).or_else(of_task).unwrap_or_default()
+    fn tool_of(&self, call: &Call) -> ByteString {
+        let root = self.resolve(call).1;
+        let of_task = || root.task().map(|task| task.tool.clone());
+        self.calls.start(root).map(|start| start.tool.clone()).or_else(of_task).unwrap_or_default()
+    }
+
+    /// The id of the message that carries the answer. Calls joined to the same call can come from one mailbox, where
+    /// message ids must be unique, so a joined call gets an id of its own.
+    fn reply_id(&self, call: &Call, answered: &Call) -> ByteString {
+        match call.answer {
+            Some(_) => call.reply_id(),
+            None => ByteString::from(format!("{}.{}", answered.reply_id(), self.calls.key(call).id)),
+        }
     }
 
     /// Applies the effects of an entry that hold before it is durable: a call is running, a task is accepted, no other
@@ -201,10 +193,17 @@ impl CallIndex {
             Entry::Start(start) => self.enter_start(start, true),
             Entry::Task(task) => self.enter_task(task, Location::InMemory(task.request.clone())),
             // Prevents a second call from joining the same call before this entry is durable.
-            Entry::Joined(joined) => self.note_latest(joined.key.detached(), joined.content, joined.at),
+            Entry::Joined(joined) => {
+                let (slot, call) = self.calls.entry(&joined.key);
+                call.rare_mut().joining_at = Some(joined.at);
+                self.set_content(slot, joined.content);
+                self.note_latest(slot);
+            }
             Entry::Finish(finish) => {
-                let call = self.calls.entry(finish.key.clone()).or_default();
-                call.answering = Some(finish.reply_id.clone());
+                let (_, call) = self.calls.entry(&finish.key);
+                if call.answer.is_none() {
+                    call.reply_id = Some(Id::new(&finish.reply_id));
+                }
             }
             Entry::Dropped(key) => self.drop_dead_letter(key),
             Entry::Dead(_) => {}
@@ -228,7 +227,7 @@ impl CallIndex {
             Entry::Joined(joined) => self.enter_joined(joined),
             Entry::Task(task) => {
                 self.enter_task(task, location);
-                let manifest = self.calls.get(&task.key).and_then(|call| call.task.clone());
+                let manifest = self.calls.get(&task.key).and_then(|call| call.task().cloned());
                 self.tasks.extend(manifest.map(|manifest| (by_id(&manifest.key), manifest)));
             }
             Entry::Dead(dead) => self.enter_dead(dead, location),
@@ -236,46 +235,39 @@ impl CallIndex {
         }
     }
 
-    fn enter_start(&mut self, start: &Arc<Start>, live: bool) {
-        let is_known = |call: &Call| call.start.as_ref().is_some_and(|known| known.attempt >= start.attempt);
-        if let Some(call) = self.calls.get_mut(&start.key).filter(|call| is_known(call)) {
-            call.live |= live;
+    fn enter_start(&mut self, start: &Start, live: bool) {
+        let (slot, call) = self.calls.entry(&start.key);
+        call.live |= live;
+        if call.start.as_ref().is_some_and(|known| known.attempt >= start.attempt) {
             return;
         }
-        // An entry read from a segment borrows from the segment's buffer and must not keep it in memory.
-        let start = if live { Arc::clone(start) } else { Arc::new(start.detached()) };
-        let key = start.key.clone();
-        let call = self.calls.entry(key.clone()).or_default();
-        call.live |= live;
-        call.content = Some(start.content);
-        call.start = Some(Arc::clone(&start));
-        if call.task.is_none() {
-            self.note_latest(key.clone(), start.content, start.at);
+        let is_task = call.task().is_some();
+        self.calls.set_start(slot, start);
+        self.set_content(slot, start.content);
+        if !is_task {
+            self.note_latest(slot);
         }
-        self.list_ended(&key);
+        self.list_ended(slot);
     }
 
     fn enter_finish(&mut self, finish: &Finish, reply: Location, live: bool) {
-        let own = |text: &ByteString| if live { text.clone() } else { detached(text) };
-        let key = CallKey { caller: own(&finish.key.caller), id: own(&finish.key.id) };
-        let call = self.calls.entry(key.clone()).or_default();
-        let Finish { end, at, .. } = *finish;
+        let (slot, call) = self.calls.entry(&finish.key);
+        let (end, at, reply_id) = (finish.end, finish.at, Id::new(&finish.reply_id));
         // The first answer wins, because it may have been sent. Compaction moves entries, so it may be read last.
-        let is_later = |first: &Answer| first.reply_id != finish.reply_id && (live || first.at <= at);
-        if call.answer.as_ref().is_some_and(is_later) {
+        let is_other = call.reply_id.as_ref().is_some_and(|first| *first != reply_id);
+        if is_other && call.answer.is_some_and(|first| live || first.at <= at) {
             return;
         }
-        call.answering = None;
-        call.answer = Some(Answer { end, reply_id: own(&finish.reply_id), reply, at });
-        self.list_ended(&key);
+        call.reply_id = Some(reply_id);
+        call.set_answer(end, at, reply);
+        self.list_ended(slot);
     }
 
     /// Whether this answer may be written. A call has one answer; the same message may be written again, with other
     /// content if the first was never sent.
     pub fn takes_answer(&self, finish: &Finish) -> bool {
-        let Some(call) = self.calls.get(&finish.key) else { return true };
-        let given = call.answer.as_ref().map(|answer| &answer.reply_id).or(call.answering.as_ref());
-        given.is_none_or(|reply_id| *reply_id == finish.reply_id)
+        let given = self.calls.get(&finish.key).and_then(|call| call.reply_id.as_ref());
+        given.is_none_or(|reply_id| *reply_id == Id::new(&finish.reply_id))
     }
 
     /// Whether the call itself (not one that it was joined to) has an answer.
@@ -284,57 +276,84 @@ impl CallIndex {
     }
 
     fn enter_joined(&mut self, joined: &Joined) {
-        let (key, to) = (joined.key.detached(), self.run_for(&joined.to).detached());
-        let kept = Arc::new(Joined { key: key.clone(), to: to.clone(), ..*joined });
-        let call = self.calls.entry(key.clone()).or_default();
-        call.content = Some(joined.content);
-        if call.joined.replace(kept).is_none() {
-            let earlier = self.calls.entry(to).or_default();
-            earlier.joiners.push(key.clone());
+        let (key, to) = (joined.key.detached(), self.run_for(&joined.to));
+        let (slot, call) = self.calls.entry(&key);
+        let rare = call.rare_mut();
+        rare.joining_at = None;
+        if rare.joined.replace(JoinedTo { to: to.clone(), at: joined.at }).is_none() {
+            self.calls.entry(&to).1.rare_mut().joiners.push(key);
         }
-        self.note_join(&key, joined.at);
-        self.note_latest(key, joined.content, joined.at);
+        self.set_content(slot, joined.content);
+        self.note_join(slot, joined.at);
+        self.note_latest(slot);
     }
 
     fn enter_task(&mut self, task: &Task, request: Location) {
         let (key, server, tool) = (task.key.detached(), detached(&task.server), detached(&task.tool));
         let Task { content, ttl_ms, at, .. } = *task;
         let role = task.role.as_ref().map(detached);
-        let manifest = Arc::new(TaskManifest { key: key.clone(), server, tool, content, role, ttl_ms, at, request });
-        let call = self.calls.entry(key.clone()).or_default();
-        call.content = Some(content);
-        call.task = Some(Arc::clone(&manifest));
+        let manifest = Arc::new(TaskManifest { key, server, tool, content, role, ttl_ms, at, request });
+        let (slot, call) = self.calls.entry(&task.key);
+        call.rare_mut().task = Some(manifest);
+        self.set_content(slot, content);
         // The START of the task may have been read first. Tasks are not join candidates.
-        if self.latest.get(&by_content(&key, content)).is_some_and(|(_, latest)| *latest == key) {
-            self.latest.remove(&by_content(&key, content));
-        }
-        self.list_ended(&key);
+        self.drop_latest(slot);
+        self.list_ended(slot);
     }
 
     fn enter_dead(&mut self, dead: &Dead, request: Location) {
         let dead_letter = Arc::new(DeadLetterRow::new(dead, request));
         let (server, tool) = (dead_letter.server.clone(), dead_letter.tool.clone());
-        let call = self.calls.entry(dead_letter.key.clone()).or_default();
-        let start =
-            Start { server, tool, attempt: dead.attempts, ..placeholder_start(&dead_letter.key, [0; 32], dead.at) };
-        call.dead_lettered = Some(Arc::new(start));
-        self.list_ended(&dead_letter.key);
+        let placeholder = placeholder_start(dead_letter.key.clone(), [0; 32], dead.at);
+        let (slot, call) = self.calls.entry(&dead.key);
+        call.rare_mut().dead_lettered = Some(Arc::new(Start { server, tool, attempt: dead.attempts, ..placeholder }));
+        self.list_ended(slot);
         self.dead_letters.insert(by_id(&dead_letter.key), dead_letter);
     }
 
     fn drop_dead_letter(&mut self, key: &CallKey) {
         self.dead_letters.remove(&by_id(key));
         // A call without other entries is removed together with its dead letter.
-        let is_left = |call: &Call| call.start.is_some() || call.answer.is_some() || call.task.is_some();
-        if self.calls.get(key).is_some_and(|call| !is_left(call)) {
-            self.remove(key);
+        let is_left = |call: &Call| call.start.is_some() || call.answer.is_some() || call.task().is_some();
+        let slot = self.calls.find(key).filter(|slot| self.calls.at(*slot).is_some_and(|call| !is_left(call)));
+        slot.into_iter().for_each(|slot| self.remove(slot));
+    }
+
+    fn set_content(&mut self, slot: Slot, content: [u8; 32]) {
+        if self.calls.at(slot).is_some_and(|call| call.content != Some(content)) {
+            self.drop_latest(slot);
+            self.calls.at_mut(slot).into_iter().for_each(|call| call.content = Some(content));
         }
     }
 
-    fn note_latest(&mut self, key: CallKey, content: [u8; 32], at: u64) {
-        let latest = self.latest.entry(by_content(&key, content)).or_insert_with(|| (at, key.clone()));
-        if at >= latest.0 {
-            *latest = (at, key);
+    /// The latest call of an agent with this content.
+    fn find_latest(&self, agent: &str, content: &[u8; 32]) -> Option<Slot> {
+        let is_it = |call: &Call| call.content.as_ref() == Some(content) && self.calls.agent(call) == agent;
+        let is_it = |slot: &Slot| self.calls.at(*slot).is_some_and(is_it);
+        self.latest.find(self.hasher.hash_one((agent, content)), is_it).copied()
+    }
+
+    fn note_latest(&mut self, slot: Slot) {
+        let Some(call) = self.calls.at(slot) else { return };
+        let content = call.content.unwrap_or_default();
+        let earlier = self.find_latest(self.calls.agent(call), &content);
+        if let Some(earlier) = earlier {
+            if earlier == slot || self.calls.at(earlier).is_some_and(|earlier| earlier.began_at() > call.began_at()) {
+                return;
+            }
+            self.drop_latest(earlier);
+        }
+        let (calls, hasher) = (&self.calls, &self.hasher);
+        let hash = |call: &Call| hasher.hash_one((calls.agent(call), &call.content.unwrap_or_default()));
+        let rehash = |slot: &Slot| calls.at(*slot).map_or(0, hash);
+        self.latest.insert_unique(rehash(&slot), slot, rehash);
+    }
+
+    fn drop_latest(&mut self, slot: Slot) {
+        let Some((call, content)) = self.calls.at(slot).and_then(|call| Some((call, call.content?))) else { return };
+        let hash = self.hasher.hash_one((self.calls.agent(call), &content));
+        if let Ok(found) = self.latest.find_entry(hash, |other| *other == slot) {
+            found.remove();
         }
     }
 
@@ -345,7 +364,7 @@ impl CallIndex {
 
     /// Whether no call is remembered.
     pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+        self.calls.len() == 0
     }
 }
 
@@ -356,21 +375,8 @@ fn by_id(key: &CallKey) -> (ByteString, ByteString) {
     (key.id.clone(), key.caller.clone())
 }
 
-fn by_content(key: &CallKey, content: [u8; 32]) -> (ByteString, [u8; 32]) {
-    (key.caller.slice_ref(key.agent()), content)
-}
-
-/// The id of the message that carries the answer. Calls joined to the same call can come from one mailbox, where
-/// message ids must be unique, so a joined call gets an id of its own.
-fn reply_id(key: &CallKey, call: &Call, answer: &Answer) -> ByteString {
-    match call.answer {
-        Some(_) => answer.reply_id.clone(),
-        None => ByteString::from(format!("{}.{}", answer.reply_id, key.id)),
-    }
-}
-
 /// A START of which only the call's id is known.
-fn placeholder_start(key: &CallKey, content: [u8; 32], at: u64) -> Start {
+fn placeholder_start(key: CallKey, content: [u8; 32], at: u64) -> Start {
     let (server, tool) = (ByteString::new(), ByteString::new());
-    Start { key: key.clone(), server, tool, content, attempt: 1, at, safe: false }
+    Start { key, server, tool, content, attempt: 1, at, safe: false }
 }

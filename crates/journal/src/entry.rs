@@ -16,7 +16,7 @@ pub struct CallKey {
 impl CallKey {
     /// The calling agent: the mailbox name without the suffix that distinguishes processes of one agent.
     pub fn agent(&self) -> &str {
-        self.caller.split_once('#').map_or(&*self.caller, |(agent, _)| agent)
+        agent(&self.caller)
     }
 
     fn weight(&self) -> usize {
@@ -27,6 +27,11 @@ impl CallKey {
     pub(crate) fn detached(&self) -> Self {
         Self { caller: detached(&self.caller), id: detached(&self.id) }
     }
+}
+
+/// The agent of a mailbox.
+pub(crate) fn agent(mailbox: &str) -> &str {
+    mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 
 pub(crate) fn detached(text: &ByteString) -> ByteString {
@@ -50,12 +55,6 @@ pub struct Start {
     pub at: u64,
     /// The call is replay-safe, so it does not wait for this entry to be durable.
     pub safe: bool,
-}
-
-impl Start {
-    pub(crate) fn detached(&self) -> Self {
-        Self { key: self.key.detached(), server: detached(&self.server), tool: detached(&self.tool), ..*self }
-    }
 }
 
 /// How a call ended.

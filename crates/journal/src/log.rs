@@ -51,6 +51,14 @@ impl Location {
             Self::InMemory(_) => None,
         }
     }
+
+    /// The length of the record, or of the body in memory.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Log { length, .. } => *length as usize,
+            Self::InMemory(bytes) => bytes.len(),
+        }
+    }
 }
 
 pub struct Segment {

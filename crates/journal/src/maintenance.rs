@@ -4,7 +4,7 @@
 
 use crate::call_index::CallIndex;
 use crate::entry::Entry;
-use crate::log::{Contents, CreatedSegment, JournalLog, Location, NextSegment, SegmentFile, Unsynced};
+use crate::log::{Contents, CreatedSegment, JournalLog, Location, NextSegment, Reader, SegmentFile, Unsynced};
 use crate::options::JournalOptions;
 use crate::state::JournalState;
 use std::io;
@@ -20,8 +20,7 @@ enum Operation {
     CreateSegment(NextSegment),
     SyncSealed(Unsynced),
     Read(Contents),
-    /// A part was copied. Other writers get access to the journal before the next part.
-    Yield,
+    Gather(Part),
     SyncCopies(Unsynced),
     Remove(SegmentFile),
 }
@@ -30,7 +29,7 @@ enum Outcome {
     Created(CreatedSegment),
     SealedSynced,
     Read(Vec<(Location, Entry)>),
-    Yielded,
+    Gathered(Part),
     CopiesSynced(Unsynced),
     Removed,
 }
@@ -42,7 +41,7 @@ impl Maintenance {
             Operation::CreateSegment(next) => next.create().map(Outcome::Created),
             Operation::SyncSealed(sealed) => sealed.sync().map(|()| Outcome::SealedSynced),
             Operation::Read(contents) => contents.read().map(Outcome::Read),
-            Operation::Yield => Ok(Outcome::Yielded),
+            Operation::Gather(part) => part.read_answers().map(Outcome::Gathered),
             Operation::SyncCopies(copies) => copies.sync().map(|()| Outcome::CopiesSynced(copies)),
             Operation::Remove(file) => file.remove().map(|()| Outcome::Removed),
         })
@@ -102,9 +101,9 @@ impl JournalState {
                 self.log.synced(&copies);
                 self.compactor.are_copies_durable = true;
             }
-            Outcome::Read(entries) => self.compactor.copy(entries),
+            Outcome::Read(entries) => self.compactor.begin_copy(entries),
             Outcome::Removed => self.compactor.removed(&mut self.log),
-            Outcome::Yielded => {}
+            Outcome::Gathered(part) => self.compactor.copy_part(part, &mut self.log, &mut self.index)?,
         }
         Ok(())
     }
@@ -162,8 +161,7 @@ impl Compactor {
             return Ok(Some(Operation::Remove(log.file_of(current.number))));
         }
         if !current.rest.as_slice().is_empty() {
-            current.copy_some(log, index, now)?;
-            return Ok(Some(Operation::Yield));
+            return Ok(Some(Operation::Gather(current.next_part(log, index, now))));
         }
         // An entry that replaces one of the removed segment may only be staged yet.
         log.flush()?;
@@ -178,10 +176,24 @@ impl Compactor {
         (over_limit || is_old).then_some(chosen)
     }
 
-    fn copy(&mut self, entries: Vec<(Location, Entry)>) {
+    fn begin_copy(&mut self, entries: Vec<(Location, Entry)>) {
         if let Some(current) = &mut self.current {
             current.rest = entries.into_iter();
         }
+    }
+
+    /// Copies the entries of a part that are still needed to the end of the log.
+    fn copy_part(&mut self, part: Part, log: &mut JournalLog, index: &mut CallIndex) -> io::Result<()> {
+        let is_needed = |(location, entry): &(Location, Entry)| index.needs(entry, location);
+        let needed: Vec<Entry> = part.entries.into_iter().filter(is_needed).map(|(_, entry)| entry).collect();
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let before = log.bytes();
+        let locations = log.append_here(&needed, part.now)?;
+        self.current.iter_mut().for_each(|current| current.copied += log.bytes() - before);
+        needed.iter().zip(locations).for_each(|(entry, location)| index.restore(entry, location));
+        Ok(())
     }
 
     fn removed(&mut self, log: &mut JournalLog) {
@@ -197,32 +209,50 @@ impl Compactor {
     }
 }
 
-impl SegmentMove {
-    /// Copies some of the needed entries to the end of the log.
-    fn copy_some(&mut self, log: &mut JournalLog, index: &mut CallIndex, now: u64) -> io::Result<()> {
-        let needed = self.some_needed(index);
-        if needed.is_empty() {
-            return Ok(());
-        }
-        let before = log.bytes();
-        let locations = log.append_here(&needed, now)?;
-        self.copied += log.bytes() - before;
-        needed.iter().zip(locations).for_each(|(entry, location)| index.restore(entry, location));
-        Ok(())
-    }
+/// Entries that are copied together.
+struct Part {
+    entries: Vec<(Location, Entry)>,
+    /// Answers to be copied as well: the position in `entries` before which each belongs, and its location.
+    answers: Vec<(usize, Location)>,
+    reader: Reader,
+    now: u64,
+}
 
-    fn some_needed(&mut self, index: &mut CallIndex) -> Vec<Entry> {
-        let (mut needed, mut weight) = (Vec::new(), 0);
+impl Part {
+    /// Reads the answers, which are in other segments.
+    fn read_answers(mut self) -> io::Result<Self> {
+        for (at, location) in std::mem::take(&mut self.answers).into_iter().rev() {
+            let answer = self.reader.read(&location)?;
+            self.entries.insert(at, (location, answer));
+        }
+        Ok(self)
+    }
+}
+
+impl SegmentMove {
+    /// Selects the next needed entries. An entry of an answered call takes the answer along: segments are removed oldest
+    /// first, so an answer that stayed behind would vanish before the entry, which would then look like an open call.
+    fn next_part(&mut self, log: &JournalLog, index: &mut CallIndex, now: u64) -> Part {
+        let mut part = Part { entries: Vec::new(), answers: Vec::new(), reader: log.reader(), now };
+        let (mut weight, here) = (0, [Some(self.number), Some(log.last_segment()), None]);
         while weight < STEP_BYTES {
             let Some((location, entry)) = self.rest.next() else { break };
             // Skipped entries cost time too.
             weight += 64;
             let given_up = self.over_limit && index.give_up(&entry, &location);
-            if !given_up && index.needs(&entry, &location) {
-                weight += entry.weight();
-                needed.push(entry);
+            if given_up || !index.needs(&entry, &location) {
+                continue;
+            }
+            // An answer in this segment is copied to the same one as the entry, or to a later one.
+            let stays_behind = |answer: &Location| !here.contains(&answer.segment());
+            let answer = index.answer_to(&entry).filter(stays_behind);
+            weight += entry.weight();
+            part.entries.push((location, entry));
+            if let Some(answer) = answer {
+                weight += answer.length();
+                part.answers.push((part.entries.len(), answer));
             }
         }
-        needed
+        part
     }
 }

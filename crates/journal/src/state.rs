@@ -93,6 +93,10 @@ impl JournalState {
         let mut index = CallIndex::new(options.limits.clone(), now);
         let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
         let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
+        // A corrupt or torn journal may have lost the entries of calls that are not forgotten.
+        if !recovery.is_damaged() && recovery.torn_bytes == 0 {
+            index.forget_orphaned_joins();
+        }
         let too_many = index.forget_interrupted();
         recovery.forgotten_calls = too_many as u64;
         if too_many > 0 {

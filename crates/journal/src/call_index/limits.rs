@@ -1,7 +1,8 @@
 //! Retention: which calls the index forgets to stay within its limits, and which log entries it still needs.
 
-use super::{Call, CallIndex, MAX_CHAIN, by_content, by_id};
-use crate::entry::{CallKey, Entry};
+use super::arena::Slot;
+use super::{Call, CallIndex, MAX_CHAIN, by_id};
+use crate::entry::Entry;
 use crate::log::Location;
 use std::collections::BTreeSet;
 
@@ -35,44 +36,43 @@ impl Default for Limits {
 /// Ended calls and tasks, by retention timestamp.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// By the time from which the retention time counts.
-    pub(super) calls: BTreeSet<(u64, CallKey)>,
+    /// By the time of the answer or of the latest join.
+    pub(super) calls: BTreeSet<(u64, Slot)>,
     /// By expiry time.
-    pub(super) tasks: BTreeSet<(u64, CallKey)>,
+    pub(super) tasks: BTreeSet<(u64, Slot)>,
 }
 
 /// The first call of the list, if its timestamp is not after `time`.
-fn due(list: &BTreeSet<(u64, CallKey)>, time: u64) -> Option<CallKey> {
-    list.first().filter(|(at, _)| *at <= time).map(|(_, key)| key.clone())
+fn due(list: &BTreeSet<(u64, Slot)>, time: u64) -> Option<Slot> {
+    list.first().filter(|(at, _)| *at <= time).map(|(_, slot)| *slot)
 }
 
 impl CallIndex {
     /// Forgets calls whose retention time has passed, and the oldest ones over a limit. Returns how many calls and dead
     /// letters were forgotten early because of a limit.
     pub fn forget(&mut self, now: u64) -> usize {
-        while let Some(key) = due(&self.ended.tasks, now) {
-            self.forget_task(&key);
+        while let Some(slot) = due(&self.ended.tasks, now) {
+            self.forget_task(slot);
         }
         let kept_from = now.saturating_sub(self.limits.keep_ms);
-        while let Some(key) = due(&self.ended.calls, kept_from) {
-            self.remove(&key);
+        // The retention time of earlier answers counts from the restart.
+        while let Some(slot) = due(&self.ended.calls, kept_from).filter(|_| kept_from >= self.opened_at) {
+            self.remove(slot);
         }
         let mut early = 0;
         while self.ended.calls.len() > self.limits.max_ended {
-            let Some((_, key)) = self.ended.calls.first().cloned() else { break };
-            self.remove(&key);
+            let Some((_, slot)) = self.ended.calls.first().copied() else { break };
+            self.remove(slot);
             early += 1;
         }
         early + self.forget_dead_letters()
     }
 
     /// Turns an expired task into an answered call, which must not run again if it is repeated.
-    fn forget_task(&mut self, key: &CallKey) {
-        self.tasks.remove(&by_id(key));
-        if let Some(call) = self.calls.get_mut(key) {
-            call.task = None;
-        }
-        self.list_ended(key);
+    fn forget_task(&mut self, slot: Slot) {
+        let task = self.calls.at_mut(slot).and_then(|call| call.rare_mut().task.take());
+        task.iter().for_each(|task| drop(self.tasks.remove(&by_id(&task.key))));
+        self.list_ended(slot);
     }
 
     fn forget_dead_letters(&mut self) -> usize {
@@ -87,93 +87,113 @@ impl CallIndex {
 
     /// Forgets the oldest interrupted calls over their limit and returns how many. Must be called after the replay.
     pub fn forget_interrupted(&mut self) -> usize {
-        let open = |call: &&Call| call.start.is_some() && !call.live && call.answer.is_none() && call.task.is_none();
-        let mut interrupted: Vec<(u64, CallKey)> =
-            (self.open.iter().filter_map(|key| self.calls.get(key)).map(|call| &**call).filter(open))
-                .filter_map(|call| call.start.as_ref().map(|start| (start.at, start.key.clone())))
-                .collect();
+        let is_interrupted = |call: &Call| !call.live && call.answer.is_none() && call.task().is_none();
+        let began_at = |slot: &Slot| {
+            let call = self.calls.at(*slot).filter(|call| is_interrupted(call))?;
+            Some((call.start.as_ref()?.at, *slot))
+        };
+        let mut interrupted: Vec<(u64, Slot)> = self.open.iter().filter_map(began_at).collect();
         let excess = interrupted.len().saturating_sub(self.limits.max_interrupted);
         interrupted.sort_unstable();
-        interrupted.iter().take(excess).for_each(|(_, key)| self.remove(key));
+        interrupted.iter().take(excess).for_each(|(_, slot)| self.remove(*slot));
         excess
     }
 
-    pub(super) fn remove(&mut self, key: &CallKey) {
-        self.unlist(key);
-        self.open.remove(key);
-        let Some(call) = self.calls.remove(key) else { return };
-        if let Some(content) = call.content {
-            let index = by_content(key, content);
-            if self.latest.get(&index).is_some_and(|(_, latest)| latest == key) {
-                self.latest.remove(&index);
-            }
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.unlist(slot);
+        self.open.remove(&slot);
+        self.drop_latest(slot);
+        let Some(call) = self.calls.remove(slot) else { return };
+        call.task().into_iter().for_each(|task| drop(self.tasks.remove(&by_id(&task.key))));
+        for joiner in call.joiners() {
+            self.calls.find(joiner).into_iter().for_each(|joiner| self.remove(joiner));
         }
-        if call.task.is_some() {
-            self.tasks.remove(&by_id(key));
-        }
-        call.joiners.iter().for_each(|joiner| self.remove(joiner));
     }
 
     /// Moves an answered call to `ended` under its retention timestamp, and any other call to `open`.
-    pub(super) fn list_ended(&mut self, key: &CallKey) {
-        self.unlist(key);
-        let Some(call) = self.calls.get_mut(key) else { return };
+    pub(super) fn list_ended(&mut self, slot: Slot) {
+        self.unlist(slot);
+        let Some(call) = self.calls.at_mut(slot) else { return };
         // A joined call is forgotten together with the call that it was joined to.
-        let Some(answer) = call.answer.as_ref().filter(|_| call.joined.is_none()) else {
-            self.open.insert(key.clone());
+        let Some(answer) = call.answer.filter(|_| call.joined().is_none()) else {
+            self.open.insert(slot);
             return;
         };
-        let ended = answer.at.max(self.opened_at).max(call.latest_join);
-        let (at, list) = match &call.task {
+        let (at, list) = match call.task() {
             Some(task) => (task.expires_at(), &mut self.ended.tasks),
-            None => (ended, &mut self.ended.calls),
+            None => (answer.at.max(call.latest_join()), &mut self.ended.calls),
         };
-        call.listed = Some(at);
-        list.insert((at, key.clone()));
-        self.open.remove(key);
+        (call.listed_at, call.is_listed) = (at, true);
+        list.insert((at, slot));
+        self.open.remove(&slot);
     }
 
-    fn unlist(&mut self, key: &CallKey) {
-        if let Some(at) = self.calls.get_mut(key).and_then(|call| call.listed.take()) {
-            let listed = (at, key.clone());
+    fn unlist(&mut self, slot: Slot) {
+        if let Some(call) = self.calls.at_mut(slot).filter(|call| call.is_listed) {
+            call.is_listed = false;
+            let listed = (call.listed_at, slot);
             self.ended.calls.remove(&listed);
             self.ended.tasks.remove(&listed);
         }
     }
 
     /// Extends the retention of the calls that this one was joined to, to at least its own.
-    pub(super) fn note_join(&mut self, key: &CallKey, at: u64) {
-        self.list_ended(key);
-        let mut next = key.clone();
+    pub(super) fn note_join(&mut self, slot: Slot, at: u64) {
+        self.list_ended(slot);
+        let mut next = slot;
         for _ in 0..MAX_CHAIN {
-            let Some(to) = self.calls.get(&next).and_then(|call| call.joined.as_ref()).map(|joined| joined.to.clone())
-            else {
-                break;
-            };
+            let joined = self.calls.at(next).and_then(|call| call.joined());
+            let Some(to) = joined.and_then(|joined| self.calls.find(&joined.to)) else { break };
             next = to;
-            if let Some(call) = self.calls.get_mut(&next) {
-                call.latest_join = call.latest_join.max(at);
+            if let Some(call) = self.calls.at_mut(next) {
+                call.rare_mut().latest_join = call.latest_join().max(at);
             }
         }
-        self.list_ended(&next);
+        self.list_ended(next);
     }
 
     /// For a journal over its size limit: forgets the call if the entry is its answer. A START is given up if the
     /// answer is in the same segment. Tasks are kept, because their retention time was promised to their owners.
     /// Returns whether the entry was given up.
     pub fn give_up(&mut self, entry: &Entry, location: &Location) -> bool {
-        let Some(call) = self.calls.get(entry.key()).filter(|call| call.task.is_none()) else { return false };
-        let Some(answer) = &call.answer else { return false };
-        match (entry, location, &answer.reply) {
-            (Entry::Finish(finish), location, kept) if location == kept => {
-                self.remove(&finish.key);
+        let Some(slot) = self.calls.find(entry.key()) else { return false };
+        let Some(reply) = self.calls.at(slot).filter(|call| call.task().is_none()).and_then(Call::reply) else {
+            return false;
+        };
+        match entry {
+            Entry::Finish(_) if *location == reply => {
+                self.remove(slot);
                 true
             }
-            (Entry::Start(_), Location::Log { segment, .. }, Location::Log { segment: of_answer, .. }) => {
-                segment == of_answer
-            }
+            Entry::Start(_) => location.segment() == reply.segment(),
             _ => false,
         }
+    }
+
+    /// The location of the answer without which a START or a task would look like an open call.
+    pub fn answer_to(&self, entry: &Entry) -> Option<Location> {
+        let is_opening = matches!(entry, Entry::Start(_) | Entry::Task(_));
+        self.calls.get(entry.key()).filter(|_| is_opening).and_then(Call::reply)
+    }
+
+    /// Forgets joined calls of whose run there is no entry, and returns how many. In an intact journal, such a run was
+    /// forgotten. Must be called after the replay.
+    pub fn forget_orphaned_joins(&mut self) -> usize {
+        let is_open = |call: &Call| {
+            call.start.is_some() || call.answer.is_some() || call.task().is_some() || call.dead_lettered().is_some()
+        };
+        let is_orphan = |slot: &Slot| {
+            let call = self.calls.at(*slot).filter(|call| call.joined().is_some());
+            call.is_some_and(|call| !is_open(self.resolve(call).1))
+        };
+        let orphans: Vec<Slot> = self.open.iter().copied().filter(is_orphan).collect();
+        for slot in &orphans {
+            let joined = self.calls.at(*slot).and_then(|call| call.joined());
+            let root = joined.and_then(|joined| self.calls.find(&joined.to));
+            self.remove(*slot);
+            root.into_iter().for_each(|root| self.remove(root));
+        }
+        orphans.len()
     }
 
     /// Whether the entry at this location is still needed.
@@ -184,9 +204,9 @@ impl CallIndex {
         let Some(call) = self.calls.get(entry.key()) else { return false };
         match entry {
             Entry::Start(start) => call.start.as_ref().is_some_and(|known| known.attempt == start.attempt),
-            Entry::Finish(_) => call.answer.as_ref().is_some_and(|answer| answer.reply == *location),
-            Entry::Joined(_) => call.joined.is_some(),
-            Entry::Task(_) => call.task.as_ref().is_some_and(|task| task.request == *location),
+            Entry::Finish(_) => call.reply().is_some_and(|reply| reply == *location),
+            Entry::Joined(_) => call.joined().is_some(),
+            Entry::Task(_) => call.task().is_some_and(|task| task.request == *location),
             Entry::Dead(_) | Entry::Dropped(_) => false,
         }
     }

@@ -1,6 +1,7 @@
 //! Queries: join candidates, and lists of calls, tasks and dead letters for the admin API.
 
-use super::{Call, CallIndex, Known, TaskManifest, by_id, reply_id};
+use super::arena::Slot;
+use super::{Call, CallIndex, Known, TaskManifest, by_id};
 use crate::entry::{CallKey, Dead, End, Start, detached};
 use crate::log::Location;
 use bytestring::ByteString;
@@ -144,21 +145,20 @@ pub const MAX_LISTED: usize = 1000;
 impl CallIndex {
     /// The latest call of an agent with this content, unless it ended before `ended_after`. Tasks are not candidates.
     pub fn candidate(&self, agent: &str, content: &[u8; 32], ended_after: u64) -> Option<Candidate> {
-        let (_, key) = self.latest.get(&(ByteString::from(agent), *content))?;
-        let call = self.calls.get(key)?;
-        let (answer, root) = self.resolve(call);
-        let state = match answer {
-            Some(answer) if answer.at < ended_after => return None,
-            Some(answer) => {
-                let reply_id = reply_id(key, call, answer);
-                CandidateState::Answered { reply_id, end: answer.end, reply: answer.reply.clone() }
+        let call = self.calls.at(self.find_latest(agent, content)?)?;
+        let (answered, root) = self.resolve(call);
+        let state = match answered.and_then(|call| Some((call, call.answer?, call.reply()?))) {
+            Some((_, answer, _)) if answer.at < ended_after => return None,
+            Some((answered, answer, reply)) => {
+                CandidateState::Answered { reply_id: self.reply_id(call, answered), end: answer.end, reply }
             }
-            None if root.dead_lettered.is_some() || root.start.is_none() => return None,
+            None if root.dead_lettered().is_some() || root.start.is_none() => return None,
             None if root.live => CandidateState::Running,
             None if self.latest_end(root) < ended_after => return None,
             None => CandidateState::Interrupted,
         };
-        Some(Candidate { key: key.clone(), start: root.start.clone(), state, sharers: self.sharers(key)? })
+        let key = self.calls.key(call);
+        Some(Candidate { start: self.calls.start(root), state, sharers: self.sharers(&key)?, key })
     }
 
     /// The latest time at which an interrupted call can have ended: not after this process opened the journal, and not
@@ -173,29 +173,30 @@ impl CallIndex {
         let mut keys = vec![self.run_for(of)];
         let mut next = 0;
         while let Some(key) = keys.get(next) {
-            keys.extend(self.calls.get(*key).iter().flat_map(|call| &call.joiners));
+            let joiners = self.calls.get(key).map_or(&[][..], Call::joiners);
+            keys.extend_from_slice(joiners);
             next += 1;
             if keys.len() > MAX_SHARERS {
                 return None;
             }
         }
         keys.sort_unstable();
-        let sharer = |key: &CallKey| {
-            let call = self.calls.get(key)?;
-            let reply_id = self.resolve(call).0.map(|answer| reply_id(key, call, answer));
-            Some(Sharer { key: key.clone(), reply_id })
+        let sharer = |key: CallKey| {
+            let call = self.calls.get(&key)?;
+            let reply_id = self.resolve(call).0.map(|answered| self.reply_id(call, answered));
+            Some(Sharer { key, reply_id })
         };
-        Some(keys.into_iter().filter(|key| *key != of).filter_map(sharer).collect())
+        Some(keys.into_iter().filter(|key| key != of).filter_map(sharer).collect())
     }
 
     /// All calls that have not ended, then the latest ended ones; latest first.
     pub fn calls(&self) -> Vec<CallSummary> {
-        let latest = |list: &BTreeSet<(u64, CallKey)>| -> Vec<CallKey> {
-            list.iter().rev().take(MAX_LISTED).map(|(_, key)| key.clone()).collect()
+        let latest = |list: &BTreeSet<(u64, Slot)>| -> Vec<Slot> {
+            list.iter().rev().take(MAX_LISTED).map(|(_, slot)| *slot).collect()
         };
         let ended = [latest(&self.ended.calls), latest(&self.ended.tasks)].concat();
-        let named = self.open.iter().chain(&ended).filter_map(|key| self.calls.get_key_value(key));
-        let mut all: Vec<CallSummary> = named.filter_map(|(key, call)| self.summary(key, call)).collect();
+        let named = self.open.iter().chain(&ended).filter_map(|slot| self.calls.at(*slot));
+        let mut all: Vec<CallSummary> = named.filter_map(|call| self.summary(call)).collect();
         all.sort_by_cached_key(|call| {
             (call.ended_at.is_some(), Reverse(call.ended_at), Reverse(call.began_at), call.key.clone())
         });
@@ -204,9 +205,9 @@ impl CallIndex {
         all
     }
 
-    fn summary(&self, key: &CallKey, call: &Call) -> Option<CallSummary> {
-        let (answer, root) = self.resolve(call);
-        let stage = match self.known(key, call) {
+    fn summary(&self, call: &Call) -> Option<CallSummary> {
+        let (answered, root) = self.resolve(call);
+        let stage = match self.known(call) {
             Known::New => return None,
             Known::Waiting(_) => Stage::Waiting,
             Known::Running(_) => Stage::Running,
@@ -214,20 +215,20 @@ impl CallIndex {
             Known::Answered { end, .. } => Stage::Ended(end),
             Known::DeadLettered(_) => Stage::DeadLettered,
         };
-        let start = root.start.as_ref().or(root.dead_lettered.as_ref());
-        let named = start.map(|start| (&start.server, &start.tool, start.at));
-        let named = named.or_else(|| root.task.as_ref().map(|task| (&task.server, &task.tool, task.at)));
+        let start = self.calls.start(root).or_else(|| root.dead_lettered().cloned());
+        let named = start.as_ref().map(|start| (&start.server, &start.tool, start.at));
+        let named = named.or_else(|| root.task().map(|task| (&task.server, &task.tool, task.at)));
         let (server, tool, began_at) = named.map_or_else(Default::default, |(a, b, at)| (a.clone(), b.clone(), at));
         Some(CallSummary {
-            key: key.clone(),
+            key: self.calls.key(call),
             server,
             tool,
             stage,
-            attempts: start.map_or(0, |start| start.attempt),
-            began_at: call.joined.as_ref().map_or(began_at, |joined| joined.at),
-            ended_at: answer.map(|answer| answer.at),
-            is_task: call.task.is_some(),
-            joined_to: call.joined.as_ref().map(|joined| joined.to.clone()),
+            attempts: start.as_ref().map_or(0, |start| start.attempt),
+            began_at: call.joined().map_or(began_at, |joined| joined.at),
+            ended_at: answered.and_then(|answered| answered.answer).map(|answer| answer.at),
+            is_task: call.task().is_some(),
+            joined_to: call.joined().map(|joined| joined.to.clone()),
         })
     }
 
@@ -261,8 +262,8 @@ impl CallIndex {
 
     fn row(&self, manifest: &Arc<TaskManifest>) -> Option<TaskRow> {
         let call = self.calls.get(&manifest.key)?;
-        let ended_at = self.resolve(call).0.map(|answer| answer.at);
-        Some(TaskRow { manifest: Arc::clone(manifest), known: self.known(&manifest.key, call), ended_at })
+        let ended_at = self.resolve(call).0.and_then(|answered| answered.answer).map(|answer| answer.at);
+        Some(TaskRow { manifest: Arc::clone(manifest), known: self.known(call), ended_at })
     }
 
     /// All dead letters, oldest first.
@@ -281,5 +282,27 @@ impl CallIndex {
 
     pub(super) fn dead_letter_at(&self, key: &CallKey) -> Option<&Arc<DeadLetterRow>> {
         self.dead_letters.get(&by_id(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Entry;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_call_is_a_candidate_for_its_latest_content_only() {
+        let key = CallKey { caller: "w#1".into(), id: "a".into() };
+        let mut index = CallIndex::default();
+        for attempt in 1..3 {
+            let (server, tool, content) = ("files".into(), "write".into(), [attempt; 32]);
+            let start = Start { key: key.clone(), server, tool, content, attempt: attempt.into(), at: 1, safe: true };
+            index.enter(&Entry::Start(start.into()), Location::InMemory(Bytes::new()));
+        }
+        assert!(index.candidate("w", &[1; 32], 0).is_none() && index.candidate("w", &[2; 32], 0).is_some());
+        assert_eq!(index.latest.len(), 1);
+        index.calls.find(&key).into_iter().for_each(|slot| index.remove(slot));
+        assert!(index.is_empty() && index.latest.is_empty() && index.open.is_empty());
     }
 }

@@ -109,3 +109,40 @@ fn corruption_in_the_middle_is_reported_and_costs_one_entry() {
     let known = [0, 1, 2].map(|id| index.look_up(&key(id), &CONTENT) != Ok(Known::New));
     assert_eq!(known, [true, false, true]);
 }
+
+/// Writes a START and a RESULT without a sync, opens the journal in a new process, and stops the machine right after.
+fn crash_after_open(planted: Option<PlantedBug>, seed: u64) -> Known {
+    let disk = SimDisk::default();
+    let options = LogOptions { planted, ..options() };
+    let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
+    log.append([&started(1), &Entry::Finish(finish(1))], 1).expect("the disk works");
+    drop(log);
+    JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
+    disk.crash(&mut Rng::new(seed));
+    let mut index = CallIndex::default();
+    JournalLog::open(Arc::new(disk), options, |entry, location| index.restore(&entry, location)).expect("it opens");
+    index.look_up(&key(1), &CONTENT).expect("the same call")
+}
+
+#[test]
+fn entries_of_a_killed_process_are_durable_once_the_journal_is_open_again() {
+    let is_kept = |planted, seed| matches!(crash_after_open(planted, seed), Known::Answered { .. });
+    assert!((0..100).all(|seed| is_kept(None, seed)));
+    assert!(!(0..100).all(|seed| is_kept(Some(PlantedBug::OpenedWithoutSync), seed)), "the check can fail");
+}
+
+#[test]
+fn corruption_of_durable_entries_is_not_taken_for_a_torn_write() {
+    let damaged = |planted| {
+        let disk = SimDisk::default();
+        let options = LogOptions { planted, ..options() };
+        let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
+        for id in 0..2 {
+            log.append([&started(id)], 1).and_then(|_| log.sync()).expect("the disk works");
+        }
+        disk.flip("journal-0000000001.log", 30, 3);
+        JournalLog::open(Arc::new(disk), options, |_, _| {}).expect("it opens").1.is_damaged()
+    };
+    assert!(damaged(None));
+    assert!(!damaged(Some(PlantedBug::CorruptionTakenForTornWrite)), "the check can fail");
+}

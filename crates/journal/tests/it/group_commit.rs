@@ -44,7 +44,6 @@ fn an_append_takes_effect_when_its_group_is_durable() {
     assert_eq!(after_a_crash(&disk, 1), Known::New, "it is not synced yet");
     assert!(matches!(journal.known(&key(1), &CONTENT), Known::Running(_)), "its answer does not count yet");
     assert!(journal.state.begin_sync().is_none(), "one sync at a time");
-    assert!(journal.state.begin_maintenance(1).is_none(), "nor anything else that may receive its error");
 
     let synced = group.sync();
     let Synced { tickets, outcome } = journal.state.complete_sync(group, synced, 1);
@@ -56,6 +55,23 @@ fn an_append_takes_effect_when_its_group_is_durable() {
     journal.sync(1).expect("the disk works");
     assert_ne!(after_a_crash(&disk, 2), Known::New);
     assert!(!journal.state.needs_sync() && journal.state.begin_sync().is_none());
+}
+
+#[test]
+fn only_one_slow_operation_runs_at_a_time() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    for id in 0..10 {
+        append(&mut journal, started(id), Wait::Synced);
+    }
+    let group = journal.state.begin_sync().expect("appends wait");
+    assert!(journal.state.begin_maintenance(1).is_none(), "it could receive the error of the sync");
+    journal.state.complete_sync(group, Ok(()), 1).outcome.expect("synced");
+    append(&mut journal, started(10), Wait::Synced);
+    let step = journal.state.begin_maintenance(1).expect("the segment is full");
+    assert!(journal.state.begin_sync().is_none() && journal.state.begin_maintenance(1).is_none());
+    journal.state.complete_maintenance(step.run());
+    assert!(journal.state.begin_maintenance(1).is_some());
 }
 
 #[test]
@@ -98,6 +114,60 @@ fn a_failed_sync_fails_its_group_and_all_later_appends() {
         assert!(matches!(journal.state.append(started(3), wait, 1), Err(JournalError::Write(_))));
     }
     assert!(matches!(journal.known(&key(1), &CONTENT), Known::Running(_)));
+}
+
+#[test]
+fn a_sync_that_fails_during_a_rotation_fails_staged_and_later_appends() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    let mut id = 0;
+    while !journal.state.is_rotating() {
+        append(&mut journal, started(id), Wait::Written);
+        journal.step(1).expect("the disk works");
+        id += 1;
+    }
+    let Appended::Waits(staged) = append(&mut journal, Entry::Finish(finish(0)), Wait::Written) else {
+        panic!("it waits")
+    };
+    disk.fail_syncs(true);
+    assert!(journal.step(1).is_err());
+    // The kernel reports the error once; the next sync succeeds although the data is lost.
+    disk.fail_syncs(false);
+    let group = journal.state.begin_sync().expect("an append waits");
+    let synced = group.sync();
+    let Synced { tickets, outcome } = journal.state.complete_sync(group, synced, 1);
+    assert_eq!(tickets, [staged]);
+    assert!(matches!(outcome, Err(JournalError::Write(_))));
+    for wait in [Wait::Synced, Wait::Written] {
+        assert!(matches!(journal.state.append(started(id), wait, 1), Err(JournalError::Write(_))));
+    }
+    assert!(matches!(journal.known(&key(0), &CONTENT), Known::Running(_)), "its answer is not durable");
+    assert!(!journal.step(1).is_ok_and(|has_run| has_run), "no segment is removed");
+}
+
+#[test]
+fn an_answer_whose_writer_waits_is_reported_only_when_a_crash_cannot_lose_it() {
+    let disk = SimDisk::default();
+    let mut journal = open(&disk);
+    // Calls of any number, so that some answers are written around a rotation.
+    for id in 0..30 {
+        append(&mut journal, started(id), Wait::Synced);
+        journal.sync(1).expect("the disk works");
+        let Appended::Waits(ticket) = append(&mut journal, Entry::Finish(finish(id)), Wait::Synced) else {
+            panic!("it waits")
+        };
+        let done = loop {
+            assert!(!matches!(journal.known(&key(id), &CONTENT), Known::Answered { .. }), "it is not durable");
+            if let Some(group) = journal.state.begin_sync() {
+                let synced = group.sync();
+                break journal.state.complete_sync(group, synced, 1);
+            }
+            journal.step(1).expect("the disk works");
+        };
+        assert_eq!(done.tickets.last(), Some(&ticket));
+        assert!(matches!(after_a_crash(&disk, id), Known::Answered { .. }), "call {id}");
+        journal.step(1).expect("the disk works");
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod call_index;
 mod compaction;
 mod crashes;
+mod forgotten;
 mod group_commit;
 mod journal;
 mod lists;
