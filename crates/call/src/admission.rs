@@ -222,6 +222,9 @@ impl<A: Clone> CallMachine<A> {
             return self.fail(no, failure, End::Failed, cx);
         }
         *self.accepting.entry(agent).or_default() += 1;
+        if let Some(call) = self.get(no) {
+            call.is_accepting = true;
+        }
         self.set_state(no, State::Accepting);
         cx.out.push(Effect::Append { call: no, record: Record::Task, wait: Wait::Synced });
         if self.is_planted(PlantedBug::TaskNotSynced) {
@@ -246,7 +249,7 @@ impl<A: Clone> CallMachine<A> {
     pub(crate) fn task_written(&mut self, no: CallNo, outcome: Result<(), JournalError>, cx: &mut Context<'_, A>) {
         self.stop_accepting(no);
         let now = cx.now.ms;
-        let Some(call) = self.get(no) else { return };
+        let Some(call) = self.get(no).filter(|call| matches!(call.state, State::Accepting)) else { return };
         if outcome.is_err() {
             let start = Arc::new(self.start_of(&self.calls[&no].request, 1, cx.now.wall, false));
             return self.fail(no, Failure::OutcomeUnknown(start), End::Unknown, cx);
@@ -272,8 +275,9 @@ impl<A: Clone> CallMachine<A> {
         self.fail(no, failure, End::Failed, cx);
     }
 
-    fn stop_accepting(&mut self, no: CallNo) {
-        let Some(call) = self.calls.get(&no) else { return };
+    pub(crate) fn stop_accepting(&mut self, no: CallNo) {
+        let Some(call) = self.calls.get_mut(&no).filter(|call| call.is_accepting) else { return };
+        call.is_accepting = false;
         let agent = ByteString::from(call.request.key.agent());
         if let Some(count) = self.accepting.get_mut(&agent) {
             *count -= 1;

@@ -24,9 +24,9 @@ impl<A: Clone> CallMachine<A> {
         cx.out.push(Effect::Connect { call: no });
     }
 
-    /// During a drain no call starts; one that was not started is left to the next host.
+    /// During a drain no attempt starts; a call without a START for its next attempt is left to the next host.
     fn must_leave(&self, no: CallNo) -> bool {
-        let is_begun = self.calls.get(&no).is_some_and(|call| call.begun_here);
+        let is_begun = self.calls.get(&no).is_some_and(|call| call.attempt_begun);
         self.draining && !is_begun && !self.is_planted(PlantedBug::DrainStarts)
     }
 
@@ -74,7 +74,7 @@ impl<A: Clone> CallMachine<A> {
             return self.send_in_order(no, cx);
         }
         let (attempt, safe) = (call.attempt, call.replay == Replay::Safe);
-        (call.begun_here, call.attempt_begun, call.begun) = (true, true, Some(call.replay));
+        (call.attempt_begun, call.begun) = (true, Some(call.replay));
         // A replay-safe call need not wait: if START is lost, it runs again.
         let wait = if safe { Wait::Written } else { Wait::Synced };
         self.set_state(no, State::Starting);

@@ -18,8 +18,6 @@ pub(crate) struct Call<A> {
     pub attempt: u32,
     /// The replay setting of the last START that may be in the journal.
     pub begun: Option<Replay>,
-    /// This process has written a START for it.
-    pub begun_here: bool,
     /// START of the current attempt may be in the journal.
     pub attempt_begun: bool,
     /// START of the current attempt is as safe as it has to be: the request may be sent.
@@ -28,6 +26,8 @@ pub(crate) struct Call<A> {
     pub always_journaled: bool,
     /// The task was accepted: it has no caller.
     pub accepted: bool,
+    /// It is counted among the tasks that are being accepted.
+    pub is_accepting: bool,
     pub approved: bool,
     pub grant: Grant,
     /// What happened to earlier attempts.
@@ -144,11 +144,11 @@ impl<A> Call<A> {
             arrived: now,
             attempt: 1,
             begun: None,
-            begun_here: false,
             attempt_begun: false,
             may_send: false,
             always_journaled: false,
             accepted: false,
+            is_accepting: false,
             approved: false,
             grant: Grant::default(),
             history: Vec::new(),

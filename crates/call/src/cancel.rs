@@ -129,7 +129,7 @@ impl<A: Clone> CallMachine<A> {
                     | State::DeadLettering
                     | State::Finishing { .. }
             );
-            if is_waiting && !call.begun_here {
+            if is_waiting && !call.attempt_begun {
                 cx.out.push(Effect::Authorise { call: *no, again: true });
             }
         }

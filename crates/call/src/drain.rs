@@ -15,7 +15,7 @@ impl<A: Clone> CallMachine<A> {
         }
         let is_waiting =
             |state: &State<A>| !matches!(state, State::Accepting | State::Finishing { .. } | State::DeadLettering);
-        let waiting = self.calls.iter().filter(|(_, call)| !call.begun_here && is_waiting(&call.state));
+        let waiting = self.calls.iter().filter(|(_, call)| !call.attempt_begun && is_waiting(&call.state));
         let waiting: Vec<CallNo> = waiting.filter(|(_, call)| !is_open_read(call)).map(|(no, _)| *no).collect();
         for no in waiting {
             self.leave(no, cx);

@@ -118,6 +118,7 @@ impl<A: Clone> CallMachine<A> {
 
     /// Forgets a call; others that waited for it or its permits go on.
     pub(crate) fn end(&mut self, no: CallNo, left: bool, cx: &mut Context<'_, A>) {
+        self.stop_accepting(no);
         let Some(call) = self.calls.remove(&no) else { return };
         self.timers.remove(no, call.timer);
         let key = &call.request.key;

@@ -5,7 +5,7 @@
 //! Content alone can't tell a repeated call from one that is meant twice. Therefore all callers that share the run must
 //! be disconnected, and stay so for a while.
 
-use crate::call::{About, Earlier, State};
+use crate::call::{About, Call, Earlier, State};
 use crate::cancel::Cause;
 use crate::effect::{Answer, Effect, Failure, Record};
 use crate::event::{AskNo, CallNo, Inspected, Millis};
@@ -62,20 +62,11 @@ impl<A: Clone> CallMachine<A> {
             return None;
         }
         let own = &self.calls.get(&no)?.request;
-        let loose = self.is_planted(PlantedBug::JoinOtherArguments) || self.is_planted(PlantedBug::JoinOtherAgent);
-        if loose {
-            let same_agent =
-                |key: &CallKey| self.is_planted(PlantedBug::JoinOtherAgent) || key.agent() == own.key.agent();
-            let same_content =
-                |content: &[u8; 32]| self.is_planted(PlantedBug::JoinOtherArguments) || *content == own.content;
-            let is_equal = |other: &crate::request::Request| {
-                let same = other.tool == own.tool && other.server == own.server && other.task.is_none();
-                same && other.has_effect && same_agent(&other.key) && same_content(&other.content)
-            };
-            return self.calls.range(..no).rev().find(|(_, call)| is_equal(&call.request)).map(|(no, _)| *no);
-        }
         let equal = self.by_content.get(&(ByteString::from(own.key.agent()), own.content))?;
-        equal.iter().rev().find(|other| **other < no).copied()
+        // One that was given up before it started has no effect: an earlier one may have.
+        let is_given_up = |call: &Call<A>| call.cancelled.is_some() && !call.is_begun();
+        let may_have_run = |other: &CallNo| self.calls.get(other).is_some_and(|call| !is_given_up(call));
+        equal.iter().rev().find(|other| **other < no && may_have_run(other)).copied()
     }
 
     fn ask_about(&mut self, no: CallNo, about: About, cx: &mut Context<'_, A>) {

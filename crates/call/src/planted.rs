@@ -25,10 +25,6 @@ pub enum PlantedBug {
     UnsureRuns,
     /// A request that was refused runs when it is delivered again.
     RefusedRuns,
-    /// A call joins any call of the same tool, whatever its arguments.
-    JoinOtherArguments,
-    /// A call joins a call of another agent.
-    JoinOtherAgent,
     /// A call joins a call whose caller is connected.
     JoinConnected,
     /// A call joins a call whose answer was collected.

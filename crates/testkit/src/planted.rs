@@ -67,7 +67,7 @@ const JOURNAL: [JournalBug; 7] = [
     JournalBug::UnappliedCompacted,
 ];
 
-const CALL: [CallBug; 25] = [
+const CALL: [CallBug; 23] = [
     CallBug::StartNotSynced,
     CallBug::StartNotWritten,
     CallBug::ResultAfterReply,
@@ -79,8 +79,6 @@ const CALL: [CallBug; 25] = [
     CallBug::AttemptsUnlimited,
     CallBug::UnsureRuns,
     CallBug::RefusedRuns,
-    CallBug::JoinOtherArguments,
-    CallBug::JoinOtherAgent,
     CallBug::JoinConnected,
     CallBug::JoinCollected,
     CallBug::JoinUnsettled,

@@ -82,16 +82,6 @@ fn a_refused_request_that_runs_is_found() {
 }
 
 #[test]
-fn a_join_to_a_call_with_other_arguments_is_found() {
-    check_machine(CallBug::JoinOtherArguments, "which is not the same call");
-}
-
-#[test]
-fn a_join_to_a_call_of_another_agent_is_found() {
-    check_machine(CallBug::JoinOtherAgent, "which is not the same call");
-}
-
-#[test]
 fn a_join_to_a_call_whose_caller_is_connected_is_found() {
     check_machine(CallBug::JoinConnected, "whose caller was connected");
 }

@@ -8,7 +8,7 @@ use super::restart::Stop;
 use super::wire::{Outcome, Work};
 use toolbus_engine::ConnId;
 
-const ROUNDS: usize = 3_000;
+const ROUNDS: usize = 4_000;
 
 impl World {
     pub fn drain(&mut self) {
@@ -16,6 +16,8 @@ impl World {
         if let Some(second) = self.hosts.get(self.plan.hosts).map(|_| self.plan.hosts) {
             self.end_process(second);
         }
+        // Otherwise the time limits of many calls would have to pass, one after the other.
+        self.plan.hanging = self.plan.hanging.min(10);
         for host in 0..self.plan.hosts {
             self.hosts[host].folder.disk.stop_after(None);
             self.hosts[host].folder.disk.fail_syncs(false);
@@ -93,7 +95,7 @@ impl World {
             // A reply that is sent only with its request may have none any more.
             let is_sent =
                 !process.outbox.values().any(|reply| reply.is_journaled || reply.acked_on == Some(link(host)));
-            let is_idle = process.calls.is_empty() && is_sent && process.machine.len() == 0;
+            let is_idle = process.calls.is_empty() && is_sent && process.machine.views().next().is_none();
             is_idle && process.phase == Phase::Running && self.journal_is_idle(host)
         });
         links && hosts && self.broker.is_idle()
@@ -124,6 +126,7 @@ impl World {
             }
         }
         (self.plan.unreachable, self.plan.dying, self.plan.hanging) = (0, 0, 0);
+        self.runs.clear();
         self.plan.agents += 1;
         let worker = self.start_worker(self.plan.agents - 1);
         // Circuit breakers close meanwhile.

@@ -104,10 +104,10 @@ impl World {
         let id = &call.key.id;
         match effect {
             Effect::Park { .. } => call.has_left_order = true,
-            Effect::CancelAtServer { reason: Some(reason), .. } if reason == "the caller is gone" => {
-                if process.machine.view(no).is_some_and(|view| view.joiners > 0) {
-                    self.oracle.violated(format!("{id} was cancelled as an orphan although another call waits for it"));
-                }
+            Effect::CancelAtServer { reason: Some(reason), .. }
+                if reason == "the caller is gone" && process.machine.view(no).is_some_and(|view| view.joiners > 0) =>
+            {
+                self.oracle.violated(format!("{id} was cancelled as an orphan although another call waits for it"));
             }
             Effect::Accepted { .. } => {
                 let key = call.key.clone();
@@ -243,7 +243,9 @@ impl World {
             Effect::Send { .. } => self.send_to_server(host, no),
             Effect::CancelAtServer { .. } => {
                 let run = call.run;
-                run.and_then(|run| self.runs.get_mut(&run)).map(|run| run.cancelled = true);
+                if let Some(run) = run.and_then(|run| self.runs.get_mut(&run)) {
+                    run.cancelled = true;
+                }
             }
             Effect::Accepted { .. } | Effect::ResendTask { .. } => self.reply_accepted(host, no),
             Effect::ReadAnswer { location, .. } => {

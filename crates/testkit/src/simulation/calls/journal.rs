@@ -37,7 +37,7 @@ impl World {
 
     fn entry(&mut self, host: usize, no: CallNo, record: Record<Outcome>) -> Option<Entry> {
         let (at, reply_id) = (self.wall(), ByteString::from(format!("reply-{}", self.fresh_id())));
-        let Some(process) = self.hosts[host].process.as_mut() else { return None };
+        let process = self.hosts[host].process.as_mut()?;
         let Some(call) = process.calls.get_mut(&no) else {
             self.oracle.violated("a record concerns an unknown call");
             return None;
@@ -140,6 +140,7 @@ impl World {
             let ends = std::mem::take(&mut process.syncing_ends);
             if synced.outcome.is_err() {
                 ends.iter().for_each(|key| self.oracle.result_failed(key));
+                process.unsynced_ends.extend(ends);
             }
             let (count, is_ok) = (synced.tickets.len() as u64, u64::from(synced.outcome.is_ok()));
             self.note("journal synced", &[("host", host as u64), ("tickets", count), ("ok", is_ok)]);

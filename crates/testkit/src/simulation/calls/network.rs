@@ -89,7 +89,9 @@ impl World {
             (Some(ToBroker::Command(command)), _) => command,
             (Some(ToBroker::Claim(claim)), Owner::Host(host)) => {
                 let mailbox = self.hosts[host].name.clone();
-                return self.claim(&mailbox, claim);
+                self.claim(&mailbox, claim);
+                // In one step with the subscription: otherwise another host could be pushed calls in between.
+                return self.broker_reads(conn);
             }
             _ => return,
         };

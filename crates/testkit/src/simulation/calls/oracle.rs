@@ -32,6 +32,8 @@ pub struct Request {
     /// The unanswered request of a stopped worker that the client repeats with this one.
     pub repeats: Option<RequestNo>,
     pub receipted: bool,
+    /// The broker crashed before its receipt, so it may come again as a new message.
+    pub may_be_forgotten: bool,
     /// The worker that sent it stopped, so no caller waits for the answer.
     pub caller_is_gone: bool,
     /// The client cancelled it and no longer waits.
@@ -54,7 +56,9 @@ pub struct Request {
     pub replied_by: Option<u64>,
     /// A host replied that it was cancelled.
     pub cancel_is_acknowledged: bool,
-    /// The broker receipted the answer.
+    /// The process whose reply the broker receipted.
+    pub settled_by: Option<u64>,
+    /// The broker receipted an answer.
     pub answer_is_durable: bool,
 }
 
@@ -167,6 +171,8 @@ impl Oracle {
     /// A host is about to write START.
     pub fn writes_start(&mut self, key: &CallKey) {
         self.started.insert(key.id.clone());
+        // A join that a crash has undone does not count.
+        self.joined_to.remove(&key.id);
     }
 
     /// A host writes RESULT.
@@ -196,6 +202,12 @@ impl Oracle {
 
     pub fn is_forgetful(&self, host: usize) -> bool {
         self.forgetful.contains(&host)
+    }
+
+    /// Whether the call may be started again because host and broker forgot it: the journal was lost or replaced, and the
+    /// message came again as a new one, or is that of a task, which is only in the journal.
+    fn is_lost_twice(&self, request: &Request) -> bool {
+        self.forgetful.contains(&request.host) && (request.may_be_forgotten || request.work.task)
     }
 
     /// A crash or corruption lost the RESULT of these calls.

@@ -27,6 +27,8 @@ pub struct Plan {
     pub deadlines: u64,
     /// Percentage of calls that are tasks.
     pub tasks: u64,
+    /// Percentage of answered calls that a client makes again at a new worker.
+    pub made_again: u64,
     /// Percentage of calls that belong to a session.
     pub sessions: u64,
     pub join: JoinMode,
@@ -86,7 +88,7 @@ impl Plan {
             ..StoreOptions::default()
         };
         let sync_results = rng.chance(30);
-        let amnesia = rng.chance(25);
+        let amnesia = rng.chance(30);
         let timeout = *pick(rng, &[200, 2_000, 8_000, 8_000]);
         Self {
             engine,
@@ -96,11 +98,12 @@ impl Plan {
             planted,
             agents: 1 + rng.below(3) as usize,
             hosts: 1 + rng.below(2) as usize,
-            steps: 200 + rng.below(700),
+            steps: 300 + rng.below(1_700),
             arguments: *pick(rng, &[1, 2, 4, 50, 50]),
             deadlines: *pick(rng, &[0, 10, 40]),
             // A task lives in its journal, so its guarantees end with it.
             tasks: if amnesia { 0 } else { *pick(rng, &[0, 15]) },
+            made_again: *pick(rng, &[0, 5, 60]),
             sessions: *pick(rng, &[0, 50, 100]),
             join: *pick(rng, &JOIN_MODES),
             timeout,
@@ -111,8 +114,8 @@ impl Plan {
             hanging: *pick(rng, &[0, 0, 10, 60]),
             dying: *pick(rng, &[0, 4, 20, 70]),
             unreachable: *pick(rng, &[0, 4, 15]),
-            fault_rate: *pick(rng, &[0, 4, 10, 25]),
-            unrest: *pick(rng, &[0, 2, 8]),
+            fault_rate: if amnesia { *pick(rng, &[3, 10]) } else { *pick(rng, &[0, 2, 5, 12]) },
+            unrest: *pick(rng, &[0, 2, 10]),
             amnesia,
             corruption: rng.chance(15),
             clock_jumps: rng.chance(30),
@@ -128,7 +131,7 @@ impl Plan {
 
 fn draw_journal(rng: &mut Rng, planted: Option<Planted>, sync_results: bool) -> JournalOptions {
     let log = LogOptions {
-        segment_bytes: *pick(rng, &[300, 300, 1000, 8000]),
+        segment_bytes: *pick(rng, &[150, 300, 1000, 8000]),
         checksum_seed: rng.next_u64(),
         planted: planted.and_then(Planted::in_journal),
     };

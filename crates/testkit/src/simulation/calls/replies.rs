@@ -6,7 +6,7 @@ use super::wire::{Outcome, WireAnswer, content_hash};
 use bytestring::ByteString;
 use toolbus_call::{CallNo, Event};
 use toolbus_engine::{Command, Delivery, Purpose};
-use toolbus_journal::Location;
+use toolbus_journal::{CallKey, Known, Location};
 
 impl World {
     pub fn reply(&mut self, host: usize, no: CallNo, answer: &WireAnswer) {
@@ -40,7 +40,9 @@ impl World {
     pub fn resend(&mut self, host: usize, no: CallNo, reply_id: ByteString, location: &Location) {
         let Some(call) = self.call(host, no) else { return };
         let (key, tag) = (call.key.clone(), call.tag);
-        match self.read_answer(host, location) {
+        // Compaction may have moved the answer since.
+        let moved = || self.location_of(host, &key).and_then(|location| self.read_answer(host, &location).ok());
+        match self.read_answer(host, location).or_else(|why| moved().ok_or(why)) {
             Ok(kept) => {
                 // The answer may be that of the call to which this one was joined.
                 let joined = kept.of != key.id;
@@ -52,6 +54,15 @@ impl World {
                 );
             }
             Err(why) => self.oracle.violated(format!("the answer to {} can't be read: {why}", key.id)),
+        }
+    }
+
+    fn location_of(&self, host: usize, key: &CallKey) -> Option<Location> {
+        let process = self.hosts[host].process.as_ref()?;
+        let content = process.calls.values().find(|call| call.key == *key)?.request.content;
+        match process.journal.index().look_up(key, &content) {
+            Ok(Known::Answered { reply, .. }) => Some(reply),
+            _ => None,
         }
     }
 
@@ -104,7 +115,8 @@ impl World {
         }
         if is_final {
             if !refused {
-                self.oracle.reply_is_durable(&key);
+                let process = self.process(host).map_or(0, |process| process.number);
+                self.oracle.reply_is_durable(&key, process);
             }
             self.feed(host, Event::ReplySettled { key, refused });
         }

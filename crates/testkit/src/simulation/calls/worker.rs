@@ -208,7 +208,7 @@ impl World {
             let request = &self.oracle.requests[no];
             let (host, work, is_open) = (request.host, request.work, !request.is_answered());
             // A request that was answered is sometimes made again, and meant so.
-            if self.rng.chance(if is_open { 75 } else { 8 }) {
+            if self.rng.chance(if is_open { 75 } else { self.plan.made_again }) {
                 let deadline = self.rng.chance(self.plan.deadlines).then(|| self.now + 1 + self.rng.below(300));
                 self.ask(next, host, work, deadline, is_open.then_some(no));
             }

@@ -100,7 +100,7 @@ impl Oracle {
             UNKNOWN => !self.started.contains(of) && !self.unsure.contains(of),
             POISONED => !self.started.contains(of),
             JOINED_CANCELLED => request.ended == Some(CALLER_GONE),
-            outcome => outcome.says_not_run() && request.starts > 0 && !replay_safe,
+            outcome => outcome.says_not_run() && request.starts > 0 && !replay_safe && !self.is_lost_twice(request),
         };
         if is_wrong {
             self.violated(format!("wrong answer for {of}: {:?}", answer.outcome));
@@ -131,9 +131,10 @@ impl Oracle {
     }
 
     /// The broker receipted the final reply to a call.
-    pub fn reply_is_durable(&mut self, key: &CallKey) {
+    pub fn reply_is_durable(&mut self, key: &CallKey, process: u64) {
         if let Some(no) = self.by_id.get(&key.id) {
             self.requests[*no].answer_is_durable = true;
+            self.requests[*no].settled_by = Some(process);
         }
     }
 }

@@ -55,6 +55,7 @@ impl Oracle {
     pub fn broker_crashed(&mut self) {
         let durable_before = self.durable_before;
         self.acked.retain(|_, batches| *batches < durable_before);
+        self.requests.iter_mut().for_each(|request| request.may_be_forgotten |= !request.receipted);
     }
 
     /// The broker answers an inspection.

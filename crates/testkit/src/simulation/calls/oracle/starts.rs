@@ -23,31 +23,35 @@ impl Oracle {
         self.requests[no].starts += 1;
         self.requests[no].counted_starts += 1;
         self.requests[no].started_by = Some(start.process);
+        if let Some(wrong) = self.wrong_start(no, start) {
+            self.violated(format!("{} was started {wrong}", start.key.id));
+        }
+        self.runs.push(no);
+        self.runs.len() - 1
+    }
+
+    fn wrong_start(&self, no: RequestNo, start: &Start<'_>) -> Option<String> {
         let request = &self.requests[no];
-        let safe = request.work.is_replay_safe();
+        let (safe, is_forgotten) = (request.work.is_replay_safe(), self.forgetful.contains(&request.host));
         let is_final = |answer: &WireAnswer| answer.outcome != Outcome::Accepted && !request.is_unwritten;
         let was_answered = request.received.as_ref().is_some_and(is_final)
             || request.answer_is_durable
             || request.replied_by == Some(start.process);
         // A task whose entry could not be synced is reported as unknown, and may be found by the next process.
         let is_unknown_task = request.work.task && request.received.as_ref().is_none_or(|it| it.outcome.is_unknown());
-        let lost_answer =
-            is_unknown_task || safe && (self.in_doubt.contains(id) || self.forgetful.contains(&request.host));
-        let was_cancelled = request.cancel_is_acknowledged;
-        let (starts, counted) = (request.starts, request.counted_starts);
-        if !start.is_journaled {
-            self.violated(format!("{id} was started without START in the journal"));
-        } else if starts > 1 && !safe {
-            self.violated(format!("{id} was started {starts} times"));
-        } else if safe && counted > start.max_attempts && !self.forgetful.contains(&self.requests[no].host) {
-            self.violated(format!("{id} was started {counted} times, more than the attempt limit"));
-        } else if was_cancelled && !lost_answer {
-            self.violated(format!("{id} was started after its cancellation was acknowledged"));
-        } else if was_answered && !lost_answer {
-            self.violated(format!("{id} was started after it was answered"));
-        }
-        self.runs.push(no);
-        self.runs.len() - 1
+        let is_answer_lost = safe && (is_forgotten || self.in_doubt.contains(&start.key.id));
+        let is_excused = is_unknown_task || is_answer_lost || self.is_lost_twice(request);
+        let wrong = match () {
+            () if !start.is_journaled => "without START in the journal".to_owned(),
+            () if request.starts > 1 && !safe && !self.is_lost_twice(request) => format!("{} times", request.starts),
+            () if safe && request.counted_starts > start.max_attempts && !is_forgotten => {
+                format!("{} times, more than the attempt limit", request.counted_starts)
+            }
+            () if request.cancel_is_acknowledged && !is_excused => "after its cancellation was acknowledged".to_owned(),
+            () if was_answered && !is_excused => "after it was answered".to_owned(),
+            () => return None,
+        };
+        Some(wrong)
     }
 
     /// The tool has its effect.
@@ -59,7 +63,7 @@ impl Oracle {
         if request.work.is_replay_safe() {
             return;
         }
-        if request.effects > 1 {
+        if request.effects > 1 && !self.is_lost_twice(request) {
             let (id, effects) = (&request.id, request.effects);
             return self.violated(format!("{id} had {effects} effects"));
         }
@@ -86,8 +90,8 @@ impl Oracle {
         let is_joinable = |no: &RequestNo| {
             let earlier = &self.requests[*no];
             // A later process can't tell a reply that never reached the broker from a collected one.
-            let is_visible =
-                earlier.ended.is_none() || earlier.answer_is_durable || earlier.replied_by == request.started_by;
+            let is_settled = earlier.settled_by == earlier.replied_by;
+            let is_visible = earlier.ended.is_none() || is_settled || earlier.replied_by == request.started_by;
             earlier.effects > 0 && earlier.caller_is_gone && earlier.received.is_none() && is_visible
         };
         if let Some(earlier) = chain[1..].iter().find(|no| is_joinable(no)) {
@@ -102,7 +106,9 @@ impl Oracle {
         let request = &mut self.requests[no];
         request.replied_by = Some(process);
         request.cancel_is_acknowledged |= [Outcome::Cancelled, CANCELLED].contains(&outcome);
-        if outcome.says_not_run() && request.starts > 0 && !request.work.is_replay_safe() {
+        let request = &self.requests[no];
+        let is_excused = request.work.is_replay_safe() || self.is_lost_twice(request);
+        if outcome.says_not_run() && request.starts > 0 && !is_excused {
             self.violated(format!("{} was started and is answered with {outcome:?}", key.id));
         }
     }
