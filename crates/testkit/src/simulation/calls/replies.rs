@@ -2,7 +2,7 @@
 
 use super::World;
 use super::host::{Reply, Tag};
-use super::wire::{Outcome, WireAnswer, content_hash};
+use super::wire::{LONGEST_CALL, Outcome, WireAnswer, content_hash};
 use bytestring::ByteString;
 use toolbus_call::{CallNo, Event};
 use toolbus_engine::{Command, Delivery, Purpose};
@@ -95,7 +95,7 @@ impl World {
             purpose: Purpose::HostReply,
             content: content_hash(&reply.body),
             sealed: reply.body.clone(),
-            deadline_ms: None,
+            deadline_ms: Some(2 * LONGEST_CALL),
             ack,
         };
         self.send(Some(conn), Command::Deliver(delivery));

@@ -7,6 +7,9 @@ use std::hash::{DefaultHasher, Hasher};
 use toolbus_call::{Answer, Failure};
 use toolbus_journal::CallKey;
 
+/// The deadline of a call whose client sets none, in milliseconds: longer than any run.
+pub const LONGEST_CALL: u64 = 3_600_000;
+
 /// A tool call. Tools with odd numbers are replay-safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {

@@ -4,7 +4,7 @@
 use super::World;
 use super::network::Owner;
 use super::oracle::{Request, RequestNo};
-use super::wire::{ToHost, Work, content_hash};
+use super::wire::{LONGEST_CALL, ToHost, Work, content_hash};
 use crate::planted::Planted;
 use crate::simulation::scenario::pick;
 use bytestring::ByteString;
@@ -77,7 +77,7 @@ impl World {
             purpose: Purpose::Request,
             content: content_hash(&sealed),
             sealed,
-            deadline_ms: request.deadline.map(|at| at.saturating_sub(self.now)),
+            deadline_ms: Some(request.deadline.map_or(LONGEST_CALL, |at| at.saturating_sub(self.now))),
             ack: None,
         };
         self.send(self.workers[worker].conn, Command::Deliver(delivery));

@@ -40,7 +40,10 @@ impl Oracle {
         // A task whose entry could not be synced is reported as unknown, and may be found by the next process.
         let is_unknown_task = request.work.task && request.received.as_ref().is_none_or(|it| it.outcome.is_unknown());
         let is_answer_lost = safe && (is_forgotten || self.in_doubt.contains(&start.key.id));
-        let is_excused = is_unknown_task || is_answer_lost || self.is_lost_twice(request);
+        // Of two hosts of one name, one reports as unknown what the other one is about to start.
+        let is_unsure = self.unsure.contains(&start.key.id)
+            && request.received.as_ref().is_none_or(|answer| answer.outcome.is_unknown());
+        let is_excused = is_unknown_task || is_answer_lost || is_unsure || self.is_lost_twice(request);
         let wrong = match () {
             () if !start.is_journaled => "without START in the journal".to_owned(),
             () if request.starts > 1 && !safe && !self.is_lost_twice(request) => format!("{} times", request.starts),
@@ -87,12 +90,17 @@ impl Oracle {
         if self.forgetful.contains(&request.host) || others > chain.len() || chain.iter().any(is_cancelled) {
             return;
         }
+        // A later process can't tell a reply that never reached the broker from a collected one.
+        let is_visible = |no: &RequestNo| {
+            let Request { ended, settled_by, replied_by, .. } = &self.requests[*no];
+            ended.is_none() || settled_by == replied_by || *replied_by == request.started_by
+        };
+        if !chain[1..].iter().all(is_visible) {
+            return;
+        }
         let is_joinable = |no: &RequestNo| {
             let earlier = &self.requests[*no];
-            // A later process can't tell a reply that never reached the broker from a collected one.
-            let is_settled = earlier.settled_by == earlier.replied_by;
-            let is_visible = earlier.ended.is_none() || is_settled || earlier.replied_by == request.started_by;
-            earlier.effects > 0 && earlier.caller_is_gone && earlier.received.is_none() && is_visible
+            earlier.effects > 0 && earlier.caller_is_gone && earlier.received.is_none()
         };
         if let Some(earlier) = chain[1..].iter().find(|no| is_joinable(no)) {
             let (id, earlier) = (request.id.clone(), self.requests[*earlier].id.clone());
