@@ -133,7 +133,8 @@ impl Oracle {
     /// The broker receipted the final reply to a call.
     pub fn reply_is_durable(&mut self, key: &CallKey, process: u64) {
         if let Some(no) = self.by_id.get(&key.id) {
-            self.requests[*no].answer_is_durable = true;
+            // The receipt of a reply that was collected at once precedes the record that its request is settled.
+            self.requests[*no].answer_is_durable |= self.requests[*no].ended.is_some();
             self.requests[*no].settled_by = Some(process);
         }
     }
