@@ -1,79 +1,105 @@
-//! Known defects, by name, that can be planted in the engine, the store, the simulated client or the simulated host.
+//! Known defects, by name, that can be planted in the engine, the logs, the call machine or the simulated client.
 
 use std::fmt;
 use std::str::FromStr;
+use toolbus_call::PlantedBug as CallBug;
 use toolbus_engine::PlantedBug;
+use toolbus_journal::PlantedBug as JournalBug;
 
 /// A defect to plant in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
     /// A defect of the engine.
     Engine(PlantedBug),
-    /// fsync does nothing.
+    /// A defect of a host's journal.
+    Journal(JournalBug),
+    /// A defect of the call machine.
+    Call(CallBug),
+    /// fsync of the broker's log does nothing.
     NoSync,
     /// A reconnecting client retransmits messages without a receipt under new ids.
     NewIdOnRetry,
-    /// A host starts the tool before START is durable.
-    StartNotSynced,
-    /// A host replies before RESULT is written.
-    ResultAfterReply,
-    /// A host runs calls whose deadline has passed.
-    HostIgnoresDeadline,
-    /// A host joins calls of the same tool without comparing their arguments.
-    JoinWithoutArguments,
-    /// A host joins a call to one whose answer was already collected.
-    JoinCollected,
-    /// A host accepts a task before its journal entry is durable.
-    TaskNotSynced,
 }
 
 impl Planted {
     /// All defects.
-    pub const ALL: [Self; 20] = [
-        Self::Engine(PlantedBug::ReceiptBeforeSync),
-        Self::Engine(PlantedBug::AckBySuffix),
-        Self::Engine(PlantedBug::DedupForgotten),
-        Self::Engine(PlantedBug::DeadlineIgnored),
-        Self::Engine(PlantedBug::FoldWithoutWaiting),
-        Self::Engine(PlantedBug::AckResultBeforeSync),
-        Self::Engine(PlantedBug::NoRedelivery),
-        Self::Engine(PlantedBug::WindowIgnored),
-        Self::Engine(PlantedBug::CancelByAnyone),
-        Self::Engine(PlantedBug::CancelForgotten),
-        Self::Engine(PlantedBug::WithdrawnBeforeSync),
-        Self::Engine(PlantedBug::ReplyByAnyone),
-        Self::NoSync,
-        Self::NewIdOnRetry,
-        Self::StartNotSynced,
-        Self::ResultAfterReply,
-        Self::HostIgnoresDeadline,
-        Self::JoinWithoutArguments,
-        Self::JoinCollected,
-        Self::TaskNotSynced,
-    ];
-
-    pub(crate) fn in_journal(self) -> Option<toolbus_journal::PlantedBug> {
-        match self {
-            Self::NoSync => Some(toolbus_journal::PlantedBug::NoSync),
-            Self::StartNotSynced => Some(toolbus_journal::PlantedBug::StartNotSynced),
-            Self::TaskNotSynced => Some(toolbus_journal::PlantedBug::TaskNotSynced),
-            Self::ResultAfterReply => Some(toolbus_journal::PlantedBug::ResultNotWritten),
-            _ => None,
-        }
+    pub fn all() -> Vec<Self> {
+        let engine = ENGINE.into_iter().map(Self::Engine);
+        let journal = JOURNAL.into_iter().map(Self::Journal);
+        let call = CALL.into_iter().map(Self::Call);
+        engine.chain(journal).chain(call).chain([Self::NoSync, Self::NewIdOnRetry]).collect()
     }
 
     pub(crate) fn in_engine(self) -> Option<PlantedBug> {
-        match self {
-            Self::Engine(bug) => Some(bug),
-            _ => None,
-        }
+        if let Self::Engine(bug) = self { Some(bug) } else { None }
+    }
+
+    pub(crate) fn in_journal(self) -> Option<JournalBug> {
+        if let Self::Journal(bug) = self { Some(bug) } else { None }
+    }
+
+    pub(crate) fn in_machine(self) -> Option<CallBug> {
+        if let Self::Call(bug) = self { Some(bug) } else { None }
     }
 }
+
+const ENGINE: [PlantedBug; 12] = [
+    PlantedBug::ReceiptBeforeSync,
+    PlantedBug::AckBySuffix,
+    PlantedBug::DedupForgotten,
+    PlantedBug::DeadlineIgnored,
+    PlantedBug::FoldWithoutWaiting,
+    PlantedBug::AckResultBeforeSync,
+    PlantedBug::NoRedelivery,
+    PlantedBug::WindowIgnored,
+    PlantedBug::CancelByAnyone,
+    PlantedBug::CancelForgotten,
+    PlantedBug::WithdrawnBeforeSync,
+    PlantedBug::ReplyByAnyone,
+];
+
+const JOURNAL: [JournalBug; 7] = [
+    JournalBug::NoSync,
+    JournalBug::StartNotSynced,
+    JournalBug::TaskNotSynced,
+    JournalBug::ResultNotWritten,
+    JournalBug::CorruptionTakenForTornWrite,
+    JournalBug::OpenedWithoutSync,
+    JournalBug::UnappliedCompacted,
+];
+
+const CALL: [CallBug; 23] = [
+    CallBug::StartNotSynced,
+    CallBug::StartNotWritten,
+    CallBug::ResultAfterReply,
+    CallBug::CancelNotWritten,
+    CallBug::DeadlineIgnored,
+    CallBug::CancelLost,
+    CallBug::InterruptedRuns,
+    CallBug::DiedRuns,
+    CallBug::AttemptsUnlimited,
+    CallBug::UnsureRuns,
+    CallBug::RefusedRuns,
+    CallBug::JoinConnected,
+    CallBug::JoinCollected,
+    CallBug::JoinUnsettled,
+    CallBug::RunningNotJoined,
+    CallBug::TaskNotSynced,
+    CallBug::TaskAnswerLost,
+    CallBug::DrainStarts,
+    CallBug::ShutdownAnswers,
+    CallBug::PermitsLeak,
+    CallBug::OrderIgnored,
+    CallBug::OrphanWithJoiner,
+    CallBug::TimeoutIgnored,
+];
 
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Engine(bug) => write!(f, "{bug:?}"),
+            Self::Journal(bug) => write!(f, "Journal{bug:?}"),
+            Self::Call(bug) => write!(f, "Call{bug:?}"),
             other => write!(f, "{other:?}"),
         }
     }
@@ -85,7 +111,7 @@ pub struct UnknownBug;
 
 impl fmt::Display for UnknownBug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = Planted::ALL.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = Planted::all().iter().map(ToString::to_string).collect();
         write!(f, "unknown planted bug; known bugs: {}", names.join(", "))
     }
 }
@@ -96,6 +122,6 @@ impl FromStr for Planted {
     type Err = UnknownBug;
 
     fn from_str(name: &str) -> Result<Self, UnknownBug> {
-        Self::ALL.into_iter().find(|bug| bug.to_string() == name).ok_or(UnknownBug)
+        Self::all().into_iter().find(|bug| bug.to_string() == name).ok_or(UnknownBug)
     }
 }

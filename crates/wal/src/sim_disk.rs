@@ -158,6 +158,14 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(forked)))
     }
 
+    /// Another disk with only what is certain to survive a crash now.
+    pub fn fork_synced(&self) -> Self {
+        let state = self.state();
+        let synced = state.files.iter().filter(|(_, file)| file.name_synced);
+        let files = synced.map(|(name, file)| (name.clone(), FileState { data: file.synced.clone(), ..file.clone() }));
+        Self(Arc::new(Mutex::new(State { files: files.collect(), ..State::default() })))
+    }
+
     /// The files with their sizes.
     pub fn files(&self) -> Vec<(String, usize)> {
         self.state().files.iter().map(|(name, file)| (name.clone(), file.data.len())).collect()

@@ -1,22 +1,28 @@
 //! Tool calls end to end: workers, a broker, and hosts that run tools and keep a journal, each of which can crash at
-//! any step. Engine, store, journal log, journal book and the admission decision are the production code.
+//! any step. Engine, store, call machine and journal are the production code: a simulated host only feeds events to the
+//! machine and carries out its effects.
 //!
 //! Effects of tools are recorded in the [`oracle`], which no crash affects and which checks every answer against them.
 //!
 //! - `plan` draws the parameters of a run, `steps` the next event; `drain` ends a run without faults.
 //! - `broker` is the engine with its store and disk, `network` the links to it.
-//! - `worker` sends calls, `host` admits them, `running` runs tools and replies, `joining` joins calls to earlier ones,
-//!   `tasks` runs tasks, `journal` drives the host's journal.
+//! - `worker` sends calls. `host` is a process at a host: `admission` feeds it the frames of the broker, `effects` carries
+//!   out what its machine decides, `replies` sends what it answers, `journal` drives its journal, `restart` ends it.
+//! - `servers` runs tools, `policy` decides about calls, `tasks` queries tasks.
 
+mod admission;
 mod broker;
 mod drain;
+mod effects;
 mod host;
-mod joining;
 mod journal;
 mod network;
 mod oracle;
 mod plan;
-mod running;
+mod policy;
+mod replies;
+mod restart;
+mod servers;
 mod steps;
 mod tasks;
 mod wire;
@@ -29,9 +35,12 @@ use host::Host;
 use network::Link;
 use oracle::Oracle;
 use plan::Plan;
+use policy::Policy;
+use servers::Run;
 use std::collections::BTreeMap;
 use toolbus_engine::{ConnId, Millis};
 use toolbus_store::sim_disk::Rng;
+use wire::Codebook;
 use worker::Worker;
 
 pub use oracle::Tally;
@@ -40,28 +49,37 @@ pub struct World {
     plan: Plan,
     rng: Rng,
     now: Millis,
+    /// The wall clock jumps; `now` does not.
+    wall_offset: u64,
     broker: Broker,
     links: BTreeMap<ConnId, Link>,
-    /// Including crashed ones: their mailboxes may hold uncollected answers.
+    /// Including stopped ones: their mailboxes may hold uncollected answers.
     workers: Vec<Worker>,
+    /// The hosts of the plan, and perhaps a second one with the name of the first.
     hosts: Vec<Host>,
+    /// Runs of tools that have not ended, by number.
+    runs: BTreeMap<oracle::RunNo, Run>,
+    policy: Policy,
+    codebook: Codebook,
     oracle: Oracle,
     trace: Trace,
     crashes: u64,
-    /// For ids of replies and inspections, which must stay unique across crashes.
+    /// For ids of replies, inspections and processes, which must stay unique across crashes.
     next_id: u64,
 }
 
 impl World {
     fn new(plan: Plan, rng: Rng, trace: Trace) -> Self {
-        let now = 1_000_000;
-        let hosts = (0..plan.hosts).map(|number| Host::new(number, &plan, now)).collect();
         let mut world = Self {
             broker: Broker::new(&plan),
-            now,
+            now: 1_000_000,
+            wall_offset: 1_763_000_000_000,
             links: BTreeMap::new(),
             workers: Vec::new(),
-            hosts,
+            hosts: Vec::new(),
+            runs: BTreeMap::new(),
+            policy: Policy::default(),
+            codebook: Codebook::default(),
             oracle: Oracle::default(),
             trace,
             crashes: 0,
@@ -69,6 +87,10 @@ impl World {
             plan,
             rng,
         };
+        (0..world.plan.hosts).for_each(|number| world.add_host(number));
+        if world.plan.amnesia {
+            world.add_host(0);
+        }
         for agent in 0..world.plan.agents {
             world.start_worker(agent);
             if world.rng.chance(30) {
@@ -85,6 +107,10 @@ impl World {
     fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    fn wall(&self) -> u64 {
+        self.now + self.wall_offset
     }
 }
 

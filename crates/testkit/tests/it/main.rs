@@ -3,4 +3,5 @@
 
 mod crash_points;
 mod planted;
+mod planted_calls;
 mod seeds;

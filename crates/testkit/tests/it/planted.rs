@@ -13,7 +13,7 @@ fn check_found(planted: Planted, symptom: &str) {
 }
 
 #[track_caller]
-fn check_found_with(options: Options, symptom: &str) {
+pub fn check_found_with(options: Options, symptom: &str) {
     let planted = options.planted.expect("options name a planted defect");
     let mut failures = (0..SEEDS).filter_map(|seed| run(seed, options).err());
     let failure = failures.find(|failure| failure.what.contains(symptom));
@@ -90,54 +90,4 @@ fn syncs_that_do_nothing_are_found() {
 #[test]
 fn a_new_id_on_a_retry_is_found() {
     check_found(Planted::NewIdOnRetry, "was accepted twice");
-}
-
-#[track_caller]
-fn check_found_among_calls(planted: Planted, symptom: &str) {
-    check_found_with(Options { planted: Some(planted), calls: true, ..Options::default() }, symptom);
-}
-
-#[test]
-fn a_tool_started_before_start_is_durable_is_found() {
-    check_found_among_calls(Planted::StartNotSynced, "had 2 effects");
-}
-
-#[test]
-fn a_reply_before_the_result_is_written_is_found() {
-    check_found_among_calls(Planted::ResultAfterReply, "got two answers");
-}
-
-#[test]
-fn a_result_that_changes_for_another_caller_is_found() {
-    check_found_among_calls(Planted::ResultAfterReply, "changed from");
-}
-
-#[test]
-fn a_call_under_a_new_id_on_a_retry_is_found() {
-    check_found_among_calls(Planted::NewIdOnRetry, "had 2 effects");
-}
-
-#[test]
-fn a_run_after_the_deadline_is_found() {
-    check_found_among_calls(Planted::HostIgnoresDeadline, "was run after its deadline");
-}
-
-#[test]
-fn a_join_without_comparing_arguments_is_found() {
-    check_found_among_calls(Planted::JoinWithoutArguments, "which is not the same call");
-}
-
-#[test]
-fn a_join_to_a_collected_answer_is_found() {
-    check_found_among_calls(Planted::JoinCollected, "whose answer had been collected");
-}
-
-#[test]
-fn syncs_of_the_journal_that_do_nothing_are_found() {
-    check_found_among_calls(Planted::NoSync, "had 2 effects");
-}
-
-#[test]
-fn a_task_accepted_before_it_is_durable_is_found() {
-    check_found_among_calls(Planted::TaskNotSynced, "was accepted and is lost");
 }

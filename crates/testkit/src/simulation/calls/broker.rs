@@ -3,8 +3,13 @@
 
 use super::World;
 use super::plan::Plan;
+use bytestring::ByteString;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use toolbus_engine::{AttemptsNote, Batch, Effect, Effects, Engine, Page, RestoredMessage, Seq, Settled};
+use toolbus_engine::{
+    AttemptsNote, Batch, Effect, Effects, Engine, Names, Page, RestoredMessage, Sender, Seq, Settled,
+};
+use toolbus_protocol::JournalClaim;
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{LogStore, Replay, Store, StoreError};
 
@@ -16,6 +21,21 @@ pub struct Broker {
     fetches: Vec<Fetch>,
     /// Number of batches taken from the engine for writing.
     pub taken: u64,
+    /// The last claim of each host's mailbox, and its fence. Written at once, so a crash loses none.
+    pub claims: BTreeMap<ByteString, (JournalClaim, Seq)>,
+}
+
+/// Hosts are known by their names.
+struct HostNames;
+
+impl Names for HostNames {
+    fn is_host(&self, mailbox: &str) -> bool {
+        mailbox.starts_with("host")
+    }
+
+    fn may_message(&self, _from: &Sender, _to: &str) -> bool {
+        false
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +73,7 @@ fn open(disk: &SimDisk, plan: &Plan) -> Result<(Engine, LogStore), StoreError> {
     let mut engine = Engine::new(plan.engine.clone());
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), plan.store.clone(), &mut Restoring(&mut engine))?;
     engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
+    engine.set_names(Arc::new(HostNames));
     Ok((engine, store))
 }
 
@@ -60,7 +81,7 @@ impl Broker {
     pub fn new(plan: &Plan) -> Self {
         let disk = SimDisk::default();
         let (engine, store) = open(&disk, plan).expect("an empty disk without faults can be opened");
-        Self { engine, store, disk, write: None, fetches: Vec::new(), taken: 0 }
+        Self { engine, store, disk, write: None, fetches: Vec::new(), taken: 0, claims: BTreeMap::new() }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -131,6 +152,12 @@ impl World {
         self.broker.engine.tick(self.now, &mut effects);
         self.apply_effects(effects);
         self.time_out_requests();
+        for host in 0..self.hosts.len() {
+            // Timers may be late.
+            if self.rng.chance(70) {
+                self.tick_host(host);
+            }
+        }
     }
 
     pub fn apply_effects(&mut self, effects: Effects) {
@@ -148,10 +175,39 @@ impl World {
         }
     }
 
-    /// The broker's machine crashes and restarts; all links break.
+    /// A host names the journal behind its mailbox. Another journal than the last one fences the mailbox.
+    pub fn claim(&mut self, mailbox: &ByteString, claim: JournalClaim) {
+        let earlier = self.broker.claims.get(mailbox);
+        let fence = match earlier {
+            Some((earlier, fence)) if claim.continues(earlier) => *fence,
+            None => 0,
+            Some(_) => self.broker.engine.fence(mailbox),
+        };
+        self.note("claim", &[("fence", fence)]);
+        self.broker.claims.insert(mailbox.clone(), (claim, fence));
+    }
+
+    /// SIGTERM: everything is written before the broker ends.
+    pub fn broker_stops(&mut self) {
+        for _ in 0..100 {
+            self.broker.engine.hurry(self.now);
+            self.broker_disk_step();
+        }
+        self.note("broker stops", &[]);
+        self.broker_restarts();
+    }
+
+    /// The broker's machine crashes and restarts.
     pub fn broker_crashes(&mut self) {
-        self.crashes += 1;
         self.note("broker crashes", &[]);
+        self.broker.disk.crash(&mut self.rng);
+        self.oracle.broker_crashed();
+        self.broker_restarts();
+    }
+
+    /// All links break.
+    fn broker_restarts(&mut self) {
+        self.crashes += 1;
         let conns: Vec<_> = self.links.keys().copied().collect();
         for conn in conns {
             let link = self.links.remove(&conn).expect("the key is from the map itself");
@@ -159,10 +215,13 @@ impl World {
         }
         self.broker.write = None;
         self.broker.fetches.clear();
-        self.broker.disk.crash(&mut self.rng);
-        self.oracle.broker_crashed();
         match open(&self.broker.disk, &self.plan) {
-            Ok((engine, store)) => (self.broker.engine, self.broker.store) = (engine, store),
+            Ok((mut engine, store)) => {
+                for (mailbox, (_, fence)) in &self.broker.claims {
+                    engine.restore_fence(mailbox, *fence);
+                }
+                (self.broker.engine, self.broker.store) = (engine, store);
+            }
             Err(error) => self.oracle.violated(format!("the broker's log can't be opened after a crash: {error}")),
         }
     }

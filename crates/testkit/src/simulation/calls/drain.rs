@@ -1,44 +1,75 @@
-//! The end of every run: faults stop, all peers connect, and every call of a live caller must be answered.
+//! The end of every run: faults stop, all peers connect, every call of a live caller must be answered, and no permit may
+//! be left.
 
 use super::World;
+use super::host::Phase;
 use super::network::Owner;
+use super::restart::Stop;
+use super::wire::{Outcome, Work};
 use toolbus_engine::ConnId;
 
-const ROUNDS: usize = 600;
+const ROUNDS: usize = 4_000;
 
 impl World {
     pub fn drain(&mut self) {
-        for host in &self.hosts {
-            host.disk.stop_after(None);
-            host.disk.fail_syncs(false);
+        // Two hosts of one name would displace each other forever.
+        if let Some(second) = self.hosts.get(self.plan.hosts).map(|_| self.plan.hosts) {
+            self.end_process(second);
         }
+        // Otherwise the time limits of many calls would have to pass, one after the other.
+        self.plan.hanging = self.plan.hanging.min(10);
+        for host in 0..self.plan.hosts {
+            self.hosts[host].folder.disk.stop_after(None);
+            self.hosts[host].folder.disk.fail_syncs(false);
+            self.hosts[host].machine_stops = false;
+        }
+        self.policy_relaxes();
+        if self.settle() {
+            self.query_all_tasks();
+            self.oracle.check_ends();
+            self.check_servers();
+        }
+    }
+
+    /// Lets all work end. Returns whether it did.
+    fn settle(&mut self) -> bool {
         let mut quiet_rounds = 0;
         for _ in 0..ROUNDS {
-            self.now += 3;
+            self.now += 40;
             self.tick();
             self.connect_all();
             self.pass_all_frames();
-            for host in 0..self.hosts.len() {
-                self.journal_step(host);
-                self.tool_step(host);
-            }
+            (0..self.plan.hosts).for_each(|host| self.drain_host(host));
             (0..self.workers.len()).for_each(|worker| self.worker_acks(worker));
             self.broker.engine.hurry(self.now);
             (0..6).for_each(|_| self.broker_disk_step());
             if self.oracle.violation().is_some() {
-                return;
+                return false;
             }
             quiet_rounds = if self.is_quiescent() { quiet_rounds + 1 } else { 0 };
             if quiet_rounds > 3 {
-                self.query_all_tasks();
-                return self.oracle.check_ends();
+                return true;
             }
         }
         self.oracle.violated(format!("the drain did not finish: {}", self.remaining_work()));
+        false
+    }
+
+    fn drain_host(&mut self, host: usize) {
+        let Some(process) = self.process(host) else { return };
+        if process.phase != Phase::Running {
+            self.terminate_host(host);
+        } else if process.journal.failure().is_some() {
+            self.restart(host, Stop::Process);
+        }
+        (0..4).for_each(|_| self.journal_step(host));
+        (0..20).for_each(|_| self.host_step(host));
+        (0..4).for_each(|_| self.server_step(host));
+        self.approve(host);
     }
 
     fn connect_all(&mut self) {
-        (0..self.hosts.len()).for_each(|host| self.connect(Owner::Host(host)));
+        (0..self.plan.hosts).for_each(|host| self.connect(Owner::Host(host)));
         for worker in 0..self.workers.len() {
             if self.workers[worker].alive {
                 self.connect(Owner::Worker(worker));
@@ -58,19 +89,63 @@ impl World {
 
     fn is_quiescent(&self) -> bool {
         let links = self.links.values().all(|link| link.to_broker.is_empty() && link.to_owner.is_empty());
-        let hosts = self.hosts.iter().all(|host| host.journal.is_idle() && host.outbox.is_empty());
-        links && hosts && self.broker.is_idle() && self.hosts.iter().all(|host| host.runs.is_empty())
+        let link = |host: usize| self.hosts[host].link;
+        let hosts = (0..self.plan.hosts).all(|host| {
+            let Some(process) = self.hosts[host].process.as_ref() else { return true };
+            // A reply that is sent only with its request may have none any more.
+            let is_sent =
+                !process.outbox.values().any(|reply| reply.is_journaled || reply.acked_on == Some(link(host)));
+            let is_idle = process.calls.is_empty() && is_sent && process.machine.views().next().is_none();
+            is_idle && process.phase == Phase::Running && self.journal_is_idle(host)
+        });
+        links && hosts && self.broker.is_idle()
     }
 
     fn remaining_work(&self) -> String {
-        let runs: Vec<String> = (self.hosts.iter().flat_map(|host| host.runs.values()))
-            .map(|run| format!("{} {:?}", run.key.id, run.stage))
+        let processes = self.hosts.iter().filter_map(|host| host.process.as_ref());
+        let calls: Vec<String> = processes
+            .clone()
+            .flat_map(|process| process.machine.views())
+            .map(|view| format!("{} {:?}", view.key.id, view.stage))
             .collect();
-        let outbox: usize = self.hosts.iter().map(|host| host.outbox.len()).sum();
+        let kept: usize = processes.clone().map(|process| process.calls.len()).sum();
+        let outbox: usize = processes.map(|process| process.outbox.len()).sum();
         format!(
-            "runs [{}], {outbox} replies without a receipt, broker idle: {}",
-            runs.join(", "),
+            "calls [{}], {kept} kept by hosts, {outbox} replies without a receipt, broker idle: {}",
+            calls.join(", "),
             self.broker.is_idle()
         )
+    }
+
+    /// A last call to every server runs, so no permit is left.
+    fn check_servers(&mut self) {
+        for host in 0..self.plan.hosts {
+            let process = self.hosts[host].process.as_ref();
+            if process.is_some_and(|process| !process.machine.is_empty()) {
+                return self.oracle.violated("permits or places in a session are left at the end");
+            }
+        }
+        (self.plan.unreachable, self.plan.dying, self.plan.hanging) = (0, 0, 0);
+        self.runs.clear();
+        self.plan.agents += 1;
+        let worker = self.start_worker(self.plan.agents - 1);
+        // Circuit breakers close meanwhile.
+        self.now += 10_000;
+        let first = self.oracle.requests.len();
+        for host in 0..self.plan.hosts {
+            for server in 0..self.plan.machine.servers.len() {
+                let work = Work { server, tool: 0, argument: 1_000, ..Work::default() };
+                self.ask(worker, host, work, None, None);
+                if !self.settle() {
+                    return;
+                }
+            }
+        }
+        for no in first..self.oracle.requests.len() {
+            let outcome = self.oracle.outcome_of(no);
+            if !matches!(outcome, Some(Outcome::Result(_) | Outcome::Failed(_))) {
+                self.oracle.violated(format!("a call after all others got {outcome:?}"));
+            }
+        }
     }
 }

@@ -1,136 +1,177 @@
-//! A host's journal, driven step by step: the simulation takes the place of the journal's thread. Any other event can
-//! happen between two steps.
+//! Drives the journal of a host: appends at once, and one slow operation at a time. Any other event can happen while an
+//! operation runs.
 
 use super::World;
-use super::plan::Plan;
-use std::collections::BTreeMap;
+use super::host::Phase;
+use super::restart::Stop;
+use super::wire::{Outcome, WireAnswer};
+use bytestring::ByteString;
 use std::sync::Arc;
+use toolbus_call::{CallNo, Effect, Event, JoinMode, Record};
 use toolbus_journal::{
-    Appended, CallIndex, CallKey, Entry, JournalError, JournalOptions, JournalState, Limits, Location, Recovery,
-    SyncGroup, Ticket, Wait,
+    Appended, CallKey, Dead, Entry, Finish, Joined, JournalState, Known, Recovery, Start, Task, Wait,
 };
-use toolbus_store::sim_disk::SimDisk;
-
-pub struct HostJournal {
-    state: JournalState,
-    /// Entries whose calls continue only when the entry is durable.
-    waiting: BTreeMap<Ticket, Entry>,
-    group: Option<Group>,
-    /// Calls whose RESULT is written and not synced: a machine crash can lose it.
-    ended: Vec<CallKey>,
-}
-
-struct Group {
-    sync: SyncGroup,
-    ended: Vec<CallKey>,
-}
-
-impl HostJournal {
-    pub fn open(disk: &SimDisk, plan: &Plan, now: u64) -> Result<(Self, Recovery), JournalError> {
-        let options = JournalOptions {
-            log: plan.journal.clone(),
-            limits: Limits { keep_ms: u64::MAX / 2, ..Limits::default() },
-            max_bytes: u64::MAX,
-            compact_after_ms: Some(plan.tidy_after),
-            ..JournalOptions::default()
-        };
-        let (state, recovery) = JournalState::open(Arc::new(disk.clone()), options, now)?;
-        Ok((Self { state, waiting: BTreeMap::new(), group: None, ended: Vec::new() }, recovery))
-    }
-
-    pub fn book(&self) -> &CallIndex {
-        self.state.index()
-    }
-
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.group.is_none()
-    }
-
-    /// Calls whose RESULT a machine crash could lose now, even if it was reported to the caller.
-    pub fn unsynced_ends(&self) -> Vec<CallKey> {
-        let in_group = self.group.iter().flat_map(|group| &group.ended);
-        self.ended.iter().chain(in_group).cloned().collect()
-    }
-
-    pub fn reply(&self, location: &Location) -> std::io::Result<Vec<u8>> {
-        self.state.reader().payload(location).map(|bytes| bytes.to_vec())
-    }
-
-    /// Returns whether the entry has taken effect.
-    fn put(&mut self, entry: Entry, waits: bool, now: u64) -> Result<bool, JournalError> {
-        let wait = if waits { Wait::Synced } else { Wait::Written };
-        match (self.state.append(entry.clone(), wait, now)?, entry) {
-            (Appended::Waits(ticket), entry) => {
-                self.waiting.insert(ticket, entry);
-                Ok(false)
-            }
-            (Appended::Written, Entry::Finish(finish)) => {
-                self.ended.push(finish.key);
-                Ok(true)
-            }
-            (Appended::Written, _) => Ok(true),
-        }
-    }
-
-    /// Begins a group, or syncs the begun group and returns its entries, which are durable now.
-    fn step(&mut self, now: u64) -> Result<Vec<Entry>, JournalError> {
-        let Some(Group { sync, ended }) = self.group.take() else {
-            self.group = self.state.begin_sync().map(|sync| Group { sync, ended: std::mem::take(&mut self.ended) });
-            return Ok(Vec::new());
-        };
-        let synced = sync.sync();
-        let done = self.state.complete_sync(sync, synced, now);
-        if let Err(error) = done.outcome {
-            self.ended.extend(ended);
-            return Err(error);
-        }
-        Ok(done.tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect())
-    }
-
-    /// Compacts one step, and rotates at once: entries without a waiting call would wait for the rotation.
-    fn tidy(&mut self, now: u64) -> Result<(), JournalError> {
-        while let Some(step) = self.state.begin_maintenance(now) {
-            self.state.complete_maintenance(step.run());
-            if !self.state.is_rotating() {
-                break;
-            }
-        }
-        self.state.failure().map_or(Ok(()), |failure| Err(JournalError::Write(failure)))
-    }
-}
 
 impl World {
-    /// Writes an entry of a call. With `waits`, the call continues when it is durable. Returns false if the host
-    /// crashed.
-    pub fn write_entry(&mut self, host: usize, entry: Entry, waits: bool) -> bool {
-        let key = entry.key().clone();
-        let Ok(has_effect) = self.hosts[host].journal.put(entry.clone(), waits, self.now) else {
-            self.host_crashes(host, true);
-            return false;
-        };
-        if has_effect && waits {
-            self.entry_is_durable(host, &key, &entry);
+    /// Appends a record of a call. Returns the effects of the outcome.
+    pub fn append(&mut self, host: usize, call: CallNo, record: Record<Outcome>, wait: Wait) -> Vec<Effect<Outcome>> {
+        let (kind, wall) = (record.kind(), self.wall());
+        let number =
+            self.call(host, call).map(|call| call.key.clone()).map_or(u64::MAX, |key| self.oracle.number(&key));
+        self.note("append", &[("host", host as u64), ("call", number), ("kind", kind as u64), ("wait", wait as u64)]);
+        self.check_record(host, call, &record);
+        let Some(entry) = self.entry(host, call, record) else { return Vec::new() };
+        let Some(process) = self.hosts[host].process.as_mut() else { return Vec::new() };
+        let end = if let Entry::Finish(finish) = &entry { Some(finish.key.clone()) } else { None };
+        let outcome = process.journal.append(entry, wait, wall).map(|appended| match appended {
+            Appended::Written => None,
+            Appended::Waits(ticket) => Some(ticket),
+        });
+        match (end, &outcome) {
+            (Some(key), Ok(_)) => process.unsynced_ends.push(key),
+            (Some(key), Err(_)) => self.oracle.result_failed(&key),
+            (None, _) => {}
         }
-        true
+        self.handle(host, Event::Appended { call, record: kind, outcome })
     }
 
-    pub fn journal_step(&mut self, host: usize) {
-        match self.hosts[host].journal.step(self.now) {
-            Ok(durable) => {
-                if !durable.is_empty() {
-                    self.note("journal synced", &[("host", host as u64), ("entries", durable.len() as u64)]);
+    fn entry(&mut self, host: usize, no: CallNo, record: Record<Outcome>) -> Option<Entry> {
+        let (at, reply_id) = (self.wall(), ByteString::from(format!("reply-{}", self.fresh_id())));
+        let process = self.hosts[host].process.as_mut()?;
+        let Some(call) = process.calls.get_mut(&no) else {
+            self.oracle.violated("a record concerns an unknown call");
+            return None;
+        };
+        let (key, content, request) = (call.key.clone(), call.request.content, call.body.clone());
+        let (server, tool) = (ByteString::from(format!("s{}", call.work.server)), call.work.tool_name());
+        Some(match record {
+            Record::Start { attempt, safe } => {
+                Entry::Start(Arc::new(Start { key, server, tool, content, attempt, at, safe }))
+            }
+            Record::Result { answer, end } => {
+                let reply = self.codebook.encode(&WireAnswer::new(&key, &answer));
+                call.reply = Some((reply_id.clone(), reply.clone()));
+                Entry::Finish(Finish { key, reply_id, reply, end, at })
+            }
+            Record::Joined { to } => Entry::Joined(Joined { key, to, content, at }),
+            Record::Task => {
+                let ttl_ms = call.request.task.map_or(0, |task| task.ttl);
+                Entry::Task(Task { key, server, tool, content, request, role: None, ttl_ms, at })
+            }
+            Record::Dead { attempts, history: story } => {
+                Entry::Dead(Dead { key, server, tool, request, role: None, attempts, story, at })
+            }
+        })
+    }
+
+    fn check_record(&mut self, host: usize, no: CallNo, record: &Record<Outcome>) {
+        let Some(process) = self.hosts[host].process.as_ref() else { return };
+        let Some(call) = process.calls.get(&no) else { return };
+        let (key, work) = (call.key.clone(), call.work);
+        match record {
+            Record::Start { .. } => {
+                self.oracle.writes_start(&key);
+                if self.policy.refuses(&key, work) {
+                    self.oracle.violated(format!("{} was started although the policy refuses it", key.id));
                 }
-                for entry in durable {
-                    self.entry_is_durable(host, &entry.key().clone(), &entry);
+                if self.is_draining(host) {
+                    self.oracle.violated(format!("{} was started during a drain", key.id));
                 }
             }
-            Err(_) => self.host_crashes(host, true),
+            Record::Result { answer, .. } => {
+                let outcome = WireAnswer::new(&key, answer).outcome;
+                if process.phase == Phase::Shutdown && matches!(outcome, Outcome::Died(_)) {
+                    self.oracle.violated(format!("{} was answered with the end of its server at shutdown", key.id));
+                }
+                self.oracle.writes_result(&key, outcome);
+            }
+            Record::Joined { to } => {
+                let is_asked = self.plan.join == JoinMode::Gone && !self.oracle.is_forgetful(self.hosts[host].number);
+                let inspection = process.inspected.get(&to.caller);
+                self.oracle.joins(&key, to, inspection, is_asked);
+            }
+            // If its sync fails, the next process may find and start it.
+            Record::Task => self.oracle.writes_start(&key),
+            Record::Dead { .. } => {}
         }
     }
 
-    pub fn tidy_step(&mut self, host: usize) {
-        if self.hosts[host].journal.tidy(self.now).is_err() {
-            self.host_crashes(host, true);
+    /// Whether START survives a crash of the machine, or of the process if the call is replay-safe.
+    pub fn has_start(&self, host: usize, key: &CallKey, content: &[u8; 32], safe: bool) -> bool {
+        let after_crash = self.journal_after_crash(host, !safe);
+        after_crash.is_some_and(|journal| !matches!(journal.index().look_up(key, content), Ok(Known::New)))
+    }
+
+    /// Whether a RESULT that the index has survives a crash of the process.
+    pub fn has_result(&self, host: usize, key: &CallKey) -> bool {
+        self.journal_after_crash(host, false).is_some_and(|journal| journal.index().is_answered(key))
+    }
+
+    /// Whether the entry of a task survives a crash of the machine.
+    pub fn has_task(&self, host: usize, key: &CallKey) -> bool {
+        let after_crash = self.journal_after_crash(host, true);
+        after_crash.is_some_and(|journal| journal.index().task(&key.id, Some(key.agent())).is_some())
+    }
+
+    /// The journal as the next process would find it if this one, or its machine, ended now.
+    fn journal_after_crash(&self, host: usize, of_machine: bool) -> Option<JournalState> {
+        let disk = &self.hosts[host].folder.disk;
+        let disk = if of_machine { disk.fork_synced() } else { disk.fork() };
+        let opened = JournalState::open(Arc::new(disk), self.plan.journal.clone(), self.wall());
+        opened.ok().map(|(journal, _)| journal)
+    }
+
+    /// The entries that a process found in its journal are durable: decisions rest on them.
+    pub fn check_opened(&mut self, host: usize, recovery: &Recovery) {
+        let disk = Arc::new(self.hosts[host].folder.disk.fork_synced());
+        let opened = JournalState::open(disk, self.plan.journal.clone(), self.wall());
+        if opened.is_ok_and(|(_, durable)| durable.entries != recovery.entries) {
+            self.oracle.violated("an entry that was read when the journal was opened is not durable");
+        }
+    }
+
+    /// Begins or ends a slow operation.
+    pub fn journal_step(&mut self, host: usize) {
+        let (wall, first) = (self.wall(), self.rng.chance(50));
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        if let Some(group) = process.sync.take() {
+            let synced = group.sync();
+            let synced = process.journal.complete_sync(group, synced, wall);
+            let ends = std::mem::take(&mut process.syncing_ends);
+            if synced.outcome.is_err() {
+                ends.iter().for_each(|key| self.oracle.result_failed(key));
+                process.unsynced_ends.extend(ends);
+            }
+            let (count, is_ok) = (synced.tickets.len() as u64, u64::from(synced.outcome.is_ok()));
+            self.note("journal synced", &[("host", host as u64), ("tickets", count), ("ok", is_ok)]);
+            self.feed(host, Event::Synced { tickets: synced.tickets, outcome: synced.outcome });
+        } else if let Some(operation) = process.maintenance.take() {
+            process.journal.complete_maintenance(operation.run());
+        } else {
+            if !first {
+                process.maintenance = process.journal.begin_maintenance(wall);
+            }
+            if process.maintenance.is_none() {
+                process.sync = process.journal.begin_sync();
+                if process.sync.is_some() {
+                    process.syncing_ends.append(&mut process.unsynced_ends);
+                } else if first {
+                    process.maintenance = process.journal.begin_maintenance(wall);
+                }
+            }
+        }
+        self.stop_if_disk_failed(host);
+    }
+
+    pub fn journal_is_idle(&self, host: usize) -> bool {
+        self.hosts[host].process.as_ref().is_none_or(|process| process.sync.is_none() && !process.journal.needs_sync())
+    }
+
+    /// A disk that stopped takes its machine with it. A failed sync alone does not: the host refuses calls from then on.
+    pub fn stop_if_disk_failed(&mut self, host: usize) {
+        let has_failed = self.hosts[host].process.as_ref().is_some_and(|process| process.journal.failure().is_some());
+        if has_failed && self.hosts[host].machine_stops {
+            self.restart(host, Stop::Machine);
         }
     }
 }

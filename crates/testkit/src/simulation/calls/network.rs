@@ -3,6 +3,7 @@
 use super::World;
 use std::collections::VecDeque;
 use toolbus_engine::{Command, ConnId, Effects, Outgoing, Peer, Rights};
+use toolbus_protocol::JournalClaim;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
@@ -12,8 +13,14 @@ pub enum Owner {
 
 pub struct Link {
     pub owner: Owner,
-    pub to_broker: VecDeque<Command>,
+    pub to_broker: VecDeque<ToBroker>,
     pub to_owner: VecDeque<Outgoing>,
+}
+
+pub enum ToBroker {
+    /// A host names its journal, which the engine does not know.
+    Claim(JournalClaim),
+    Command(Command),
 }
 
 impl World {
@@ -29,18 +36,22 @@ impl World {
         if self.conn_of(owner).is_some() {
             return;
         }
+        let mut to_broker = VecDeque::new();
         let (name, host) = match owner {
             Owner::Worker(worker) => (self.workers[worker].mailbox.clone(), false),
-            Owner::Host(host) => (self.hosts[host].name.clone(), true),
+            Owner::Host(host) => {
+                let Some(process) = self.hosts[host].process.as_ref() else { return };
+                let claim = ToBroker::Claim(process.claim.clone());
+                to_broker.extend([ToBroker::Command(Command::ActAsHost), claim]);
+                (self.hosts[host].name.clone(), true)
+            }
         };
+        to_broker.push_back(ToBroker::Command(Command::Subscribe));
         let numbered_receipts = self.rng.chance(50);
-        let peer = Peer { name, role: None, numbered_receipts, rights: Rights::UNRESTRICTED };
+        let rights = Rights { host, ..Rights::default() };
+        let peer = Peer { name, role: None, numbered_receipts, rights };
         let conn = self.broker.engine.connect(self.now, peer);
         self.note("connect", &[("conn", conn.0), ("host", u64::from(host))]);
-        let mut to_broker = VecDeque::from([Command::Subscribe]);
-        if host {
-            to_broker.push_front(Command::ActAsHost);
-        }
         self.links.insert(conn, Link { owner, to_broker, to_owner: VecDeque::new() });
         match owner {
             Owner::Worker(worker) => self.worker_is_connected(worker, conn),
@@ -67,22 +78,32 @@ impl World {
 
     pub fn send(&mut self, conn: Option<ConnId>, command: Command) {
         if let Some(link) = conn.and_then(|conn| self.links.get_mut(&conn)) {
-            link.to_broker.push_back(command);
+            link.to_broker.push_back(ToBroker::Command(command));
         }
     }
 
     pub fn broker_reads(&mut self, conn: ConnId) {
         let Some(link) = self.links.get_mut(&conn) else { return };
-        let Some(command) = link.to_broker.pop_front() else { return };
         let owner = link.owner;
+        let command = match (link.to_broker.pop_front(), owner) {
+            (Some(ToBroker::Command(command)), _) => command,
+            (Some(ToBroker::Claim(claim)), Owner::Host(host)) => {
+                let mailbox = self.hosts[host].name.clone();
+                self.claim(&mailbox, claim);
+                // In one step with the subscription: otherwise another host could be pushed calls in between.
+                return self.broker_reads(conn);
+            }
+            _ => return,
+        };
         match (&command, owner) {
             (Command::AckTags { tags }, Owner::Worker(worker)) => {
                 self.oracle.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
             }
             (Command::Inspect { request_id, inspect }, _) => {
-                let collected: Vec<bool> =
-                    inspect.messages.iter().map(|at| self.oracle.is_collected(&at.to, &at.id)).collect();
-                self.oracle.inspected(request_id, collected.contains(&true));
+                let workers = &self.workers;
+                let is_connected =
+                    |peer: &_| workers.iter().any(|worker| worker.mailbox == *peer && worker.conn.is_some());
+                self.oracle.inspected(request_id, inspect, is_connected);
             }
             _ => {}
         }

@@ -1,6 +1,14 @@
-//! Ground truth, unaffected by crashes, against which every answer to a caller is checked.
+//! Ground truth, unaffected by crashes, against which every start of a tool and every answer to a caller is checked.
+//!
+//! `starts` checks what reaches servers, `answers` what reaches callers, `joins` which calls share an answer.
 
-use super::wire::{Answer, Outcome, Work};
+mod answers;
+mod joins;
+mod starts;
+
+pub use starts::Start;
+
+use super::wire::{Outcome, WireAnswer, Work};
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -8,56 +16,55 @@ use toolbus_engine::{Millis, Seq};
 use toolbus_journal::CallKey;
 
 pub type RequestNo = usize;
+/// A start of a tool at a server.
+pub type RunNo = usize;
 
 /// A request of a client.
+#[derive(Default)]
 pub struct Request {
     pub agent: usize,
     pub mailbox: ByteString,
     pub host: usize,
     pub work: Work,
     pub id: ByteString,
+    pub sent_at: Millis,
     pub deadline: Option<Millis>,
+    /// The unanswered request of a stopped worker that the client repeats with this one.
+    pub repeats: Option<RequestNo>,
     pub receipted: bool,
-    /// The worker that sent it crashed, so no caller waits for the answer.
+    /// The broker crashed before its receipt, so it may come again as a new message.
+    pub may_be_forgotten: bool,
+    /// The worker that sent it stopped, so no caller waits for the answer.
     pub caller_is_gone: bool,
+    /// The client cancelled it and no longer waits.
+    pub cancelled: bool,
     /// The answer that the caller received.
-    received: Option<Answer>,
-    /// The caller stopped waiting because the deadline passed.
-    timed_out: bool,
-    effects: u64,
-    /// An answer said that the call was not run.
-    reported_not_run: bool,
+    pub received: Option<WireAnswer>,
+    /// That answer had no RESULT: if broker and host crash before either has written it, the call is decided again.
+    pub is_unwritten: bool,
+    /// The caller stopped waiting because the deadline passed, or because the broker reported the request as withdrawn.
+    pub timed_out: bool,
+    pub effects: u64,
+    pub starts: u64,
+    /// Starts since START may have been lost, which happens only to replay-safe calls.
+    pub counted_starts: u32,
+    /// The outcome in RESULT.
+    pub ended: Option<Outcome>,
+    /// The last process of a host that started it.
+    pub started_by: Option<u64>,
+    /// The last process that replied.
+    pub replied_by: Option<u64>,
+    /// A host replied that it was cancelled.
+    pub cancel_is_acknowledged: bool,
+    /// The process whose reply the broker receipted.
+    pub settled_by: Option<u64>,
+    /// The broker receipted an answer.
+    pub answer_is_durable: bool,
 }
 
 impl Request {
-    pub fn new(
-        agent: usize,
-        mailbox: ByteString,
-        host: usize,
-        work: Work,
-        id: ByteString,
-        deadline: Option<Millis>,
-    ) -> Self {
-        let (receipted, caller_is_gone, timed_out, reported_not_run) = (false, false, false, false);
-        let (received, effects) = (None, 0);
-        Self {
-            agent,
-            mailbox,
-            host,
-            work,
-            id,
-            deadline,
-            receipted,
-            caller_is_gone,
-            received,
-            timed_out,
-            effects,
-            reported_not_run,
-        }
-    }
-
     pub fn is_answered(&self) -> bool {
-        self.received.is_some() || self.timed_out
+        self.received.is_some() || self.timed_out || self.cancelled
     }
 }
 
@@ -72,14 +79,20 @@ pub struct Tally {
     pub unknown: u64,
     /// Answers to calls that were joined to an earlier one.
     pub joined: u64,
-    /// Answers to calls that were not run because their deadline had passed.
+    /// Calls whose deadline passed at the broker.
     pub expired: u64,
     /// Answers to calls that reached the attempt limit.
     pub poisoned: u64,
+    /// Answers to calls that were not run.
+    pub refused: u64,
+    /// Answers to calls that were cancelled.
+    pub cancelled: u64,
     /// Answers that a caller received more than once.
     pub sent_again: u64,
     /// Accepted tasks.
     pub tasks: u64,
+    /// Requests that were delivered to a journal that may have forgotten them.
+    pub unsure: u64,
 }
 
 impl AddAssign for Tally {
@@ -90,8 +103,11 @@ impl AddAssign for Tally {
         self.joined += other.joined;
         self.expired += other.expired;
         self.poisoned += other.poisoned;
+        self.refused += other.refused;
+        self.cancelled += other.cancelled;
         self.sent_again += other.sent_again;
         self.tasks += other.tasks;
+        self.unsure += other.unsure;
     }
 }
 
@@ -100,22 +116,28 @@ pub struct Oracle {
     pub requests: Vec<Request>,
     pub tally: Tally,
     by_id: BTreeMap<ByteString, RequestNo>,
-    /// The id of the call, for each run of a tool.
-    runs: Vec<ByteString>,
+    /// The call of each run of a tool.
+    runs: Vec<RequestNo>,
     /// Calls for which a host wrote, or began to write, START.
     started: BTreeSet<ByteString>,
-    /// The first outcome that was reported for a call.
-    first_outcome: BTreeMap<ByteString, Outcome>,
+    /// Calls that were delivered to a journal that may have forgotten them.
+    unsure: BTreeSet<ByteString>,
+    /// Hosts whose journal was lost, damaged or replaced.
+    forgetful: BTreeSet<usize>,
+    /// The first outcome that was reported for a call, and whether it had a RESULT.
+    first_outcome: BTreeMap<ByteString, (Outcome, bool)>,
     /// The reply that a tag of a mailbox stands for.
     tags: BTreeMap<(ByteString, Seq), ByteString>,
     /// Acknowledged replies, each with the number of batches that the broker had taken by then.
     acked: BTreeMap<(ByteString, ByteString), u64>,
     /// Acknowledgements with a lower number of batches are durable.
     durable_before: u64,
-    /// Calls whose RESULT was lost in a machine crash before it was synced.
+    /// Calls whose RESULT was lost: in a machine crash before it was synced, or by corruption.
     in_doubt: BTreeSet<ByteString>,
-    /// Whether any of the inspected answers had been collected, by inspection.
-    inspections: BTreeMap<ByteString, bool>,
+    /// The earlier call whose answer a call shares.
+    joined_to: BTreeMap<ByteString, ByteString>,
+    /// The truth at the time of an inspection, by its id.
+    inspections: BTreeMap<ByteString, joins::Truth>,
     violation: Option<String>,
 }
 
@@ -142,188 +164,60 @@ impl Oracle {
         self.by_id.get(id).copied().filter(|no| self.requests[*no].mailbox == *mailbox)
     }
 
+    pub fn number(&self, key: &CallKey) -> u64 {
+        self.by_id.get(&key.id).map_or(u64::MAX, |no| *no as u64)
+    }
+
     /// A host is about to write START.
     pub fn writes_start(&mut self, key: &CallKey) {
         self.started.insert(key.id.clone());
+        // A join that a crash has undone does not count.
+        self.joined_to.remove(&key.id);
     }
 
-    /// A host starts a tool. Returns the number of this run.
-    pub fn tool_started(&mut self, key: &CallKey, now: Millis, deadline: Option<Millis>) -> usize {
-        if deadline.is_some_and(|deadline| deadline <= now) {
-            self.violated(format!("{} was run after its deadline", key.id));
-        }
-        self.runs.push(key.id.clone());
-        self.runs.len() - 1
-    }
-
-    /// The tool has its effect.
-    pub fn tool_acted(&mut self, run: usize) {
-        self.tally.effects += 1;
-        let id = self.runs[run].clone();
-        let Some(no) = self.by_id.get(&id).copied() else { return self.violated("a call was run that was never sent") };
-        let request = &mut self.requests[no];
-        request.effects += 1;
-        let (effects, reported_not_run) = (request.effects, request.reported_not_run);
-        if request.work.is_replay_safe() {
-            return;
-        }
-        if effects > 1 {
-            self.violated(format!("{id} had {effects} effects"));
-        }
-        if reported_not_run {
-            self.violated(format!("{id} had an effect after it was reported as not run"));
+    /// A host writes RESULT.
+    pub fn writes_result(&mut self, key: &CallKey, outcome: Outcome) {
+        if let Some(no) = self.by_id.get(&key.id) {
+            self.requests[*no].ended = Some(outcome);
         }
     }
 
-    /// A caller receives an answer.
-    pub fn answered(&mut self, no: RequestNo, answer: Answer) {
-        let request = &self.requests[no];
-        if request.received.as_ref() == Some(&answer) {
-            self.tally.sent_again += 1;
-            return;
+    /// RESULT could not be written.
+    pub fn result_failed(&mut self, key: &CallKey) {
+        if let Some(no) = self.by_id.get(&key.id) {
+            self.requests[*no].ended = None;
         }
-        let replay_safe = request.work.is_replay_safe();
-        if request.received.is_some() && self.is_in_doubt(&answer) {
-            // The caller keeps the answer that it received before the crash.
-            return;
-        }
-        if let Some(received) = request.received.as_ref().filter(|_| !replay_safe) {
-            let what = format!("the caller of {} got two answers: {received:?}, then {answer:?}", request.id);
-            return self.violated(what);
-        }
-        self.check_origin(no, &answer);
-        if answer.outcome != Outcome::Accepted {
-            self.check_answer(&answer, replay_safe);
-        }
-        self.count(&answer);
-        self.requests[no].received = Some(answer);
     }
 
-    /// An answer must be true and equal to those given before.
-    fn check_answer(&mut self, answer: &Answer, replay_safe: bool) {
-        let first = *self.first_outcome.entry(answer.of.clone()).or_insert(answer.outcome);
-        if first != answer.outcome && !replay_safe && !self.is_in_doubt(answer) {
-            self.violated(format!("{} changed from {first:?} to {:?}", answer.of, answer.outcome));
-        }
-        self.check_outcome(answer, replay_safe);
+    /// A call reaches a journal that may have forgotten it.
+    pub fn is_unsure(&mut self, key: &CallKey) {
+        self.tally.unsure += 1;
+        self.unsure.insert(key.id.clone());
     }
 
-    /// A machine crash lost the RESULT of these calls.
+    /// The journal of a host was lost, damaged or replaced.
+    pub fn forgets(&mut self, host: usize) {
+        self.forgetful.insert(host);
+    }
+
+    pub fn is_forgetful(&self, host: usize) -> bool {
+        self.forgetful.contains(&host)
+    }
+
+    /// Whether the call may be started again because host and broker forgot it: the journal was lost or replaced, and the
+    /// message came again as a new one, or is that of a task, which is only in the journal.
+    fn is_lost_twice(&self, request: &Request) -> bool {
+        self.forgetful.contains(&request.host) && (request.may_be_forgotten || request.work.task)
+    }
+
+    /// A crash or corruption lost the RESULT of these calls.
     pub fn ends_lost<'a>(&mut self, ended: impl Iterator<Item = &'a CallKey>) {
         self.in_doubt.extend(ended.map(|key| key.id.clone()));
     }
 
-    fn is_in_doubt(&self, answer: &Answer) -> bool {
-        answer.outcome == Outcome::Unknown && self.in_doubt.contains(&answer.of)
-    }
-
-    /// Tasks whose callers received the acceptance.
-    pub fn accepted(&self) -> Vec<RequestNo> {
-        let is_accepted =
-            |request: &Request| request.received.as_ref().is_some_and(|answer| answer.outcome == Outcome::Accepted);
-        (0..self.requests.len()).filter(|no| is_accepted(&self.requests[*no])).collect()
-    }
-
-    /// A client queried the result of a task.
-    pub fn task_answered(&mut self, no: RequestNo, answer: &Answer) {
-        let replay_safe = self.requests[no].work.is_replay_safe();
-        if answer.of != self.requests[no].id {
-            self.violated(format!("task {} shows the answer of {}", self.requests[no].id, answer.of));
-        }
-        self.check_answer(answer, replay_safe);
-    }
-
-    /// An answer belongs to the call itself or, if it was joined, to an equal call of the same agent.
-    fn check_origin(&mut self, no: RequestNo, answer: &Answer) {
-        let Some(of) = self.by_id.get(&answer.of).copied() else {
-            return self.violated("an answer names an unknown call");
-        };
-        let (asked, ran) = (&self.requests[no], &self.requests[of]);
-        let same = asked.agent == ran.agent && asked.work == ran.work && asked.host == ran.host;
-        if answer.joined && (!same || of == no || asked.mailbox == ran.mailbox) {
-            self.violated(format!("{} was joined to {}, which is not the same call", asked.id, answer.of));
-        } else if !answer.joined && of != no {
-            self.violated(format!("{} got the answer of {}", asked.id, answer.of));
-        }
-    }
-
-    fn check_outcome(&mut self, answer: &Answer, replay_safe: bool) {
-        let of = &answer.of;
-        let is_wrong = match answer.outcome {
-            Outcome::Result(run) | Outcome::Failed(run) => self.runs.get(run) != Some(of),
-            Outcome::Unknown | Outcome::Poisoned => !self.started.contains(of),
-            Outcome::Accepted => false,
-            Outcome::Expired => {
-                let request = self.by_id.get(of).map(|no| &mut self.requests[*no]);
-                request.is_some_and(|request| {
-                    request.reported_not_run = true;
-                    request.effects > 0 && !replay_safe
-                })
-            }
-        };
-        if is_wrong {
-            self.violated(format!("wrong answer for {of}: {:?}", answer.outcome));
-        }
-    }
-
-    fn count(&mut self, answer: &Answer) {
-        let tally = &mut self.tally;
-        tally.joined += u64::from(answer.joined);
-        match answer.outcome {
-            Outcome::Result(_) | Outcome::Failed(_) => tally.results += 1,
-            Outcome::Unknown => tally.unknown += 1,
-            Outcome::Expired => tally.expired += 1,
-            Outcome::Poisoned => tally.poisoned += 1,
-            Outcome::Accepted => tally.tasks += 1,
-        }
-    }
-
-    /// The deadline passed: reported by the broker, or noticed by the worker.
-    pub fn timed_out(&mut self, no: RequestNo) {
-        self.requests[no].timed_out = true;
-    }
-
-    pub fn delivered(&mut self, mailbox: &ByteString, tag: Seq, reply_id: &ByteString) {
-        self.tags.insert((mailbox.clone(), tag), reply_id.clone());
-    }
-
-    /// The broker received acknowledgements of answers.
-    pub fn acked(&mut self, mailbox: &ByteString, tags: &[Seq], batches: u64) {
-        for tag in tags {
-            if let Some(reply_id) = self.tags.get(&(mailbox.clone(), *tag)) {
-                self.acked.entry((mailbox.clone(), reply_id.clone())).or_insert(batches);
-            }
-        }
-    }
-
-    pub fn acks_durable(&mut self, batches: u64) {
-        self.durable_before = batches;
-    }
-
-    /// The crash loses acknowledgements that were not durable.
-    pub fn broker_crashed(&mut self) {
-        let durable_before = self.durable_before;
-        self.acked.retain(|_, batches| *batches < durable_before);
-    }
-
-    pub fn is_collected(&self, mailbox: &ByteString, reply_id: &ByteString) -> bool {
-        self.acked.contains_key(&(mailbox.clone(), reply_id.clone()))
-    }
-
-    pub fn inspected(&mut self, inspect: &ByteString, collected: bool) {
-        self.inspections.insert(inspect.clone(), collected);
-    }
-
-    /// A host joins a call to an earlier one because of this inspection.
-    pub fn joins(&mut self, key: &CallKey, to: &CallKey, inspect: &ByteString) {
-        if self.inspections.get(inspect).is_none_or(|collected| *collected) {
-            self.violated(format!("{} was joined to {}, whose answer had been collected", key.id, to.id));
-        }
-        let (joined, earlier) = (self.by_id.get(&key.id), self.by_id.get(&to.id));
-        let work = |no: Option<&RequestNo>| no.map(|no| (self.requests[*no].agent, self.requests[*no].work));
-        if work(joined) != work(earlier) || key.caller == to.caller {
-            self.violated(format!("{} was joined to {}, which is not the same call", key.id, to.id));
-        }
+    /// A machine crash may have lost unsynced entries: those of replay-safe calls.
+    pub fn starts_lost(&mut self, host: usize) {
+        self.requests.iter_mut().filter(|request| request.host == host).for_each(|request| request.counted_starts = 0);
     }
 
     /// Called when all faults have ended and no work remains.

@@ -3,6 +3,8 @@
 use super::World;
 use super::network::Owner;
 use super::plan::Plan;
+use super::restart::Stop;
+use toolbus_call::{Cause, Event, NotificationNo, SessionKey};
 use toolbus_store::sim_disk::Rng;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,45 +14,72 @@ pub enum Step {
     OwnerReads,
     BrokerDisk,
     Journal,
-    Tidy,
-    Tool,
+    Host,
+    Server,
     Ack,
     Wait,
     Connect,
-    Disconnect,
-    WorkerCrash,
-    HostKilled,
-    HostMachineStops,
-    HostDiskStopsSoon,
-    HostSyncFails,
-    BrokerCrash,
     Reclaim,
     QueryTask,
+    Notification,
+    Approve,
+    Cancel,
+    OperatorCancels,
+    Panic,
+    PolicyChanges,
+    Revoke,
+    ClockJumps,
+    Disconnect,
+    WorkerCrash,
+    WorkerStops,
+    BrokerCrash,
+    BrokerStops,
+    HostStops,
+    HostEnds(Stop),
+    HostDiskStopsSoon,
+    HostSyncFails,
+    SecondHost,
 }
 
 /// The steps and their weights, which sum to several thousand.
 pub fn choices(plan: &Plan) -> Vec<(u64, Step)> {
-    let fault_rate = plan.fault_rate;
+    let (fault_rate, unrest) = (plan.fault_rate, plan.unrest);
+    let if_enabled = |enabled: bool, weight: u64| if enabled { weight } else { 0 };
     vec![
         (150, Step::Call),
         (800, Step::BrokerReads),
         (800, Step::OwnerReads),
         (500, Step::BrokerDisk),
-        (350, Step::Journal),
-        (40, Step::Tidy),
-        (350, Step::Tool),
+        (500, Step::Journal),
+        (1200, Step::Host),
+        (350, Step::Server),
         (200, Step::Ack),
         (150, Step::Wait),
         (200, Step::Connect),
-        (4 * fault_rate, Step::Disconnect),
-        (3 * fault_rate, Step::WorkerCrash),
-        (2 * fault_rate, Step::HostKilled),
-        (2 * fault_rate, Step::HostMachineStops),
-        (2 * fault_rate, Step::HostDiskStopsSoon),
-        (fault_rate, Step::HostSyncFails),
-        (2 * fault_rate, Step::BrokerCrash),
         (20, Step::Reclaim),
         (20, Step::QueryTask),
+        (20, Step::Notification),
+        (if_enabled(plan.approvals, 40), Step::Approve),
+        (8 * unrest, Step::Cancel),
+        (2 * unrest, Step::OperatorCancels),
+        (2 * unrest, Step::Panic),
+        (2 * unrest, Step::PolicyChanges),
+        (unrest / 2, Step::Revoke),
+        (if_enabled(plan.clock_jumps, 20), Step::ClockJumps),
+        (8 * fault_rate, Step::Disconnect),
+        (6 * fault_rate, Step::WorkerCrash),
+        (3 * fault_rate, Step::WorkerStops),
+        (2 * fault_rate, Step::BrokerCrash),
+        (fault_rate, Step::BrokerStops),
+        (3 * fault_rate, Step::HostStops),
+        (2 * fault_rate, Step::HostEnds(Stop::Process)),
+        (2 * fault_rate, Step::HostEnds(Stop::Machine)),
+        (if_enabled(plan.amnesia, 4 * fault_rate), Step::HostEnds(Stop::FolderLost)),
+        (if_enabled(plan.amnesia, 4 * fault_rate), Step::HostEnds(Stop::FolderRestored)),
+        (if_enabled(plan.corruption, fault_rate), Step::HostEnds(Stop::Corruption)),
+        (2 * fault_rate, Step::HostDiskStopsSoon),
+        (fault_rate, Step::HostSyncFails),
+        (if_enabled(plan.amnesia, fault_rate), Step::SecondHost),
     ]
 }
 
@@ -73,20 +102,18 @@ impl World {
         match step {
             Step::Call => {
                 let worker = self.random_worker();
-                self.call(worker);
+                self.send_call(worker);
             }
-            Step::BrokerReads => {
-                if let Some(conn) = self.random_link() {
-                    self.broker_reads(conn);
-                }
-            }
-            Step::OwnerReads => {
-                if let Some(conn) = self.random_link() {
-                    self.owner_reads(conn);
-                }
-            }
+            Step::BrokerReads => self.random_link().into_iter().for_each(|conn| self.broker_reads(conn)),
+            Step::OwnerReads => self.random_link().into_iter().for_each(|conn| self.owner_reads(conn)),
             Step::BrokerDisk => self.broker_disk_step(),
+            // Orphans are noticed after a second at the earliest.
+            Step::Wait if self.rng.chance(self.plan.long_waits) => self.now += self.rng.below(3_000),
             Step::Wait => self.now += self.rng.below(60),
+            Step::ClockJumps => {
+                let jump = self.rng.below(1_200_000);
+                self.wall_offset = self.wall_offset - 600_000 + jump;
+            }
             Step::Connect => {
                 let owner = self.random_owner();
                 self.connect(owner);
@@ -99,15 +126,27 @@ impl World {
                 let worker = self.random_worker();
                 self.worker_acks(worker);
             }
+            Step::Cancel => {
+                let worker = self.random_worker();
+                self.cancel_request(worker);
+            }
             Step::WorkerCrash => {
                 let worker = self.random_worker();
                 self.worker_crashes(worker);
             }
+            Step::WorkerStops => {
+                let worker = self.random_worker();
+                self.worker_detaches(worker);
+            }
             Step::BrokerCrash => self.broker_crashes(),
+            Step::BrokerStops => self.broker_stops(),
             Step::Reclaim => self.broker_reclaims(),
             Step::QueryTask => self.query_a_task(),
+            Step::PolicyChanges => self.policy_changes(),
+            Step::Revoke => self.revoke(),
+            Step::SecondHost => self.toggle_second_host(),
             at_host => {
-                let host = self.rng.below(self.plan.hosts as u64) as usize;
+                let host = self.random_host();
                 self.take_at(host, at_host);
             }
         }
@@ -116,24 +155,54 @@ impl World {
     fn take_at(&mut self, host: usize, step: Step) {
         match step {
             Step::Journal => self.journal_step(host),
-            Step::Tidy => self.tidy_step(host),
-            Step::Tool => self.tool_step(host),
-            Step::HostKilled => self.host_crashes(host, false),
-            Step::HostMachineStops => self.host_crashes(host, true),
+            Step::Host => self.host_step(host),
+            Step::Server => self.server_step(host),
+            Step::Approve => self.approve(host),
+            Step::Notification => self.notify_server(host),
+            Step::OperatorCancels => {
+                if let Some(call) = self.random_call(host) {
+                    self.call(host, call).into_iter().for_each(|call| call.cancelled = true);
+                    self.feed(host, Event::Cancel { call, cause: Cause::Admin, reason: None });
+                }
+            }
+            Step::Panic => self.panic(host),
+            Step::HostStops => self.terminate_host(host),
+            Step::HostEnds(how) => self.restart(host, how),
             Step::HostDiskStopsSoon => {
                 let calls = self.rng.below(6);
-                self.hosts[host].disk.stop_after(Some(calls));
+                self.hosts[host].machine_stops = true;
+                self.hosts[host].folder.disk.stop_after(Some(calls));
             }
-            Step::HostSyncFails => self.hosts[host].disk.fail_syncs(true),
+            Step::HostSyncFails => self.hosts[host].folder.disk.fail_syncs(true),
             _ => {}
         }
     }
 
+    /// The code that carries out the effects of a call panics.
+    fn panic(&mut self, host: usize) {
+        let Some(no) = self.random_call(host) else { return };
+        self.note("panic", &[("host", host as u64)]);
+        let Some(call) = self.call(host, no) else { return };
+        call.queue.clear();
+        call.is_parked = false;
+        call.run.take().into_iter().for_each(|run| self.detach(run));
+        self.feed(host, Event::Crashed { call: no });
+    }
+
+    /// A client sends a notification in its session.
+    fn notify_server(&mut self, host: usize) {
+        let worker = self.random_worker();
+        let mailbox = self.workers[worker].mailbox.clone();
+        let notification = NotificationNo(self.fresh_id());
+        let session = SessionKey { server: 0, mailbox, key: "session".into() };
+        self.feed(host, Event::Notification { notification, session });
+    }
+
+    fn random_host(&mut self) -> usize {
+        self.rng.below(self.hosts.len() as u64) as usize
+    }
+
     fn random_owner(&mut self) -> Owner {
-        if self.rng.chance(40) {
-            Owner::Host(self.rng.below(self.plan.hosts as u64) as usize)
-        } else {
-            Owner::Worker(self.random_worker())
-        }
+        if self.rng.chance(40) { Owner::Host(self.random_host()) } else { Owner::Worker(self.random_worker()) }
     }
 }

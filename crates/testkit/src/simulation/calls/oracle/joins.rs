@@ -1,0 +1,92 @@
+//! Which calls may share an answer: equal ones of the same agent, if the earlier callers are gone and the answer was not
+//! collected when the broker was asked.
+
+use super::{Oracle, RequestNo};
+use bytestring::ByteString;
+use std::collections::BTreeMap;
+use toolbus_engine::{Inspect, Seq};
+use toolbus_journal::CallKey;
+
+/// The truth at the time of an inspection.
+#[derive(Default)]
+pub struct Truth {
+    connected: BTreeMap<ByteString, bool>,
+    /// By mailbox: a reply to it was collected.
+    collected: BTreeMap<ByteString, bool>,
+}
+
+impl Oracle {
+    pub fn are_equal(&self, one: RequestNo, other: RequestNo) -> bool {
+        let (one, other) = (&self.requests[one], &self.requests[other]);
+        let same = one.agent == other.agent && one.host == other.host && one.mailbox != other.mailbox;
+        same && one.work.content() == other.work.content()
+    }
+
+    /// Whether there is another call that may be joined with this one.
+    pub fn has_equal(&self, key: &CallKey) -> bool {
+        let Some(no) = self.by_id.get(&key.id) else { return false };
+        (0..self.requests.len()).any(|other| self.are_equal(*no, other))
+    }
+
+    /// The call that was run for this one.
+    pub fn root_of(&self, id: &ByteString) -> ByteString {
+        let root = std::iter::successors(Some(id), |id| self.joined_to.get(*id)).last();
+        root.unwrap_or(id).clone()
+    }
+
+    pub fn delivered(&mut self, mailbox: &ByteString, tag: Seq, reply_id: &ByteString) {
+        self.tags.insert((mailbox.clone(), tag), reply_id.clone());
+    }
+
+    /// The broker received acknowledgements of answers.
+    pub fn acked(&mut self, mailbox: &ByteString, tags: &[Seq], batches: u64) {
+        for tag in tags {
+            if let Some(reply_id) = self.tags.get(&(mailbox.clone(), *tag)) {
+                self.acked.entry((mailbox.clone(), reply_id.clone())).or_insert(batches);
+            }
+        }
+    }
+
+    pub fn acks_durable(&mut self, batches: u64) {
+        self.durable_before = batches;
+    }
+
+    /// The crash loses acknowledgements that were not durable.
+    pub fn broker_crashed(&mut self) {
+        let durable_before = self.durable_before;
+        self.acked.retain(|_, batches| *batches < durable_before);
+        self.requests.iter_mut().for_each(|request| request.may_be_forgotten |= !request.receipted);
+    }
+
+    /// The broker answers an inspection.
+    pub fn inspected(&mut self, id: &ByteString, inspect: &Inspect, is_connected: impl Fn(&ByteString) -> bool) {
+        let mut truth = Truth::default();
+        truth.connected.extend(inspect.peers.iter().map(|peer| (peer.clone(), is_connected(peer))));
+        for message in &inspect.messages {
+            let is_collected = self.acked.contains_key(&(message.to.clone(), message.id.clone()));
+            *truth.collected.entry(message.to.clone()).or_default() |= is_collected;
+        }
+        self.inspections.insert(id.clone(), truth);
+    }
+
+    /// A host joins a call to an earlier one, after this last inspection that named its mailbox.
+    pub fn joins(&mut self, key: &CallKey, to: &CallKey, inspection: Option<&ByteString>, is_asked: bool) {
+        let truth = inspection.and_then(|id| self.inspections.get(id));
+        let is_true = |of: &BTreeMap<ByteString, bool>| of.get(&to.caller).copied().unwrap_or_default();
+        let wrong = match truth {
+            _ if !is_asked => None,
+            None => Some("without asking for its caller"),
+            Some(truth) if is_true(&truth.connected) => Some("whose caller was connected"),
+            Some(truth) if is_true(&truth.collected) => Some("whose answer had been collected"),
+            Some(_) => None,
+        };
+        if let Some(wrong) = wrong {
+            self.violated(format!("{} was joined to {}, {wrong}", key.id, to.id));
+        }
+        self.joined_to.insert(key.id.clone(), to.id.clone());
+        let (Some(joined), Some(earlier)) = (self.by_id.get(&key.id), self.by_id.get(&to.id)) else { return };
+        if !self.are_equal(*joined, *earlier) {
+            self.violated(format!("{} was joined to {}, which is not the same call", key.id, to.id));
+        }
+    }
+}
