@@ -108,15 +108,19 @@ fn test() -> Result<(), StepError> {
         .env(parts::FOLDER_VARIABLE, parts.folder())
         .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
-    // The tests have already built this binary.
+    shipped_binaries()?;
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
-    chaos(["--kills", "20", "--cuts", "200"].map(String::from).to_vec())?;
+    chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;
     interop()
 }
 
-/// Builds with the features of the tests, so that their build is reused.
+/// Builds the programs as they are shipped: the simulation's build of the workspace contains planted defects.
+fn shipped_binaries() -> Result<(), StepError> {
+    cargo("build the shipped programs", ["build", "--package", "toolbus", "--package", "toolbus-bench", "--bins"]).run()
+}
+
 fn chaos(options: Vec<String>) -> Result<(), StepError> {
-    cargo("build the binaries of the chaos test", ["build", "--workspace", "--all-features", "--bins"]).run()?;
+    shipped_binaries()?;
     Step::new("chaos", target_folder().join("debug/toolbus-bench")).arg("chaos").args(options).run()
 }
 
