@@ -15,6 +15,7 @@ mod dispatch;
 mod failure;
 mod host;
 mod inspection;
+mod lanes;
 mod live_policy;
 mod original;
 mod outbox;

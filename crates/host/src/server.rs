@@ -2,6 +2,7 @@
 
 use crate::failure;
 use crate::host::Host;
+use crate::lanes::Lanes;
 use crate::session::{Session, SessionId};
 use crate::tasks::TaskPermits;
 use crate::translate::log_level::LogLevel;
@@ -37,6 +38,7 @@ pub struct Server {
     /// The host's own connection to a legacy server, for reading its lists.
     catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub lanes: Arc<Lanes>,
 }
 
 impl Server {
@@ -50,6 +52,7 @@ impl Server {
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
+            lanes: Arc::default(),
             config,
         })
     }
@@ -252,12 +255,20 @@ impl Server {
         self.sessions.lock().expect("no code panics while it holds this lock").get(id).cloned()
     }
 
-    /// Removes a session and closes its own connection.
+    /// Removes the sessions of a client, on all lanes, and closes their own connections.
     pub async fn close_session(&self, id: &SessionId) {
-        let session = self.sessions.lock().expect("no code panics while it holds this lock").remove(id);
-        if let Some(session) = session {
+        let closed: Vec<_> = {
+            let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
+            sessions.extract_if(|known, _| known.is_lane_of(id)).map(|(_, session)| session).collect()
+        };
+        for session in closed {
             self.end(&session).await;
         }
+    }
+
+    /// Whether the server's requests during a call can't be attributed to the call.
+    pub fn asks_without_call(&self) -> bool {
+        !self.is_shared() && matches!(self.config.transport, TransportConfig::Stdio { .. })
     }
 
     /// Closes idle sessions.

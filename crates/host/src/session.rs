@@ -77,6 +77,8 @@ pub enum Stray {
 struct StraySender {
     sender: mpsc::Sender<Stray>,
     suspended: Arc<AtomicBool>,
+    /// The call asked for log messages.
+    wants_log: bool,
 }
 
 /// The call's end. While the call is suspended its client receives nothing, so running calls take strays first.
@@ -183,10 +185,10 @@ impl Session {
     }
 
     /// Registers a call as a receiver of strays.
-    pub fn take_strays(&self) -> Strays {
+    pub fn take_strays(&self, wants_log: bool) -> Strays {
         let (sender, receiver) = mpsc::channel(MAX_STRAYS);
         let suspended = Arc::new(AtomicBool::new(false));
-        self.lock().stray_senders.push(StraySender { sender, suspended: Arc::clone(&suspended) });
+        self.lock().stray_senders.push(StraySender { sender, suspended: Arc::clone(&suspended), wants_log });
         Strays { receiver, suspended }
     }
 
@@ -203,8 +205,12 @@ impl Session {
     fn offer_to(&self, stray: Stray, suspended: bool) -> Option<Stray> {
         let mut state = self.lock();
         state.stray_senders.retain(|target| !target.sender.is_closed());
-        let mut targets =
-            state.stray_senders.iter().filter(|target| target.suspended.load(Ordering::Relaxed) == suspended);
+        // All calls are the same client's, so a log message goes to any of them that asked for one.
+        let is_log = matches!(&stray, Stray::Notification { method, .. } if method == "notifications/message");
+        let accepts = |target: &&StraySender| {
+            target.suspended.load(Ordering::Relaxed) == suspended && (target.wants_log || !is_log)
+        };
+        let mut targets = state.stray_senders.iter().filter(accepts);
         targets.try_fold(stray, |left, target| match target.sender.try_send(left) {
             Ok(()) => None,
             Err(TrySendError::Full(stray) | TrySendError::Closed(stray)) => Some(stray),

@@ -9,12 +9,13 @@ use super::suspended::{CallIdentity, Resumable};
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::failure;
 use crate::host::Host;
+use crate::lanes::Lane;
 use crate::server::{Server, set_level};
 use crate::session::{InUse, Session};
 use crate::translate::legacy_on_modern::{self, ClientIdentity};
 use crate::translate::listen::LISTEN;
 use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
-use crate::translate::server_has;
+use crate::translate::{client_can, server_has};
 use crate::upstream::{OpenError, Upstream, Usage};
 use std::sync::Arc;
 use toolbus_mcp::{
@@ -70,6 +71,7 @@ pub struct Link {
     upstream: Option<Arc<Upstream>>,
     session: Option<Arc<Session>>,
     in_use: Option<InUse>,
+    lane: Option<Lane>,
     params: Option<Raw>,
     style: Style,
 }
@@ -105,7 +107,7 @@ async fn modern(host: &Arc<Host>, slot: &Slot, eras: &Eras, params: Option<Raw>)
     }
     let upstream = slot.server.modern_upstream(host, eras).await?;
     let style = if slot.parsed.rpc.method == LISTEN { Style::Listen } else { Style::Pass };
-    Ok(linked(Link { upstream: Some(upstream), session: None, in_use: None, params, style }))
+    Ok(linked(Link { upstream: Some(upstream), session: None, in_use: None, lane: None, params, style }))
 }
 
 /// The states of suspended calls are made by this host, so a modern server can't know them.
@@ -129,7 +131,14 @@ async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Co
     if let Some(outcome) = answered_here(rpc, &session, &upstream)? {
         return Ok(Connected::Answered(outcome.into()));
     }
-    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style: Style::Pass }))
+    Ok(linked(Link {
+        upstream: Some(upstream),
+        session: Some(session),
+        in_use,
+        lane: None,
+        params,
+        style: Style::Pass,
+    }))
 }
 
 async fn modern_on_legacy(
@@ -151,11 +160,10 @@ async fn modern_on_legacy(
     }
     if let Some(repetition) = Repetition::of(rpc.params.as_deref())? {
         let style = Style::Continue(envelope, repetition);
-        return Ok(linked(Link { upstream: None, session: None, in_use: None, params: None, style }));
+        return Ok(linked(Link { upstream: None, session: None, in_use: None, lane: None, params: None, style }));
     }
-    let session = slot.server.session(host, slot.session_id(), Era::Modern)?;
+    let (session, upstream, lane) = session_for_call(host, slot, &envelope).await?;
     let in_use = Some(session.begin_use());
-    let upstream = slot.server.session_upstream(host, &session, || envelope.initialize()).await?;
     if let Some(level) = envelope.log_level
         && session.level().is_none_or(|present| level < present)
         && server_has(&upstream.handshake(), "logging")
@@ -166,7 +174,37 @@ async fn modern_on_legacy(
     let is_listen = rpc.method == LISTEN;
     let params = if is_listen { params } else { modern_on_legacy::params(params.as_deref()).map_err(bad_params)? };
     let style = if is_listen { Style::ListenOnLegacy } else { Style::ModernOnLegacy(envelope) };
-    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style }))
+    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, lane, params, style }))
+}
+
+/// The connection for a modern client's call to a legacy server. A call during which the server may ask the client has it
+/// to itself where the server can't say which call it asks for.
+async fn session_for_call(
+    host: &Arc<Host>,
+    slot: &Slot,
+    envelope: &Envelope,
+) -> Result<(Arc<Session>, Arc<Upstream>, Option<Lane>), NotConnected> {
+    let server = &slot.server;
+    let may_ask = ["elicitation/create", "sampling/createMessage", "roots/list"]
+        .iter()
+        .any(|method| client_can(&envelope.capabilities, method));
+    let is_alone =
+        may_ask && modern_on_legacy::may_request_input(&slot.parsed.rpc.method) && server.asks_without_call();
+    loop {
+        let freed = server.lanes.freed();
+        let lane = is_alone.then(|| server.lanes.take(slot.session_id()));
+        let id = lane.as_ref().map_or_else(|| slot.session_id(), Lane::session);
+        let session = server.session(host, id, Era::Modern)?;
+        match server.session_upstream(host, &session, || envelope.initialize()).await {
+            Ok(upstream) => return Ok((session, upstream, lane)),
+            // All processes are in use: wait for a lane, as long as the call may wait.
+            Err(OpenError::Host(_)) if lane.as_ref().is_some_and(|lane| !lane.is_first()) => {
+                drop((session, lane));
+                freed.await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 async fn legacy_on_modern(
@@ -195,7 +233,7 @@ async fn legacy_on_modern(
     let rounds = Rounds::new(identity, level, params);
     let params = Some(rounds.first_params().map_err(bad_params)?);
     let style = Style::LegacyOnModern(Box::new(rounds));
-    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, params, style }))
+    Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, lane: None, params, style }))
 }
 
 fn linked(link: Link) -> Connected {
@@ -205,7 +243,7 @@ fn linked(link: Link) -> Connected {
 impl Link {
     /// Sends the request. `Err(ServerFailed)` means that the server certainly did not take it.
     pub async fn send(self: Box<Self>, host: &Arc<Host>, slot: &Arc<Slot>) -> Result<Box<Flow>, NotConnected> {
-        let Self { upstream, session, in_use, params, style } = *self;
+        let Self { upstream, session, in_use, lane, params, style } = *self;
         let (method, server) = (&slot.parsed.rpc.method, slot.server.name());
         if let Style::Continue(envelope, repetition) = style {
             let identity = CallIdentity::of(&slot.request, &slot.parsed, &slot.server);
@@ -235,8 +273,9 @@ impl Link {
             Style::Listen => Kind::Listen,
             Style::ListenOnLegacy => Kind::ListenOnLegacy,
             Style::ModernOnLegacy(envelope) => {
-                let strays = session.as_ref().map(|session| session.take_strays());
-                Kind::Resumable(Box::new(Resumable::new(*envelope, strays)))
+                let wants_log = envelope.log_level.is_some();
+                let strays = session.as_ref().map(|session| session.take_strays(wants_log));
+                Kind::Resumable(Box::new(Resumable::new(*envelope, strays, lane)))
             }
             Style::LegacyOnModern(rounds) => Kind::Rounds(rounds),
         };

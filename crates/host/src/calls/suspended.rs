@@ -6,6 +6,7 @@ use super::flow::{Flow, FlowEnd, Kind, Phase, Step};
 use super::parsed::ParsedCall;
 use super::slot::Slot;
 use crate::host::Host;
+use crate::lanes::Lane;
 use crate::server::Server;
 use crate::session::{SessionId, Stray, Strays};
 use crate::translate::modern_on_legacy::{self as translate, Envelope, Repetition};
@@ -116,12 +117,14 @@ pub struct Resumable {
     queued_notifications: VecDeque<(String, Option<Raw>)>,
     /// The client's answers, to be forwarded first.
     repetition: Option<Repetition>,
+    /// Its process is used by no other call meanwhile.
+    _lane: Option<Lane>,
 }
 
 impl Resumable {
-    pub fn new(envelope: Envelope, strays: Option<Strays>) -> Self {
+    pub fn new(envelope: Envelope, strays: Option<Strays>, lane: Option<Lane>) -> Self {
         let (client_requests, queued_notifications) = (Vec::new(), VecDeque::new());
-        Self { envelope, client_requests, strays, requested: 0, queued_notifications, repetition: None }
+        Self { envelope, client_requests, strays, requested: 0, queued_notifications, repetition: None, _lane: lane }
     }
 
     pub fn has_asked(&self) -> bool {

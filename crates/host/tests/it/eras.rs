@@ -127,6 +127,50 @@ async fn two_concurrent_elicitations_are_both_answered() {
     assert_eq!(answers, 2);
 }
 
+/// Two users of one agent may share a session, as over HTTP. Each must see only the question that its own call caused.
+#[tokio::test]
+async fn an_elicitation_reaches_the_call_that_caused_it() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.modern("w").await;
+    let questions: Vec<String> = (0..10).map(|number| format!("question {number}?")).collect();
+    let asked = questions.iter().map(|question| worker.tool("one", "ask", json!({"question": question})));
+    let asked = futures_util::future::join_all(asked).await;
+    for (question, reply) in questions.iter().zip(asked) {
+        let asked = reply.result();
+        let requests = asked["inputRequests"].as_object().expect("requests");
+        assert_eq!(requests.len(), 1, "{asked}");
+        let (key, request) = requests.iter().next().expect("one");
+        assert_eq!(request["params"]["message"], json!(question));
+        let answer = json!({"action": "accept", "content": {"to": question}});
+        let again = json!({"name": "ask", "arguments": {"question": question}, "requestState": asked["requestState"],
+            "inputResponses": {key: answer}});
+        let answered = worker.rpc("one", "tools/call", again).await;
+        assert!(answered.text().contains(question), "{}", answered.text());
+    }
+}
+
+#[tokio::test]
+async fn concurrent_questions_share_the_processes_that_a_server_may_have() {
+    let mut server = fake("one", "legacy");
+    server.max_sessions = 2;
+    let rig = Rig::start(vec![server]).await;
+    let worker = rig.modern("w").await;
+    let ask = |number: usize| {
+        let worker = &worker;
+        async move {
+            let arguments = json!({"question": format!("{number}?")});
+            let asked = worker.tool("one", "ask", arguments.clone()).await.result();
+            let (key, request) = asked["inputRequests"].as_object().expect("requests").iter().next().expect("one");
+            assert_eq!(request["params"]["message"], json!(format!("{number}?")));
+            let again = json!({"name": "ask", "arguments": arguments, "requestState": asked["requestState"],
+                "inputResponses": {key: {"action": "decline"}}});
+            worker.rpc("one", "tools/call", again).await.text()
+        }
+    };
+    let answers = futures_util::future::join_all((0..6).map(ask)).await;
+    assert!(answers.iter().all(|answer| answer.contains("decline")), "{answers:?}");
+}
+
 #[tokio::test]
 async fn a_modern_servers_log_reaches_the_call_that_requested_it() {
     let rig = Rig::start(vec![fake("one", "modern")]).await;
@@ -135,6 +179,21 @@ async fn a_modern_servers_log_reaches_the_call_that_requested_it() {
     let meta = json!({"io.modelcontextprotocol/logLevel": "info"});
     let reply = worker.rpc("one", "tools/call", json!({"name": "log", "_meta": meta})).await;
     assert_eq!(reply.events.len(), 3);
+    drop(busy);
+}
+
+/// The server's process serves both calls and does not say which one a message belongs to, but both are the same client's.
+#[tokio::test]
+async fn logs_of_a_legacy_server_arrive_while_another_call_of_the_client_runs() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = rig.modern("w").await;
+    let capabilities = "io.modelcontextprotocol/clientCapabilities";
+    let slow = json!({"name": "slow", "arguments": {}, "_meta": {capabilities: {}, "progressToken": 1}});
+    let mut busy = worker.start("one", "tools/call", slow).await;
+    next_event(&mut busy).await;
+    let meta = json!({capabilities: {}, "io.modelcontextprotocol/logLevel": "info"});
+    let reply = worker.rpc("one", "tools/call", json!({"name": "log", "_meta": meta})).await;
+    assert_eq!(reply.events.len(), 2, "info and error: {:?}", reply.events);
     drop(busy);
 }
 

@@ -81,7 +81,7 @@ def call(id, params):
             time.sleep(args.get("pause", 0.02))
         return text("done")
     if name == "ask":
-        question = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
+        question = {"message": args.get("question", "Name?"), "requestedSchema": {"type": "object", "properties": {}}}
         if not modern():
             answer = ask("elicitation/create", question)
         elif "inputResponses" in params:

@@ -243,7 +243,10 @@ impl Worker {
             ("clientCapabilities", json!({"elicitation": {}})),
             ("clientInfo", json!({"name": "modern", "version": "9"})),
         ] {
-            meta[format!("io.modelcontextprotocol/{name}")] = value;
+            let member = &mut meta[format!("io.modelcontextprotocol/{name}")];
+            if member.is_null() {
+                *member = value;
+            }
         }
         params
     }
