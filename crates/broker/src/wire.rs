@@ -218,6 +218,8 @@ fn inspected(request_id: &ByteString, view: &InspectView) -> Inspected {
         request_id: request_id.clone(),
         peers: view.peers.clone(),
         messages: view.messages.clone(),
+        settled: view.settled.clone(),
+        remembered_ms: view.remembered_ms,
         rows: view.rows.iter().map(row).collect(),
         more: view.more,
     }

@@ -42,6 +42,11 @@ pub struct InspectView {
     pub peers: Vec<bool>,
     /// Number of pending messages before each message of the query, up to 1000; `None` if it is not pending.
     pub messages: Vec<Option<u64>>,
+    /// Whether each message of the query was accepted and is settled.
+    pub settled: Vec<bool>,
+    /// All messages that were settled within this time are remembered. One that is neither pending nor settled was not
+    /// accepted, or was settled earlier.
+    pub remembered_ms: u64,
     /// Pending messages of the listed mailbox, in delivery order.
     pub rows: Vec<MessageView>,
     /// Whether the mailbox may hold messages that `rows` does not show.
@@ -75,6 +80,8 @@ impl Engine {
         InspectView {
             peers: inspect.peers.iter().map(|name| self.connection_counts.contains_key(&**name)).collect(),
             messages: self.positions(requester, &inspect.messages),
+            settled: inspect.messages.iter().map(|MessageAt { to, id }| self.is_settled(requester, to, id)).collect(),
+            remembered_ms: now.saturating_sub(self.ledger.complete_after()),
             rows,
             more,
         }

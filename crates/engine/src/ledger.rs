@@ -63,9 +63,19 @@ type Table<T> = HashMap<Fingerprint, T, BuildHasherDefault<FirstWordHasher>>;
 #[derive(Default)]
 pub struct Ledger {
     pending: Table<PendingId>,
-    younger: Table<SettledId>,
-    older: Table<SettledId>,
-    younger_since: Millis,
+    younger: Generation,
+    older: Generation,
+    /// Ids that were settled after this time are remembered without exception.
+    complete_after: Millis,
+}
+
+/// Ids that are forgotten together.
+#[derive(Default)]
+struct Generation {
+    ids: Table<SettledId>,
+    since: Millis,
+    /// Time of the latest settlement.
+    newest: Millis,
 }
 
 /// The ledger entry of a pending message.
@@ -92,7 +102,7 @@ impl Ledger {
             return Some(KnownId { seq, content, size, sender: Some(sender), pending: true, withdrawn: false });
         }
         let SettledId { seq, content, sender } =
-            self.younger.get(fingerprint).or_else(|| self.older.get(fingerprint)).copied()?;
+            self.younger.ids.get(fingerprint).or_else(|| self.older.ids.get(fingerprint)).copied()?;
         let (sender, withdrawn) = (sender.map(|(sender, _)| sender), sender.is_some_and(|(_, withdrawn)| withdrawn));
         Some(KnownId { seq, content, size: 0, sender, pending: false, withdrawn })
     }
@@ -114,16 +124,32 @@ impl Ledger {
         let (seq, sender) =
             self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some((known.sender, false))));
         let (max_ids, max_age) = limits;
-        let full = self.younger.len() >= max_ids.max(1);
-        let old = !self.younger.is_empty() && now.saturating_sub(self.younger_since) > max_age;
+        let full = self.younger.ids.len() >= max_ids.max(1);
+        let old = !self.younger.ids.is_empty() && now.saturating_sub(self.younger.since) > max_age;
         if full || old {
+            self.complete_after = self.complete_after.max(self.older.newest);
             std::mem::swap(&mut self.younger, &mut self.older);
-            self.younger.clear();
+            self.younger.ids.clear();
         }
-        if self.younger.is_empty() {
-            self.younger_since = now;
+        if self.younger.ids.is_empty() {
+            (self.younger.since, self.younger.newest) = (now, now);
         }
-        self.younger.insert(fingerprint, SettledId { seq, content, sender });
+        self.younger.newest = self.younger.newest.max(now);
+        self.younger.ids.insert(fingerprint, SettledId { seq, content, sender });
+    }
+
+    /// Takes into account that the store has forgotten ids too, by the same limits: it keeps the newest `limits.0` ids
+    /// that are not older than `limits.1`, but restores them in another order than that of their settlement.
+    pub fn end_restore(&mut self, limits: (usize, Millis)) {
+        let (max_ids, max_age) = limits;
+        let too_many = if self.younger.ids.len() >= max_ids { self.younger.newest } else { self.older.newest };
+        let too_old = self.younger.newest.max(self.older.newest).saturating_sub(max_age);
+        self.complete_after = self.complete_after.max(too_many).max(too_old);
+    }
+
+    /// The time after which no settled id is forgotten: an id that is not in the ledger was not settled since then.
+    pub fn complete_after(&self) -> Millis {
+        self.complete_after
     }
 
     /// Makes a settled id pending again.
@@ -134,8 +160,8 @@ impl Ledger {
 
     /// Forgets a settled id early; only for settlements that a full disk reverted.
     pub fn forget_settled(&mut self, fingerprint: &Fingerprint) {
-        self.younger.remove(fingerprint);
-        self.older.remove(fingerprint);
+        self.younger.ids.remove(fingerprint);
+        self.older.ids.remove(fingerprint);
     }
 
     /// Records that a settled message was withdrawn before it was ever pushed.
@@ -146,7 +172,7 @@ impl Ledger {
     }
 
     fn settled_mut(&mut self, fingerprint: &Fingerprint) -> Option<&mut SettledId> {
-        self.younger.get_mut(fingerprint).or_else(|| self.older.get_mut(fingerprint))
+        self.younger.ids.get_mut(fingerprint).or_else(|| self.older.ids.get_mut(fingerprint))
     }
 
     /// Records that a settlement is durable only with the message `seq` that settled it.

@@ -121,5 +121,6 @@ impl Engine {
         self.restored_until = self.unsettled.end();
         self.next_batch = next_batch.max(1);
         self.set_aside = set_aside;
+        self.ledger.end_restore((self.options.history_ids, self.options.history_age));
     }
 }

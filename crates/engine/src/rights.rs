@@ -164,6 +164,15 @@ impl Engine {
         self.find_from(&conn.sender.name, mailbox, id).or_else(of_agent)
     }
 
+    /// Whether a message that this connection sent is settled. The sender of an id that was settled before the last
+    /// restart is not known: such ids are reported to those who may see all peers.
+    pub(crate) fn is_settled(&self, conn: &Conn, mailbox: &str, id: &str) -> bool {
+        let Conn { rights, sender, .. } = conn;
+        let by_unknown = rights.unrestricted || rights.operator || rights.host;
+        let may_see = |from: Option<u64>| from.map_or(by_unknown, |from| from == self.sender_hash(&sender.name));
+        self.find(mailbox, id).is_some_and(|(_, known)| !known.pending && may_see(known.sender))
+    }
+
     /// Returns the message that this connection may cancel, pending or settled. Permission comes before state: nothing
     /// is learned about the messages of other agents.
     pub(crate) fn find_cancellable(&self, conn: &Conn, mailbox: &str, id: &str) -> Option<KnownId> {

@@ -2,6 +2,7 @@
 
 use crate::call_index::{CallIndex, CallSummary, Candidate, DeadLetterRow, Known, Refused, TaskRow};
 use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
+use crate::lineage::lineage;
 use crate::log::{Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
 use crate::replay::Recovery;
@@ -20,7 +21,8 @@ use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
 /// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// The id of the folder, or a random id if the journal is in memory, corrupt or truncated.
+    /// The id of the folder, or the lineage of a journal that may have lost entries, or a random id of a journal in
+    /// memory.
     pub journal: String,
     /// How often the journal was opened.
     pub epoch: u64,
@@ -55,14 +57,12 @@ impl Journal {
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
         let epoch = disk.next_epoch(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
-        let mut journal = Self::on_disk(Arc::new(disk), JournalOptions { log, ..options }, Arc::new(now_ms))?;
-        // A corrupt or truncated journal may have lost calls of an earlier process, so it must not claim to be the same
-        // journal. A torn write counts too, because it can't be told from corruption of the last records.
-        let Recovery { torn_bytes, forgotten_calls, .. } = journal.recovery;
-        let is_whole = !journal.recovery.is_damaged() && torn_bytes == 0 && forgotten_calls == 0;
-        if is_whole {
-            (journal.generation.journal, journal.generation.epoch) = (identity.id, epoch);
-        }
+        let disk = Arc::new(disk);
+        let options = JournalOptions { log, ..options };
+        let mut journal = Self::on_disk(Arc::clone(&disk) as Arc<dyn Disk>, options, Arc::new(now_ms))?;
+        // A journal that may have lost calls of an earlier process must not claim to be the same journal.
+        let lineage = lineage(&*disk).map_err(|error| JournalError::Folder(Arc::new(error)))?;
+        (journal.generation.journal, journal.generation.epoch) = (lineage.unwrap_or(identity.id), epoch);
         Ok(journal)
     }
 

@@ -15,6 +15,7 @@ mod call_index;
 mod decide;
 mod entry;
 mod journal;
+mod lineage;
 mod log;
 mod maintenance;
 mod options;
@@ -32,6 +33,7 @@ pub use call_index::{
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
 pub use journal::{Generation, Journal};
+pub use lineage::lineage;
 pub use log::{JournalLog, Location, LogOptions, Reader, Unsynced};
 pub use maintenance::{Maintained, Maintenance};
 pub use options::{JournalError, JournalOptions};

@@ -2,6 +2,7 @@
 //! entry only makes a host more cautious, but a missing one could make it run a call twice.
 
 use crate::entry::Entry;
+use crate::lineage::renew_lineage;
 use crate::log::{Location, LogOptions, Segment};
 use crate::planted::PlantedBug;
 use crate::record::{self, ChecksumKey, HEADER_BYTES, MAGIC, Record};
@@ -18,7 +19,8 @@ pub struct Recovery {
     pub forgotten_calls: u64,
     /// Number of entries.
     pub entries: u64,
-    /// Bytes of torn writes at the end, which were removed. They were never reported as durable.
+    /// Bytes of torn writes at the end, which were removed. They were never reported as durable. The journal has a new
+    /// lineage since.
     pub torn_bytes: u64,
     /// Other unreadable bytes. Calls may be missing from the index.
     pub damaged_bytes: u64,
@@ -48,7 +50,7 @@ pub fn replay(
         let file = disk.open(&SEGMENTS.name(*number))?;
         let mut found = Found::read(key, &*file)?;
         if last == Some(*number) {
-            recovery.torn_bytes += found.repair(options, &*file, *number)?;
+            recovery.torn_bytes += found.repair(options, disk, &*file, *number)?;
             // Entries of a killed process may be in the page cache only; decisions rest on them from now on.
             if !options.has_planted(PlantedBug::OpenedWithoutSync) {
                 file.sync()?;
@@ -128,7 +130,7 @@ impl Found {
 
     /// Removes torn writes: unreadable ranges after the last byte that is known to be durable. Intact records after the
     /// first torn range are rewritten. Returns the number of torn bytes.
-    fn repair(&mut self, options: &LogOptions, file: &dyn DiskFile, number: u32) -> io::Result<u64> {
+    fn repair(&mut self, options: &LogOptions, disk: &dyn Disk, file: &dyn DiskFile, number: u32) -> io::Result<u64> {
         let is_blind = options.has_planted(PlantedBug::CorruptionTakenForTornWrite);
         let synced = self.records.iter().filter(|_| !is_blind).map(|(_, record)| record.synced_bytes);
         let synced_bytes = synced.max().unwrap_or_default();
@@ -153,6 +155,8 @@ impl Found {
             *offset = torn_from + again.len() as u64;
             record::encode(ChecksumKey(options.checksum_seed), &record.entry, synced_bytes, &mut again);
         }
+        // A torn write can't be told from corruption of the last records.
+        renew_lineage(disk)?;
         file.truncate(torn_from)?;
         if !again.is_empty() {
             file.append(&again)?;

@@ -6,6 +6,7 @@
 
 use crate::call_index::CallIndex;
 use crate::entry::Entry;
+use crate::lineage::renew_lineage;
 use crate::log::{JournalLog, Location, Reader, Unsynced};
 use crate::maintenance::Compactor;
 use crate::options::{JournalError, JournalOptions};
@@ -91,7 +92,8 @@ impl JournalState {
     /// Opens or creates the journal on a disk and replays it.
     pub fn open(disk: Arc<dyn Disk>, options: JournalOptions, now: u64) -> Result<(Self, Recovery), JournalError> {
         let mut index = CallIndex::new(options.limits.clone(), now);
-        let opened = JournalLog::open(disk, options.log.clone(), |entry, location| index.restore(&entry, location));
+        let opened =
+            JournalLog::open(Arc::clone(&disk), options.log.clone(), |entry, location| index.restore(&entry, location));
         let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
         // A corrupt or torn journal may have lost the entries of calls that are not forgotten.
         if !recovery.is_damaged() && recovery.torn_bytes == 0 {
@@ -104,6 +106,10 @@ impl JournalState {
                 calls = too_many,
                 "too many interrupted calls in the call journal; the oldest are forgotten"
             );
+        }
+        // Compaction may remove the damaged segments, and the entries of the forgotten calls.
+        if recovery.is_damaged() || too_many > 0 {
+            renew_lineage(&*disk).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         }
         let state = Self {
             index,

@@ -36,6 +36,11 @@ pub struct Inspected {
     pub peers: Vec<bool>,
     /// Number of pending messages before each message in its mailbox, up to 1000; `None` if it is not pending there.
     pub messages: Vec<Option<u64>>,
+    /// Whether each message was accepted and is settled; empty from an older broker.
+    pub settled: Vec<bool>,
+    /// All messages that were settled within this time are remembered; 0 from an older broker. A message that is neither
+    /// pending nor settled was not accepted, or was settled earlier.
+    pub remembered_ms: u64,
     /// Pending messages of the listed mailbox, in delivery order.
     pub rows: Vec<MessageRow>,
     /// Whether the mailbox may hold messages that `rows` does not show.

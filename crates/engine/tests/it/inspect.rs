@@ -3,7 +3,7 @@
 use crate::support::{Harness, Received, delivery};
 use std::sync::Arc;
 use toolbus_engine::{
-    Command, ConnId, Delivery, Inspect, InspectView, MessageAt, MessageView, Names, Refusal, Rights, Sender,
+    Command, ConnId, Delivery, Inspect, InspectView, MessageAt, MessageView, Names, Refusal, Rights, Sender, Settled,
 };
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
@@ -97,6 +97,96 @@ fn messages_of_other_senders_are_hidden() {
 }
 
 #[test]
+fn settled_messages_differ_from_pending_ones_and_from_those_never_accepted() {
+    let mut harness = Harness::new();
+    let (host, other, worker) = (harness.subscribe("host"), harness.subscribe("other"), harness.subscribe("worker"));
+    ["acked", "pending"].into_iter().for_each(|id| harness.send(host, "worker", id));
+    harness.send(other, "worker", "other's");
+    ["acked", "other's"].into_iter().for_each(|id| harness.ack(worker, id));
+    let all = at("worker", &["acked", "pending", "unknown", "other's"]);
+    let view = inspect(&harness, host, &all);
+    assert_eq!((view.messages, view.settled), (vec![None, Some(0), None, None], vec![true, false, false, false]));
+    assert_eq!(view.remembered_ms, harness.now, "nothing was forgotten");
+    assert_eq!(inspect(&harness, worker, &all).settled, [false; 4], "the recipient is not the sender");
+}
+
+/// The sender of a message that was settled before the restart is not known any more.
+#[test]
+fn after_a_restart_settled_messages_are_reported_to_hosts_only() {
+    let mut harness = Harness::new();
+    let (host, worker) = (harness.subscribe("host"), harness.subscribe("worker"));
+    harness.send(host, "worker", "acked");
+    harness.ack(worker, "acked");
+    harness.sync_all();
+    harness.send(host, "worker", "lost");
+    let mut harness = harness.restart();
+    let (host, agent) =
+        (harness.connect_with("host", None, false, HOST), harness.connect_with("worker", None, false, WORKER));
+    let all = at("worker", &["acked", "lost"]);
+    let view = inspect(&harness, host, &all);
+    assert_eq!((view.messages, view.settled), (vec![None, None], vec![true, false]));
+    assert_eq!(inspect(&harness, agent, &all).settled, [false, false]);
+}
+
+/// Sends and acknowledges one message at each of these times.
+fn settle_at(harness: &mut Harness, times: std::ops::Range<u64>) {
+    let (host, worker) = (harness.subscribe("host"), harness.subscribe("worker"));
+    for time in times {
+        harness.now = time;
+        harness.send(host, "worker", &format!("at {time}"));
+        harness.ack(worker, &format!("at {time}"));
+    }
+    harness.sync_all();
+}
+
+/// The messages that were settled within the reported time, and that are therefore reported as settled.
+fn check_remembered(harness: &mut Harness, last: u64, at_least: u64) {
+    let host = harness.connect_with("host", None, false, HOST);
+    let remembered = inspect(harness, host, &Inspect::default()).remembered_ms;
+    assert!(remembered > at_least, "{remembered}");
+    let forgotten = harness.now - remembered;
+    let ids: Vec<String> = (forgotten + 1..=last).map(|time| format!("at {time}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    assert_eq!(inspect(harness, host, &at("worker", &ids)).settled, vec![true; ids.len()], "after {forgotten}");
+    let evicted = format!("at {forgotten}");
+    assert_eq!(inspect(harness, host, &at("worker", &[&evicted])).settled, [false], "as early as possible");
+}
+
+#[test]
+fn the_time_within_which_settled_messages_are_remembered_is_reported() {
+    let mut harness = Harness::with(|options| options.history_ids = 10);
+    settle_at(&mut harness, 1_000..1_035);
+    check_remembered(&mut harness, 1_034, 10);
+
+    let mut harness = Harness::with(|options| options.history_age = 10);
+    settle_at(&mut harness, 1_000..1_035);
+    check_remembered(&mut harness, 1_034, 10);
+}
+
+/// The store forgets ids by the same limits, and restores them in another order.
+#[test]
+fn after_a_restart_only_ids_that_the_store_must_have_kept_count_as_remembered() {
+    let (few, short) = ((3, u64::MAX), (100, 100));
+    let remembered = |limits: (usize, u64), restored: &[u64]| {
+        let mut harness = Harness::with(|options| (options.history_ids, options.history_age) = limits);
+        for &at in restored {
+            let fingerprint = toolbus_engine::fingerprint(0, "worker", &format!("at {at}"));
+            harness.engine.restore_settled(&Settled { fingerprint, content: 1, size: 0, at, stored: None });
+        }
+        harness.engine.finish_restore(1, 1, 0);
+        harness.now = 2_000;
+        let host = harness.connect("host");
+        2_000 - inspect(&harness, host, &Inspect::default()).remembered_ms
+    };
+    assert_eq!(remembered(few, &[]), 0);
+    assert_eq!(remembered(few, &[1_000, 1_001]), 0, "the store has forgotten nothing");
+    assert_eq!(remembered(few, &[1_000, 1_001, 1_002]), 1_002, "the store may have forgotten one at 1000");
+    assert_eq!(remembered(few, &[1_003, 1_001, 1_002, 1_004]), 1_003);
+    assert_eq!(remembered(few, &[1_000, 1_001, 1_002, 1_003, 1_004, 1_005, 1_006]), 1_005);
+    assert_eq!(remembered(short, &[1_050, 1_000, 1_120]), 1_020);
+}
+
+#[test]
 fn positions_are_counted_up_to_a_thousand() {
     let mut harness = Harness::new();
     let alice = harness.subscribe("alice");
@@ -137,7 +227,7 @@ fn rows_list_pending_messages_with_age_attempts_and_time_to_live() {
     assert!(!view.more);
     harness.sync_all();
     assert_eq!(inspect(&harness, alice, &rows_of("host")), view, "the same once stored");
-    assert_eq!(inspect(&harness, alice, &rows_of("absent")), InspectView::default());
+    assert_eq!(inspect(&harness, alice, &rows_of("absent")).rows, []);
 }
 
 #[test]

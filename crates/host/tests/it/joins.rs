@@ -182,6 +182,24 @@ async fn an_uncollected_result_is_joined_by_one_later_call_only() {
     fixture.folder.expect_effects(2).await;
 }
 
+/// The broker lost the request in a crash, and the host was restarted before it could send the reply again.
+#[tokio::test]
+async fn a_result_that_never_reached_the_broker_is_joined() {
+    let Fixture { rig, folder, host } = Fixture::new(server()).await;
+    folder.release();
+    let first = rig.worker(AgentRef::new("w#1"), ClientHello::modern()).await;
+    assert_eq!(first.tool("one", "effect", folder.waiting()).await.text(), "effected");
+    host.crash().await;
+    // A broker that has never seen the messages of the first one.
+    let rig = Rig::without_host().await;
+    let host = CrashingHost::start(&rig, &folder, vec![server()]).await;
+    let second = rig.worker(AgentRef::new("w#2"), ClientHello::modern()).await;
+    let reply = second.tool("one", "effect", folder.waiting()).await;
+    assert!(reply.result()["_meta"][JOINED].is_object(), "{reply:?}");
+    folder.expect_effects(1).await;
+    drop((first, host));
+}
+
 #[tokio::test]
 async fn a_call_equal_to_one_with_an_unknown_outcome_is_not_run() {
     let fixture = Fixture::new(server()).await;
@@ -202,7 +220,12 @@ struct ScriptedCallers(Mutex<VecDeque<bool>>);
 
 #[async_trait::async_trait]
 impl Callers for ScriptedCallers {
-    async fn inspect(&self, peers: &[ByteString], replies: &[(ByteString, ByteString)]) -> Option<Inspected> {
+    async fn inspect(
+        &self,
+        peers: &[ByteString],
+        replies: &[(ByteString, ByteString)],
+        _max_age: Duration,
+    ) -> Option<Inspected> {
         let mut answers = self.0.lock().expect("no panic");
         let connected = if answers.len() > 1 { answers.pop_front() } else { answers.front().copied() }?;
         Some(Inspected { connected: vec![connected; peers.len()], uncollected: vec![true; replies.len()] })
@@ -234,7 +257,12 @@ struct PanickingCallers(AtomicBool);
 
 #[async_trait::async_trait]
 impl Callers for PanickingCallers {
-    async fn inspect(&self, peers: &[ByteString], replies: &[(ByteString, ByteString)]) -> Option<Inspected> {
+    async fn inspect(
+        &self,
+        peers: &[ByteString],
+        replies: &[(ByteString, ByteString)],
+        _max_age: Duration,
+    ) -> Option<Inspected> {
         assert!(self.0.swap(true, Ordering::Relaxed), "planted by the test");
         Some(Inspected { connected: vec![true; peers.len()], uncollected: vec![true; replies.len()] })
     }

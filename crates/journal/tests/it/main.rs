@@ -6,6 +6,7 @@ mod crashes;
 mod forgotten;
 mod group_commit;
 mod journal;
+mod lineage;
 mod lists;
 mod support;
 mod test_journal;

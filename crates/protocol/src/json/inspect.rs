@@ -71,6 +71,8 @@ pub struct InspectedFields {
     pub request_id: Option<String>,
     pub peers: Option<Vec<bool>>,
     pub messages: Option<Vec<Option<u64>>>,
+    pub settled: Option<Vec<bool>>,
+    pub remembered_ms: Option<u64>,
     pub rows: Option<Vec<Object<FlatRow>>>,
     pub more: Option<bool>,
 }
@@ -90,6 +92,8 @@ pub fn inspected(fields: InspectedFields) -> Result<BrokerFrame, DecodeError> {
         request_id: required(fields.request_id, "inspected", "request_id")?,
         peers: fields.peers.unwrap_or_default(),
         messages: fields.messages.unwrap_or_default(),
+        settled: fields.settled.unwrap_or_default(),
+        remembered_ms: fields.remembered_ms.unwrap_or_default(),
         rows: fields.rows.unwrap_or_default().into_iter().map(row).collect::<Result<_, DecodeError>>()?,
         more: fields.more.unwrap_or_default(),
     }))
@@ -133,6 +137,8 @@ pub fn inspected_text(inspected: &Inspected) -> String {
         "request_id": &*inspected.request_id,
         "peers": inspected.peers,
         "messages": inspected.messages,
+        "settled": inspected.settled,
+        "remembered_ms": inspected.remembered_ms,
         "rows": inspected.rows.iter().map(row).collect::<Vec<_>>(),
         "more": inspected.more,
     })

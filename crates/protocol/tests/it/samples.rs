@@ -278,6 +278,8 @@ fn inspected() -> Inspected {
         request_id: "l-1".into(),
         peers: vec![true, false],
         messages: vec![Some(2), None],
+        settled: vec![false, true],
+        remembered_ms: 3_600_000,
         rows: vec![row(CALL, 1500, 3, true, Some(28_500)), row("q-2", 0, 0, false, None)],
         more: true,
     }

@@ -19,7 +19,9 @@ pub struct CallSettings {
     pub join: Join,
     /// Overrides of `join` by tool.
     pub tool_join: BTreeMap<String, Join>,
-    /// How long after its end a call with an uncollected answer can still be joined.
+    /// How long after its end a call with an uncollected answer can still be joined. Within an hour, and the last 100,000
+    /// settled messages, the broker can tell a collected answer from one that it never received; beyond that, an answer
+    /// that is not pending counts as collected.
     pub join_window: Duration,
     /// What happens to calls while the host is offline.
     pub offline: Offline,

@@ -55,7 +55,10 @@ pub async fn check_inspect(peer: &mut Peer, name: &str, mailbox: &str) -> usize 
             .await;
         let expected =
             if principal_of(from) == principal_of(mailbox) && id != "done" { json!([0]) } else { json!([null]) };
-        assert_eq!(peer.next_of("inspected").await["messages"], expected, "{mailbox} inspects {id}");
+        let response = peer.next_of("inspected").await;
+        assert_eq!(response["messages"], expected, "{mailbox} inspects {id}");
+        let is_settled = from == mailbox && id == "done";
+        assert_eq!(response["settled"], json!([is_settled]), "{mailbox} inspects {id}");
         cases += 1;
     }
     for of in ["w1", "w2", "h1", "h2", "op", "h1#sub", "absent"] {
