@@ -1,0 +1,298 @@
+//! What a call waits for before it may start: its caller, approval, rate limits and time limits.
+
+use crate::requests::{call, in_session, until};
+use crate::states::{At, check};
+use crate::support::{Host, Step};
+use std::num::NonZeroU32;
+use std::time::Duration;
+use toolbus_call::{Event, Limit, Request, SessionHold};
+use toolbus_policy::{LimitKind, Rate};
+
+fn asking() -> Host {
+    let mut host = Host::new();
+    host.grant.ask = true;
+    host
+}
+
+#[test]
+fn an_approved_call_runs_and_is_not_asked_for_again() {
+    let mut host = asking();
+    host.arrives(call("w#1", "a"));
+    host.expect(["park a for 86400000"]);
+    host.approved("a", Ok(()));
+    host.synced();
+    host.expect(["journal a: START 1, synced", "send a"]);
+    host.approved("a", Err("too late"));
+    host.expect([]);
+}
+
+#[test]
+fn a_denied_call_is_answered_with_the_refusal() {
+    let mut host = asking();
+    host.arrives(call("w#1", "a"));
+    host.approved("a", Err("denied by bob"));
+    host.expect(["park a for 86400000", "reply a: denied by bob"]);
+}
+
+#[test]
+fn an_approval_expires_after_its_time() {
+    let mut host = Host::with(|options| options.approval_time = 5_000);
+    host.grant.ask = true;
+    host.arrives(call("w#1", "a"));
+    host.passes(4_999);
+    host.expect(["park a for 5000"]);
+    host.passes(1);
+    host.expect(["unpark a, expired", "reply a: NotApproved"]);
+}
+
+#[test]
+fn an_approval_expires_shortly_before_the_deadline_so_that_the_caller_gets_the_reason() {
+    let mut host = asking();
+    host.grant.time_limit = Some((10_000, "role".into()));
+    host.arrives(until(6_000, call("w#1", "a")));
+    host.expect(["park a for 4900"]);
+    host.arrives(until(60_000, call("w#1", "b")));
+    host.expect(["park b for 9900"]);
+    host.arrives(until(1_050, call("w#1", "c")));
+    host.expect(["park c for 0"]);
+}
+
+#[test]
+fn the_follow_up_of_an_approved_call_needs_no_approval() {
+    let mut host = asking();
+    host.running(Request { continues: true, ..call("w#1", "a") });
+}
+
+#[test]
+fn a_rule_that_requires_an_approval_meanwhile_refuses_the_call() {
+    let mut host = Host::new();
+    host.hold(Step::Connect);
+    host.arrives(call("w#1", "a"));
+    host.grant.ask = true;
+    host.connected("a");
+    host.expect(["connect a", "reply a: NeedsApproval"]);
+    host.arrives(Request { continues: true, ..call("w#1", "b") });
+    host.connected("b");
+    host.expect(["connect b", "journal b: START 1, synced"]);
+}
+
+#[test]
+fn a_change_of_the_rules_concerns_calls_that_have_not_started() {
+    let again = &["authorise a again"][..];
+    check(
+        |host| {
+            host.hold(Step::Recheck);
+            host.handle(Event::PolicyChanged);
+        },
+        &[
+            (
+                &[
+                    At::AskingToJoin,
+                    At::RetryingToJoin,
+                    At::AwaitingReceipt,
+                    At::AwaitingAbsence,
+                    At::Joined,
+                    At::ReadingAnswer,
+                    At::AskingForCaller,
+                    At::AwaitingCaller,
+                    At::Parked,
+                    At::TaskShare,
+                    At::Reserving,
+                    At::Ordered,
+                    At::Queued,
+                    At::Connecting,
+                ],
+                again,
+                &[],
+            ),
+            // Their verdict is on its way, or follows the acceptance.
+            (&[At::Authorising, At::Rechecking], &[], &[]),
+            (&[At::Accepting], &[], &["accepted a", "authorise a again"]),
+            (&[At::Starting], &[], &["send a"]),
+            (&[At::Ready, At::Sending, At::Running, At::Cancelling], &[], &[]),
+            (&[At::DeadLettering], &[], &["journal a: RESULT Failed poisoned after 1, synced"]),
+            (&[At::Finishing], &[], &["reply a: done"]),
+        ],
+    );
+}
+
+#[test]
+fn the_next_attempt_of_a_call_is_authorised_again_after_a_change_of_the_rules() {
+    let mut host = Host::new();
+    host.running(crate::requests::replay_safe("w#1", "a"));
+    host.hold(Step::Connect);
+    host.hold(Step::Recheck);
+    host.dies("a");
+    host.handle(Event::PolicyChanged);
+    host.expect(["connect a", "authorise a again"]);
+    host.refused("a");
+    host.expect(["abort a", "journal a: RESULT Failed denied, written", "reply a: denied"]);
+}
+
+#[test]
+fn a_refusal_ends_a_call_that_has_not_started() {
+    let denied = &["reply a: denied"][..];
+    check(
+        |host| host.refused("a"),
+        &[
+            (
+                &[
+                    At::Authorising,
+                    At::Accepting,
+                    At::AskingToJoin,
+                    At::RetryingToJoin,
+                    At::AwaitingReceipt,
+                    At::AwaitingAbsence,
+                    At::Joined,
+                    At::ReadingAnswer,
+                    At::AskingForCaller,
+                    At::AwaitingCaller,
+                    At::Ordered,
+                    At::Queued,
+                    At::Rechecking,
+                ],
+                denied,
+                &[],
+            ),
+            (&[At::Parked], &["unpark a", "reply a: denied"], &[]),
+            (&[At::Connecting], &["abort a", "reply a: denied"], &[]),
+            (&[At::TaskShare], &["journal a: RESULT Failed denied, synced"], &[]),
+            (&[At::Reserving], &["abort a", "journal a: RESULT Failed denied, synced"], &[]),
+            (&[At::Starting], &[], &["send a"]),
+            (&[At::Ready, At::Sending, At::Running, At::Cancelling], &[], &[]),
+            (&[At::DeadLettering], &[], &["journal a: RESULT Failed poisoned after 1, synced"]),
+            (&[At::Finishing], &[], &["reply a: done"]),
+        ],
+    );
+}
+
+#[test]
+fn an_approval_that_is_repeated_by_changed_rules_changes_nothing() {
+    let mut host = asking();
+    host.arrives(call("w#1", "a"));
+    host.hold(Step::Recheck);
+    host.handle(Event::PolicyChanged);
+    host.authorised("a");
+    host.expect(["park a for 86400000", "authorise a again"]);
+    host.approved("a", Ok(()));
+    host.authorised("a");
+    host.expect(["authorise a again", "journal a: START 1, synced"]);
+}
+
+#[test]
+fn a_parked_call_does_not_hold_up_its_session_and_then_goes_to_its_end() {
+    let mut host = asking();
+    host.arrives(in_session(call("w#1", "a")));
+    host.grant.ask = false;
+    host.hold(Step::Connect);
+    host.arrives(in_session(call("w#1", "b")));
+    host.expect(["park a for 86400000", "connect b"]);
+    host.arrives(Request {
+        session: Some((crate::requests::session("s"), SessionHold::UntilAnswered)),
+        ..call("w#1", "c")
+    });
+    host.expect(["connect c"]);
+    host.approved("a", Ok(()));
+    host.expect([]);
+    host.refused("c");
+    host.expect(["abort c", "reply c: denied", "connect a"]);
+}
+
+fn limited(rate: u32, per: u64) -> Host {
+    let mut host = Host::new();
+    let rate = Rate { count: NonZeroU32::new(rate).expect("not 0"), per: Duration::from_secs(per) };
+    host.grant.limits = vec![Limit { kind: LimitKind::Role("r".into()), rate: Some(rate), concurrency: None }];
+    host
+}
+
+#[test]
+fn calls_above_the_rate_are_refused_and_do_not_count() {
+    let mut host = limited(2, 60);
+    for id in ["a", "b"] {
+        host.running(call("w#1", id));
+    }
+    for id in ["c", "d", "e"] {
+        host.arrives(call("w#1", id));
+        host.expect([&format!("reply {id}: rate limited for 30s")]);
+    }
+    host.passes(30_000);
+    host.running(call("w#1", "f"));
+}
+
+#[test]
+fn the_time_limit_of_a_rule_counts_from_the_authorisation() {
+    let mut host = Host::new();
+    host.grant.time_limit = Some((5_000, "role".into()));
+    host.hold(Step::Authorise);
+    host.arrives(until(100_000, call("w#1", "a")));
+    host.passes(50_000);
+    host.authorised("a");
+    host.synced();
+    host.seen();
+    host.passes(4_999);
+    host.expect([]);
+    host.passes(1);
+    host.expect(["cancel a at its server"]);
+    host.passes(1_000);
+    host.expect(["abort a", "journal a: RESULT Failed time limit of role, written", "reply a: time limit of role"]);
+}
+
+/// Requests that were queued for two minutes start only if their caller is connected.
+fn with_grace() -> Host {
+    Host::with(|options| options.caller_grace = Some(120_000))
+}
+
+#[test]
+fn an_old_request_waits_for_its_caller() {
+    let mut host = with_grace();
+    host.arrives(Request { age: 120_000, ..call("w#1", "a") });
+    host.inspected(&[false], &[]);
+    host.passes(999);
+    host.expect(["inspect w#1"]);
+    host.passes(1);
+    host.expect(["inspect w#1"]);
+    host.inspected(&[true], &[]);
+    host.expect(["journal a: START 1, synced"]);
+}
+
+#[test]
+fn a_fresh_request_or_one_of_a_caller_that_was_just_seen_does_not_wait() {
+    let mut host = with_grace();
+    host.running(Request { age: 119_999, ..call("w#1", "a") });
+    host.arrives(Request { age: 120_000, ..call("w#2", "b") });
+    host.inspected(&[true], &[]);
+    host.seen();
+    host.now += 30_000;
+    host.arrives(Request { age: 120_000, ..call("w#2", "c") });
+    assert!(host.seen().contains(&"journal c: START 1, synced".to_owned()));
+    host.now += 1;
+    host.arrives(Request { age: 120_000, ..call("w#2", "d") });
+    host.expect(["inspect w#2"]);
+    let mut host = Host::new();
+    host.running(Request { age: 120_000_000, ..call("w#1", "a") });
+}
+
+#[test]
+fn if_the_broker_cannot_tell_an_old_request_runs() {
+    let mut host = with_grace();
+    host.arrives(Request { age: 120_000, ..call("w#1", "a") });
+    host.broker_answers(None);
+    host.expect(["inspect w#1", "journal a: START 1, synced"]);
+    let mut host = Host::with(|options| (options.caller_grace, options.wait_limit) = (Some(120_000), 10_000));
+    host.arrives(Request { age: 120_000, ..call("w#1", "a") });
+    host.passes(9_999);
+    host.expect(["inspect w#1"]);
+    host.passes(1);
+    host.expect(["journal a: START 1, synced"]);
+    host.inspected(&[false], &[]);
+    host.synced();
+    host.expect(["send a"]);
+}
+
+#[test]
+fn an_old_task_does_not_wait_for_its_caller() {
+    let mut host = with_grace();
+    host.arrives(Request { age: 120_000, ..crate::requests::task("w#1", "a") });
+    host.synced();
+    host.expect(["journal a: TASK, synced", "accepted a", "journal a: START 1, synced"]);
+}
