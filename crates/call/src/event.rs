@@ -42,6 +42,14 @@ pub struct Inspected {
     pub uncollected: Vec<bool>,
 }
 
+impl Inspected {
+    /// Whether a reply counts as uncollected: it is in its mailbox, or the broker never had it. `remembers`: the broker knows
+    /// all messages that were settled since the reply was written. If not, an unknown reply may have been collected.
+    pub fn is_uncollected(is_pending: bool, is_settled: bool, remembers: bool) -> bool {
+        is_pending || (remembers && !is_settled)
+    }
+}
+
 /// Who cancels a call that is named only by its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelBy {

@@ -1,4 +1,4 @@
-//! Permits of concurrency limits, granted all at once and in the order of arrival, and the rate limits.
+//! Permits of concurrency limits, granted in the order of arrival, and the rate limits.
 
 use crate::event::{CallNo, Millis, ServerNo};
 use crate::request::Limit;
@@ -30,64 +30,57 @@ struct Slots {
 }
 
 /// All permits of a host.
+///
+/// A call takes its permits one after the other, in an order that is the same for all calls, and keeps those it has: so
+/// calls can't block each other in a circle, and a call waits only behind others that want the same permit next.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     slots: HashMap<Resource, Slots>,
     held: HashMap<CallNo, Vec<Resource>>,
-    /// What each waiting call wants. It is in the queues of all these resources, and enters them at the same time, so the
-    /// call that waits longest is the first in each of its queues: waiting calls can't block each other forever.
-    wanted: HashMap<CallNo, Vec<Resource>>,
+    /// What each waiting call still wants, each with the limit it applies. It is in the queue of the first one.
+    wanted: HashMap<CallNo, VecDeque<(Resource, usize)>>,
 }
 
 impl Permits {
-    /// Takes a permit of each resource at once, or queues the call for all of them. Returns whether it was granted.
-    pub fn acquire(&mut self, call: CallNo, wanted: Vec<(Resource, usize)>) -> bool {
-        for (resource, max) in &wanted {
-            self.slots.entry(resource.clone()).or_default().waiting.push_back((call, *max));
-        }
-        self.wanted.insert(call, wanted.into_iter().map(|(resource, _)| resource).collect());
-        self.grant(call)
+    /// Takes a permit of each resource, or queues the call. Returns whether it has all of them. A later request of the same
+    /// call must be for resources that come later in the order.
+    pub fn acquire(&mut self, call: CallNo, mut wanted: Vec<(Resource, usize)>) -> bool {
+        wanted.sort_by_cached_key(|(resource, _)| resource.rank());
+        self.wanted.insert(call, wanted.into());
+        self.take_next(call)
     }
 
-    /// Grants the call its permits if it is the first in all its queues and each has room.
-    fn grant(&mut self, call: CallNo) -> bool {
-        let Some(wanted) = self.wanted.get(&call) else { return false };
-        let is_free = |resource: &Resource| {
-            let slots = self.slots.get(resource);
-            slots.is_some_and(|slots| {
-                slots.waiting.front().is_some_and(|(first, max)| *first == call && slots.taken < *max)
-            })
-        };
-        if !wanted.iter().all(is_free) {
-            return false;
-        }
-        let granted = self.wanted.remove(&call).unwrap_or_default();
-        for resource in &granted {
-            if let Some(slots) = self.slots.get_mut(resource) {
-                slots.waiting.pop_front();
-                slots.taken += 1;
+    /// Takes permits until one is not free. Returns whether the call has all of them.
+    fn take_next(&mut self, call: CallNo) -> bool {
+        let Some(wanted) = self.wanted.get_mut(&call) else { return true };
+        while let Some((resource, max)) = wanted.front() {
+            let slots = self.slots.entry(resource.clone()).or_default();
+            if !slots.waiting.is_empty() || slots.taken >= *max {
+                slots.waiting.push_back((call, *max));
+                return false;
             }
+            slots.taken += 1;
+            self.held.entry(call).or_default().extend(wanted.pop_front().map(|(resource, _)| resource));
         }
-        self.held.entry(call).or_default().extend(granted);
+        self.wanted.remove(&call);
         true
     }
 
-    /// Returns all permits of a call and takes it out of all queues. Returns the calls that were granted theirs instead.
+    /// Returns all permits of a call and takes it out of its queue. Returns the calls that have all theirs now.
     pub fn release(&mut self, call: CallNo) -> Vec<CallNo> {
-        let held = self.held.remove(&call).unwrap_or_default();
-        for resource in &held {
+        let mut freed = self.held.remove(&call).unwrap_or_default();
+        for resource in &freed {
             if let Some(slots) = self.slots.get_mut(resource) {
                 slots.taken -= 1;
             }
         }
-        let wanted = self.wanted.remove(&call).unwrap_or_default();
-        for resource in &wanted {
-            if let Some(slots) = self.slots.get_mut(resource) {
+        if let Some((awaited, _)) = self.wanted.remove(&call).and_then(|mut wanted| wanted.pop_front()) {
+            if let Some(slots) = self.slots.get_mut(&awaited) {
                 slots.waiting.retain(|(waiting, _)| *waiting != call);
             }
+            freed.push(awaited);
         }
-        let freed: Vec<Resource> = held.into_iter().chain(wanted).collect();
-        let granted = self.grant_first(&freed);
+        let granted = freed.iter().flat_map(|resource| self.grant_waiting(resource)).collect();
         for resource in &freed {
             if self.slots.get(resource).is_some_and(|slots| slots.taken == 0 && slots.waiting.is_empty()) {
                 self.slots.remove(resource);
@@ -96,16 +89,17 @@ impl Permits {
         granted
     }
 
-    /// A granted call leaves other queues too, whose next call may have room then.
-    fn grant_first(&mut self, freed: &[Resource]) -> Vec<CallNo> {
+    /// Gives free permits of a resource to the calls that wait for it.
+    fn grant_waiting(&mut self, resource: &Resource) -> Vec<CallNo> {
         let mut granted = Vec::new();
-        let mut to_check: VecDeque<Resource> = freed.iter().cloned().collect();
-        while let Some(resource) = to_check.pop_front() {
-            let first = self.slots.get(&resource).and_then(|slots| slots.waiting.front()).map(|(call, _)| *call);
-            if let Some(call) = first
-                && self.grant(call)
-            {
-                to_check.extend(self.held.get(&call).into_iter().flatten().cloned());
+        while let Some(slots) = self.slots.get_mut(resource) {
+            let Some((call, _)) = slots.waiting.pop_front_if(|(_, max)| slots.taken < *max) else { break };
+            slots.taken += 1;
+            self.held.entry(call).or_default().push(resource.clone());
+            if let Some(wanted) = self.wanted.get_mut(&call) {
+                wanted.pop_front();
+            }
+            if self.take_next(call) {
                 granted.push(call);
             }
         }
@@ -120,6 +114,19 @@ impl Permits {
     /// Whether no permit is held or wanted.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.wanted.is_empty()
+    }
+}
+
+impl Resource {
+    /// The order in which permits are taken: those that a call may hold for long while it waits come first.
+    fn rank(&self) -> (u8, String) {
+        match self {
+            Self::AgentTasks(server, agent) => (0, format!("{server} {agent}")),
+            Self::Tasks(server) => (1, server.to_string()),
+            Self::Limit(kind) => (2, kind.to_string()),
+            Self::Exclusive(server, name) => (3, format!("{server} {name}")),
+            Self::Server(server) => (4, server.to_string()),
+        }
     }
 }
 
@@ -176,17 +183,29 @@ mod tests {
     }
 
     #[test]
-    fn permits_are_granted_in_order_and_all_at_once() {
+    fn permits_are_granted_in_the_order_of_arrival() {
         let mut permits = Permits::default();
-        let [a, b, c, d] = [1, 2, 3, 4].map(CallNo);
+        let [a, b, c] = [1, 2, 3].map(CallNo);
         assert!(permits.acquire(a, vec![server(0, 1)]));
-        assert!(!permits.acquire(b, vec![server(0, 1), server(1, 1)]));
-        assert!(!permits.acquire(c, vec![server(1, 1)]), "server 1 is free, but b waits for it");
-        assert!(permits.acquire(d, vec![server(2, 1)]));
+        assert!(!permits.acquire(b, vec![server(0, 1)]));
+        assert!(!permits.acquire(c, vec![server(0, 1)]));
         assert_eq!(permits.release(a), [b]);
+        assert!(permits.is_waiting(c) && !permits.is_waiting(b));
         assert_eq!(permits.release(b), [c]);
         assert_eq!(permits.release(c), []);
-        assert_eq!(permits.release(d), []);
+        assert!(permits.is_empty() && permits.slots.is_empty());
+    }
+
+    #[test]
+    fn a_call_that_waits_for_one_permit_holds_up_no_call_that_wants_another() {
+        let mut permits = Permits::default();
+        let [a, b, c] = [1, 2, 3].map(CallNo);
+        assert!(permits.acquire(a, vec![server(0, 1)]));
+        assert!(!permits.acquire(b, vec![server(1, 1), server(0, 1)]), "waits for server 0");
+        assert!(permits.acquire(c, vec![server(1, 1)]));
+        assert_eq!(permits.release(a), [], "b has server 0 now, and waits for server 1");
+        assert_eq!(permits.release(c), [b]);
+        assert_eq!(permits.release(b), []);
         assert!(permits.is_empty() && permits.slots.is_empty());
     }
 
@@ -194,9 +213,9 @@ mod tests {
     fn a_call_that_stops_waiting_lets_the_next_one_go_on() {
         let mut permits = Permits::default();
         let [a, b, c] = [1, 2, 3].map(CallNo);
-        assert!(permits.acquire(a, vec![server(0, 1)]));
-        assert!(!permits.acquire(b, vec![server(0, 1), server(1, 1)]));
-        assert!(!permits.acquire(c, vec![server(1, 1)]));
+        assert!(permits.acquire(a, vec![server(1, 1)]));
+        assert!(!permits.acquire(b, vec![server(0, 1), server(1, 1)]), "holds server 0 and waits for server 1");
+        assert!(!permits.acquire(c, vec![server(0, 1)]));
         assert_eq!(permits.release(b), [c]);
         assert_eq!(permits.release(a), []);
         assert_eq!(permits.release(c), []);

@@ -50,8 +50,9 @@ impl Callers for BrokerClient {
 fn uncollected(found: &toolbus_client::Inspected, max_age: Duration) -> impl Iterator<Item = bool> {
     let remembers_all = u128::from(found.remembered_ms) > max_age.as_millis();
     let is_settled = |index: usize| found.settled.get(index).copied().unwrap_or(true);
-    let is_uncollected =
-        move |(index, position): (usize, &Option<u64>)| position.is_some() || (remembers_all && !is_settled(index));
+    let is_uncollected = move |(index, position): (usize, &Option<u64>)| {
+        Inspected::is_uncollected(position.is_some(), is_settled(index), remembers_all)
+    };
     found.messages.iter().enumerate().map(is_uncollected)
 }
 

@@ -79,7 +79,6 @@ fn a_limit_of_the_policy_counts_running_calls() {
 }
 
 #[test]
-#[ignore = "a call that waits for one permit holds up all calls that want another permit it waits for"]
 fn a_call_that_waits_for_a_limit_does_not_hold_up_calls_without_that_limit() {
     let mut host = Host::new();
     host.grant.limits =

@@ -169,7 +169,6 @@ fn tasks_get_half_of_a_server_and_one_agent_a_quarter() {
 }
 
 #[test]
-#[ignore = "a task that waits for its agent's share holds up the tasks of other agents"]
 fn a_task_above_the_share_of_its_agent_does_not_hold_up_those_of_others() {
     let mut host = Host::with(|options| options.servers[0].max_concurrency = 8);
     host.hold(Step::Reserve);

@@ -162,7 +162,10 @@ impl World {
         let Some(process) = self.process(host) else { return };
         let Some((ask, peers)) = process.asks.remove(id) else { return };
         process.inspected.extend(peers.into_iter().map(|peer| (peer, id.clone())));
-        let uncollected: Vec<bool> = view.messages.iter().map(Option::is_some).collect();
+        // The simulated broker remembers all settled messages.
+        let found = view.messages.iter().zip(&view.settled);
+        let uncollected: Vec<bool> =
+            found.map(|(position, settled)| Inspected::is_uncollected(position.is_some(), *settled, true)).collect();
         let count = |of: &[bool]| of.iter().filter(|it| **it).count() as u64;
         let (connected, kept) = (count(&view.peers), count(&uncollected));
         let facts = [("host", host as u64), ("ask", ask.0), ("connected", connected), ("uncollected", kept)];
