@@ -90,14 +90,6 @@ impl Oracle {
         if self.forgetful.contains(&request.host) || others > chain.len() || chain.iter().any(is_cancelled) {
             return;
         }
-        // A later process can't tell a reply that never reached the broker from a collected one.
-        let is_visible = |no: &RequestNo| {
-            let Request { ended, settled_by, replied_by, .. } = &self.requests[*no];
-            ended.is_none() || settled_by == replied_by || *replied_by == request.started_by
-        };
-        if !chain[1..].iter().all(is_visible) {
-            return;
-        }
         let is_joinable = |no: &RequestNo| {
             let earlier = &self.requests[*no];
             earlier.effects > 0 && earlier.caller_is_gone && earlier.received.is_none()
