@@ -17,7 +17,8 @@ pub fn all() -> Result<(), StepError> {
         let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
         problems.extend(check_file(&name, &text));
     }
-    problems.extend(check_engine_is_pure());
+    problems.extend(check_is_pure("engine", "std::time"));
+    problems.extend(check_is_pure("call", "Instant"));
     problems.extend(check_holes_are_tested());
     if problems.is_empty() { Ok(()) } else { Err(StepError::Tidy(problems.join("\n"))) }
 }
@@ -39,20 +40,21 @@ fn check_file(name: &str, text: &str) -> Vec<String> {
     problems
 }
 
-/// The engine must not use clocks, files, sockets, threads or randomness, nor the parts of `base` that do.
-fn check_engine_is_pure() -> Vec<String> {
-    let std =
-        ["std::time", "std::fs", "std::net", "std::thread", "std::env", "RandomState", "tokio", "rand::", "getrandom"];
+/// The machines must not use clocks, files, sockets, threads or randomness, nor the parts of `base` that do. `clock` is the
+/// word for clocks that is banned beside `SystemTime`.
+fn check_is_pure(name: &str, clock: &str) -> Vec<String> {
+    let std = ["SystemTime", "std::fs", "std::net", "std::thread", "std::env", "RandomState", "tokio", "rand::", "getrandom"];
     let base = ["now_ms", "replace_file", "sync_folder", "Backoff"];
-    let banned = [&std[..], &base].concat();
+    let banned = [&std[..], &base, &[clock]].concat();
+    let source = root().join("crates").join(name).join("src");
     let mut problems = Vec::new();
-    for file in rust_files().into_iter().filter(|file| file.starts_with(root().join("crates/engine/src"))) {
+    for file in rust_files().into_iter().filter(|file| file.starts_with(&source)) {
         let text = fs::read_to_string(&file).unwrap_or_default();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         for (number, line) in code.enumerate() {
             if let Some(word) = banned.iter().find(|word| line.contains(**word)) {
                 problems.push(format!(
-                    "{}: `{word}` near line {} is not allowed in the engine",
+                    "{}: `{word}` near line {} is not allowed in a crate without I/O",
                     file.display(),
                     number + 1
                 ));
