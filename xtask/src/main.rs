@@ -4,6 +4,7 @@ mod checks;
 mod child;
 mod conformance;
 mod fresh;
+mod mutants;
 mod parts;
 mod run;
 mod tidy;
@@ -11,6 +12,7 @@ mod tools;
 
 use clap::{Parser, Subcommand};
 use conformance::ConformanceArgs;
+use mutants::MutantsArgs;
 use parts::Parts;
 use run::{Step, StepError, cargo, target_folder};
 use std::process::ExitCode;
@@ -54,6 +56,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Changes the code in small ways and counts which changes the tests notice: a random sample within `--minutes`, or
+    /// `--all`. Fails if the tests of a crate without I/O notice less than 90 %.
+    Mutants(MutantsArgs),
     /// Measures the memory use of idle connections and mailboxes.
     Idle {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         Task::Idle { options } => bench("idle", options),
         Task::Strangers { options } => bench("strangers", options),
         Task::Sim { options } => simulate(options),
+        Task::Mutants(args) => mutants::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -43,7 +43,8 @@ fn check_file(name: &str, text: &str) -> Vec<String> {
 /// The machines must not use clocks, files, sockets, threads or randomness, nor the parts of `base` that do. `clock` is the
 /// word for clocks that is banned beside `SystemTime`.
 fn check_is_pure(name: &str, clock: &str) -> Vec<String> {
-    let std = ["SystemTime", "std::fs", "std::net", "std::thread", "std::env", "RandomState", "tokio", "rand::", "getrandom"];
+    let std =
+        ["SystemTime", "std::fs", "std::net", "std::thread", "std::env", "RandomState", "tokio", "rand::", "getrandom"];
     let base = ["now_ms", "replace_file", "sync_folder", "Backoff"];
     let banned = [&std[..], &base, &[clock]].concat();
     let source = root().join("crates").join(name).join("src");

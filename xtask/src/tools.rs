@@ -1,6 +1,7 @@
 //! Installs the tools that the checks need if they are missing.
 
-use crate::run::{Step, StepError, cargo};
+use crate::run::{Step, StepError, cargo, target_folder};
+use std::path::PathBuf;
 
 pub fn cargo_nextest() -> Result<(), StepError> {
     install("nextest", "cargo-nextest")
@@ -8,6 +9,17 @@ pub fn cargo_nextest() -> Result<(), StepError> {
 
 pub fn cargo_deny() -> Result<(), StepError> {
     install("deny", "cargo-deny")
+}
+
+/// Installs cargo-mutants into the target folder and returns its path: it is needed rarely, and by no other project.
+pub fn cargo_mutants() -> Result<PathBuf, StepError> {
+    let folder = target_folder().join("tools");
+    let program = folder.join("bin/cargo-mutants");
+    if !Step::new("cargo-mutants", &program).args(["mutants", "--version"]).works() {
+        let install = ["install", "--locked", "cargo-mutants", "--root"];
+        cargo("install cargo-mutants", install).arg(&folder).run()?;
+    }
+    Ok(program)
 }
 
 fn install(command: &str, package: &str) -> Result<(), StepError> {

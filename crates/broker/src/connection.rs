@@ -329,10 +329,7 @@ impl Connection {
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
             (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
-            (ClientFrame::Subscribe, Some(registration)) => {
-                registration.renew_claim();
-                self.commands.push(Command::Subscribe);
-            }
+            (ClientFrame::Subscribe, Some(registration)) => self.commands.push(registration.subscribe()),
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())

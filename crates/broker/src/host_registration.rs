@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use toolbus_engine::ConnId;
+use toolbus_engine::{Command, ConnId};
 use toolbus_identity::Identity;
 use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts, JournalClaim};
 
@@ -64,12 +64,13 @@ impl HostRegistration {
         }
     }
 
-    /// Before the peer subscribes: another host of the same name may have claimed the mailbox and received calls since this
-    /// one did.
-    pub fn renew_claim(&self) {
+    /// Renews the peer's claim before it subscribes: another host of the same name may have claimed the mailbox and received
+    /// calls since this one did.
+    pub fn subscribe(&self) -> Command {
         if let Some(claim) = &self.claimed {
             self.core.claim(&self.agent.session_id, claim.clone());
         }
+        Command::Subscribe
     }
 
     /// Returns true if the peer acts as a host from now on.

@@ -234,6 +234,18 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_limits_that_are_no_longer_used_is_forgotten() {
+        let rate = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(1) });
+        let mut rates = Rates::default();
+        for second in 0..3 * MAX_BUCKETS as u64 {
+            let kind = LimitKind::Role(second.to_string());
+            assert!(rates.count(&[Limit { kind, rate, concurrency: None }], second * 1000).is_ok());
+        }
+        assert!(rates.0.len() <= MAX_BUCKETS + 1);
+        assert!(rates.0.contains_key(&LimitKind::Role((3 * MAX_BUCKETS - 1).to_string())));
+    }
+
+    #[test]
     fn a_refused_call_is_not_counted_against_other_limits_and_gets_the_time_to_wait() {
         let rate = |count, seconds| {
             Some(Rate { count: NonZeroU32::new(count).expect("not 0"), per: Duration::from_secs(seconds) })

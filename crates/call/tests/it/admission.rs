@@ -2,7 +2,7 @@
 
 use crate::requests::{call, read, replay_safe, resumed, task};
 use crate::support::{Host, Step};
-use toolbus_call::{CancelBy, Event, Origin, ReplaySetting, Request, Stage};
+use toolbus_call::{CancelBy, Effects, Event, Now, Origin, ReplaySetting, Request, Stage};
 
 fn delivered(delivery: u32, unsure: bool, request: Request) -> Request {
     Request { origin: Origin::Mailbox { delivery, unsure }, ..request }
@@ -28,6 +28,16 @@ fn a_call_is_authorised_connected_authorised_again_started_sent_and_answered() {
     host.answers("a", "done");
     host.expect(["journal a: RESULT Done done, written", "reply a: done"]);
     assert!(host.machine.is_empty() && host.machine.next_wake().is_none());
+}
+
+#[test]
+fn an_event_without_consequences_has_no_effects() {
+    let mut host = Host::new();
+    for (event, is_empty) in [(Event::Arrived(Box::new(call("w#1", "a"))), false), (Event::Tick, true)] {
+        let mut effects = Effects::default();
+        host.machine.handle(Now { ms: 0, wall: 0 }, event, host.journal.index(), &mut effects);
+        assert_eq!(effects.is_empty(), is_empty);
+    }
 }
 
 #[test]

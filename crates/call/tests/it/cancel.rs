@@ -240,6 +240,17 @@ fn a_cancel_of_the_broker_applies_to_the_one_call_with_the_id() {
 }
 
 #[test]
+fn a_cancel_of_the_broker_does_not_mean_an_ended_call_with_the_id() {
+    let mut host = Host::new();
+    host.running(call("w#1", "a"));
+    host.answers("a", "done");
+    host.running(call("v#1", "a"));
+    host.seen();
+    host.handle(Event::CancelId { id: "a".into(), by: CancelBy::Broker, reason: None });
+    host.expect(["cancel a at its server"]);
+}
+
+#[test]
 fn only_its_caller_cancels_a_call_by_id() {
     let mut host = Host::new();
     host.running(call("w#1", "a"));

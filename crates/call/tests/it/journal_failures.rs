@@ -89,6 +89,19 @@ fn rejected_tasks_do_not_count_against_the_limit() {
 }
 
 #[test]
+fn a_rejected_task_does_not_change_the_count_of_those_that_are_being_accepted() {
+    let mut host = Host::with(|options| options.max_tasks_per_agent = 2);
+    host.arrives(task("w#1", "a"));
+    host.reject_appends(broken());
+    host.arrives(task("w#1", "b"));
+    host.accept_appends();
+    host.arrives(task("w#1", "c"));
+    host.seen();
+    host.arrives(task("w#1", "d"));
+    host.expect(["reply d: more than 2 tasks of the agent"]);
+}
+
+#[test]
 fn a_dead_letter_that_fails_does_not_change_the_answer_of_the_next_process() {
     let mut host = host_at(At::DeadLettering);
     host.sync_fails();

@@ -121,6 +121,10 @@ impl Host {
         self.rejects = Some(error);
     }
 
+    pub fn accept_appends(&mut self) {
+        self.rejects = None;
+    }
+
     pub fn arrives(&mut self, request: Request) {
         self.arriving = Some(request.clone());
         self.handle(Event::Arrived(Box::new(request)));

@@ -5,7 +5,7 @@ use crate::states::{At, check};
 use crate::support::{Host, Step};
 use std::num::NonZeroU32;
 use std::time::Duration;
-use toolbus_call::{Event, Limit, Request, SessionHold};
+use toolbus_call::{Event, Limit, Request, SessionHold, Stage};
 use toolbus_policy::{LimitKind, Rate};
 
 fn asking() -> Host {
@@ -19,6 +19,7 @@ fn an_approved_call_runs_and_is_not_asked_for_again() {
     let mut host = asking();
     host.arrives(call("w#1", "a"));
     host.expect(["park a for 86400000"]);
+    assert_eq!(host.machine.view(host.no("a")).expect("in progress").stage, Stage::Approval);
     host.approved("a", Ok(()));
     host.synced();
     host.expect(["journal a: START 1, synced", "send a"]);
