@@ -168,3 +168,25 @@ async fn acknowledging_an_unknown_message_is_logged_once() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("clumsy"), "{lines:?}");
 }
+
+fn claim(journal: &str) -> Value {
+    json!({"kind": "claim", "journal": journal, "epoch": 1, "instance": journal})
+}
+
+/// Another host of the same name gets a call between the claim and the subscription of the first one, which must not take the
+/// call for a new one.
+#[tokio::test]
+async fn a_call_pushed_between_claim_and_subscription_is_announced_as_unsure() {
+    let bus = Bus::start().await;
+    let mut sender = bus.peer("sender").await;
+    let (mut first, mut second) = (bus.peer_v2("host").await, bus.peer_v2("host").await);
+    first.send(claim("a")).await;
+    first.roundtrip().await;
+    second.send(claim("b")).await;
+    second.subscribe().await;
+    sender.deliver("host", "call", json!(1)).await;
+    second.expect_message("call").await;
+    first.send(json!({"kind": "subscribe"})).await;
+    assert_eq!(first.next_of("unsure").await["id"], "call");
+    first.expect_message("call").await;
+}
