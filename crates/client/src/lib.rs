@@ -25,6 +25,7 @@ mod pending;
 mod postponed;
 mod queries;
 mod received;
+mod reply;
 mod reply_guard;
 mod session;
 #[cfg(test)]
@@ -39,12 +40,12 @@ mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
-pub use client::{BrokerClient, SendOptions};
+pub use client::BrokerClient;
 pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
-pub use options::{ClientOptions, TlsOptions, TokenScope};
+pub use options::{ClientOptions, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{

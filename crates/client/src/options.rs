@@ -35,6 +35,13 @@ pub struct ClientOptions {
     pub token_scope: TokenScope,
 }
 
+/// Options for sending one message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SendOptions {
+    /// Time until the message expires.
+    pub deadline: Option<Duration>,
+}
+
 /// Destinations that a client may send its token to. Checked for every connection, before `hello`.
 #[derive(Debug, Clone, Default)]
 pub enum TokenScope {

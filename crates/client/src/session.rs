@@ -28,10 +28,6 @@ use toolbus_protocol::{
 /// This many acknowledgements are sent without waiting for a frame to piggyback on.
 const ACKS_PER_FRAME: usize = 128;
 
-/// A reply is kept this long past its request's deadline: a caller that reconnects late still gets it, and a host can
-/// see that it was not collected. After that it expires, so a caller that never returns leaves nothing behind.
-pub const REPLY_RETENTION: Duration = Duration::from_secs(3600);
-
 /// A live event of a call, for example progress or a log line.
 #[derive(Debug, Clone)]
 pub struct LiveEvent {
