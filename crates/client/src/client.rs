@@ -3,7 +3,7 @@
 use crate::connection::{self, Destination};
 use crate::error::{BrokerError, BrokerResult};
 use crate::mux::MultiplexedClient;
-use crate::options::{ClientOptions, SendOptions};
+use crate::options::{ClientOptions, Resend, SendOptions};
 use crate::outstanding::OutstandingDelivery;
 use crate::reply_guard::ReplyListener;
 use crate::session::{LiveEvent, Session};
@@ -142,7 +142,7 @@ impl BrokerClient {
         to: &str,
         message: &InboxMessage,
         send: SendOptions,
-        settles: Option<&MsgId>,
+        settles: Option<(&MsgId, Resend)>,
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<()> {
         for name in [to, message.id.as_str()] {
@@ -159,7 +159,8 @@ impl BrokerClient {
             }
             session.terms.check(message)?;
             let to = ByteString::from(to);
-            let settles = settles.map(|id| session.settle_with_reply(id));
+            let resend = settles.map_or(Resend::Immediately, |(_, resend)| resend);
+            let settles = settles.map(|(id, _)| session.settle_with_reply(id));
             let reply = settles.as_ref().and_then(|settles| session.guard_reply(&to, &settles.id));
             session.deliver(OutstandingDelivery {
                 reply,
@@ -167,6 +168,7 @@ impl BrokerClient {
                 envelope,
                 deadline: send.deadline.map(|limit| Instant::now() + limit),
                 settles,
+                resend,
                 receipt,
                 _slot: Some(slot),
             });

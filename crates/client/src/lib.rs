@@ -18,6 +18,7 @@ mod follow;
 mod hosts;
 mod inspect;
 mod journal_claim;
+mod kept_replies;
 mod mux;
 mod options;
 mod outstanding;
@@ -35,7 +36,6 @@ mod signals;
 mod supervisor;
 mod terms;
 mod tls;
-mod unmatched_replies;
 mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
@@ -45,7 +45,7 @@ pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
-pub use options::{ClientOptions, SendOptions, TlsOptions, TokenScope};
+pub use options::{ClientOptions, Resend, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{

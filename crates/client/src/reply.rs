@@ -2,7 +2,7 @@
 
 use crate::client::{BrokerClient, ReceiptSender};
 use crate::error::BrokerResult;
-use crate::options::SendOptions;
+use crate::options::{Resend, SendOptions};
 use tokio::sync::oneshot;
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};
 
@@ -31,14 +31,19 @@ impl BrokerClient {
     /// this connection or another, it is deduplicated.
     pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
         let (sender, receipt) = oneshot::channel();
-        self.send_reply(request, reply, Some(sender)).await?;
+        self.send_reply(request, reply, Resend::Immediately, Some(sender)).await?;
         self.await_receipt(receipt).await
     }
 
     /// Like [`BrokerClient::reply_message`], without waiting for the receipt; resent after a reconnect if the receipt
     /// is missing.
-    pub async fn reply_message_nowait(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
-        self.send_reply(request, reply, None).await
+    pub async fn reply_message_nowait(
+        &self,
+        request: &InboxMessage,
+        reply: &InboxMessage,
+        resend: Resend,
+    ) -> BrokerResult<()> {
+        self.send_reply(request, reply, resend, None).await
     }
 
     async fn start_reply(
@@ -49,7 +54,7 @@ impl BrokerClient {
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<MsgId> {
         let reply = InboxMessage::new(self.me(), kind, body).correlated_to(request.id.clone());
-        self.send_reply(request, &reply, receipt).await?;
+        self.send_reply(request, &reply, Resend::Immediately, receipt).await?;
         Ok(reply.id)
     }
 
@@ -58,9 +63,10 @@ impl BrokerClient {
         &self,
         request: &InboxMessage,
         reply: &InboxMessage,
+        resend: Resend,
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<()> {
         let send = SendOptions { deadline: self.shared.lock().reply_deadline(&request.id) };
-        self.start_delivery(&request.from.session_id, reply, send, Some(&request.id), receipt).await
+        self.start_delivery(&request.from.session_id, reply, send, Some((&request.id, resend)), receipt).await
     }
 }
