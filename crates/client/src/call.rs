@@ -1,7 +1,8 @@
 //! A request in flight: its events as they arrive, then the reply.
 
-use crate::client::{BrokerClient, SendOptions};
+use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
+use crate::options::SendOptions;
 use crate::pending::{CallEnd, CallEvent, CallEvents, PendingRequest};
 use crate::session::Session;
 use crate::shared::Shared;

@@ -3,7 +3,7 @@
 use crate::connection::{self, Destination};
 use crate::error::{BrokerError, BrokerResult};
 use crate::mux::MultiplexedClient;
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, Resend, SendOptions};
 use crate::outstanding::OutstandingDelivery;
 use crate::reply_guard::ReplyListener;
 use crate::session::{LiveEvent, Session};
@@ -16,14 +16,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxKind, InboxMessage, JournalClaim, MsgId, check_name};
-
-/// Options for sending one message.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SendOptions {
-    /// Time until the message expires.
-    pub deadline: Option<Duration>,
-}
+use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxMessage, JournalClaim, MsgId, check_name};
 
 /// Delivers to other agents' mailboxes and receives from its own. Reconnects after a lost connection: messages without
 /// a receipt are sent again under the same id, and the subscription is renewed.
@@ -139,66 +132,9 @@ impl BrokerClient {
         Ok(message.id)
     }
 
-    /// Replies to a received message and acknowledges it atomically: a crash keeps both or neither. The reply expires
-    /// an hour after the deadline of its request.
-    pub async fn reply(&self, request: &InboxMessage, kind: impl Into<InboxKind>, body: Body) -> BrokerResult<MsgId> {
-        let (sender, receipt) = oneshot::channel();
-        let id = self.start_reply(request, kind, body, Some(sender)).await?;
-        self.await_receipt(receipt).await?;
-        Ok(id)
-    }
-
-    /// Like [`BrokerClient::reply`], without waiting for the receipt; resent after a reconnect if it is missing.
-    pub async fn reply_nowait(
-        &self,
-        request: &InboxMessage,
-        kind: impl Into<InboxKind>,
-        body: Body,
-    ) -> BrokerResult<()> {
-        self.start_reply(request, kind, body, None).await?;
-        Ok(())
-    }
-
-    /// Like [`BrokerClient::reply`], with a message built by the caller. Its id is the idempotency key: sent again, on
-    /// this connection or another, it is deduplicated.
-    pub async fn reply_message(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
-        let (sender, receipt) = oneshot::channel();
-        self.send_reply(request, reply, Some(sender)).await?;
-        self.await_receipt(receipt).await
-    }
-
-    /// Like [`BrokerClient::reply_message`], without waiting for the receipt; resent after a reconnect if the receipt
-    /// is missing.
-    pub async fn reply_message_nowait(&self, request: &InboxMessage, reply: &InboxMessage) -> BrokerResult<()> {
-        self.send_reply(request, reply, None).await
-    }
-
     /// Checks a message against the limits that the broker announced in the handshake, without sending it.
     pub fn check_message(&self, message: &InboxMessage) -> BrokerResult<()> {
         self.shared.lock().terms.check(message)
-    }
-
-    async fn start_reply(
-        &self,
-        request: &InboxMessage,
-        kind: impl Into<InboxKind>,
-        body: Body,
-        receipt: Option<ReceiptSender>,
-    ) -> BrokerResult<MsgId> {
-        let reply = InboxMessage::new(self.me(), kind, body).correlated_to(request.id.clone());
-        self.send_reply(request, &reply, receipt).await?;
-        Ok(reply.id)
-    }
-
-    /// A reply to a request with a deadline gets a deadline too.
-    async fn send_reply(
-        &self,
-        request: &InboxMessage,
-        reply: &InboxMessage,
-        receipt: Option<ReceiptSender>,
-    ) -> BrokerResult<()> {
-        let send = SendOptions { deadline: self.shared.lock().reply_deadline(&request.id) };
-        self.start_delivery(&request.from.session_id, reply, send, Some(&request.id), receipt).await
     }
 
     pub(crate) async fn start_delivery(
@@ -206,7 +142,7 @@ impl BrokerClient {
         to: &str,
         message: &InboxMessage,
         send: SendOptions,
-        settles: Option<&MsgId>,
+        settles: Option<(&MsgId, Resend)>,
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<()> {
         for name in [to, message.id.as_str()] {
@@ -223,7 +159,8 @@ impl BrokerClient {
             }
             session.terms.check(message)?;
             let to = ByteString::from(to);
-            let settles = settles.map(|id| session.settle_with_reply(id));
+            let resend = settles.map_or(Resend::Immediately, |(_, resend)| resend);
+            let settles = settles.map(|(id, _)| session.settle_with_reply(id));
             let reply = settles.as_ref().and_then(|settles| session.guard_reply(&to, &settles.id));
             session.deliver(OutstandingDelivery {
                 reply,
@@ -231,6 +168,7 @@ impl BrokerClient {
                 envelope,
                 deadline: send.deadline.map(|limit| Instant::now() + limit),
                 settles,
+                resend,
                 receipt,
                 _slot: Some(slot),
             });
@@ -424,4 +362,4 @@ impl Drop for BrokerClient {
     }
 }
 
-type ReceiptSender = oneshot::Sender<BrokerResult<()>>;
+pub(crate) type ReceiptSender = oneshot::Sender<BrokerResult<()>>;

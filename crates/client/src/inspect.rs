@@ -43,11 +43,6 @@ impl BrokerClient {
         self.await_answer(answer).await?
     }
 
-    /// Whether the broker refused this reply because it does not know the request: lost in a crash, or expired.
-    pub fn reply_was_refused(&self, to: &str, reply_id: &str) -> bool {
-        self.shared.lock().unmatched_replies.contains(to, reply_id)
-    }
-
     /// A broker that does not know a query would never answer it.
     pub(crate) fn check_supports(&self, what: &str) -> BrokerResult<()> {
         match self.shared.lock().terms.version < 2 {

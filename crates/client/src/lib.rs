@@ -18,6 +18,7 @@ mod follow;
 mod hosts;
 mod inspect;
 mod journal_claim;
+mod kept_replies;
 mod mux;
 mod options;
 mod outstanding;
@@ -25,6 +26,7 @@ mod pending;
 mod postponed;
 mod queries;
 mod received;
+mod reply;
 mod reply_guard;
 mod session;
 #[cfg(test)]
@@ -34,17 +36,16 @@ mod signals;
 mod supervisor;
 mod terms;
 mod tls;
-mod unmatched_replies;
 mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
-pub use client::{BrokerClient, SendOptions};
+pub use client::BrokerClient;
 pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
-pub use options::{ClientOptions, TlsOptions, TokenScope};
+pub use options::{ClientOptions, Resend, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
 pub use session::LiveEvent;
 pub use toolbus_protocol::{

@@ -35,6 +35,24 @@ pub struct ClientOptions {
     pub token_scope: TokenScope,
 }
 
+/// Options for sending one message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SendOptions {
+    /// Time until the message expires.
+    pub deadline: Option<Duration>,
+}
+
+/// When a reply that has no receipt is sent again after a reconnect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resend {
+    /// At once. Its request is acknowledged once it has a receipt, so a crash may leave the reply without the
+    /// acknowledgement: the next process must be able to give the same reply.
+    Immediately,
+    /// When the broker has delivered the request again, in one frame with its acknowledgement: a crash keeps both or
+    /// neither.
+    WithRequest,
+}
+
 /// Destinations that a client may send its token to. Checked for every connection, before `hello`.
 #[derive(Debug, Clone, Default)]
 pub enum TokenScope {

@@ -1,6 +1,7 @@
 //! Deliveries without a receipt, in the order in which they were sent.
 
 use crate::error::{BrokerError, BrokerResult};
+use crate::options::Resend;
 use crate::reply_guard::ReplyGuard;
 use bytestring::ByteString;
 use hashbrown::HashMap;
@@ -24,6 +25,7 @@ pub struct OutstandingDelivery {
     pub envelope: Envelope,
     pub deadline: Option<Instant>,
     pub settles: Option<Settles>,
+    pub resend: Resend,
     pub receipt: Option<oneshot::Sender<BrokerResult<()>>>,
     pub _slot: Option<OwnedSemaphorePermit>,
 }
@@ -39,7 +41,21 @@ impl OutstandingDelivery {
         })
     }
 
-    fn settled_in_frame(&self, epoch: u64) -> bool {
+    /// The same message, without those who wait for its receipt.
+    pub fn copy(&self) -> Self {
+        Self {
+            reply: None,
+            to: self.to.clone(),
+            envelope: self.envelope.clone(),
+            deadline: self.deadline,
+            settles: self.settles.clone(),
+            resend: self.resend,
+            receipt: None,
+            _slot: None,
+        }
+    }
+
+    pub fn settled_in_frame(&self, epoch: u64) -> bool {
         self.settles.as_ref().is_none_or(|settles| settles.tag.is_some_and(|(pushed_on, _)| pushed_on == epoch))
     }
 }
@@ -123,6 +139,14 @@ impl OutstandingDeliveries {
         self.by_id.get(id).copied().and_then(|number| self.remove(number))
     }
 
+    /// Removes and returns all such deliveries, in order.
+    pub fn take_all(&mut self, is_taken: impl Fn(&OutstandingDelivery) -> bool) -> Vec<OutstandingDelivery> {
+        let numbered = (self.first..).zip(&self.deliveries);
+        let taken = numbered.filter(|(_, delivery)| delivery.as_ref().is_some_and(&is_taken)).map(|(number, _)| number);
+        let taken: Vec<u64> = taken.collect();
+        taken.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
     pub fn fail_all(&mut self, error: &BrokerError) {
         for delivery in std::mem::take(self).deliveries.into_iter().flatten() {
             fail_delivery(delivery, error.clone());
@@ -200,6 +224,7 @@ mod tests {
             envelope: message.seal(),
             deadline: None,
             settles: None,
+            resend: Resend::Immediately,
             receipt: Some(sender),
             _slot: None,
         });

@@ -82,6 +82,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Resend;
     use crate::outstanding::Settles;
     use crate::terms::Terms;
     use toolbus_protocol::{AgentRef, Body, BrokerFrame, ClientFrame, InboxMessage, Refusal};
@@ -100,6 +101,7 @@ mod tests {
             envelope: message.seal(),
             deadline: None,
             settles: settles.map(|id| Settles { id: id.into(), tag: None }),
+            resend: Resend::Immediately,
             receipt: None,
             _slot: None,
         });

@@ -1,9 +1,13 @@
 //! What is known of the delivery of a received message that is not acknowledged yet.
 
-use crate::session::{REPLY_RETENTION, Session};
+use crate::session::Session;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_protocol::MsgId;
+
+/// A reply is kept this long past its request's deadline: a caller that reconnects late still gets it, and a host can
+/// see that it was not collected. After that it expires, so a caller that never returns leaves nothing behind.
+pub const REPLY_RETENTION: Duration = Duration::from_secs(3600);
 
 /// Delivery metadata of a received message.
 pub struct Received {

@@ -5,6 +5,7 @@ use crate::error::BrokerError;
 use crate::follow::Follows;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
+use crate::kept_replies::KeptReplies;
 use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
 use crate::pending::{CallEvents, PendingRequest};
 use crate::postponed::PostponedReplies;
@@ -13,7 +14,6 @@ use crate::received::Received;
 use crate::reply_guard::{ReplyGuard, ReplyListener};
 use crate::signals::push_bounded;
 use crate::terms::Terms;
-use crate::unmatched_replies::UnmatchedReplies;
 use crate::withdraw::Withdrawals;
 use bytestring::ByteString;
 use hashbrown::HashMap;
@@ -27,10 +27,6 @@ use toolbus_protocol::{
 
 /// This many acknowledgements are sent without waiting for a frame to piggyback on.
 const ACKS_PER_FRAME: usize = 128;
-
-/// A reply is kept this long past its request's deadline: a caller that reconnects late still gets it, and a host can
-/// see that it was not collected. After that it expires, so a caller that never returns leaves nothing behind.
-pub const REPLY_RETENTION: Duration = Duration::from_secs(3600);
 
 /// A live event of a call, for example progress or a log line.
 #[derive(Debug, Clone)]
@@ -74,7 +70,7 @@ pub struct Session {
     pub displaced: Option<BrokerError>,
     /// Gets the end of every reply.
     pub reply_listener: Option<ReplyListener>,
-    pub unmatched_replies: UnmatchedReplies,
+    pub kept_replies: KeptReplies,
     pub postponed: PostponedReplies,
     /// Whether replies without a pending request are acknowledged automatically.
     pub multiplexed: bool,
@@ -108,7 +104,7 @@ impl Session {
             claim: MailboxClaim::default(),
             displaced: None,
             reply_listener: None,
-            unmatched_replies: UnmatchedReplies::default(),
+            kept_replies: KeptReplies::default(),
             postponed: PostponedReplies::default(),
             multiplexed: false,
             closed: None,
@@ -128,6 +124,7 @@ impl Session {
             self.frames.extend(self.claim.frame().filter(|_| terms.version >= 2));
             self.frames.push(ClientFrame::Subscribe);
         }
+        self.keep_untagged_replies();
         let resent = self.outstanding.resend(self.epoch);
         self.frames.extend(resent);
         self.frames.extend(self.unsent_cancels.drain(..));
@@ -201,6 +198,7 @@ impl Session {
     }
 
     pub fn deliver(&mut self, delivery: OutstandingDelivery) {
+        let Some(delivery) = self.keep_if_untagged(delivery) else { return };
         if self.is_connected() {
             self.frames.push(delivery.frame(self.epoch));
         }
@@ -304,8 +302,8 @@ impl Session {
 
     fn receive_message(&mut self, push: Push) {
         let settles = || Settles { id: push.envelope.id.clone(), tag: push.tag.map(|tag| (self.epoch, tag)) };
-        if let Some(mut reply) = self.unmatched_replies.reply_to(&push, settles) {
-            reply.reply = self.guard_reply(&reply.to, &push.envelope.id);
+        if let Some(mut reply) = self.kept_replies.reply_to(&push, settles) {
+            reply.reply = reply.reply.or_else(|| self.guard_reply(&reply.to, &push.envelope.id));
             return self.deliver(reply);
         }
         let pending = push.envelope.correlation_id.as_ref().filter(|correlation| {
@@ -401,7 +399,7 @@ impl Session {
         self.follows.refused(&id, &error);
         if let Some(delivery) = self.outstanding.take(&id) {
             if code == Some(ErrorCode::NotYourRequest) {
-                self.unmatched_replies.keep(&delivery);
+                self.kept_replies.keep(delivery.copy());
             }
             self.postponed.keep(delivery, code).into_iter().for_each(|delivery| fail_delivery(delivery, error.clone()));
         }

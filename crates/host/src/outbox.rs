@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use std::time::Duration;
-use toolbus_client::{BrokerClient, BrokerError, SendOptions};
+use toolbus_client::{BrokerClient, BrokerError, Resend, SendOptions};
 use toolbus_journal::End;
 use toolbus_mcp::{HostEvent, HostReply, Outcome, RpcError};
 use toolbus_protocol::{Body, ErrorCode, InboxKind, InboxMessage, MsgId};
@@ -100,10 +100,11 @@ impl Outbox {
         self.answer(request, Answer { body, end: End::Done, form: Form::Original }).await;
     }
 
-    /// Sends a reply that is not journaled.
+    /// Sends a reply that is not journaled. It must not be durable without the acknowledgement of its request: the next
+    /// process would decide again, and might run a call whose caller was told that it was refused.
     pub async fn answer(&self, request: &InboxMessage, answer: Answer) {
         let (reply, _) = self.fitting(request, answer);
-        let sent = self.send(request, &reply).await;
+        let sent = self.client.reply_message_nowait(request, &reply, Resend::WithRequest).await;
         self.ack_if_unsent(request, sent).await;
     }
 
@@ -143,9 +144,9 @@ impl Outbox {
         self.ack_if_unsent(request, sent).await;
     }
 
-    /// Sends a reply, which also acknowledges its request.
-    pub async fn send(&self, request: &InboxMessage, reply: &InboxMessage) -> Result<(), BrokerError> {
-        self.client.reply_message_nowait(request, reply).await
+    /// Sends a journaled reply, which also acknowledges its request.
+    async fn send(&self, request: &InboxMessage, reply: &InboxMessage) -> Result<(), BrokerError> {
+        self.client.reply_message_nowait(request, reply, Resend::Immediately).await
     }
 
     pub async fn ack(&self, request: &InboxMessage) {

@@ -14,4 +14,5 @@ mod scripted;
 mod scripted_frames;
 mod support;
 mod tls;
+mod unrecorded_replies;
 mod withdraw;

@@ -16,6 +16,7 @@ mod original;
 mod orphans;
 mod pins;
 mod policy;
+mod refusals;
 mod support;
 mod task_limits;
 mod tasks;
