@@ -37,6 +37,8 @@ pub struct Server {
     /// The host's own connection to a legacy server, for reading its lists.
     catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// Held while the lists are read and stored, so that an older list never replaces a newer one.
+    pub reading: tokio::sync::Mutex<()>,
 }
 
 impl Server {
@@ -50,6 +52,7 @@ impl Server {
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
             config,
         })
     }
