@@ -23,6 +23,8 @@ pub struct ClientOptions {
     pub backoff: Duration,
     /// Upper limit of the reconnect delay.
     pub longest_backoff: Duration,
+    /// A connection that lasted this long resets the delay to `backoff`.
+    pub stable_after: Duration,
     /// Whether the client reconnects after a lost connection.
     pub reconnect: bool,
     /// Consecutive failed attempts after which the client closes; `None` retries forever.
@@ -86,6 +88,7 @@ impl Default for ClientOptions {
             max_inbox: 16 << 10,
             backoff: Duration::from_millis(200),
             longest_backoff: Duration::from_secs(2),
+            stable_after: Duration::from_secs(1),
             reconnect: true,
             reconnect_attempts: None,
             max_frame_bytes: 64 << 20,

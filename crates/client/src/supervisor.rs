@@ -6,12 +6,8 @@ use crate::error::BrokerError;
 use crate::options::ClientOptions;
 use crate::shared::Shared;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_base::Backoff;
-
-/// A connection that lasted this long counts as stable and resets the backoff.
-const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// `first` must already be registered in the session (`Session::connected`).
 pub async fn run(first: Connection, destination: Destination, options: ClientOptions, shared: Arc<Shared>) {
@@ -34,7 +30,7 @@ pub async fn run(first: Connection, destination: Destination, options: ClientOpt
                 if run_connection(connection, &options, &shared).await {
                     return;
                 }
-                if started.elapsed() >= STABLE_AFTER {
+                if started.elapsed() >= options.stable_after {
                     backoff.reset();
                 }
             }

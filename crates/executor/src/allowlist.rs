@@ -1,7 +1,7 @@
 //! The tools of a host that each role may use.
 
-use crate::tool::ToolSchema;
 use std::collections::{HashMap, HashSet};
+use toolbus_policy::PolicySet;
 
 /// The tools that each role may list and call.
 ///
@@ -44,29 +44,25 @@ impl RoleToolAllowlist {
         self
     }
 
-    pub(crate) fn allows(&self, role: Option<&str>, tool: &str) -> bool {
-        match role.and_then(|role| self.entries.get(role)) {
-            Some(tools) => tools.contains(tool),
-            None => !self.deny_unlisted,
-        }
-    }
-
-    /// The tools of the manifest that the role may use.
-    pub(crate) fn visible(&self, role: Option<&str>, mut tools: Vec<ToolSchema>) -> Vec<ToolSchema> {
-        tools.retain(|tool| self.allows(role, &tool.function.name));
-        tools
+    /// The same as rules of the policy, which decides.
+    pub(crate) fn policy(&self) -> PolicySet {
+        let set = PolicySet::of_tools(&self.entries);
+        if self.deny_unlisted { set } else { set.with_others_unrestricted() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use toolbus_policy::{Arguments, Effect, Item, Question};
 
     #[test]
     fn entries_restrict_roles_and_deny_unlisted_the_others() {
         let list = RoleToolAllowlist::from_entries([("researcher", vec!["click"]), ("locked", vec![])]);
         let check = |list: &RoleToolAllowlist, role, tool, expected| {
-            assert_eq!(list.allows(role, tool), expected, "{role:?} {tool}");
+            let question = Question { role, server: "any", item: Item::Tool(tool), arguments: Arguments::Absent };
+            let allows = list.policy().decide(&question).effect == Effect::Allow;
+            assert_eq!(allows, expected, "{role:?} {tool}");
         };
         check(&list, Some("researcher"), "click", true);
         check(&list, Some("researcher"), "type", false);

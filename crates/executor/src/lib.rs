@@ -2,23 +2,22 @@
 //! through another `ToolExecutor` as if it were local.
 //!
 //! `tool` and `executor` define the types, `wire` the two operations of the protocol, `allowlist` the tools per role.
-//! The host side is `host` (options, reconnects), `serve` (one connection) and `calls` (state that outlives a
-//! connection). The worker side is `proxy` (the executor) and `connection` (its connection and manifest).
+//! The host side is `host`, which runs a `toolbus_host` with the executor as its only server (`server`). The worker side
+//! is `proxy` (the executor) and `connection` (its connection and manifest).
 
 mod allowlist;
-mod calls;
 mod connection;
 mod executor;
 mod host;
 mod proxy;
-mod serve;
+mod server;
 mod tool;
 mod wire;
 
 pub use allowlist::RoleToolAllowlist;
 pub use async_trait::async_trait;
 pub use executor::{ToolExecutionContext, ToolExecutor};
-pub use host::{McpProxyHost, McpProxyHostOptions, serve_mcp_proxy, serve_mcp_proxy_supervised};
+pub use host::{McpProxyError, McpProxyHost, McpProxyHostOptions, serve_mcp_proxy, serve_mcp_proxy_supervised};
 pub use proxy::{McpProxyExecutor, McpProxyExecutorOptions};
 pub use tokio_util::sync::CancellationToken;
 pub use tool::{FunctionCall, FunctionSchema, ToolCall, ToolError, ToolResult, ToolResultImage, ToolSchema};

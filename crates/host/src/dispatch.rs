@@ -80,9 +80,8 @@ impl Host {
     ) {
         match operation {
             Ok(original::Operation::Manifest) => {
-                let role = message.from.role.as_deref();
-                let manifest = self.catalog.manifest(role, &self.options.policy.current());
-                self.outbox.reply_text(&message, &original::manifest_reply(&manifest)).await;
+                let host = Arc::clone(self);
+                self.tracker.spawn(original::manifest(host, message));
             }
             Ok(original::Operation::Call { tool, arguments }) => {
                 let host = Arc::clone(self);

@@ -1,6 +1,7 @@
 //! The original's two operations, `manifest` and `call`, for workers that support no others.
 
 use crate::calls::{NewCall, ParsedCall};
+use crate::catalog::refresh_lists;
 use crate::host::Host;
 use crate::outbox::Form;
 use crate::server::Server;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, raw};
+use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, meta, raw};
 use toolbus_protocol::{Body, InboxMessage};
 
 /// The session key for workers that don't speak MCP.
@@ -57,9 +58,12 @@ fn one_member(name: &'static str, value: Raw) -> Raw {
     members.to_raw()
 }
 
-/// The reply to `manifest`.
-pub fn manifest_reply(manifest: &HostManifest) -> Raw {
-    raw(&json!({"manifest": original_manifest(manifest)}))
+/// Replies to `manifest`. Such a worker asks once per connection, so the lists have to be complete and up to date.
+pub async fn manifest(host: Arc<Host>, message: Arc<InboxMessage>) {
+    refresh_lists(&host).await;
+    let manifest = host.catalog.manifest(message.from.role.as_deref(), &host.options.policy.current());
+    let reply = raw(&json!({"manifest": original_manifest(&manifest)}));
+    host.outbox.reply_text(&message, &reply).await;
 }
 
 /// The reply to `call`; `None` for a cancelled call.
@@ -111,6 +115,10 @@ fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_jso
 /// The server that has the tool. Waits for servers that are starting, because calls in the mailbox arrive before the
 /// servers' lists are read.
 async fn server_of(host: &Arc<Host>, tool: &str) -> Option<Arc<Server>> {
+    if let [only] = host.servers.as_slice() {
+        // It answers for names that it doesn't list, too.
+        return Some(Arc::clone(only));
+    }
     let find = || host.catalog.tool(tool).map(|index| Arc::clone(&host.servers[index]));
     for server in &host.servers {
         if let Some(found) = find() {
@@ -130,25 +138,47 @@ fn message(error: &RawValue) -> String {
     message.unwrap_or_else(|| error.get().to_owned())
 }
 
-/// The result's text for workers that read nothing else, and the complete content for those that do.
+/// The result's text for workers that read nothing else. The complete content follows if it is more than a text and
+/// images, which fit into the fields of the library's results.
 fn proxied(result: &RawValue) -> Raw {
     let members = Members::of(Some(result)).unwrap_or_default();
     let failed = members.get("isError").is_some_and(|failed| failed.get() == "true");
     let content: Vec<Raw> =
         members.get("content").and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
-    let texts = content.iter().filter_map(|part| {
-        let part = Members::of(Some(part)).ok()?;
-        (part.text("type")? == "text").then(|| part.text("text"))?
-    });
+    let content: Vec<_> = content.iter().map(|part| Members::of(Some(part)).unwrap_or_default()).collect();
+    let is_text = |part: &Members<'_>| part.text("type").as_deref() == Some("text");
+    let texts = content.iter().filter(|part| is_text(part)).filter_map(|part| part.text("text"));
     let mut proxied = Members::default();
     proxied.set("success", raw(&!failed));
     proxied.set("result", raw(&texts.collect::<Vec<_>>().join("\n")));
-    for (from, to) in [("content", "content"), ("structuredContent", "structured_content"), ("_meta", "_meta")] {
-        if let Some(value) = members.get(from) {
-            proxied.set(to, value.to_owned());
-        }
+    let images: Option<Vec<Value>> = match content.split_first() {
+        Some((first, images)) if is_text(first) && first.iter().count() == 2 => images.iter().map(image).collect(),
+        _ => None,
+    };
+    match (images, members.get("content")) {
+        (Some(images), _) if images.is_empty() => {}
+        (Some(images), _) => proxied.set("images", raw(&images)),
+        (None, Some(content)) => proxied.set("content", content.to_owned()),
+        (None, None) => {}
+    }
+    if let Some(structured) = members.get("structuredContent") {
+        proxied.set("structured_content", structured.to_owned());
+    }
+    let mut own = Members::of(members.get(meta::META)).unwrap_or_default();
+    if let Some(preference) = own.remove(meta::DISPLAY_PREFERENCE) {
+        proxied.set("display_preference", preference);
+    }
+    if !own.is_empty() {
+        proxied.set(meta::META, own.to_raw());
     }
     proxied.to_raw()
+}
+
+/// An image without annotations.
+fn image(part: &Members<'_>) -> Option<Value> {
+    let is_plain = part.text("type")? == "image" && part.iter().count() == 3;
+    is_plain.then_some(())?;
+    Some(json!({"mime_type": part.text("mimeType")?, "data": part.text("data")?}))
 }
 
 #[cfg(test)]
@@ -164,6 +194,31 @@ mod tests {
         assert_eq!(proxied["result"], "a\nb");
         assert_eq!(proxied["content"][1]["data"], "x");
         assert_eq!(proxied["structured_content"]["n"], 1);
+    }
+
+    #[test]
+    fn a_text_with_images_fits_into_the_fields_of_the_library() {
+        let check = |result: Value, expected: Value| {
+            assert_eq!(serde_json::from_str::<Value>(proxied(&raw(&result)).get()).expect("JSON"), expected);
+        };
+        let (text, image) =
+            (json!({"type": "text", "text": "a"}), json!({"type": "image", "data": "x", "mimeType": "m"}));
+        check(json!({"content": [text]}), json!({"success": true, "result": "a"}));
+        let meta = json!({"toolbus/displayPreference": "wide", "other": 1});
+        check(
+            json!({"content": [text, image, image], "_meta": meta}),
+            json!({"success": true, "result": "a", "images": [{"mime_type": "m", "data": "x"}, {"mime_type": "m", "data": "x"}],
+                "display_preference": "wide", "_meta": {"other": 1}}),
+        );
+        for content in [
+            json!([image, text]),
+            json!([text, text]),
+            json!([{"type": "text", "text": "a", "annotations": {}}]),
+            json!([text, {"type": "image", "data": "x", "mimeType": "m", "annotations": {}}]),
+        ] {
+            let proxied = proxied(&raw(&json!({"content": content})));
+            assert_eq!(serde_json::from_str::<Value>(proxied.get()).expect("JSON")["content"], content);
+        }
     }
 
     #[test]

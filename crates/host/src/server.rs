@@ -39,6 +39,8 @@ pub struct Server {
     catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub lanes: Arc<Lanes>,
+    /// Held while the lists are read and stored, so that an older list never replaces a newer one.
+    pub reading: tokio::sync::Mutex<()>,
 }
 
 impl Server {
@@ -53,6 +55,7 @@ impl Server {
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
             lanes: Arc::default(),
+            reading: tokio::sync::Mutex::default(),
             config,
         })
     }

@@ -26,6 +26,9 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 /// In a result's `_meta` or an error's `data`: the call was joined to an earlier one, and the tool did not run again.
 pub const JOINED: &str = "toolbus/joined";
 
+/// In a result's `_meta`: a hint of the library's tools on how to display it.
+pub const DISPLAY_PREFERENCE: &str = "toolbus/displayPreference";
+
 /// A member of the params' `_meta`.
 pub fn get(params: Option<&RawValue>, name: &str) -> Option<Raw> {
     let members = Members::of(params).ok()?;

@@ -22,7 +22,7 @@ impl PolicySet {
     pub fn limits_of(&self, role: Option<&str>, server: &str, item: Item<'_>) -> Vec<&Limit> {
         let mut limits: Vec<&Limit> = Vec::new();
         let Some(name) = item.name() else { return limits };
-        limits.extend(role.and_then(|role| self.role(role)).and_then(|role| role.limit.as_ref()));
+        limits.extend(self.role(role).and_then(|role| role.limit.as_ref()));
         if !self.limits.is_empty() {
             let mut ids = self.limit_index.matching(server, name);
             let UriVariants { other, without_query } = other_uris(item);
@@ -37,9 +37,12 @@ impl PolicySet {
     }
 
     fn evaluate(&self, question: &Question<'_>) -> (Effect, Reason<'_>) {
-        let Some(roles) = &self.roles else { return (Effect::Allow, Reason::Everyone) };
-        let Some(name) = question.role else { return (Effect::Deny, Reason::NoRole) };
-        let Some(role) = roles.get(name) else { return (Effect::Deny, Reason::UnknownRole) };
+        if self.is_everyone() {
+            return (Effect::Allow, Reason::Everyone);
+        }
+        let Some(role) = self.role(question.role) else {
+            return (Effect::Deny, question.role.map_or(Reason::NoRole, |_| Reason::UnknownRole));
+        };
         let Some(name) = question.item.name() else {
             let sees = role.sees(question.server);
             return if sees { (Effect::Allow, Reason::SomeRule) } else { (Effect::Deny, Reason::NoRule) };

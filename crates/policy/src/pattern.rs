@@ -41,6 +41,18 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), server, name: glob(name)? })
     }
 
+    /// Matches only this name, of every server.
+    pub fn exact(name: &str) -> Self {
+        // Backslashes stay literal: `escape` uses brackets.
+        let glob = GlobBuilder::new(&globset::escape(name)).literal_separator(false).backslash_escape(false).build();
+        Self { text: name.to_owned(), server: None, name: glob.expect("an escaped name is a valid pattern") }
+    }
+
+    /// Matches every name of every server.
+    pub fn everything() -> Self {
+        Self::parse("**").expect("a valid pattern")
+    }
+
     pub fn matches_any_name(&self) -> bool {
         is_everything(&self.name)
     }

@@ -2,12 +2,14 @@
 
 use crate::index::{Index, Servers};
 use crate::limits::Limit;
+use crate::pattern::Pattern;
 use crate::pointer::Pointers;
 use crate::question::Effect;
 use crate::read;
 use crate::rule::Rule;
 use crate::send::Recipients;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use toolbus_config::{ConfigError, Document, Position, Warning};
 
 /// The roles and limits of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
@@ -15,6 +17,8 @@ use toolbus_config::{ConfigError, Document, Position, Warning};
 pub struct PolicySet {
     /// `None` only for a shared token without `[roles]`: every role may use everything.
     pub(crate) roles: Option<BTreeMap<String, Role>>,
+    /// The rules of roles without an entry and of callers without a role. `None` denies everything.
+    pub(crate) others: Option<Role>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) limit_index: Index,
     /// Whether the roles come from the file.
@@ -92,6 +96,26 @@ impl PolicySet {
         Self { roles: None, ..Self::built_in() }
     }
 
+    /// Rules made by code: each of these roles may use the tools with exactly these names, every other role nothing.
+    pub fn of_tools<R, T, I>(roles: impl IntoIterator<Item = (R, I)>) -> Self
+    where
+        R: AsRef<str>,
+        T: AsRef<str>,
+        I: IntoIterator<Item = T>,
+    {
+        let role = |(name, tools): (R, I)| {
+            let name = name.as_ref();
+            (name.to_owned(), Role::allowing(name, tools.into_iter().map(|tool| Pattern::exact(tool.as_ref()))))
+        };
+        let roles = Some(roles.into_iter().map(role).collect());
+        Self { roles, others: None, limits: Vec::new(), limit_index: Index::default(), own_roles: true }
+    }
+
+    /// Lets roles without an entry, and callers without a role, use everything.
+    pub fn with_others_unrestricted(self) -> Self {
+        Self { others: Some(Role::allowing("*", [Pattern::everything()])), ..self }
+    }
+
     /// Adapts the set to a shared token, whose holders choose their role freely: if the file has no `[roles]`, every
     /// role may use everything.
     pub fn for_shared_token(self) -> Self {
@@ -135,9 +159,7 @@ impl PolicySet {
     ) -> bool {
         match &self.roles {
             None => true,
-            Some(roles) => {
-                role.and_then(|role| roles.get(role)).is_some_and(|role| role.recipients.contain(mailbox, role_of))
-            }
+            Some(_) => self.role(role).is_some_and(|role| role.recipients.contain(mailbox, role_of)),
         }
     }
 
@@ -145,34 +167,32 @@ impl PolicySet {
     pub fn may_approve(&self, role: Option<&str>) -> bool {
         match &self.roles {
             None => true,
-            Some(roles) => role.and_then(|role| roles.get(role)).is_some_and(|role| role.approves),
+            Some(_) => self.role(role).is_some_and(|role| role.approves),
         }
     }
 
     /// Whether an agent of the role may use everything of the server without approval.
     pub fn may_use_all(&self, role: Option<&str>, server: &str) -> bool {
-        let Some(roles) = &self.roles else { return true };
-        let role = role.and_then(|role| roles.get(role));
-        role.is_some_and(|role| role.fully_allowed.contain(server) && !role.restricted.contain(server))
+        let all = |role: &Role| role.fully_allowed.contain(server) && !role.restricted.contain(server);
+        self.is_everyone() || self.role(role).is_some_and(all)
     }
 
     /// Whether the role has unrestricted access: an `allow` for everything, and no `deny` or `ask`.
     pub fn may_use_everything(&self, role: Option<&str>) -> bool {
-        let Some(roles) = &self.roles else { return true };
-        role.and_then(|role| roles.get(role)).is_some_and(|role| {
-            let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.matches_all_names();
-            role.rules.iter().any(is_all) && role.rules.iter().all(|rule| rule.effect == Effect::Allow)
-        })
+        let is_all = |rule: &Rule| rule.pattern.server.is_none() && rule.matches_all_names();
+        let all =
+            |role: &Role| role.rules.iter().any(is_all) && role.rules.iter().all(|rule| rule.effect == Effect::Allow);
+        self.is_everyone() || self.role(role).is_some_and(all)
     }
 
     /// Whether a permitting rule of the role names the server or matches all names.
     pub fn speaks_of_server(&self, role: Option<&str>, server: &str) -> bool {
-        let Some(roles) = &self.roles else { return true };
-        role.and_then(|role| roles.get(role)).is_some_and(|role| role.named.contain(server))
+        self.is_everyone() || self.role(role).is_some_and(|role| role.named.contain(server))
     }
 
-    pub(crate) fn role(&self, name: &str) -> Option<&Role> {
-        self.roles.as_ref()?.get(name)
+    /// The rules of the role; `None` if it may use nothing.
+    pub(crate) fn role(&self, name: Option<&str>) -> Option<&Role> {
+        name.and_then(|name| self.roles.as_ref()?.get(name)).or(self.others.as_ref())
     }
 }
 
@@ -180,6 +200,17 @@ impl Role {
     /// The operator may send to every mailbox and approve calls unless its entry says otherwise.
     pub fn operator() -> Self {
         Self { recipients: Recipients::every_mailbox(), approves: true, ..Self::default() }
+    }
+
+    /// A role made by code, with unconditional rules.
+    fn allowing(name: &str, patterns: impl IntoIterator<Item = Pattern>) -> Self {
+        let (role, conditions, position): (Arc<str>, Arc<_>, _) = (name.into(), [].into(), Position::NOWHERE);
+        let rule = |pattern| {
+            let (role, conditions) = (Arc::clone(&role), Arc::clone(&conditions));
+            Rule { role, effect: Effect::Allow, pattern, conditions, position }
+        };
+        let rules = patterns.into_iter().map(rule).collect();
+        Self::default().with_rules(rules, Pointers::default()).expect("patterns of literal names compile")
     }
 
     /// Builds the indexes over the rules.

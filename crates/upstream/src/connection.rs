@@ -1,10 +1,11 @@
-//! A live connection to one server in one era, over stdio or HTTP.
+//! A live connection to one server in one era, over stdio, HTTP or within this process.
 
 use crate::call::ServerCall;
 use crate::calls::{Calls, NewCall};
 use crate::config::{ServerConfig, TransportConfig};
 use crate::error::ServerError;
 use crate::http::HttpLink;
+use crate::in_process::{Caller, InProcessLink};
 use crate::inbound::{Counters, Inbound, Oddities};
 use crate::options::ConnectionOptions;
 use crate::secrets;
@@ -50,6 +51,7 @@ pub(crate) struct Handle {
 enum Link {
     Stdio(StdioLink),
     Http(HttpLink),
+    InProcess(InProcessLink),
 }
 
 impl ServerConnection {
@@ -78,6 +80,9 @@ impl ServerConnection {
             TransportConfig::Http { .. } => {
                 HttpLink::open(config, &resolved, era, options, inbound.clone()).map(Link::Http)
             }
+            TransportConfig::InProcess(server) => {
+                Ok(Link::InProcess(InProcessLink::open(Arc::clone(server), inbound.clone())))
+            }
         };
         let link = link.map_err(|error| error.redacted(&redactor))?;
         Ok(Self(Arc::new(Handle { inbound, link })))
@@ -86,6 +91,16 @@ impl ServerConnection {
     /// Sends a request under a new id. The `progressToken` in its `_meta` may be replaced as well; events of the call
     /// carry the caller's original token.
     pub async fn start(&self, method: &str, params: Option<Raw>) -> Result<ServerCall, ServerError> {
+        self.start_for(Caller::default(), method, params).await
+    }
+
+    /// The same for a caller on the bus, of which only a server in this process gets to know.
+    pub async fn start_for(
+        &self,
+        caller: Caller<'_>,
+        method: &str,
+        params: Option<Raw>,
+    ) -> Result<ServerCall, ServerError> {
         let handle = &self.0;
         let NewCall { number, params, queue } = handle.inbound.calls.open(&handle.inbound.server, method, params)?;
         let call = ServerCall::new(number, queue, handle.clone());
@@ -93,6 +108,7 @@ impl ServerConnection {
         match &handle.link {
             Link::Stdio(link) => link.send(request.into()).await?,
             Link::Http(link) => link.start(number, request)?,
+            Link::InProcess(link) => link.start(number, request, caller),
         }
         Ok(call)
     }
@@ -119,7 +135,7 @@ impl ServerConnection {
     pub fn stderr_tail(&self) -> Vec<String> {
         match &self.0.link {
             Link::Stdio(link) => link.stderr_tail(),
-            Link::Http(_) => Vec::new(),
+            Link::Http(_) | Link::InProcess(_) => Vec::new(),
         }
     }
 
@@ -142,6 +158,7 @@ impl ServerConnection {
                 link.gone().await;
             }
             Link::Http(link) => link.close().await,
+            Link::InProcess(link) => link.stop(),
         }
     }
 }
@@ -154,6 +171,8 @@ impl Handle {
         match &self.link {
             Link::Stdio(link) => link.send(message).await,
             Link::Http(link) => link.send(message).await.map_err(|error| error.redacted(&self.inbound.redactor)),
+            // It sends no requests, and no notification of a client concerns it.
+            Link::InProcess(_) => Ok(()),
         }
     }
 
@@ -169,6 +188,7 @@ impl Handle {
         match &self.link {
             Link::Stdio(link) => link.cancel(number, reason),
             Link::Http(link) => link.cancel(number, &method, reason),
+            Link::InProcess(link) => link.cancel(number),
         }
     }
 
@@ -184,6 +204,7 @@ impl Drop for Handle {
         match &self.link {
             Link::Stdio(link) => link.stop(),
             Link::Http(link) => link.stop(),
+            Link::InProcess(link) => link.stop(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One MCP server, as seen from its host: its configuration, its process or HTTP endpoint, and the connection to it.
+//! One MCP server, as seen from its host: its configuration, its process, HTTP endpoint or
+//! in-process implementation, and the connection to it.
 //!
 //! Messages are parsed only as far as necessary (ids, progress tokens). Every misbehaviour of a server ends in a
 //! bounded wait and a precise error. Authorization and translation between eras are done elsewhere.
@@ -10,6 +11,7 @@ mod connection;
 mod error;
 mod guard;
 mod http;
+mod in_process;
 mod inbound;
 mod options;
 mod probe;
@@ -18,6 +20,7 @@ mod queue;
 mod secrets;
 mod stdio;
 
+pub use async_trait::async_trait;
 pub use call::{CallEvent, ServerCall};
 pub use config::{
     CallSettings, Environment, HostConfig, Join, Offline, PinMode, Replay, ServerConfig, ServersRead, SessionMode,
@@ -26,6 +29,7 @@ pub use config::{
 pub use connection::{ServerConnection, ServerEvent};
 pub use error::{ExitReason, ServerError};
 pub use guard::guard_main;
+pub use in_process::{Caller, InProcessServer};
 pub use inbound::Oddities;
 pub use options::{ConnectionOptions, GuardCommand};
 pub use probe::{Eras, probe};

@@ -63,6 +63,6 @@ async fn deny_unlisted_denies_callers_without_a_role() {
     assert_eq!(denied, Err(ToolError::NotFound("nova_click".into())));
     let raw = RawWorker::connect(&bus, AgentRef::new("raw#mcp")).await;
     let reply = raw.request(json!({ "op": "call", "tool": "nova_click", "arguments": "{}" })).await;
-    assert_eq!(reply["error"], "tool 'nova_click' is not allowed for role '<none>'");
+    assert_eq!(reply["error"], "tool 'nova_click' is not allowed for clients without a role");
     assert_eq!(toolbox.started(), 0);
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use toolbus_broker::{BrokerCore, BrokerServer};
 use toolbus_client::{AgentRef, BrokerClient};
@@ -86,7 +86,8 @@ async fn listen(port: u16) -> TcpListener {
 pub struct Relay {
     address: SocketAddr,
     state: watch::Sender<RelayState>,
-    discarded: Arc<Notify>,
+    /// In bytes.
+    discarded: watch::Sender<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -103,12 +104,12 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let state = watch::Sender::new(RelayState::Open);
-        let discarded = Arc::new(Notify::new());
-        let relay = Self { address, state: state.clone(), discarded: Arc::clone(&discarded) };
+        let discarded = watch::Sender::new(0);
+        let relay = Self { address, state: state.clone(), discarded: discarded.clone() };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if *state.borrow() != RelayState::Cut {
-                    tokio::spawn(forward_connection(near, target, state.subscribe(), Arc::clone(&discarded)));
+                    tokio::spawn(forward_connection(near, target, state.subscribe(), discarded.clone()));
                 }
             }
         });
@@ -123,9 +124,10 @@ impl Relay {
         self.state.send_replace(RelayState::Discarding);
     }
 
-    /// Waits until data was discarded.
-    pub async fn discarded(&self) {
-        soon("data to discard", self.discarded.notified()).await;
+    /// Waits until that many bytes were discarded.
+    pub async fn discarded(&self, bytes: usize) {
+        let mut discarded = self.discarded.subscribe();
+        soon("data to discard", discarded.wait_for(|count| *count >= bytes)).await.expect("the relay is open");
     }
 
     pub fn cut(&self) {
@@ -141,7 +143,7 @@ async fn forward_connection(
     near: TcpStream,
     target: SocketAddr,
     mut state: watch::Receiver<RelayState>,
-    discarded: Arc<Notify>,
+    discarded: watch::Sender<usize>,
 ) {
     let Ok(far) = TcpStream::connect(target).await else { return };
     let ((mut near_read, mut near_write), (mut far_read, far_write)) = (near.into_split(), far.into_split());
@@ -157,13 +159,13 @@ async fn forward(
     from: &mut OwnedReadHalf,
     mut to: OwnedWriteHalf,
     state: watch::Receiver<RelayState>,
-    discarded: &Notify,
+    discarded: &watch::Sender<usize>,
 ) {
     let mut buffer = vec![0; 4096];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         let discards = *state.borrow() == RelayState::Discarding;
         if discards {
-            discarded.notify_one();
+            discarded.send_modify(|bytes| *bytes += count);
         } else if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }

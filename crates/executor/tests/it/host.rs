@@ -43,7 +43,7 @@ async fn the_concurrency_limit_is_respected() {
     let bus = Bus::start().await;
     let gate = Arc::new(Semaphore::new(0));
     let toolbox = Toolbox::with("gate", Behaviour::Gate(Arc::clone(&gate)));
-    let options = McpProxyHostOptions { max_concurrent_calls: 2, max_waiting_calls: 1, ..Default::default() };
+    let options = McpProxyHostOptions { max_concurrent_calls: 2, ..Default::default() };
     let _host = Host::start_with(&bus.url(), &toolbox, options);
     let worker = Arc::new(worker(&bus.url(), "worker-7#mcp", None).await);
     let calls = (0..8).map(|_| {
@@ -124,12 +124,12 @@ async fn results_and_errors_arrive_unchanged() {
 #[tokio::test]
 async fn hole_05_a_rejected_result_becomes_an_error_and_the_tool_runs_once() {
     let bus = Bus::start().await;
-    let toolbox = Toolbox::with("big", Behaviour::Big(70 << 20));
+    let toolbox = Toolbox::with("big", Behaviour::Big(17 << 20));
     let _host = Host::start(&bus.url(), &toolbox);
     let worker = worker(&bus.url(), "worker-7#mcp", None).await;
     let outcome = soon("an answer", worker.execute(&call("big", "{}"))).await;
     let Err(ToolError::Execution(reason)) = outcome else { panic!("{outcome:?}") };
-    assert!(reason.contains("the tool ran, but its result could not be sent") && reason.contains("limit"), "{reason}");
+    assert!(reason.contains("the result cannot be sent") && reason.contains("limit"), "{reason}");
     eventually("an empty mailbox", async || bus.waiting(HOST).await == 0).await;
     assert_eq!(toolbox.started(), 1);
 }

@@ -100,7 +100,7 @@ async fn hole_05_a_lost_reply_is_sent_again_and_the_tool_runs_once() {
     relay.discard();
     gate.add_permits(8);
     eventually("the call ends", async || toolbox.running() == 0).await;
-    relay.discarded().await;
+    relay.discarded(1).await;
     relay.cut();
     eventually("the host is away", async || !is_connected(&bus, HOST).await).await;
     relay.restore();

@@ -11,7 +11,9 @@ mod allowlist;
 mod cancelling;
 mod host;
 mod lost_connections;
+mod mcp;
 mod reconnecting;
+mod state;
 mod supervisor;
 mod worker;
 

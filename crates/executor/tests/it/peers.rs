@@ -39,7 +39,7 @@ impl Host {
         let host = McpProxyHost::new(url, AgentRef::new(HOST), TOKEN, Arc::clone(toolbox) as _, options);
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        let serving = tokio::spawn(async move { host.serve_supervised(stop).await });
+        let serving = tokio::spawn(async move { host.serve_supervised(stop).await.expect("it ends by its shutdown") });
         Self { shutdown, serving }
     }
 }

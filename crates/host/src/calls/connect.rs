@@ -258,7 +258,7 @@ impl Link {
         let log = (wants_log && session.is_none()).then(|| upstream.add_log_receiver(slot));
         let phase = match &style {
             Style::ListenOnLegacy => Phase::Listening,
-            _ => match upstream.connection.start(method, params).await {
+            _ => match upstream.connection.start_for(slot.caller(), method, params).await {
                 Ok(call) => Phase::Server(call),
                 Err(error) => {
                     if let Some(session) = &session {

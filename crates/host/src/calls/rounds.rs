@@ -149,7 +149,8 @@ impl Flow {
             Ok(params) => params,
             Err(error) => return Some(FlowEnd::Failed(bad_params(error).into())),
         };
-        match self.upstream.connection.start(&self.slot.parsed.rpc.method, Some(params)).await {
+        let (caller, method) = (self.slot.caller(), &self.slot.parsed.rpc.method);
+        match self.upstream.connection.start_for(caller, method, Some(params)).await {
             Ok(call) => {
                 self.phase = Phase::Server(call);
                 None

@@ -15,6 +15,7 @@ use toolbus_call::{CallNo, Effect};
 use toolbus_journal::CallKey;
 use toolbus_mcp::{Era, Raw, RpcError, TaskView, meta};
 use toolbus_protocol::{InboxMessage, MsgId, principal_of};
+use toolbus_upstream::Caller;
 
 /// A request that is about to become a call.
 pub struct NewCall {
@@ -85,6 +86,10 @@ impl Slot {
 
     pub fn role(&self) -> Option<&str> {
         self.request.from.role.as_deref()
+    }
+
+    pub fn caller(&self) -> Caller<'_> {
+        Caller { mailbox: self.mailbox(), role: self.role(), request: self.id().as_str() }
     }
 
     pub fn id(&self) -> &MsgId {

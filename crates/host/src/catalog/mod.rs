@@ -4,7 +4,7 @@ pub mod names;
 pub mod page;
 mod watch;
 
-pub use watch::watch_server;
+pub use watch::{refresh_lists, watch_server};
 
 use crate::pins::{PinnedServer, Pins};
 use crate::replay;

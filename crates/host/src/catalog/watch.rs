@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, codes, empty_object, raw};
-use toolbus_upstream::{CallEvent, Eras, ServerCall, ServerError, probe};
+use toolbus_upstream::{CallEvent, Eras, ServerCall, ServerError, TransportConfig, probe};
 
 /// After a run of this length, the backoff starts again at its minimum.
 const GOOD_RUN: Duration = Duration::from_secs(30);
@@ -70,6 +70,28 @@ pub async fn watch_server(host: Arc<Host>, server: Arc<Server>) {
     }
 }
 
+/// Waits until the lists of all servers are known, for a while, and reads those of in-process servers again: that is only
+/// a function call, and the program may have changed its tools since.
+pub async fn refresh_lists(host: &Arc<Host>) {
+    let refresh = async {
+        for server in &host.servers {
+            let Ok(eras) = server.eras(host).await else { continue };
+            if matches!(server.config.transport, TransportConfig::InProcess(_))
+                && let Ok((era, upstream)) = open(host, server, &eras).await
+            {
+                let reader = Reader { host, server, upstream: &upstream, era };
+                if let Err(failure) = reader.store_lists(&eras).await {
+                    tracing::warn!(server = server.name(), reason = failure.reason, "could not read the lists");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = refresh => {}
+        () = tokio::time::sleep(host.options.limits.start_quiet) => {}
+    }
+}
+
 /// Starts the server and follows its changes until it fails.
 async fn watch_once(host: &Arc<Host>, server: &Arc<Server>) -> Failure {
     match follow(host, server).await {
@@ -94,8 +116,7 @@ async fn follow(host: &Arc<Host>, server: &Arc<Server>) -> Result<std::convert::
     loop {
         let read_at = Instant::now();
         changes.borrow_and_update();
-        let (lists, remarks) = reader.read_all().await?;
-        host.catalog.set_up(server.index, Arc::clone(&eras), lists, remarks);
+        reader.store_lists(&eras).await?;
         server.availability.send_if_modified(|now| {
             let new = !matches!(now, Availability::Known(_));
             *now = Availability::Known(Arc::clone(&eras));
@@ -179,6 +200,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Reads all lists and puts them into the catalog.
+    async fn store_lists(&self, eras: &Arc<Eras>) -> Result<(), Failure> {
+        let _reading = self.server.reading.lock().await;
+        let (lists, remarks) = self.read_all().await?;
+        self.host.catalog.set_up(self.server.index, Arc::clone(eras), lists, remarks);
+        Ok(())
+    }
+
     async fn read_all(&self) -> Result<(Lists, Vec<String>), Failure> {
         let handshake = self.upstream.handshake();
         let (mut lists, mut remarks) = (Lists::default(), Vec::new());

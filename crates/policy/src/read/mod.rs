@@ -15,7 +15,8 @@ use toolbus_config::{ConfigError, Document, Position, Setting, Warning};
 /// The set has no roles if the file has none.
 pub fn read(file: &Document) -> Result<(PolicySet, Vec<Warning>), ConfigError> {
     let mut reader = Reader::default();
-    let mut set = PolicySet { roles: None, limits: Vec::new(), limit_index: Index::default(), own_roles: false };
+    let mut set =
+        PolicySet { roles: None, others: None, limits: Vec::new(), limit_index: Index::default(), own_roles: false };
     if let Some(roles) = file.root().read("roles", |roles| reader.roles(roles))? {
         set.own_roles = !roles.is_empty();
         set.roles = Some(roles).filter(|_| set.own_roles);

@@ -245,3 +245,30 @@ fn may_use_all_is_false_if_anything_is_denied_or_needs_approval() {
     }
     assert!(!set.may_use_all(None, "one") && PolicySet::everyone().may_use_all(None, "one"));
 }
+
+#[test]
+fn rules_made_by_code_name_tools_literally() {
+    let names = ["read", "a*", "x/y", "q?[z]{b,c}\\d", ""];
+    let set = PolicySet::of_tools([("reader", &names[..]), ("locked", &[])]);
+    let check = |set: &PolicySet, role: Option<&str>, tool: &str, effect| {
+        let question = |arguments| Question { role, server: "s", item: Item::Tool(tool), arguments };
+        assert_eq!(set.decide(&question(Arguments::Absent)).effect, effect, "{role:?} {tool:?}");
+        assert_eq!(set.decide(&question(Arguments::Unknown)).effect, effect, "{role:?} {tool:?} in a list");
+    };
+    for name in names {
+        check(&set, Some("reader"), name, Effect::Allow);
+        check(&set, Some("locked"), name, Effect::Deny);
+    }
+    for other in ["ab", "y", "READ", "reads", "qa[z]{b,c}\\d", "q?zb\\d", "q?[z]{b,c}d"] {
+        check(&set, Some("reader"), other, Effect::Deny);
+    }
+    check(&set, Some("unlisted"), "read", Effect::Deny);
+    check(&set, None, "read", Effect::Deny);
+    let set = set.with_others_unrestricted();
+    check(&set, Some("unlisted"), "anything", Effect::Allow);
+    check(&set, None, "anything", Effect::Allow);
+    check(&set, Some("reader"), "anything", Effect::Deny);
+    check(&set, Some("locked"), "read", Effect::Deny);
+    assert!(set.may_use_all(None, "s") && !set.may_use_all(Some("locked"), "s"));
+    assert!(!set.may_approve(None), "to use everything is not to approve");
+}

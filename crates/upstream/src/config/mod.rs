@@ -10,10 +10,12 @@ pub use call_settings::{CallSettings, Join, Offline, Replay, TripSettings};
 pub use expand::Environment;
 pub use servers::{read_mcp_servers, read_servers};
 
+use crate::in_process::InProcessServer;
 use crate::secrets::SecretSettings;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use toolbus_config::Warning;
 use toolbus_mcp::Era;
@@ -79,6 +81,8 @@ pub enum TransportConfig {
         /// Additional request headers.
         headers: BTreeMap<String, String>,
     },
+    /// A server in this process. Only code can set it, no file.
+    InProcess(Arc<dyn InProcessServer>),
 }
 
 /// Who shares a session with a legacy server.
@@ -166,6 +170,12 @@ impl ServerConfig {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
+    /// A server in this process. Its definitions are not pinned: whoever can change them can change this process.
+    pub fn in_process(name: impl Into<String>, server: Arc<dyn InProcessServer>) -> Self {
+        let transport = TransportConfig::InProcess(server);
+        Self { era: Some(Era::Modern), pin: Some(PinMode::Off), ..Self::new(name, transport) }
+    }
+
     /// The timeout of calls of the tool.
     pub fn timeout_of(&self, tool: &str) -> Option<Duration> {
         self.tool_timeouts.get(tool).copied().or(self.timeout)
@@ -188,6 +198,7 @@ impl fmt::Debug for TransportConfig {
                 .field("url", &shown_url(url))
                 .field("headers", &headers.keys().collect::<Vec<_>>())
                 .finish(),
+            Self::InProcess(_) => f.write_str("InProcess"),
         }
     }
 }

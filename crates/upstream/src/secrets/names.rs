@@ -71,6 +71,7 @@ pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings,
             let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             secrets.extend(pairs.filter(|(name, _)| named(name)).map(|(_, value)| value.to_owned()));
         }
+        TransportConfig::InProcess(_) => {}
     }
     let lines =
         |secret: &String| secret.lines().filter(|line| line.len() >= MIN_LINE_BYTES).map(str::to_owned).collect();

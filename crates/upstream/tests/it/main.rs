@@ -2,6 +2,7 @@
 
 mod config;
 mod http;
+mod in_process;
 mod misbehaviour;
 mod probing;
 mod process;
