@@ -26,17 +26,6 @@ async fn concurrent_calls_get_their_own_replies() {
     soon("eight calls", join_all(calls)).await;
 }
 
-#[tokio::test]
-async fn a_manifest_that_was_requested_before_the_host_started_is_complete() {
-    let bus = Bus::start().await;
-    let url = bus.url();
-    let connecting = tokio::spawn(async move { worker(&url, "worker-7#mcp", None).await });
-    eventually("the request waits", async || bus.waiting(HOST).await == 1).await;
-    let _host = Host::start(&bus.url(), &Toolbox::echoing(&["nova_click"]));
-    let worker = soon("a worker", connecting).await.expect("no panic");
-    assert_eq!(names(&worker.list_tools()), ["nova_click"]);
-}
-
 /// The tool returns only when four calls are running, so sequential calls would never end.
 #[tokio::test]
 async fn calls_on_one_connection_run_concurrently() {
