@@ -7,8 +7,8 @@ pub use toolbus_client::{
     LiveEvent, MultiplexedClient, Reply, SendOptions,
 };
 pub use toolbus_executor::{
-    CancellationToken, FunctionCall, FunctionSchema, McpProxyExecutor, McpProxyExecutorOptions, McpProxyHost,
-    McpProxyHostOptions, McpReply, McpRequest, ProxiedResult, RoleToolAllowlist, ToolCall, ToolError,
+    CancellationToken, FunctionCall, FunctionSchema, McpProxyError, McpProxyExecutor, McpProxyExecutorOptions,
+    McpProxyHost, McpProxyHostOptions, McpReply, McpRequest, ProxiedResult, RoleToolAllowlist, ToolCall, ToolError,
     ToolExecutionContext, ToolExecutor, ToolResult, ToolResultImage, ToolSchema, async_trait, serve_mcp_proxy,
     serve_mcp_proxy_supervised,
 };

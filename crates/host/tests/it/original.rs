@@ -1,9 +1,10 @@
 //! Workers of the original system, which know only the operations `manifest` and `call`.
 
-use crate::support::{Rig, TIMEOUT, fake};
+use crate::support::{Rig, TIMEOUT, fake, open_host};
 use serde_json::{Value, json};
 use toolbus_client::{AgentRef, InboxKind, InboxMessage, MultiplexedClient};
 use toolbus_protocol::Body;
+use toolbus_upstream::HostConfig;
 
 async fn ask(bus: &MultiplexedClient, body: Value) -> Value {
     let body = Body::of(&body).expect("JSON");
@@ -17,6 +18,23 @@ async fn ask(bus: &MultiplexedClient, body: Value) -> Value {
     }
 }
 
+async fn old_worker(rig: &Rig) -> MultiplexedClient {
+    let client = rig.client(AgentRef::new("old")).await;
+    client.subscribe().await.expect("a mailbox");
+    client.into_multiplexed()
+}
+
+/// Such a worker asks only once.
+#[tokio::test]
+async fn a_manifest_that_is_requested_while_servers_start_is_complete() {
+    let rig = Rig::without_host().await;
+    let bus = old_worker(&rig).await;
+    let host =
+        rig.with_other_host(open_host(HostConfig { servers: vec![fake("one", "legacy"), fake("two", "modern")] }));
+    let (manifest, _rig) = tokio::join!(ask(&bus, json!({"op": "manifest"})), host);
+    assert_eq!(manifest["manifest"].as_array().map(Vec::len), Some(11));
+}
+
 #[tokio::test]
 async fn an_original_worker_gets_a_manifest_and_calls_tools() {
     let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "modern")]).await;
@@ -25,9 +43,7 @@ async fn an_original_worker_gets_a_manifest_and_calls_tools() {
         manifest.servers.iter().all(|server| server.state == toolbus_mcp::ServerState::Up)
     })
     .await;
-    let client = rig.client(AgentRef::new("old")).await;
-    client.subscribe().await.expect("a mailbox");
-    let bus = client.into_multiplexed();
+    let bus = old_worker(&rig).await;
     let manifest = ask(&bus, json!({"op": "manifest"})).await;
     let function = json!({"name": "echo", "description": "tool echo", "parameters": {"type": "object"}});
     assert_eq!(manifest["manifest"][0], json!({"type": "function", "function": function}));
