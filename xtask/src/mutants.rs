@@ -91,10 +91,12 @@ fn test(tool: &Path, crates: &[&str], args: &MutantsArgs, config: &Path, folder:
     command.arg("--config").arg(config).arg("--output").arg(folder);
     // In random order, so that the mutants that are left at the end of the time are no particular ones.
     command.arg("--shuffle").arg("--jobs").arg(args.jobs.to_string());
-    for name in crates {
-        // Their tests take less time than the optimiser.
+    // Dependencies are built once, the crates themselves for every mutant.
+    let mut levels = vec![("\"*\"".to_owned(), 2)];
+    levels.extend(crates.iter().map(|name| (format!("toolbus-{name}"), 0)));
+    for (package, level) in levels {
         command.arg("--cargo-arg=--config");
-        command.arg(format!("--cargo-arg=profile.dev.package.toolbus-{name}.opt-level=0"));
+        command.arg(format!("--cargo-arg=profile.dev.package.{package}.opt-level={level}"));
     }
     command.args(["--minimum-test-timeout", "10", "--", "--tests"]).env("CARGO_PROFILE_DEV_DEBUG", "0");
     let log = folder.join("log.txt");
