@@ -20,7 +20,7 @@ const DECISION_CRATES: [&str; 3] = ["engine", "call", "policy"];
 const OTHER_CRATES: [&str; 5] = ["wal", "journal", "store", "identity", "audit"];
 /// Percentage of the viable mutants of a decision crate that its tests must catch.
 const MIN_CAUGHT: usize = 90;
-/// Mutants that can be built and tested per minute on a small machine, after the first build.
+/// Mutants that one job builds and tests per minute on a small machine, the first build included.
 const PER_MINUTE: u64 = 10;
 /// Without `--minutes`, a run of all mutants ends by itself.
 const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -69,7 +69,7 @@ fn list(tool: &Path, crates: &[&str]) -> Result<Vec<String>, StepError> {
 
 /// The mutants to test, as regular expressions of their names.
 fn choose(args: &MutantsArgs, mutants: &[String]) -> Vec<String> {
-    let count = usize::try_from(args.minutes * PER_MINUTE).unwrap_or(usize::MAX);
+    let count = usize::try_from(args.minutes * PER_MINUTE).unwrap_or(usize::MAX).saturating_mul(args.jobs);
     let mut chosen: Vec<&String> = mutants.iter().collect();
     if !args.all && count < mutants.len() {
         let seed = args.seed.map_or_else(Seed::random, Seed);
@@ -80,7 +80,8 @@ fn choose(args: &MutantsArgs, mutants: &[String]) -> Vec<String> {
 }
 
 fn escaped(name: &str) -> String {
-    let special = |letter: char| letter.is_ascii_punctuation();
+    // A backslash gives `<` and `>` a meaning that they don't have without it.
+    let special = |letter: char| r"\.+*?()|[]{}^$#&-~".contains(letter);
     name.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
 }
 
@@ -90,10 +91,12 @@ fn test(tool: &Path, crates: &[&str], args: &MutantsArgs, config: &Path, folder:
     command.arg("--config").arg(config).arg("--output").arg(folder);
     // In random order, so that the mutants that are left at the end of the time are no particular ones.
     command.arg("--shuffle").arg("--jobs").arg(args.jobs.to_string());
-    for name in crates {
-        // Their tests take less time than the optimiser.
+    // Dependencies are built once, the crates themselves for every mutant.
+    let mut levels = vec![("\"*\"".to_owned(), 2)];
+    levels.extend(crates.iter().map(|name| (format!("toolbus-{name}"), 0)));
+    for (package, level) in levels {
         command.arg("--cargo-arg=--config");
-        command.arg(format!("--cargo-arg=profile.dev.package.toolbus-{name}.opt-level=0"));
+        command.arg(format!("--cargo-arg=profile.dev.package.{package}.opt-level={level}"));
     }
     command.args(["--minimum-test-timeout", "10", "--", "--tests"]).env("CARGO_PROFILE_DEV_DEBUG", "0");
     let log = folder.join("log.txt");
@@ -206,9 +209,6 @@ mod tests {
 
     #[test]
     fn a_name_is_matched_literally() {
-        assert_eq!(
-            escaped("a/b.rs:1:2: replace && with || in f<A>"),
-            r"a\/b\.rs\:1\:2\: replace \&\& with \|\| in f\<A\>"
-        );
+        assert_eq!(escaped("a/b.rs:1:2: replace && with || in f<A>"), r"a/b\.rs:1:2: replace \&\& with \|\| in f<A>");
     }
 }

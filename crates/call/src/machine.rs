@@ -347,3 +347,22 @@ impl<K: Clone + Eq + Hash> BoundedSet<K> {
         self.known.contains(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_set_evicts_its_oldest_element_and_removed_ones_make_room() {
+        let mut set = BoundedSet::default();
+        (0..MAX_REMEMBERED).for_each(|key| set.insert(key));
+        set.remove(&1);
+        set.insert(MAX_REMEMBERED);
+        assert!(set.contains(&0) && !set.contains(&1) && set.contains(&MAX_REMEMBERED));
+        set.insert(MAX_REMEMBERED);
+        assert!(set.contains(&0), "known elements need no room");
+        set.insert(MAX_REMEMBERED + 1);
+        assert!(!set.contains(&0) && set.contains(&2));
+        assert_eq!((set.order.len(), set.known.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
+    }
+}

@@ -237,12 +237,17 @@ mod tests {
     fn the_state_of_limits_that_are_no_longer_used_is_forgotten() {
         let rate = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(1) });
         let mut rates = Rates::default();
-        for second in 0..3 * MAX_BUCKETS as u64 {
-            let kind = LimitKind::Role(second.to_string());
-            assert!(rates.count(&[Limit { kind, rate, concurrency: None }], second * 1000).is_ok());
+        let limit = |name: &str| Limit { kind: LimitKind::Role(name.into()), rate, concurrency: None };
+        let daily = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(86_400) });
+        let in_use = [Limit { rate: daily, ..limit("daily") }];
+        assert!(rates.count(&in_use, 0).is_ok());
+        for second in 0..MAX_BUCKETS as u64 {
+            let pair = |name: &str| [limit(&format!("{name}{second}")), limit(&format!("{name}{second}'"))];
+            let now = second * 1000;
+            assert!(rates.count(&pair("a"), now).is_ok() && rates.count(&pair("b"), now).is_ok());
+            assert!(rates.count(&in_use, now).is_err());
         }
-        assert!(rates.0.len() <= MAX_BUCKETS + 1);
-        assert!(rates.0.contains_key(&LimitKind::Role((3 * MAX_BUCKETS - 1).to_string())));
+        assert!(rates.0.len() <= MAX_BUCKETS + 2);
     }
 
     #[test]

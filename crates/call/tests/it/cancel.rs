@@ -261,6 +261,18 @@ fn only_its_caller_cancels_a_call_by_id() {
 }
 
 #[test]
+fn of_many_cancels_without_a_call_the_latest_are_remembered() {
+    let mut host = Host::new();
+    let remembered = 32 << 10;
+    for number in 0..=remembered {
+        host.cancels_from("w#1", &format!("call-{number}"));
+    }
+    host.running(call("w#1", "call-0"));
+    host.arrives(call("w#1", "call-1"));
+    host.expect(["journal call-1: RESULT Cancelled cancelled, synced"]);
+}
+
+#[test]
 fn a_cancel_of_a_call_that_was_refused_is_forgotten() {
     let mut host = Host::with(|options| options.max_calls = 1);
     host.running(call("v#1", "x"));

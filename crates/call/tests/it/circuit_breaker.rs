@@ -35,6 +35,17 @@ fn failures_open_the_breaker_and_a_probe_closes_it() {
 }
 
 #[test]
+fn failures_count_for_the_whole_window_and_not_longer() {
+    for (pause, opens) in [(60_000, true), (60_001, false)] {
+        let mut host = host();
+        fails(&mut host, "a");
+        host.passes(pause);
+        fails(&mut host, "b");
+        assert_eq!(host.seen().contains(&"breaker 0 Opened".to_owned()), opens);
+    }
+}
+
+#[test]
 fn every_attempt_counts_as_a_failure() {
     let mut host = host();
     host.running(replay_safe("w#1", "a"));

@@ -172,6 +172,7 @@ fn without_roles_local_and_operator_may_use_everything_and_others_nothing() {
 #[test]
 fn the_operator_keeps_its_built_in_rule_unless_the_file_has_an_entry_for_it() {
     let set = set(RULES);
+    assert!(set.has_own_roles());
     assert_eq!(call(&set, "operator", "s", "t", "{}"), Effect::Allow);
     assert_eq!(call(&set, "local", "s", "t", "{}"), Effect::Deny);
     assert!(set.may_approve(Some("operator")));

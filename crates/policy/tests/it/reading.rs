@@ -125,6 +125,15 @@ fn unmatched_patterns_are_reported_with_a_suggestion() {
     );
 }
 
+#[test]
+fn of_equally_similar_names_the_first_in_the_alphabet_is_suggested() {
+    let set = set("[roles.a]\nallow = ['raed_*']");
+    for names in [[("files", "read_a"), ("files", "read_b")], [("files", "read_b"), ("files", "read_a")]] {
+        let warnings: Vec<String> = set.unmatched(&names).iter().map(ToString::to_string).collect();
+        assert_eq!(warnings, ["line 2, column 10: \"raed_*\" matches no known name; did you mean read_a?"]);
+    }
+}
+
 /// Every prefix of a file is a partially written file.
 #[test]
 fn a_partially_written_file_never_panics() {
