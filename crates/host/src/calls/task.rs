@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
-use toolbus_call::{Answer, Effect, Event};
+use toolbus_call::{Answer, Effect, Event, Failure};
 use toolbus_journal::End;
 use toolbus_mcp::Outcome;
 
@@ -269,8 +269,12 @@ impl CallTask {
 
     async fn reply(&mut self, answer: &Answer<Given>) {
         let (host, slot) = (&self.host, &self.slot);
-        slot.state().outcome.get_or_insert_with(|| slot.word_for(answer));
-        host.audit_end(slot).await;
+        // The refusal of a request is audited as a decision, not as the end of a call.
+        let is_refused = matches!(answer, Answer::Given(Given::Error(_)) | Answer::Failure(Failure::TooManyCalls));
+        if !is_refused || slot.state().authorised.is_some() {
+            slot.state().outcome.get_or_insert_with(|| slot.word_for(answer));
+            host.audit_end(slot).await;
+        }
         let refusal = || match answer {
             Answer::Given(Given::Error(error)) => Some((**error).clone()),
             Answer::Failure(failure) => Some(slot.error_of(failure)),

@@ -8,7 +8,7 @@ use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
-use toolbus_journal::{CallKey, JournalState, Recovery};
+use toolbus_journal::{CallKey, JournalState};
 use toolbus_protocol::JournalClaim;
 
 /// How a process of a host ends.
@@ -129,8 +129,8 @@ impl World {
         }
         let instance = ByteString::from(format!("process-{number}"));
         let lineage = toolbus_journal::lineage(&at.folder.disk).ok().flatten();
-        let journal = lineage.map_or_else(|| at.folder.id.clone(), ByteString::from);
-        let claim = JournalClaim { journal, epoch: at.folder.epoch, instance };
+        let named = lineage.map_or_else(|| at.folder.id.clone(), ByteString::from);
+        let claim = JournalClaim { journal: named, epoch: at.folder.epoch, instance };
         let options = MachineOptions { journal_damaged: recovery.is_damaged(), ..self.plan.machine.clone() };
         at.process = Some(Process {
             number,
