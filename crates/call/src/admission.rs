@@ -226,6 +226,9 @@ impl<A: Clone> CallMachine<A> {
         if let Err(failure) = self.check_task_limits(&agent, cx) {
             return self.fail(no, failure, End::Failed, cx);
         }
+        if !self.count_rates(no, cx) {
+            return;
+        }
         *self.accepting.entry(agent).or_default() += 1;
         if let Some(call) = self.get(no) {
             call.is_accepting = true;

@@ -66,11 +66,22 @@ impl<A: Clone> CallMachine<A> {
         let Some(call) = self.get(no) else { return };
         let limit = call.grant.time_limit.clone();
         call.limit = limit.map(|(time, which)| (now.saturating_add(time), which));
-        let (limits, asks) = (call.grant.limits.clone(), call.grant.ask && !call.approved && !call.request.continues);
-        if let Err(RateExceeded { kind, rate, wait }) = self.rates.count(&limits, now) {
-            return self.fail(no, Failure::RateLimited { kind, rate, wait }, End::Failed, cx);
+        let (is_counted, asks) = (call.accepted, call.grant.ask && !call.approved && !call.request.continues);
+        // A task was counted before it was accepted, perhaps by an earlier process.
+        if !is_counted && !self.count_rates(no, cx) {
+            return;
         }
         if asks { self.park(no, cx) } else { self.take_task_share(no, cx) }
+    }
+
+    /// Counts the call against its rate limits; refuses it if one is exceeded.
+    pub(crate) fn count_rates(&mut self, no: CallNo, cx: &mut Context<'_, A>) -> bool {
+        let Some(call) = self.calls.get(&no) else { return false };
+        let Err(RateExceeded { kind, rate, wait }) = self.rates.count(&call.grant.limits, cx.now.ms) else {
+            return true;
+        };
+        self.fail(no, Failure::RateLimited { kind, rate, wait }, End::Failed, cx);
+        false
     }
 
     fn park(&mut self, no: CallNo, cx: &mut Context<'_, A>) {

@@ -1,6 +1,6 @@
 //! What a call waits for before it may start: its caller, approval, rate limits and time limits.
 
-use crate::requests::{call, in_session, until};
+use crate::requests::{call, in_session, resumed, task, until};
 use crate::states::{At, check};
 use crate::support::{Host, Step};
 use std::num::NonZeroU32;
@@ -218,6 +218,24 @@ fn calls_above_the_rate_are_refused_and_do_not_count() {
     }
     host.passes(30_000);
     host.running(call("w#1", "f"));
+}
+
+#[test]
+fn a_task_counts_once_before_it_is_accepted_and_not_again_when_it_is_resumed() {
+    let mut host = limited(1, 1);
+    host.hold(Step::Reserve);
+    host.arrives(task("w#1", "a"));
+    host.synced();
+    host.seen();
+    host.arrives(task("w#1", "b"));
+    host.expect(["reply b: rate limited for 1s"]);
+    host.passes(1_000);
+    host.arrives(task("v#1", "c"));
+    host.synced();
+    host.restarts();
+    host.arrives(resumed(task("w#1", "a")));
+    host.arrives(resumed(task("v#1", "c")));
+    host.expect(["reserve a", "reserve c"]);
 }
 
 #[test]
