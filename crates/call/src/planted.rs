@@ -29,8 +29,6 @@ pub enum PlantedBug {
     JoinConnected,
     /// A call joins a call whose answer was collected.
     JoinCollected,
-    /// The broker is asked about a reply that it may not have received yet.
-    JoinUnsettled,
     /// A call does not look for a running call to join.
     RunningNotJoined,
     /// A task is accepted before its entry is durable.

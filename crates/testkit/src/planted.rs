@@ -68,7 +68,7 @@ const JOURNAL: [JournalBug; 7] = [
     JournalBug::UnappliedCompacted,
 ];
 
-const CALL: [CallBug; 23] = [
+const CALL: [CallBug; 22] = [
     CallBug::StartNotSynced,
     CallBug::StartNotWritten,
     CallBug::ResultAfterReply,
@@ -82,7 +82,6 @@ const CALL: [CallBug; 23] = [
     CallBug::RefusedRuns,
     CallBug::JoinConnected,
     CallBug::JoinCollected,
-    CallBug::JoinUnsettled,
     CallBug::RunningNotJoined,
     CallBug::TaskNotSynced,
     CallBug::TaskAnswerLost,

@@ -311,7 +311,7 @@ fn if_the_broker_cannot_tell_an_old_request_runs() {
 #[test]
 fn an_old_task_does_not_wait_for_its_caller() {
     let mut host = with_grace();
-    host.arrives(Request { age: 120_000, ..crate::requests::task("w#1", "a") });
+    host.arrives(Request { age: 120_000, ..task("w#1", "a") });
     host.synced();
     host.expect(["journal a: TASK, synced", "accepted a", "journal a: START 1, synced"]);
 }

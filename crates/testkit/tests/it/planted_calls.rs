@@ -92,11 +92,6 @@ fn a_join_to_a_collected_answer_is_found() {
 }
 
 #[test]
-fn a_question_about_a_reply_in_transit_is_found() {
-    check_machine(CallBug::JoinUnsettled, "which it repeats, had one");
-}
-
-#[test]
 fn a_repeated_call_that_does_not_join_the_running_one_is_found() {
     check_machine(CallBug::RunningNotJoined, "which it repeats, had one");
 }

@@ -19,8 +19,6 @@ pub struct Broker {
     pub disk: SimDisk,
     write: Option<(Batch, Stage)>,
     fetches: Vec<Fetch>,
-    /// Number of batches taken from the engine for writing.
-    pub taken: u64,
     /// The last claim of each host's mailbox, and its fence. Written at once, so a crash loses none.
     pub claims: BTreeMap<ByteString, (JournalClaim, Seq)>,
 }
@@ -81,7 +79,7 @@ impl Broker {
     pub fn new(plan: &Plan) -> Self {
         let disk = SimDisk::default();
         let (engine, store) = open(&disk, plan).expect("an empty disk without faults can be opened");
-        Self { engine, store, disk, write: None, fetches: Vec::new(), taken: 0, claims: BTreeMap::new() }
+        Self { engine, store, disk, write: None, fetches: Vec::new(), claims: BTreeMap::new() }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -100,7 +98,6 @@ impl World {
             None => {
                 if let Some(batch) = self.broker.engine.take_batch(self.now) {
                     self.note("batch", &[("puts", batch.puts.len() as u64), ("settled", batch.settled.len() as u64)]);
-                    self.broker.taken += 1;
                     self.broker.write = Some((batch, Stage::Taken));
                 }
             }
@@ -110,7 +107,6 @@ impl World {
             },
             Some((batch, Stage::Written)) => match self.broker.store.sync() {
                 Ok(()) => {
-                    self.oracle.acks_durable(self.broker.taken);
                     self.broker.write = Some((batch, Stage::Synced));
                 }
                 Err(_) => self.broker_crashes(),

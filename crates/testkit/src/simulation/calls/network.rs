@@ -97,7 +97,7 @@ impl World {
         };
         match (&command, owner) {
             (Command::AckTags { tags }, Owner::Worker(worker)) => {
-                self.oracle.acked(&self.workers[worker].mailbox, tags, self.broker.taken);
+                self.oracle.acked(&self.workers[worker].mailbox, tags);
             }
             (Command::Inspect { request_id, inspect }, _) => {
                 let workers = &self.workers;

@@ -128,10 +128,8 @@ pub struct Oracle {
     first_outcome: BTreeMap<ByteString, (Outcome, bool)>,
     /// The reply that a tag of a mailbox stands for.
     tags: BTreeMap<(ByteString, Seq), ByteString>,
-    /// Acknowledged replies, each with the number of batches that the broker had taken by then.
-    acked: BTreeMap<(ByteString, ByteString), u64>,
-    /// Acknowledgements with a lower number of batches are durable.
-    durable_before: u64,
+    /// Replies that were acknowledged since the broker's last crash, as mailbox and id.
+    acked: BTreeSet<(ByteString, ByteString)>,
     /// Calls whose RESULT was lost: in a machine crash before it was synced, or by corruption.
     in_doubt: BTreeSet<ByteString>,
     /// The earlier call whose answer a call shares.

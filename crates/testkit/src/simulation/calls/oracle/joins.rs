@@ -39,22 +39,18 @@ impl Oracle {
     }
 
     /// The broker received acknowledgements of answers.
-    pub fn acked(&mut self, mailbox: &ByteString, tags: &[Seq], batches: u64) {
+    pub fn acked(&mut self, mailbox: &ByteString, tags: &[Seq]) {
         for tag in tags {
             if let Some(reply_id) = self.tags.get(&(mailbox.clone(), *tag)) {
-                self.acked.entry((mailbox.clone(), reply_id.clone())).or_insert(batches);
+                self.acked.insert((mailbox.clone(), reply_id.clone()));
             }
         }
     }
 
-    pub fn acks_durable(&mut self, batches: u64) {
-        self.durable_before = batches;
-    }
-
-    /// The crash loses acknowledgements that were not durable.
+    /// A crash may lose the id of a reply that was acknowledged before it needed a record, so that the broker takes it for one
+    /// that it never had. Its answer is then given to a repeated call too, which has no further effect.
     pub fn broker_crashed(&mut self) {
-        let durable_before = self.durable_before;
-        self.acked.retain(|_, batches| *batches < durable_before);
+        self.acked.clear();
         self.requests.iter_mut().for_each(|request| request.may_be_forgotten |= !request.receipted);
     }
 
@@ -63,7 +59,7 @@ impl Oracle {
         let mut truth = Truth::default();
         truth.connected.extend(inspect.peers.iter().map(|peer| (peer.clone(), is_connected(peer))));
         for message in &inspect.messages {
-            let is_collected = self.acked.contains_key(&(message.to.clone(), message.id.clone()));
+            let is_collected = self.acked.contains(&(message.to.clone(), message.id.clone()));
             *truth.collected.entry(message.to.clone()).or_default() |= is_collected;
         }
         self.inspections.insert(id.clone(), truth);
