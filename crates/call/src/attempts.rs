@@ -249,14 +249,14 @@ impl<A: Clone> CallMachine<A> {
     /// The code that carries out the effects of a call panicked: whether the server got the request is not known.
     pub(crate) fn crashed(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.get(no) else { return };
+        // The acceptance of a task may not have been sent.
+        if call.accepted && matches!(call.request.origin, Origin::Mailbox { .. }) {
+            cx.out.push(Effect::Accepted { call: no });
+        }
         match call.state {
             State::Finishing { .. } | State::DeadLettering => {}
             _ => {
                 call.always_journaled |= call.request.has_effect;
-                // The acceptance of a task may not have been sent.
-                if call.accepted && matches!(call.request.origin, Origin::Mailbox { .. }) {
-                    cx.out.push(Effect::Accepted { call: no });
-                }
                 self.give_up_wait(no, Answer::Failure(Failure::Crashed), End::Unknown, cx);
             }
         }
