@@ -1,5 +1,5 @@
 //! `bench journal`: the overhead of the host's journal on an end-to-end call (client, `toolbus connect`, broker, host,
-//! tool). Compares the same host without a journal, with one, and with one for a replay-safe tool; a bare sync of the
+//! tool). Compares the same host with a journal in memory, on disk, and on disk for a replay-safe tool; a bare sync of the
 //! same disk is measured as well. All of them are interleaved within every round.
 
 mod cpu_time;
@@ -63,7 +63,7 @@ impl Mode {
 
     pub fn description(self) -> &'static str {
         match self {
-            Mode::None => "no journal",
+            Mode::None => "journal in memory",
             Mode::Safe => "journal, replay-safe tool",
             Mode::Never => "journal, tool not replay-safe",
         }

@@ -170,7 +170,7 @@ impl ServerConfig {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
-    /// A server in this process. Its definitions are not pinned: whoever can change them can change this process.
+    /// A server in this process. Its definitions are not pinned: changing them requires control of this process anyway.
     pub fn in_process(name: impl Into<String>, server: Arc<dyn InProcessServer>) -> Self {
         let transport = TransportConfig::InProcess(server);
         Self { era: Some(Era::Modern), pin: Some(PinMode::Off), ..Self::new(name, transport) }
