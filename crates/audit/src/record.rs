@@ -111,6 +111,15 @@ pub enum Record {
         /// Number of refusals.
         count: u64,
     },
+    /// A host announced a name that belongs to another host, or that the rules don't let it offer.
+    NameHeldBack {
+        /// The host.
+        host: String,
+        /// The tool, prompt, or URI.
+        name: String,
+        /// Why workers don't see it.
+        reason: String,
+    },
     /// The state of a credential changed.
     Credential {
         /// Its agent.

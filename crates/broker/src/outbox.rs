@@ -4,6 +4,7 @@
 
 use crate::auditing::Auditor;
 use crate::handshake::CloseReason;
+use crate::name_owners::HeldBack;
 use crate::wire::deep_copy;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -55,6 +56,11 @@ impl ConnectionOutbox {
 
     pub fn audit_closed(&self, reason: Option<&CloseReason>) {
         self.auditor.iter().for_each(|auditor| auditor.closed(reason));
+    }
+
+    /// Writes an audit record of a name that the peer announced and that belongs to another host.
+    pub fn audit_held_back(&self, held: &HeldBack) {
+        self.auditor.iter().for_each(|auditor| auditor.held_back(held));
     }
 
     /// Writes an audit record of a refusal that was not decided by the engine.

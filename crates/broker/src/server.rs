@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
+use toolbus_policy::PolicySet;
 use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
 
 /// Buffer size of an in-process connection, per direction.
@@ -154,6 +155,11 @@ impl BrokerServer {
     /// Replaces the rules for unsolicited messages. Without rules only operators may send them.
     pub fn set_send_rules(&self, rules: Arc<dyn SendRules>) {
         self.shared.names.set_rules(rules);
+    }
+
+    /// Replaces the rules about which host may offer which name. Blocks on disk I/O.
+    pub fn set_offer_rules(&self, rules: Arc<PolicySet>) {
+        self.shared.core.hosts().set_rules(rules);
     }
 
     /// Reserves a name for an in-process agent: remote peers whose credential has this name are refused. Does not apply

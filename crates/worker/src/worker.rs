@@ -80,6 +80,9 @@ impl Worker {
         if let Some(owner) = view.owner_of_item(kind, &key) {
             return owner.index == upstream.index;
         }
+        if !upstream.may_offer_unlisted(&key) {
+            return false;
+        }
         let mut learned = lock(&self.learned);
         if let Some((host, server)) = learned.items.get(&(kind, key.clone()))
             && view.find(host, server).is_some()
@@ -93,12 +96,13 @@ impl Worker {
         true
     }
 
+    /// The first server with a task of that id keeps it.
     pub(crate) fn remember_task(&self, task: String, upstream: &Upstream) {
         let mut learned = lock(&self.learned);
         if learned.tasks.len() >= MAX_LEARNED {
             learned.tasks.clear();
         }
-        learned.tasks.insert(task, (upstream.host.clone(), upstream.server().to_owned()));
+        learned.tasks.entry(task).or_insert_with(|| (upstream.host.clone(), upstream.server().to_owned()));
     }
 }
 

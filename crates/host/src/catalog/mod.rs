@@ -160,7 +160,7 @@ impl Catalog {
         // Problems name servers and tools that other roles may not see.
         let problems = || state.host_problem.iter().chain(&state.problems).cloned().collect();
         let problems = if sees_all { problems() } else { Vec::new() };
-        HostManifest { servers, problems }
+        HostManifest { servers, problems, ..HostManifest::default() }
     }
 
     /// Server and visible name of every item; `None` unless all servers are up.

@@ -209,8 +209,18 @@ fn authenticators(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
 }
 
 impl OpenBroker {
-    /// Takes the rules for messages from the policy, also after the policy was replaced.
+    /// Takes the rules for messages and for the names of hosts from the policy, also after the policy was replaced.
     pub fn use_policy(&self, policy: &Arc<LivePolicy>) {
+        let (server, mut changes) = (Arc::downgrade(&self.server), policy.watch());
+        self.server.set_offer_rules(Arc::clone(&changes.borrow_and_update()));
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let (rules, Some(server)) = (Arc::clone(&changes.borrow_and_update()), server.upgrade()) else {
+                    return;
+                };
+                tokio::task::spawn_blocking(move || server.set_offer_rules(rules)).await.ok();
+            }
+        });
         let rules = PolicySendRules { policy: Arc::clone(policy), authenticator: Arc::clone(&self.authenticator) };
         self.server.set_send_rules(Arc::new(rules));
     }

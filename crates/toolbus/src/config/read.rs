@@ -8,7 +8,7 @@ use toolbus_identity::read_auth;
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{Environment, PinMode, read_servers};
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "listen",
     "data",
     "shared_token_file",
@@ -16,6 +16,7 @@ const KEYS: [&str; 11] = [
     "servers",
     "roles",
     "limits",
+    "hosts",
     "auth",
     "pin",
     "caller_grace",
