@@ -78,12 +78,21 @@ struct Generation {
     newest: Millis,
 }
 
+/// Who sent a message, by hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SenderKey {
+    /// Hash of the sender's mailbox.
+    pub mailbox: u64,
+    /// Hash of the agent, to whose share the message counts.
+    pub agent: u64,
+}
+
 /// The ledger entry of a pending message.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingId {
     pub seq: Seq,
     pub content: u64,
-    pub sender: u64,
+    pub sender: SenderKey,
     pub size: u32,
 }
 
@@ -99,7 +108,7 @@ struct SettledId {
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<KnownId> {
         if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
-            return Some(KnownId { seq, content, size, sender: Some(sender), pending: true, withdrawn: false });
+            return Some(KnownId { seq, content, size, sender: Some(sender.mailbox), pending: true, withdrawn: false });
         }
         let SettledId { seq, content, sender } =
             self.younger.ids.get(fingerprint).or_else(|| self.older.ids.get(fingerprint)).copied()?;
@@ -109,6 +118,11 @@ impl Ledger {
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
         self.pending.get(fingerprint).is_some_and(|known| known.seq == seq)
+    }
+
+    /// The sender of a pending message.
+    pub fn sender(&self, fingerprint: &Fingerprint) -> SenderKey {
+        self.pending.get(fingerprint).map(|known| known.sender).unwrap_or_default()
     }
 
     pub fn insert_pending(&mut self, fingerprint: Fingerprint, id: PendingId) {
@@ -121,8 +135,10 @@ impl Ledger {
 
     /// Marks an id as settled. `limits` are the number of further ids and the time after which it may be forgotten.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
-        let (seq, sender) =
-            self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some((known.sender, false))));
+        let (seq, sender) = self
+            .pending
+            .remove(&fingerprint)
+            .map_or((0, None), |known| (known.seq, Some((known.sender.mailbox, false))));
         let (max_ids, max_age) = limits;
         let full = self.younger.ids.len() >= max_ids.max(1);
         let old = !self.younger.ids.is_empty() && now.saturating_sub(self.younger.since) > max_age;

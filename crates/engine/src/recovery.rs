@@ -38,11 +38,10 @@ impl Engine {
             return;
         }
         self.supersede(&message);
-        let sender = self.sender_hash(message.from);
+        let sender = self.sender_key(message.from);
         let pending = PendingId { seq: message.seq, content: message.content, sender, size: message.size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
-        self.total_messages += 1;
-        self.total_bytes += message.size;
+        self.totals.add(sender, message.size);
         let index = self.mailbox(message.mailbox);
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
@@ -95,8 +94,7 @@ impl Engine {
         let Some(&index) = self.names.get(mailbox) else { return };
         let size = self.ledger.get(fingerprint).map_or(0, |known| u64::from(known.size));
         self.boxes[index].remove(seq, size);
-        self.total_messages -= 1;
-        self.total_bytes -= size;
+        self.totals.remove(self.ledger.sender(fingerprint), size);
         self.ledger.forget(fingerprint);
         self.drop_if_idle(index);
     }
