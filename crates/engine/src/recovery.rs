@@ -82,11 +82,9 @@ impl Engine {
         {
             self.discard_restored(name, *seq, &settled.fingerprint);
         }
-        // The id may be pending with a newer message that reused it after it was forgotten.
-        let reused = self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending);
-        if !reused && !self.options.planted(PlantedBug::DedupForgotten) {
-            let limits = (self.options.history_ids, self.options.history_age);
-            self.ledger.settle(settled.fingerprint, settled.content, settled.at, limits);
+        if !self.options.planted(PlantedBug::DedupForgotten) {
+            let Settled { fingerprint, content, at, .. } = *settled;
+            self.ledger.restore_settled(fingerprint, content, at, self.options.history_ids);
         }
     }
 
