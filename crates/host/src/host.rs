@@ -98,6 +98,16 @@ pub struct HostLimits {
     pub caller_absence: Duration,
     /// How long running calls may take to end at shutdown, before their servers are closed.
     pub drain: Duration,
+    /// How long servers, and calls that end with them, may take at shutdown after the drain.
+    pub close: Duration,
+}
+
+impl HostLimits {
+    /// How long [`run_host`](crate::run_host) takes at most to return once its token is cancelled: the drain, the end of
+    /// the servers, and the last replies on their way to the broker. A broker in the same process has to run that long.
+    pub fn stop(&self) -> Duration {
+        self.drain + self.close + toolbus_client::CLOSE_LIMIT
+    }
 }
 
 impl Default for HostLimits {
@@ -126,6 +136,7 @@ impl Default for HostLimits {
             caller_grace: Some(Duration::from_secs(120)),
             caller_absence: Duration::from_secs(2),
             drain: Duration::from_secs(10),
+            close: Duration::from_secs(10),
         }
     }
 }
