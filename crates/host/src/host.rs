@@ -96,6 +96,9 @@ pub struct HostLimits {
     /// How long a caller must stay disconnected before another call may join its call; connections break for a moment
     /// and recover.
     pub caller_absence: Duration,
+    /// Size of the entries that wait for the call journal at which requests wait in the mailbox, and answers at their
+    /// servers. Requests that were taken from the mailbox before may still add their entries.
+    pub max_journal_backlog_bytes: usize,
     /// How long running calls may take to end at shutdown, before their servers are closed.
     pub drain: Duration,
     /// How long servers, and calls that end with them, may take at shutdown after the drain.
@@ -135,6 +138,7 @@ impl Default for HostLimits {
             max_tasks_per_agent: 256,
             caller_grace: Some(Duration::from_secs(120)),
             caller_absence: Duration::from_secs(2),
+            max_journal_backlog_bytes: 64 << 20,
             drain: Duration::from_secs(10),
             close: Duration::from_secs(10),
         }
@@ -212,7 +216,7 @@ impl Host {
             configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
         Arc::new(Self {
             outbox,
-            calls: Arc::new(Calls::new(machine_options(&options, &servers))),
+            calls: Arc::new(Calls::new(machine_options(&options, &servers), options.limits.max_journal_backlog_bytes)),
             servers,
             by_name,
             catalog,

@@ -149,7 +149,7 @@ async fn serve_mailbox(host: &Arc<Host>) -> HostError {
                 }
                 None => return lost(client),
             },
-            message = client.next_message() => match message {
+            message = async { host.journal_room().await; client.next_message().await } => match message {
                 Some(message) => host.dispatch(message).await,
                 None => return lost(client),
             },

@@ -88,9 +88,13 @@ impl Host {
     }
 
     fn append_entry(&self, entry: Entry, wait: Wait) -> Result<Option<Ticket>, JournalError> {
+        let bytes = entry.weight();
         match self.options.journal.append(entry, wait) {
             Ok(Appended::Written) => Ok(None),
-            Ok(Appended::Waits(ticket)) => Ok(Some(ticket)),
+            Ok(Appended::Waits(ticket)) => {
+                self.calls.backlog.add(ticket, bytes);
+                Ok(Some(ticket))
+            }
             Err(error) => {
                 self.journal_failed(&error);
                 Err(error)

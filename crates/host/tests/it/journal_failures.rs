@@ -107,6 +107,55 @@ async fn by_default_the_result_is_written_but_not_synced_before_the_reply() {
 }
 
 #[tokio::test]
+async fn requests_wait_while_the_entries_that_wait_for_the_journal_are_at_their_limit() {
+    let folder = TestFolder::new();
+    let (mut options, disk) = options_on_gated_disk(&folder, fake("one", "modern"), JournalOptions::default());
+    options.limits.max_journal_backlog_bytes = 1;
+    let rig = Rig::with(options).await;
+    let worker = rig.modern("w").await;
+    disk.block_syncs();
+    let mut calls = vec![start_call(&worker, "whoami", &json!({"n": 0})).await];
+    wait_for_blocked_sync(&disk).await;
+    for n in 1..4 {
+        calls.push(start_call(&worker, "whoami", &json!({"n": n})).await);
+    }
+    // Meanwhile the host would have started the others: it runs on the thread of the broker, which answers these.
+    for _ in 0..20 {
+        worker.bus.client().status().await.expect("a status");
+    }
+    let started = rig.journal().calls().len();
+    disk.unblock_syncs();
+    // The host awaited the second one before it reached the limit.
+    assert!(started <= 2, "{started} calls were started");
+    for call in calls {
+        finish(call).await.text();
+    }
+}
+
+#[tokio::test]
+async fn answers_wait_while_the_entries_that_wait_for_the_journal_are_at_their_limit() {
+    let folder = TestFolder::new();
+    let journal = JournalOptions { sync_results: true, ..JournalOptions::default() };
+    let (mut options, disk) = options_on_gated_disk(&folder, fake("one", "modern"), journal);
+    options.limits.max_journal_backlog_bytes = 1;
+    let rig = Rig::with(options).await;
+    let worker = rig.modern("w").await;
+    let mut calls = Vec::new();
+    for effects in 1..4 {
+        calls.push(start_call(&worker, "effect", &folder.waiting()).await);
+        folder.expect_effects(effects).await;
+    }
+    disk.block_syncs();
+    folder.release();
+    wait_for_blocked_sync(&disk).await;
+    disk.unblock_syncs();
+    for call in calls {
+        assert_eq!(finish(call).await.text(), "effected");
+    }
+    assert_eq!(disk.most_in_one_write(b"effected"), 1, "RESULTs that waited for one sync");
+}
+
+#[tokio::test]
 async fn a_host_whose_calls_do_not_end_disconnects_after_its_time_to_close() {
     let folder = TestFolder::new();
     let (mut options, disk) = options_on_gated_disk(&folder, server(), JournalOptions::default());
