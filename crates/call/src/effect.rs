@@ -264,6 +264,8 @@ pub enum Failure {
     },
     /// A bug of the host ended the call.
     Crashed,
+    /// A rule that the machine must keep would have been broken, so the request was not sent. Names the rule.
+    BrokenInvariant(&'static str),
     /// The caller's deadline passed.
     Expired,
     /// The rule's time limit passed.

@@ -40,7 +40,7 @@ mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
-pub use client::BrokerClient;
+pub use client::{BrokerClient, CLOSE_LIMIT};
 pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};

@@ -83,6 +83,15 @@ pub fn panicked(server: &str, method: &str) -> RpcError {
     )
 }
 
+/// A bug of this host would have broken the rule, so it did not send the call. An earlier attempt may have been sent.
+pub fn broken_invariant(server: &str, method: &str, rule: &str) -> RpcError {
+    let message = format!(
+        "{method} at server {server:?} was not sent because of a bug of the host ({rule}); \
+         whether an earlier attempt had an effect is unknown"
+    );
+    bus(ErrorCode::OutcomeUnknown, message)
+}
+
 /// The call was answered, but its answer is unreadable.
 pub fn unreadable_answer(tool: &str, why: &str) -> RpcError {
     let message = format!("the call of {tool:?} was answered, but the answer can't be read: {why}");

@@ -64,7 +64,7 @@ impl Outbox {
     }
 
     /// Sends queued messages and disconnects.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.client.close().await;
     }
 

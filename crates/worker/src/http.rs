@@ -25,6 +25,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use session::Sessions;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolbus_client::BrokerError;
@@ -111,6 +112,7 @@ pub struct HttpService {
     workers: Mutex<HashMap<Principal, Arc<Worker>>>,
     sessions: Arc<Sessions>,
     abandoned: Arc<AbandonedCalls>,
+    is_detached: AtomicBool,
 }
 
 /// Number of cached workers from which on those without a session are evicted.
@@ -121,7 +123,15 @@ impl HttpService {
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
         let abandoned = Arc::new(AbandonedCalls::new(options.join_window, options.max_join_bytes));
-        Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions, abandoned })
+        let (workers, is_detached) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { options, principals, pool, workers, sessions, abandoned, is_detached })
+    }
+
+    /// Detaches all workers, before the server ends its connections: see [`Worker::detach`].
+    pub fn detach(&self) {
+        let workers = lock(&self.workers);
+        self.is_detached.store(true, Ordering::Relaxed);
+        workers.values().for_each(|worker| worker.detach());
     }
 
     /// Handles one HTTP request.
@@ -221,6 +231,9 @@ impl HttpService {
             return Ok(Arc::clone(worker));
         }
         let worker = Worker::new(bus, self.options.worker.clone());
+        if self.is_detached.load(Ordering::Relaxed) {
+            worker.detach();
+        }
         workers.insert(principal.clone(), Arc::clone(&worker));
         Ok(worker)
     }

@@ -71,7 +71,7 @@ pub async fn serve_streams(
         // A reply that is acknowledged and not passed on would count as collected, and its call would run again.
         frontend.worker.bus.abort().await;
         service.forward_received().await;
-        frontend.detach();
+        frontend.worker.detach();
     }
     // Dropping the service cancels running calls, which has to happen before the session is closed.
     drop(service);

@@ -3,7 +3,7 @@
 use crate::requests::{call, read, replay_safe};
 use crate::states::{At, check};
 use crate::support::{Host, Step};
-use toolbus_call::{Event, Request};
+use toolbus_call::{Event, PlantedBug, Request};
 use toolbus_journal::End;
 
 #[test]
@@ -206,4 +206,13 @@ fn a_read_whose_code_panicked_leaves_no_record() {
     host.arrives(read("w#1", "a"));
     host.crashes("a");
     host.expect(["send a", "abort a", "reply a: Crashed"]);
+}
+
+#[test]
+fn a_call_that_a_bug_would_send_without_its_start_ends_with_an_error_and_is_not_sent() {
+    let mut host = Host::with(|options| options.planted = Some(PlantedBug::StartSkipped));
+    host.arrives(call("w#1", "a"));
+    host.synced();
+    let broken = "BrokenInvariant(\"no request is sent before its START is written\")";
+    host.expect([&*format!("journal a: RESULT Unknown {broken}, synced"), &*format!("reply a: {broken}")]);
 }

@@ -102,6 +102,7 @@ impl Slot {
             Failure::Unreadable(why) => failure::unreadable_answer(tool, why),
             Failure::Poisoned { attempts } => failure::poison(tool, *attempts),
             Failure::Crashed => failure::panicked(server, method),
+            Failure::BrokenInvariant(rule) => failure::broken_invariant(server, method, rule),
             Failure::Expired => {
                 failure::bus(ErrorCode::Expired, format!("the caller's deadline passed before {method} was answered"))
             }

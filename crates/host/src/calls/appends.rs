@@ -7,7 +7,7 @@ use crate::host::Host;
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_call::Record;
+use toolbus_call::{Answer, Failure, Record};
 use toolbus_journal::{
     Appended, CallKey, Dead, Entry, Finish, Joined, JournalError, Known, Location, Start, Task, Ticket, Wait,
 };
@@ -39,6 +39,9 @@ impl Host {
                 Entry::Dead(Dead { key, server, tool, request, role, attempts, story: history, at })
             }
             Record::Result { answer, end } => {
+                if let Answer::Failure(Failure::BrokenInvariant(rule)) = &answer {
+                    tracing::error!(rule, id = slot.id().as_str(), "a bug of the host: a call was not sent");
+                }
                 slot.state().outcome = Some(slot.word_for(&answer));
                 let (reply, end) = self.outbox.fitting(&slot.request, slot.encode(&answer, end));
                 return self.append_result(slot, reply, end, wait);
@@ -85,9 +88,13 @@ impl Host {
     }
 
     fn append_entry(&self, entry: Entry, wait: Wait) -> Result<Option<Ticket>, JournalError> {
+        let bytes = entry.weight();
         match self.options.journal.append(entry, wait) {
             Ok(Appended::Written) => Ok(None),
-            Ok(Appended::Waits(ticket)) => Ok(Some(ticket)),
+            Ok(Appended::Waits(ticket)) => {
+                self.calls.backlog.add(ticket, bytes);
+                Ok(Some(ticket))
+            }
             Err(error) => {
                 self.journal_failed(&error);
                 Err(error)

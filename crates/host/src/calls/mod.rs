@@ -8,6 +8,7 @@ mod answers;
 mod appends;
 mod audited;
 mod authorise;
+mod backlog;
 mod connect;
 mod flow;
 mod listen;
@@ -27,6 +28,7 @@ pub use suspended::PendingCalls;
 
 use crate::host::Host;
 use answers::shared_answer;
+use backlog::Backlog;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -46,6 +48,8 @@ pub struct Calls {
     inner: Mutex<Inner>,
     /// Start of the machine's time.
     began: Instant,
+    /// Entries that wait for the journal.
+    backlog: Arc<Backlog>,
     /// What arrived from the journal's thread and from the broker's client since the last event.
     arrived: Arc<Arrived>,
     /// When the machine has to be woken, in its time; `u64::MAX` for never.
@@ -76,7 +80,7 @@ struct Arrived {
 }
 
 impl Calls {
-    pub fn new(options: MachineOptions) -> Self {
+    pub fn new(options: MachineOptions, max_backlog_bytes: usize) -> Self {
         let inner = Inner {
             machine: CallMachine::new(options),
             slots: HashMap::new(),
@@ -86,6 +90,7 @@ impl Calls {
         Self {
             inner: Mutex::new(inner),
             began: Instant::now(),
+            backlog: Arc::new(Backlog::new(max_backlog_bytes)),
             arrived: Arc::default(),
             next_wake: AtomicU64::new(u64::MAX),
             timer: Notify::new(),
@@ -135,8 +140,9 @@ impl Calls {
 
     /// Receives what other threads report. Set once per host.
     pub fn connect(self: &Arc<Self>, host: &Host) {
-        let arrived = Arc::clone(&self.arrived);
+        let (arrived, backlog) = (Arc::clone(&self.arrived), Arc::clone(&self.backlog));
         host.options.journal.set_listener(Arc::new(move |synced| {
+            backlog.synced(&synced.tickets);
             arrived.synced.lock().expect("no code panics while it holds this lock").push(synced);
             arrived.wake.notify_one();
         }));

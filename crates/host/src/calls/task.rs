@@ -198,7 +198,7 @@ impl CallTask {
                 let end = flow.begin().await;
                 self.activity = Activity::Following(flow);
                 if let Some(end) = end {
-                    self.server_done(end);
+                    self.server_done(end).await;
                 }
             }
             Err(NotConnected::ServerFailed(error)) => self.host.feed(Event::NotTaken { call, error }),
@@ -209,11 +209,13 @@ impl CallTask {
     async fn step(&mut self, step: Step) {
         let Activity::Following(flow) = &mut self.activity else { return };
         if let Some(end) = flow.handle(step).await {
-            self.server_done(end);
+            self.server_done(end).await;
         }
     }
 
-    fn server_done(&mut self, end: FlowEnd) {
+    async fn server_done(&mut self, end: FlowEnd) {
+        // Its RESULT is to be journaled.
+        self.host.journal_room().await;
         let Activity::Following(flow) = std::mem::replace(&mut self.activity, Activity::None) else { return };
         let call = self.slot.no;
         let event = match end {
