@@ -3,7 +3,7 @@
 //!
 //! - [`AuditLog`] writes; [`Record`] is an entry.
 //! - Seals with a [`VerificationKey`] that is kept elsewhere also detect a log that was rewritten as a whole.
-//! - [`verify`] checks a folder, [`Tail`] reads its end.
+//! - [`verify`] checks a folder, [`Tail`] reads its end, [`read_batch`] reads on from a stored position.
 //! - [`canonical`] normalises JSON, so that documents with the same content have the same hash.
 
 pub mod canonical;
@@ -12,6 +12,7 @@ mod files;
 mod key_file;
 mod line;
 mod log;
+mod reader;
 mod record;
 mod recovery;
 mod refusals;
@@ -27,6 +28,7 @@ mod writer;
 pub use canonical::{argument_hash, sha256_hex};
 pub use error::AuditError;
 pub use log::{AuditLog, AuditOptions};
+pub use reader::{Batch, Cursor, last_seq, read_batch};
 pub use record::{CallEnd, Caller, Record, Subject};
 pub use seal::VerificationKey;
 pub use tail::Tail;

@@ -1,10 +1,11 @@
-//! Sealing of audit logs, with the real binary and an attacker who rewrites the files.
+//! Sealing and shipping of audit logs, with the real binary and an attacker who rewrites the files.
 
 use crate::mcp_process::python;
 use crate::support::soon;
 use crate::up::{CommandOutput, UpInstance, signal, toolbus};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Stdio;
 
 /// Rewrites a log as somebody can who may write all files: replaces a text, and recomputes the chain and the head.
 const ATTACKER: &str = r#"
@@ -77,6 +78,42 @@ async fn a_log_that_was_rewritten_with_a_new_chain_is_detected_with_the_key() {
     run(folder, &["audit", "verify"], None).await.check(0, &["unchanged"], &[]);
     let found = run(folder, &["audit", "verify", "--key", &key], None).await;
     found.check(1, &["PROBLEM", "the seal is not one of this key"], &["1 of 2 audit logs"]);
+}
+
+#[tokio::test]
+async fn lines_are_shipped_and_an_outage_is_logged_once_and_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
+    let copy = file("mount/audit.jsonl");
+    std::fs::write(file("toolbus.toml"), format!("[audit]\nship = 'file:{}'\n", copy.display())).expect("written");
+    let log = std::fs::File::create(file("log")).expect("a file");
+    let (mount, log_file) = (file("mount"), file("log"));
+    let mut instance = UpInstance::start_with_log(folder, &[], Stdio::from(log)).await.settled().await;
+    let failing = || async {
+        let shown = instance.run(&["audit", "status"]).await;
+        shown.check(0, &["lines to be shipped to file:"], &[]);
+        shown.out.matches("failing for").count()
+    };
+    soon("the outage", async { while failing().await < 2 {} }).await;
+    std::fs::create_dir(mount).expect("created");
+    instance.run(&["call", "now"]).await.check(0, &[], &[]);
+    let copied = || std::fs::read_to_string(&copy).unwrap_or_default();
+    soon("the call", async {
+        while !copied().contains("\"outcome\":\"ok\"") || failing().await > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let status = instance.run(&["audit", "status", "--json"]).await.out;
+    for line in status.lines() {
+        let status: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!((&status["sealed"], &status["ship"]["outage"]), (&false.into(), &Value::Null), "{status}");
+    }
+    stop(&mut instance).await;
+    let logged = std::fs::read_to_string(log_file).expect("a log");
+    // Once for each of the two logs.
+    assert_eq!(logged.matches("audit lines can't be shipped").count(), 2, "{logged}");
+    assert_eq!(logged.matches("audit lines are shipped to").count(), 2, "{logged}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! `toolbus audit`: verifies, seals and prints the audit logs.
 
 mod init_seal;
+mod status;
 mod tail;
 mod verify;
 
@@ -28,6 +29,8 @@ enum Action {
     Verify(verify::VerifyArgs),
     /// Start sealing the logs that are not sealed yet, and print the key for `verify`. It is shown once.
     InitSeal(FolderArgs),
+    /// Show the size of each log, whether it is sealed, and how far it was shipped.
+    Status(FolderArgs),
     /// Print the last lines.
     Tail(tail::TailArgs),
 }
@@ -45,6 +48,7 @@ pub async fn run(args: AuditArgs) -> Result<(), Failure> {
     match args.action {
         Action::Verify(args) => verify::run(&args),
         Action::InitSeal(args) => init_seal::run(&args),
+        Action::Status(args) => status::run(&args),
         Action::Tail(args) => tail::run(&args).await,
     }
 }
