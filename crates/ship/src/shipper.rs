@@ -60,19 +60,24 @@ struct Shipping {
 impl Shipping {
     fn run(mut self, stopped: &Receiver<()>) {
         loop {
-            let delay = match self.ship_batch() {
-                Ok(true) => {
-                    self.options.backoff.reset();
-                    Duration::ZERO
-                }
-                Ok(false) => self.options.poll,
-                Err(error) => {
-                    self.report_outage(&error);
-                    self.options.backoff.next_delay()
-                }
-            };
+            let delay = self.step();
             if stopped.recv_timeout(delay) != Err(RecvTimeoutError::Timeout) {
                 return;
+            }
+        }
+    }
+
+    /// Tries to ship the next lines, and returns the delay before the next step.
+    fn step(&mut self) -> Duration {
+        match self.ship_batch() {
+            Ok(true) => {
+                self.options.backoff.reset();
+                Duration::ZERO
+            }
+            Ok(false) => self.options.poll,
+            Err(error) => {
+                self.report_outage(&error);
+                self.options.backoff.next_delay()
             }
         }
     }
@@ -111,5 +116,47 @@ impl Shipping {
         if let Err(error) = self.state.write(&self.folder) {
             tracing::debug!(%error, "can't record how far the audit log was shipped");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use toolbus_audit::{AuditLog, AuditOptions};
+
+    /// Fails that many times.
+    struct Flaky(u32);
+
+    impl Sink for Flaky {
+        fn send(&mut self, _: &[String]) -> Result<(), ShipError> {
+            let fails = self.0 > 0;
+            self.0 = self.0.saturating_sub(1);
+            let error = || ShipError::Otlp { url: "http://x".into(), reason: "away".into() };
+            if fails { Err(error()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn an_outage_of_several_attempts_is_logged_once_and_so_is_its_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        drop(AuditLog::open(folder.path(), AuditOptions::default()).expect("a log"));
+        let messages = tempfile::NamedTempFile::new().expect("a file");
+        let writer = Mutex::new(messages.reopen().expect("a file"));
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..2 {
+                std::fs::remove_file(folder.path().join("ship.json")).ok();
+                let state = ShipState::of(folder.path(), &Target::File("/x".into()));
+                let (folder, options) = (folder.path().to_owned(), ShipOptions::default());
+                let mut shipping = Shipping { folder, state, sink: Box::new(Flaky(3)), options };
+                let delays: Vec<u64> = (0..5).map(|_| shipping.step().as_millis() as u64).collect();
+                assert!(delays[0] > 500 && delays[2] > 2 * delays[0], "{delays:?}");
+                assert_eq!(delays[3..], [0, 1000], "the lines, then none");
+            }
+        });
+        let text = std::fs::read_to_string(messages.path()).expect("text");
+        assert_eq!(text.matches("can't be shipped").count(), 2, "{text}");
+        assert_eq!(text.matches("are shipped to file:/x again").count(), 2, "{text}");
     }
 }
