@@ -134,6 +134,8 @@ pub enum Failure {
     PinHashMismatch { server: String, tool: String },
     #[error("verification failed for {count} of {checked} audit logs")]
     AuditProblems { count: usize, checked: usize },
+    #[error("the audit log in {} belongs to another user", folder.display())]
+    ForeignAuditLog { folder: PathBuf },
     #[error("no audit log in {}", folder.display())]
     NoAuditLog { folder: PathBuf },
     #[error("{tool} asks for input, which `toolbus call` can't provide")]
@@ -264,6 +266,7 @@ impl Failure {
             Self::AuditProblems { .. } => {
                 Some("keep the folder as evidence; compare it with a backup or with a hash noted earlier")
             }
+            Self::ForeignAuditLog { .. } => Some("run the command as the user of the service, who has to read the key"),
             Self::NoAuditLog { .. } => Some("give the broker's data folder with --data, or a host's own with --state"),
             Self::InputRequired { .. } => {
                 Some("call it through `toolbus connect` from an MCP client that supports elicitation")

@@ -39,13 +39,14 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         config.data.clone(),
         config.shared_token_file.clone(),
         config.auth.clone(),
+        config.ship_audit.clone(),
     );
     let mode = broker_args.identities();
     let mut hosting = args.hosting.hosting(&config, mode, true)?;
     let stop = service_stop_signal()?;
     let broker = broker_args.open().await?;
     let name = hosting.name.clone();
-    args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
+    let _shipper = args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.use_policy(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
     let roles = config.roles();
