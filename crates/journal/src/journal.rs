@@ -5,7 +5,6 @@ use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::lineage::lineage;
 use crate::log::{Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
-use crate::replay::Recovery;
 use crate::state::{Appended, JournalState, Wait};
 use crate::writer::{Clock, Listener, Shared};
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
+use toolbus_wal::{Disk, FolderDisk, MemoryDisk, Recovery};
 
 /// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

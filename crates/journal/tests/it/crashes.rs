@@ -97,7 +97,7 @@ fn corruption_in_the_middle_is_reported_and_costs_one_entry() {
     let large = LogOptions { segment_bytes: 1 << 20, ..options() };
     let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), large.clone(), |_, _| {}).expect("it opens");
     let locations = log.append(&[0, 1, 2].map(started), 1).expect("the disk works");
-    let Location::Log { offset, length, .. } = locations[1] else { panic!("it is written") };
+    let Location::Log(toolbus_wal::Location { offset, length, .. }) = locations[1] else { panic!("it is written") };
     log.sync().expect("the disk works");
     // Only a later record shows that the corrupt one was durable.
     log.append([&started(3)], 1).and_then(|_| log.sync()).expect("the disk works");
