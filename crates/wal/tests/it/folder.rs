@@ -48,7 +48,7 @@ fn a_missing_folder_is_created() {
 
 #[test]
 fn an_unknown_format_is_refused_and_left_alone() {
-    for text in ["toolbus log 1\nid\n7\n", "toolbus log 4\nid\n7\n", "", "toolbus log 1\n"] {
+    for text in ["toolbus log 1\nid\n7\n", "toolbus log 5\nid\n7\n", "", "toolbus log 1\n"] {
         let folder = folder();
         let identity = folder.path().join("identity");
         fs::write(&identity, text).expect("writable");
@@ -84,7 +84,7 @@ fn an_identity_without_a_checksum_is_given_one() {
     assert_eq!((identity.id.as_str(), identity.seed), ("the-id", 77));
     drop(disk);
     let text = fs::read_to_string(folder.path().join("identity")).expect("an identity");
-    assert!(text.starts_with("toolbus log 3\nthe-id\n77\n") && text.lines().count() == 4, "{text}");
+    assert!(text.starts_with("toolbus log 4\nthe-id\n77\n") && text.lines().count() == 4, "{text}");
     assert_eq!(open(folder.path()).1, identity);
 }
 
