@@ -63,47 +63,6 @@ fn a_flipped_bit_in_a_folder_costs_at_most_one_message() {
 }
 
 #[test]
-fn corrupt_bytes_are_copied_unchanged() {
-    let (bytes, middle) = log();
-    let position = middle.end - 1;
-    let disk: SimDisk = flipped(&bytes, position, 0);
-    let recovery = disk.open().recovery;
-    let kept = disk.bytes_of(&disk.names("damaged-")[0]);
-    assert_eq!(kept.len() as u64, recovery.damaged_bytes);
-    assert_eq!(kept.last(), Some(&(bytes[position] ^ 1)));
-}
-
-#[test]
-fn a_corrupt_log_stays_usable() {
-    let (bytes, middle) = log();
-    for position in middle {
-        let disk: SimDisk = flipped(&bytes, position, 3);
-        let opened = disk.open();
-        write(&opened.store, &puts([10]));
-        let expected = pending_of_bob(&opened.store);
-        drop(opened);
-        let again = disk.open();
-        assert_eq!(pending_of_bob(&again.store), expected, "byte {position}");
-        assert_eq!(again.recovery.damaged, 1, "byte {position}");
-    }
-}
-
-#[test]
-fn a_flipped_bit_in_the_last_batch_loses_no_earlier_batch() {
-    let (bytes, middle) = log();
-    for position in middle.end..bytes.len() {
-        let disk: SimDisk = flipped(&bytes, position, position % 8);
-        let Opened { store, recovery, .. } = disk.open();
-        let read = pending_of_bob(&store);
-        assert_eq!(read[..6], [1, 2, 3, 4, 5, 6], "byte {position}");
-        assert!([7, 8, 9].starts_with(&read[6..]), "byte {position}: {read:?}");
-        assert!(recovery.torn_bytes > 0, "byte {position}");
-        drop(store);
-        assert!(!disk.names("damaged-").is_empty(), "byte {position}");
-    }
-}
-
-#[test]
 fn an_unreadable_end_of_an_older_segment_is_corruption() {
     let options = StoreOptions { segment_bytes: 100, ..StoreOptions::default() };
     let folder = Folder::new();

@@ -149,7 +149,7 @@ fn the_owner_is_asked_before_a_torn_write_is_removed() {
 fn records_of_a_removed_file_or_another_place_are_not_read() {
     let (disk, ends) = three_groups();
     let bytes = contents(&disk);
-    for stale in [&bytes[..], &bytes[..ends[0]], &bytes[ends[1]..]] {
+    for stale in [&bytes[..], &bytes[..ends[0]], &bytes[ends[1]..], &[0; 5000]] {
         let disk = disk_with(&[&bytes, stale].concat());
         let Opened { recovery, read, .. } = open(&disk, options());
         assert_eq!(read, (1..10).collect::<Vec<_>>());
