@@ -13,6 +13,7 @@
 
 mod call_index;
 mod decide;
+mod deferral;
 mod entry;
 mod journal;
 mod lineage;
