@@ -110,9 +110,9 @@ impl BrokerCore {
             engine.restore_fence(&mailbox, fence);
         }
         let took = started.elapsed();
-        match (recovery.batches, recovery.torn_bytes) {
+        match (recovery.records, recovery.torn_bytes) {
             (0, 0) => tracing::debug!(?took, "opened empty mailboxes"),
-            (batches, torn_bytes) => tracing::info!(batches, torn_bytes, ?took, "opened the mailboxes"),
+            (records, torn_bytes) => tracing::info!(records, torn_bytes, ?took, "opened the mailboxes"),
         }
 
         let state = State {

@@ -84,8 +84,9 @@ pub async fn run_host(
 }
 
 fn claim_of(journal: &Journal) -> JournalClaim {
-    let Generation { journal, epoch, instance } = journal.generation();
-    JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into() }
+    let Generation { journal, epoch, instance, ancestors } = journal.generation();
+    let ancestors = ancestors.iter().map(|name| name.as_str().into()).collect();
+    JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into(), ancestors }
 }
 
 /// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force, and has calls

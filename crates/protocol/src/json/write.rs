@@ -48,8 +48,12 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::Follow(follow) => follow_text(follow),
         ClientFrame::Unfollow { request_id } => json!({"kind": "unfollow", "request_id": &**request_id}).to_string(),
         ClientFrame::Announce(announce) => announce_text(announce),
-        ClientFrame::Claim(JournalClaim { journal, epoch, instance }) => {
-            json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance}).to_string()
+        ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors }) => {
+            let mut value = json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance});
+            if !ancestors.is_empty() {
+                value["ancestors"] = ancestors.iter().map(|name| &**name).collect();
+            }
+            value.to_string()
         }
         ClientFrame::Hosts(ask) => {
             let known: serde_json::Map<_, _> =

@@ -74,14 +74,8 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("follow", follow()),
         ("follow_nothing", ClientFrame::Follow(Follow { request_id: "f-1".into(), ..Follow::default() })),
         ("unfollow", ClientFrame::Unfollow { request_id: "f-1".into() }),
-        (
-            "claim",
-            ClientFrame::Claim(JournalClaim {
-                journal: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into(),
-                epoch: 7,
-                instance: "5b1c2d3e-9d0b-4f9f-7b0f-0c8a3a540a8f".into(),
-            }),
-        ),
+        ("claim", claim(vec![])),
+        ("claim_ancestors", claim(vec!["9d0b4f9f-7b0f-4c8a-b540-0a8f5b1c2d3e".into(), "older".into()])),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),
@@ -341,4 +335,13 @@ pub fn message(id: &str, kind: &str, text: &str) -> InboxMessage {
 
 fn body(text: &str) -> Body {
     Body::parse(text.to_owned()).expect("the samples' bodies are JSON")
+}
+
+fn claim(ancestors: Vec<ByteString>) -> ClientFrame {
+    ClientFrame::Claim(JournalClaim {
+        journal: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into(),
+        epoch: 7,
+        instance: "5b1c2d3e-9d0b-4f9f-7b0f-0c8a3a540a8f".into(),
+        ancestors,
+    })
 }

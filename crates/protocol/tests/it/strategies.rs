@@ -34,8 +34,8 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => inspect().prop_map(ClientFrame::Inspect),
         1 => follow().prop_map(ClientFrame::Follow),
         1 => name().prop_map(|request_id| ClientFrame::Unfollow { request_id }),
-        1 => (name(), any::<u64>(), name()).prop_map(|(journal, epoch, instance)| {
-            ClientFrame::Claim(JournalClaim { journal, epoch, instance })
+        1 => (name(), any::<u64>(), name(), vec(name(), 0..5)).prop_map(|(journal, epoch, instance, ancestors)| {
+            ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors })
         }),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),

@@ -36,6 +36,8 @@ pub struct Folder {
     pub id: ByteString,
     /// How often it was opened.
     pub epoch: u64,
+    /// The processes that opened it, in order.
+    pub instances: Vec<ByteString>,
     /// Bits of its journal flipped.
     pub is_corrupt: bool,
 }
@@ -141,7 +143,7 @@ impl World {
 
     pub fn new_folder(&mut self) -> Folder {
         let id = ByteString::from(format!("folder-{}", self.fresh_id()));
-        Folder { disk: SimDisk::default(), id, epoch: 0, is_corrupt: false }
+        Folder { disk: SimDisk::default(), id, epoch: 0, instances: Vec::new(), is_corrupt: false }
     }
 
     /// The process of a host; absent if it is stopped.
