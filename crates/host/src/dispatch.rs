@@ -22,7 +22,7 @@ impl Host {
         if message.kind != InboxKind::McpRequest {
             return self.outbox.ack(&message).await;
         }
-        let text = std::str::from_utf8(message.body.as_bytes()).unwrap_or_default();
+        let text = message.body.text().unwrap_or_default();
         match HostRequest::parse(text) {
             Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
             Ok(HostRequest::Notify(notify)) => self.begin_notify(message, notify).await,
@@ -124,7 +124,7 @@ impl Host {
         let may_use_all = || self.options.policy.current().may_use_all(role, server.name());
         let is_allowed = self.may_see(role, server.name()) && (is_plain_notification(&notify.method) || may_use_all());
         // A notification with a name that rules could match would bypass the policy.
-        let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
+        let is_plain = matches!(required_name(&notify.method, notify.params.as_ref()), Ok(None));
         if !is_allowed || !is_plain {
             return tracing::debug!(method = notify.method, "refused a client's notification");
         }
@@ -137,7 +137,7 @@ impl Host {
 
     /// In a worker's `notifications/cancelled`, `requestId` is the bus id of the call.
     fn cancel_by_notification(self: &Arc<Self>, message: &InboxMessage, notify: &Notify) {
-        let Ok(params) = Members::of(notify.params.as_deref()) else { return };
+        let Ok(params) = Members::of(notify.params.as_ref()) else { return };
         if let Some(id) = params.text("requestId") {
             let by = CancelBy::Caller(message.from.session_id.clone());
             self.feed(Event::CancelId { id: id.into(), by, reason: params.text("reason") });

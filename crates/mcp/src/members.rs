@@ -2,44 +2,54 @@
 //! members are rejected: toolbus might check one and the server use the other.
 
 use crate::Raw;
+use bytestring::ByteString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The members of a JSON object, in order.
+/// The members of a JSON object, in order. Names and values are slices of its text.
 #[derive(Debug, Clone, Default)]
-pub struct Members<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
+pub struct Members(Vec<(ByteString, Raw)>);
 
 /// The text is not a JSON object, or has a duplicate member.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("not a valid JSON object: {0}")]
-pub struct MembersError(#[from] serde_json::Error);
+pub struct MembersError(ByteString);
 
-impl<'a> Members<'a> {
+impl From<serde_json::Error> for MembersError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+impl Members {
     /// Parses a JSON object.
-    pub fn parse(text: &'a str) -> Result<Self, MembersError> {
-        Ok(serde_json::from_str(text)?)
+    pub fn parse(text: impl Into<ByteString>) -> Result<Self, MembersError> {
+        Ok(Self::parse_with(&text.into(), None)?.0)
     }
 
-    /// The members of a raw object. `None` counts as an empty object.
-    pub fn of(object: Option<&'a RawValue>) -> Result<Self, MembersError> {
-        object.map_or(Ok(Self::default()), |object| Self::parse(object.get()))
+    /// The members of a raw object, as [`Raw::members`]. `None` counts as an empty object.
+    pub fn of(object: Option<&Raw>) -> Result<&Self, MembersError> {
+        object.map_or(Ok(Default::default()), Raw::members)
     }
 
     /// Parses an object and the items of its array member `list` in one pass. In the returned members, the array is
     /// empty.
-    pub fn with_items(text: &'a str, list: &str) -> Result<(Self, Option<Vec<&'a RawValue>>), MembersError> {
-        let mut items = None;
+    pub fn with_items(object: &Raw, list: &str) -> Result<(Self, Option<Vec<Raw>>), MembersError> {
+        Self::parse_with(&object.text(), Some(list))
+    }
+
+    fn parse_with(text: &ByteString, list: Option<&str>) -> Result<(Self, Option<Vec<Raw>>), MembersError> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let members = deserializer.deserialize_map(MembersVisitor { list: Some((list, &mut items)) })?;
+        let parsed = deserializer.deserialize_map(MembersVisitor { text, list })?;
         deserializer.end()?;
-        Ok((members, items))
+        Ok(parsed)
     }
 
     /// The raw value of a member.
-    pub fn get(&self, name: &str) -> Option<&RawValue> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
+    pub fn get(&self, name: &str) -> Option<&Raw> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// The value of a member, if it is a string.
@@ -52,33 +62,37 @@ impl<'a> Members<'a> {
         self.get(name).is_some()
     }
 
+    /// Whether the member is `true`.
+    pub fn is_true(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value.get() == "true")
+    }
+
     /// Replaces the member in place, or appends it.
-    pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: Raw) {
+    pub fn set(&mut self, name: impl Into<ByteString>, value: Raw) {
         let name = name.into();
         match self.0.iter_mut().find(|(key, _)| *key == name) {
-            Some((_, old)) => *old = Cow::Owned(value),
-            None => self.0.push((name, Cow::Owned(value))),
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
         }
     }
 
     /// Removes a member and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Raw> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
-        Some(self.0.remove(at).1.into_owned())
+        Some(self.0.remove(at).1)
     }
 
     /// Edits the object that is the value of this member. A missing member is created.
-    pub fn edit(&mut self, name: &'static str, change: impl FnOnce(&mut Members<'_>)) -> Result<(), MembersError> {
-        let mut inner = Members::of(self.get(name))?;
+    pub fn edit(&mut self, name: &'static str, change: impl FnOnce(&mut Members)) -> Result<(), MembersError> {
+        let mut inner = Members::of(self.get(name))?.clone();
         change(&mut inner);
-        let inner = inner.to_raw();
-        self.set(name, inner);
+        self.set(name, inner.into_raw());
         Ok(())
     }
 
     /// The members in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Raw)> {
+        self.0.iter().map(|(key, value)| (&**key, value))
     }
 
     /// Whether there are no members.
@@ -86,73 +100,81 @@ impl<'a> Members<'a> {
         self.0.is_empty()
     }
 
-    /// Serializes the object.
-    pub fn to_raw(&self) -> Raw {
-        let size: usize = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum();
-        let mut text = String::with_capacity(size + 2);
-        text.push('{');
-        for (key, value) in &self.0 {
-            if text.len() > 1 {
-                text.push(',');
+    /// The object as a value, which is written when its text is needed.
+    pub fn into_raw(self) -> Raw {
+        Raw::of_members(self)
+    }
+
+    pub(crate) fn write(&self, out: &mut String, push: fn(&mut String, &str)) {
+        out.push('{');
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
             }
-            text.push_str(crate::raw(&**key).get());
-            text.push(':');
-            text.push_str(value.get());
+            out.push_str(crate::raw(&**key).get());
+            out.push(':');
+            value.write(out, push);
         }
-        text.push('}');
-        RawValue::from_string(text).expect("members joined by commas form an object")
+        out.push('}');
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor { list: None })
+impl Default for &Members {
+    fn default() -> Self {
+        static EMPTY: Members = Members(Vec::new());
+        &EMPTY
     }
 }
 
-struct MembersVisitor<'v, 'de> {
-    /// The array member whose items are wanted, and where they are stored.
-    list: Option<(&'v str, &'v mut Option<Vec<&'de RawValue>>)>,
+struct MembersVisitor<'v> {
+    text: &'v ByteString,
+    /// The array member whose items are wanted.
+    list: Option<&'v str>,
 }
 
-impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
-    type Value = Members<'de>;
+impl<'de> Visitor<'de> for MembersVisitor<'_> {
+    type Value = (Members, Option<Vec<Raw>>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members: Vec<(Cow<'de, str>, Cow<'de, RawValue>)> = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members: Vec<(ByteString, Raw)> = Vec::new();
+        let mut items = None;
         let mut seen = std::collections::HashSet::new();
         while let Some(Key(key)) = map.next_key()? {
+            let key = match key {
+                Cow::Borrowed(key) => self.text.slice_ref(key),
+                Cow::Owned(key) => key.into(),
+            };
             // A hash set pays off only for objects with many members.
             let repeated = match members.len() {
                 0..=16 => members.iter().any(|(earlier, _)| *earlier == key),
                 17 => {
-                    seen.extend(members.iter().map(|(earlier, _)| earlier.to_string()));
-                    !seen.insert(key.to_string())
+                    seen.extend(members.iter().map(|(earlier, _)| earlier.clone()));
+                    !seen.insert(key.clone())
                 }
-                _ => !seen.insert(key.to_string()),
+                _ => !seen.insert(key.clone()),
             };
             if repeated {
-                return Err(serde::de::Error::custom(format_args!("duplicate member {key:?}")));
+                return Err(serde::de::Error::custom(format_args!("duplicate member {:?}", &*key)));
             }
-            let value = match &mut self.list {
-                Some((list, items)) if key == *list => {
-                    **items = Some(map.next_value()?);
-                    Cow::Owned(crate::raw(&[(); 0]))
-                }
-                _ => Cow::Borrowed(map.next_value::<&'de RawValue>()?),
+            let value = if self.list.is_some_and(|list| key == list) {
+                let found: Vec<&RawValue> = map.next_value()?;
+                items = Some(found.into_iter().map(|item| Raw::part_of(self.text, item)).collect());
+                crate::raw(&[(); 0])
+            } else {
+                Raw::part_of(self.text, map.next_value()?)
             };
             members.push((key, value));
         }
-        Ok(Members(members))
+        Ok((Members(members), items))
     }
 }
 
 /// The value of one string member, without parsing the rest. `None` if it is missing, not a string, or duplicated.
-pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>> {
+pub fn member_text<'a>(object: &'a Raw, name: &str) -> Option<Cow<'a, str>> {
     struct TextVisitor<'n>(&'n str);
     impl<'de> Visitor<'de> for TextVisitor<'_> {
         type Value = Option<Cow<'de, str>>;
@@ -211,20 +233,22 @@ mod tests {
     #[test]
     fn array_items_are_returned_next_to_the_other_members() {
         let text = r#"{"a":1,"tools":[{"n":1.0}, 2],"b":[3]}"#;
-        let (members, items) = Members::with_items(text, "tools").expect("valid object");
-        let items: Vec<&str> = items.expect("items are found").into_iter().map(RawValue::get).collect();
+        let with_items = |text: &str| Members::with_items(&Raw::parse(text).expect("valid JSON"), "tools");
+        let (members, items) = with_items(text).expect("valid object");
+        let items = items.expect("items are found");
+        let items: Vec<&str> = items.iter().map(Raw::get).collect();
         assert_eq!(items, [r#"{"n":1.0}"#, "2"]);
-        assert_eq!(members.to_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
-        assert!(Members::with_items(r#"{"a":1}"#, "tools").expect("valid object").1.is_none());
-        for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]", r#"{"tools":[]} x"#] {
-            assert!(Members::with_items(bad, "tools").is_err(), "{bad}");
+        assert_eq!(members.into_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
+        assert!(with_items(r#"{"a":1}"#).expect("valid object").1.is_none());
+        for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]"] {
+            assert!(with_items(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_duplicate_text_member_is_not_returned() {
         let text = |json: &str| {
-            let raw = RawValue::from_string(json.to_owned()).expect("valid JSON");
+            let raw = Raw::parse(json).expect("valid JSON");
             member_text(&raw, "name").map(Cow::into_owned)
         };
         assert_eq!(text(r#"{"x":{"name":"b"},"n\u0061me":"\u0061"}"#).as_deref(), Some("a"));

@@ -2,7 +2,7 @@
 
 use crate::members::{Members, MembersError};
 use crate::{Raw, RpcError, codes, raw};
-use serde_json::value::RawValue;
+use bytestring::ByteString;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -22,13 +22,18 @@ impl Id {
     }
 
     /// Returns `None` if the value is neither a string nor a number.
-    pub fn from_raw(value: &RawValue) -> Option<Self> {
-        let first = value.get().as_bytes().first()?;
-        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(value.to_owned()))
+    pub fn from_raw(value: &Raw) -> Option<Self> {
+        Self::from_text(value.get())
+    }
+
+    /// A copy of its own, because an id is remembered longer than the message. The text is known to be JSON.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let first = text.as_bytes().first()?;
+        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(Raw::trusted(text.into())))
     }
 
     /// The original text.
-    pub fn as_raw(&self) -> &RawValue {
+    pub fn as_raw(&self) -> &Raw {
         &self.0
     }
 
@@ -101,6 +106,16 @@ pub enum Outcome {
     Error(Raw),
 }
 
+impl Outcome {
+    /// Like [`Raw::detached`].
+    pub fn detached(&self) -> Self {
+        match self {
+            Self::Result(result) => Self::Result(result.detached()),
+            Self::Error(error) => Self::Error(error.detached()),
+        }
+    }
+}
+
 impl From<RpcError> for Outcome {
     fn from(error: RpcError) -> Self {
         Self::Error(error.to_raw())
@@ -158,7 +173,8 @@ impl MessageError {
 
 impl Message {
     /// Parses a message.
-    pub fn parse(text: &str) -> Result<Self, MessageError> {
+    pub fn parse(text: impl Into<ByteString>) -> Result<Self, MessageError> {
+        let text = text.into();
         if text.trim_start().starts_with('[') {
             return Err(MessageError::Batch);
         }
@@ -208,7 +224,7 @@ impl Message {
 }
 
 fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -> String {
-    let size = member.map_or(0, |(_, value)| value.get().len());
+    let size = member.map_or(0, |(_, value)| value.size_hint());
     let mut text = String::with_capacity(size + 96);
     text.push_str(r#"{"jsonrpc":"2.0""#);
     if let Some(id) = id {
@@ -223,7 +239,7 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
         text.push_str(",\"");
         text.push_str(name);
         text.push_str("\":");
-        push_on_one_line(&mut text, value);
+        value.write(&mut text, push_on_one_line);
     }
     text.push('}');
     text
@@ -231,9 +247,8 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
 
 /// Raw JSON may contain line breaks between tokens, where a space is equivalent. Strings never contain a raw line
 /// break.
-fn push_on_one_line(text: &mut String, value: &RawValue) {
-    let value = value.get();
-    if value.as_bytes().iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+fn push_on_one_line(text: &mut String, value: &str) {
+    if memchr::memchr2(b'\n', b'\r', value.as_bytes()).is_some() {
         text.extend(value.chars().map(|c| if matches!(c, '\n' | '\r') { ' ' } else { c }));
     } else {
         text.push_str(value);

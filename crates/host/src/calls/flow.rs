@@ -232,7 +232,7 @@ impl Flow {
         if self.upstream.usage == Usage::Shared || matches!(outcome, Outcome::Error(_)) {
             return;
         }
-        let text = |name: &str| Members::of(self.slot.parsed.rpc.params.as_deref()).ok()?.text(name);
+        let text = |name: &str| Members::of(self.slot.parsed.rpc.params.as_ref()).ok()?.text(name);
         match self.slot.parsed.rpc.method.as_str() {
             "logging/setLevel" => {
                 if let Some(level) = text("level").as_deref().and_then(LogLevel::parse) {
@@ -255,7 +255,7 @@ impl Flow {
                 translate::Destination::Dropped => {}
             },
             Kind::Listen => {
-                let params = listen::tagged(params.as_deref(), self.slot.id().as_str()).map(Some).unwrap_or(params);
+                let params = listen::tagged(params.as_ref(), self.slot.id().as_str()).map(Some).unwrap_or(params);
                 self.host.notify_caller(&self.slot, method, params).await;
             }
             // On a shared connection, such notifications concern all sessions.

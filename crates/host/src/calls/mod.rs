@@ -203,7 +203,7 @@ impl Host {
             Effect::ReadAnswer { call, of, location } => {
                 let Some(slot) = inner.slots.get(&call) else { return };
                 let body = self.stored_answer(&of, &slot.parsed.content, &location);
-                let answer = body.map_err(|error| error.to_string()).and_then(|body| shared_answer(&body));
+                let answer = body.map_err(|error| error.to_string()).and_then(shared_answer);
                 events.push_back(Event::AnswerRead { call, answer });
             }
             Effect::Authorise { call, again } => {

@@ -7,7 +7,7 @@ use bytestring::ByteString;
 use ring::digest::{Context, SHA256};
 use toolbus_audit::canonical::canonical;
 use toolbus_audit::{Subject, argument_hash};
-use toolbus_mcp::{Members, NameKey, Rpc, RpcError, meta, required_name};
+use toolbus_mcp::{Members, NameKey, Raw, Rpc, RpcError, meta, required_name};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
 const TRACE_PARENT: &str = "traceparent";
@@ -61,7 +61,7 @@ pub struct ParsedCall {
 
 impl ParsedCall {
     pub fn new(message: &InboxMessage, rpc: Rpc, form: Form) -> Self {
-        let name = required_name(&rpc.method, rpc.params.as_deref());
+        let name = required_name(&rpc.method, rpc.params.as_ref());
         let name = name.map_err(|error| RpcError::invalid_params(format!("Invalid params: {error}")));
         let tool = match &name {
             Ok(Some(NameKey::Tool(tool))) => truncated_name(tool),
@@ -94,18 +94,19 @@ fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>) -> Subje
         Some(NameKey::Task(task)) => ("task", Some(task)),
         None => (rpc.method.as_str(), None),
     };
-    let params = rpc.params.as_deref();
     let takes_arguments = matches!(kind, "tool" | "prompt");
-    let arguments = || argument_hash(Members::of(params).unwrap_or_default().get("arguments"));
     // From the bus message, or from the request in it.
     let of_message = message.trace.as_deref().and_then(trace_id);
     Subject {
         server: rpc.server.clone(),
         kind: kind.to_owned(),
         name: name.cloned(),
-        args: takes_arguments.then(arguments),
+        args: takes_arguments.then(|| {
+            let params = Members::of(rpc.params.as_ref()).unwrap_or_default();
+            argument_hash(params.get("arguments").map(Raw::get))
+        }),
         request: message.id.to_string(),
-        trace: of_message.or_else(|| trace_id(meta::get(params, TRACE_PARENT)?.get())),
+        trace: of_message.or_else(|| trace_id(meta::get(rpc.params.as_ref(), TRACE_PARENT)?.get())),
     }
 }
 
@@ -128,14 +129,14 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
         Form::Original => "original",
     };
     [era, &rpc.server, &rpc.method].into_iter().for_each(&mut update);
-    let params = rpc.params.as_deref();
+    let params = rpc.params.as_ref();
     match Members::of(params) {
         Ok(members) => {
             let mut members: Vec<_> = members.iter().filter(|(name, _)| *name != meta::META).collect();
             members.sort_unstable_by_key(|(name, _)| *name);
             for (name, value) in members {
                 update(name);
-                update(&canonical(value));
+                update(&canonical(value.get()));
             }
         }
         Err(_) => params.iter().for_each(|params| update(params.get())),
@@ -148,13 +149,14 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::value::RawValue;
     use toolbus_mcp::ClientHello;
+    use toolbus_protocol::{AgentRef, Body};
 
     fn content(server: &str, method: &str, params: Option<&str>) -> [u8; 32] {
-        let params = params.map(|params| RawValue::from_string(params.to_owned()).expect("JSON"));
+        let params = params.map(|params| Raw::parse(params).expect("JSON"));
         let (server, method, session) = (server.to_owned(), method.to_owned(), "s".to_owned());
-        content_of(&Rpc { server, session, client: ClientHello::modern(), method, params, task: None }, Form::Mcp)
+        let rpc = Rpc { server, session, client: ClientHello::modern(), method, params, task: None };
+        ParsedCall::new(&InboxMessage::new(AgentRef::new("w"), "mcp_request", Body::null()), rpc, Form::Mcp).content
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn truncated(error: Raw) -> Raw {
 
 /// The server's message, or the numbers if it sent none.
 fn progress_text(params: Option<&Raw>) -> Option<String> {
-    let params = Members::of(params.map(|params| &**params)).ok()?;
+    let params = Members::of(params).ok()?;
     let numbers = || {
         let done = params.get("progress")?.get();
         Some(params.get("total").map_or(done.to_owned(), |total| format!("{done} of {}", total.get())))

@@ -23,7 +23,7 @@ use crate::session::SessionId;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use toolbus_call::Origin;
-use toolbus_mcp::{HostReply, Members, Outcome, Rpc, RpcError, TaskView};
+use toolbus_mcp::{HostReply, Outcome, Rpc, RpcError, TaskView};
 use toolbus_protocol::{ErrorCode, InboxMessage, principal_of};
 
 impl Host {
@@ -77,9 +77,8 @@ impl Host {
 /// Turns an `input_required` result of a modern server into an error, because a task has no client to answer it.
 pub fn without_input_required(answer: Given) -> Given {
     let Given::Outcome(Outcome::Result(result)) = &answer else { return answer };
-    let kind = Members::of(Some(result)).ok().and_then(|result| result.text("resultType"));
-    match kind.as_deref() {
-        Some("input_required") => detached::no_client_to_ask("the server asked for input").into(),
-        _ => answer,
+    match crate::translate::is_input_required(result) {
+        true => detached::no_client_to_ask("the server asked for input").into(),
+        false => answer,
     }
 }

@@ -54,7 +54,7 @@ fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rp
         failure::bus(ErrorCode::JournalFailed, format!("cannot read the task from the journal: {reason}"))
     };
     let body = journal.request(&row.manifest.request).map_err(|error| unreadable(error.to_string()))?;
-    let rpc = match HostRequest::parse(&String::from_utf8_lossy(&body)) {
+    let rpc = match HostRequest::parse(&*String::from_utf8_lossy(&body)) {
         Ok(HostRequest::Rpc(rpc)) => rpc,
         Ok(_) => return Err(unreadable("it is not a call".to_owned())),
         Err(error) => return Err(unreadable(error.to_string())),
@@ -72,9 +72,9 @@ fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rp
 /// Ends a task that can't be given to the machine.
 async fn fail(journal: Arc<Journal>, key: CallKey, error: RpcError) {
     tracing::warn!(id = &*key.id, %error, "could not resume a task");
-    let reply = HostReply::Rpc(error.into()).into_json();
+    let reply = HostReply::Rpc(error.into()).to_json();
     let reply_id = MsgId::new().into_inner();
-    let finish = Finish { key, reply_id, reply: reply.into(), end: End::Failed, at: now() };
+    let finish = Finish { key, reply_id, reply: reply.into_bytes(), end: End::Failed, at: now() };
     if let Err(error) = journal.finish(finish, Wait::Synced).await {
         tracing::error!(%error, "could not journal the end of a task");
     }

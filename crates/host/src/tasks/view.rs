@@ -68,7 +68,7 @@ impl Host {
             )
         };
         let body = self.options.journal.reply(location).map_err(|error| unreadable(error.to_string()))?;
-        HostReply::parse(&String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
+        HostReply::parse(&*String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
     }
 
     fn stage_of_task(&self, id: &MsgId, status: TaskStatus) -> Option<String> {
