@@ -1,9 +1,10 @@
 //! The JSON of the bodies in `bus`: how each is parsed and written.
 
 use crate::bus::*;
+use crate::opened::{Opened, Part};
 use crate::{AdminRequest, Era, Id, Members, Outcome, Raw, TaskView, TaskWish, raw};
 use bytestring::ByteString;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 impl HostRequest {
@@ -14,9 +15,13 @@ impl HostRequest {
     /// Parses a message body.
     pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
         let body = body.into();
-        let wire: RequestWire<'_> = serde_json::from_str(&body)?;
+        Self::parse_with::<Opened<'_>>(&body).or_else(|_| Self::parse_with::<&RawValue>(&body))
+    }
+
+    fn parse_with<'a, P: Part<'a>>(body: &'a ByteString) -> Result<Self, BusBodyError> {
+        let wire: RequestWire<'a, P> = serde_json::from_str(body)?;
         if AdminRequest::OPS.contains(&&*wire.op) {
-            return Ok(Self::Admin(serde_json::from_str(&body)?));
+            return Ok(Self::Admin(serde_json::from_str(body)?));
         }
         let id = || required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id");
         match &*wire.op {
@@ -28,7 +33,8 @@ impl HostRequest {
             }
             _ => {}
         }
-        let part = |part: &RawValue| Raw::part_of(&body, part);
+        let part = |part: &RawValue| Raw::part_of(body, part);
+        let params = wire.params.map(|params| opened(params, body)).transpose()?;
         let session = required(wire.session, "session")?;
         // Sessions keep it longer than the message.
         let client = wire.client.map(|ClientWire { era, initialize }| ClientHello {
@@ -41,7 +47,7 @@ impl HostRequest {
                 server: required(wire.server, "server")?,
                 client: required(client, "client")?,
                 method: required(wire.method, "method")?,
-                params: wire.params.map(part),
+                params,
                 task: wire.task,
             }),
             "notify" => Self::Notify(Notify {
@@ -49,7 +55,7 @@ impl HostRequest {
                 server: required(wire.server, "server")?,
                 client: required(client, "client")?,
                 method: required(wire.method, "method")?,
-                params: wire.params.map(part),
+                params,
             }),
             "answer" => Self::Answer(Answer {
                 session,
@@ -107,7 +113,11 @@ impl HostReply {
     /// Parses a message body.
     pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
         let body = body.into();
-        let wire: ReplyWire<'_> = serde_json::from_str(&body)?;
+        Self::parse_with::<Opened<'_>>(&body).or_else(|_| Self::parse_with::<&RawValue>(&body))
+    }
+
+    fn parse_with<'a, P: Part<'a>>(body: &'a ByteString) -> Result<Self, BusBodyError> {
+        let wire: ReplyWire<'a, P> = serde_json::from_str(body)?;
         // Original hosts, and hosts that can't parse the request, answer with an error text.
         if let Some(error) = wire.error {
             return Err(reason(error));
@@ -119,8 +129,8 @@ impl HostReply {
         if let Some(task) = rpc.task {
             return Ok(Self::Task(task));
         }
-        let part = |part: &RawValue| Raw::part_of(&body, part);
-        Ok(Self::Rpc(outcome(rpc.result.map(part), rpc.error.map(part))?))
+        let result = rpc.result.map(|result| opened(result, body)).transpose()?;
+        Ok(Self::Rpc(outcome(result, rpc.error.map(|error| Raw::part_of(body, error)))?))
     }
 
     /// Serializes to a message body. The result is copied once.
@@ -183,15 +193,16 @@ impl ClientHello {
 }
 
 #[derive(Deserialize)]
-struct RequestWire<'a> {
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct RequestWire<'a, P> {
     op: String,
     server: Option<String>,
     session: Option<String>,
     #[serde(borrow)]
     client: Option<ClientWire<'a>>,
     method: Option<String>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "present")]
+    params: Option<P>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -211,16 +222,18 @@ struct ClientWire<'a> {
 }
 
 #[derive(Deserialize)]
-struct ReplyWire<'a> {
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct ReplyWire<'a, P> {
     #[serde(borrow)]
-    rpc: Option<RpcWire<'a>>,
+    rpc: Option<RpcWire<'a, P>>,
     error: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct RpcWire<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct RpcWire<'a, P> {
+    #[serde(default, deserialize_with = "present")]
+    result: Option<P>,
     #[serde(borrow, default, deserialize_with = "present")]
     error: Option<&'a RawValue>,
     task: Option<TaskView>,
@@ -241,14 +254,18 @@ struct EventWire<'a> {
 }
 
 /// Keeps a `null` value, which serde would turn into `None`.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 impl From<serde_json::Error> for BusBodyError {
     fn from(error: serde_json::Error) -> Self {
         reason(error.to_string())
     }
+}
+
+fn opened<'a>(part: impl Part<'a>, body: &ByteString) -> Result<Raw, BusBodyError> {
+    part.into_raw(body).ok_or_else(|| reason("an unusual object"))
 }
 
 /// An object of the members that are present.

@@ -14,6 +14,7 @@ mod members;
 mod message;
 pub mod meta;
 mod method;
+mod opened;
 mod raw;
 
 pub use admin::{

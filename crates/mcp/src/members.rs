@@ -2,10 +2,13 @@
 //! members are rejected: toolbus might check one and the server use the other.
 
 use crate::Raw;
+use crate::opened::{Opened, Part};
 use bytestring::ByteString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 
 /// The members of a JSON object, in order. Names and values are slices of its text.
@@ -26,7 +29,13 @@ impl From<serde_json::Error> for MembersError {
 impl Members {
     /// Parses a JSON object.
     pub fn parse(text: impl Into<ByteString>) -> Result<Self, MembersError> {
-        Ok(Self::parse_with(&text.into(), None)?.0)
+        Ok(parse_with(&text.into(), Wanted::Members)?.0)
+    }
+
+    /// Parses a JSON object, and those of its members that are named and objects, in one pass.
+    pub(crate) fn parse_opening(text: &ByteString, names: &[&str]) -> Result<Self, MembersError> {
+        let opened = parse_with(text, Wanted::Opened(names));
+        opened.map(|(members, _)| members).or_else(|_| Self::parse(text.clone()))
     }
 
     /// The members of a raw object, as [`Raw::members`]. `None` counts as an empty object.
@@ -37,14 +46,13 @@ impl Members {
     /// Parses an object and the items of its array member `list` in one pass. In the returned members, the array is
     /// empty.
     pub fn with_items(object: &Raw, list: &str) -> Result<(Self, Option<Vec<Raw>>), MembersError> {
-        Self::parse_with(&object.text(), Some(list))
+        parse_with(&object.text(), Wanted::Items(list))
     }
 
-    fn parse_with(text: &ByteString, list: Option<&str>) -> Result<(Self, Option<Vec<Raw>>), MembersError> {
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        let parsed = deserializer.deserialize_map(MembersVisitor { text, list })?;
-        deserializer.end()?;
-        Ok(parsed)
+    /// `None` if a name occurs twice.
+    pub(crate) fn unique(members: impl IntoIterator<Item = (ByteString, Raw)>) -> Option<Self> {
+        let mut unique = Unique::default();
+        members.into_iter().all(|(key, value)| unique.add(key, value)).then_some(Self(unique.members))
     }
 
     /// The raw value of a member.
@@ -126,10 +134,25 @@ impl Default for &Members {
     }
 }
 
+fn parse_with(text: &ByteString, wanted: Wanted<'_>) -> Result<(Members, Option<Vec<Raw>>), MembersError> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let parsed = deserializer.deserialize_map(MembersVisitor { text, wanted })?;
+    deserializer.end()?;
+    Ok(parsed)
+}
+
 struct MembersVisitor<'v> {
     text: &'v ByteString,
-    /// The array member whose items are wanted.
-    list: Option<&'v str>,
+    wanted: Wanted<'v>,
+}
+
+/// What is wanted in addition to the members.
+enum Wanted<'v> {
+    Members,
+    /// The items of this array.
+    Items(&'v str),
+    /// The members of these objects.
+    Opened(&'v [&'v str]),
 }
 
 impl<'de> Visitor<'de> for MembersVisitor<'_> {
@@ -140,36 +163,62 @@ impl<'de> Visitor<'de> for MembersVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members: Vec<(ByteString, Raw)> = Vec::new();
-        let mut items = None;
-        let mut seen = std::collections::HashSet::new();
+        use serde::de::Error;
+        let (mut unique, mut items) = (Unique::default(), None);
         while let Some(Key(key)) = map.next_key()? {
             let key = match key {
                 Cow::Borrowed(key) => self.text.slice_ref(key),
                 Cow::Owned(key) => key.into(),
             };
-            // A hash set pays off only for objects with many members.
-            let repeated = match members.len() {
-                0..=16 => members.iter().any(|(earlier, _)| *earlier == key),
-                17 => {
-                    seen.extend(members.iter().map(|(earlier, _)| earlier.clone()));
-                    !seen.insert(key.clone())
-                }
-                _ => !seen.insert(key.clone()),
-            };
-            if repeated {
-                return Err(serde::de::Error::custom(format_args!("duplicate member {:?}", &*key)));
+            if unique.contains(&key) {
+                return Err(A::Error::custom(format_args!("duplicate member {:?}", &*key)));
             }
-            let value = if self.list.is_some_and(|list| key == list) {
-                let found: Vec<&RawValue> = map.next_value()?;
-                items = Some(found.into_iter().map(|item| Raw::part_of(self.text, item)).collect());
-                crate::raw(&[(); 0])
-            } else {
-                Raw::part_of(self.text, map.next_value()?)
+            let value = match self.wanted {
+                Wanted::Items(list) if key == list => {
+                    let found: Vec<&RawValue> = map.next_value()?;
+                    items = Some(found.into_iter().map(|item| Raw::part_of(self.text, item)).collect());
+                    crate::raw(&[(); 0])
+                }
+                Wanted::Opened(names) if names.contains(&&*key) => {
+                    let opened: Opened<'_> = map.next_value()?;
+                    opened.into_raw(self.text).ok_or_else(|| A::Error::custom("an unusual object"))?
+                }
+                _ => Raw::part_of(self.text, map.next_value()?),
             };
-            members.push((key, value));
+            unique.add(key, value);
         }
-        Ok((Members(members), items))
+        Ok((Members(unique.members), items))
+    }
+}
+
+/// Members with different names.
+#[derive(Default)]
+struct Unique {
+    members: Vec<(ByteString, Raw)>,
+    /// Pays off only for objects with many members.
+    names: HashSet<ByteString>,
+}
+
+impl Unique {
+    const MANY: usize = 16;
+
+    fn contains(&self, key: &ByteString) -> bool {
+        match self.members.len() > Self::MANY {
+            true => self.names.contains(key),
+            false => self.members.iter().any(|(earlier, _)| earlier == key),
+        }
+    }
+
+    /// Returns false if there is a member of this name.
+    fn add(&mut self, key: ByteString, value: Raw) -> bool {
+        let is_new = !self.contains(&key);
+        self.members.push((key, value));
+        match self.members.len().cmp(&(Self::MANY + 1)) {
+            Ordering::Less => {}
+            Ordering::Equal => self.names.extend(self.members.iter().map(|(name, _)| name.clone())),
+            Ordering::Greater => self.names.extend(self.members.last().map(|(name, _)| name.clone())),
+        }
+        is_new
     }
 }
 
@@ -202,7 +251,7 @@ pub fn member_text<'a>(object: &'a Raw, name: &str) -> Option<Cow<'a, str>> {
 }
 
 /// A string that is borrowed unless it has escapes.
-struct Key<'a>(Cow<'a, str>);
+pub(crate) struct Key<'a>(pub Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

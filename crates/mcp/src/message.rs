@@ -178,7 +178,7 @@ impl Message {
         if text.trim_start().starts_with('[') {
             return Err(MessageError::Batch);
         }
-        let mut members = Members::parse(text)?;
+        let mut members = Members::parse_opening(&text, &["params", "result"])?;
         let id = members.get("id").and_then(Id::from_raw);
         let shape = |reason, id| Err(MessageError::Shape { reason, id });
         if members.text("jsonrpc").as_deref() != Some("2.0") {

@@ -36,6 +36,11 @@ impl Raw {
         Self { text: text.into(), members: OnceLock::new() }
     }
 
+    /// An object whose members are known.
+    pub(crate) fn opened(text: ByteString, members: Members) -> Self {
+        Self { text: text.into(), members: Arc::new(Ok(members)).into() }
+    }
+
     pub(crate) fn of_members(members: Members) -> Self {
         Self { text: OnceLock::new(), members: Arc::new(Ok(members)).into() }
     }

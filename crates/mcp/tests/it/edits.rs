@@ -1,7 +1,7 @@
 //! Changing one member keeps every byte of the others.
 
 use proptest::prelude::*;
-use toolbus_mcp::{Members, meta, raw};
+use toolbus_mcp::{Members, Message, meta, raw};
 
 #[test]
 fn a_changed_member_keeps_its_position() {
@@ -49,5 +49,17 @@ proptest! {
         let again = Members::parse(text.as_str()).expect("valid object").into_raw();
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("valid JSON");
         prop_assert_eq!(parse(&text), parse(again.get()));
+    }
+
+    #[test]
+    fn any_params_are_found_in_the_text_of_their_message(map in prop::collection::btree_map(".{0,8}", any_json(), 0..24)) {
+        let value = serde_json::Value::Object(map.into_iter().collect());
+        let text = serde_json::to_string_pretty(&value).expect("valid JSON");
+        let message = Message::parse(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\": {text} }}"));
+        let Ok(Message::Notification(notification)) = message else { panic!("a notification") };
+        let params = notification.params.expect("params");
+        prop_assert_eq!(params.get(), &text);
+        let alone = Members::parse(text.as_str()).expect("valid object");
+        prop_assert_eq!(format!("{:?}", params.members().expect("valid object")), format!("{alone:?}"));
     }
 }
