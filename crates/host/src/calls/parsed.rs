@@ -7,10 +7,11 @@ use bytestring::ByteString;
 use ring::digest::{Context, SHA256};
 use toolbus_audit::canonical::canonical;
 use toolbus_audit::{Subject, argument_hash};
-use toolbus_mcp::{Members, NameKey, Raw, Rpc, RpcError, meta, required_name};
+use toolbus_mcp::{Members, NameKey, Rpc, RpcError, meta, required_name};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
 const TRACE_PARENT: &str = "traceparent";
+const ARGUMENTS: &str = "arguments";
 
 /// MCP methods without an effect outside their connection, or whose repetition has no further effect.
 const READS: [&str; 9] = [
@@ -67,8 +68,11 @@ impl ParsedCall {
             Ok(Some(NameKey::Tool(tool))) => truncated_name(tool),
             _ => truncated_name(&rpc.method),
         };
-        let subject = subject_of(message, &rpc, name.as_ref().ok().and_then(Option::as_ref));
-        let content = content_of(&rpc, form);
+        // Only the arguments can be large, so they are hashed once, for both.
+        let arguments = Members::of(rpc.params.as_ref()).ok().and_then(|params| params.get(ARGUMENTS));
+        let arguments = arguments.map(|arguments| argument_hash(Some(arguments.get())));
+        let content = content_of(&rpc, form, arguments.as_deref());
+        let subject = subject_of(message, &rpc, name.as_ref().ok().and_then(Option::as_ref), arguments);
         Self { rpc, name, tool, content, subject }
     }
 
@@ -86,7 +90,7 @@ impl ParsedCall {
 }
 
 /// The subject of a request, as its caller names it.
-fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>) -> Subject {
+fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>, arguments: Option<String>) -> Subject {
     let (kind, name) = match key {
         Some(NameKey::Tool(name)) => ("tool", Some(name)),
         Some(NameKey::Prompt(name)) => ("prompt", Some(name)),
@@ -101,10 +105,7 @@ fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>) -> Subje
         server: rpc.server.clone(),
         kind: kind.to_owned(),
         name: name.cloned(),
-        args: takes_arguments.then(|| {
-            let params = Members::of(rpc.params.as_ref()).unwrap_or_default();
-            argument_hash(params.get("arguments").map(Raw::get))
-        }),
+        args: takes_arguments.then(|| arguments.unwrap_or_else(|| argument_hash(None))),
         request: message.id.to_string(),
         trace: of_message.or_else(|| trace_id(meta::get(rpc.params.as_ref(), TRACE_PARENT)?.get())),
     }
@@ -117,8 +118,8 @@ fn trace_id(trace_parent: &str) -> Option<String> {
 }
 
 /// A hash over era, server, method and params without `_meta`: equal for equal calls. The eras format answers
-/// differently, and so does the original, so their calls are never equal.
-fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
+/// differently, and so does the original, so their calls are never equal. The arguments are given by their hash.
+fn content_of(rpc: &Rpc, form: Form, arguments: Option<&str>) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     let mut update = |part: &str| {
         hash.update(&(part.len() as u64).to_le_bytes());
@@ -136,7 +137,10 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
             members.sort_unstable_by_key(|(name, _)| *name);
             for (name, value) in members {
                 update(name);
-                update(&canonical(value.get()));
+                match arguments.filter(|_| name == ARGUMENTS) {
+                    Some(hash) => update(hash),
+                    None => update(&canonical(value.get())),
+                }
             }
         }
         Err(_) => params.iter().for_each(|params| update(params.get())),
@@ -149,7 +153,7 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use toolbus_mcp::ClientHello;
+    use toolbus_mcp::{ClientHello, Raw};
     use toolbus_protocol::{AgentRef, Body};
 
     fn content(server: &str, method: &str, params: Option<&str>) -> [u8; 32] {
