@@ -14,16 +14,16 @@ impl Host {
     /// `own`: the server's own name of the tool; `None` for vendor methods, whose effects are unknown.
     pub fn replay_setting(&self, server: &Server, own: Option<&str>) -> ReplaySetting {
         let Some(own) = own else { return ReplaySetting::Never };
-        let annotations = self.catalog.annotations(server.index, own);
-        let is_known = annotations.is_some();
-        let is_harmless = || annotations.is_none_or(|annotations| is_harmless(annotations.as_ref()));
-        match decided(&server.config.calls, own, is_harmless) {
-            Replay::Never => ReplaySetting::Never,
-            // The hints decide, and are not known yet.
-            Replay::Safe if !is_known && decided(&server.config.calls, own, || false) == Replay::Never => {
-                ReplaySetting::AsStarted
-            }
-            Replay::Safe => ReplaySetting::Safe,
+        let [without, with] = [false, true].map(|is_harmless| decided(&server.config.calls, own, || is_harmless));
+        match (without, with) {
+            (Replay::Safe, _) => ReplaySetting::Safe,
+            (_, Replay::Never) => ReplaySetting::Never,
+            // The hints decide.
+            _ => match self.catalog.annotations(server.index, own) {
+                None => ReplaySetting::AsStarted,
+                Some(annotations) if is_harmless(annotations.as_ref()) => ReplaySetting::Safe,
+                Some(_) => ReplaySetting::Never,
+            },
         }
     }
 }
