@@ -16,6 +16,7 @@ use std::sync::Arc;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
+use toolbus_base::now_ms;
 use toolbus_call::Millis;
 use toolbus_mcp::{Members, MembersError, Raw, RpcError, codes, raw};
 use toolbus_protocol::ErrorCode;
@@ -108,7 +109,7 @@ fn pending(host: &Host, slot: &Slot, until: Millis) -> Result<PendingApproval, R
         let message = format!("the call of {name:?} requires approval, but its arguments contain a duplicate key");
         return Err(failure::bus(ErrorCode::BadArguments, message));
     }
-    let now = failure::now();
+    let now = now_ms();
     let (server, method) = (slot.server.name().to_owned(), rpc.method.clone());
     let remaining = until.saturating_sub(host.calls.millis(Instant::now()));
     Ok(PendingApproval {

@@ -55,7 +55,7 @@ impl Host {
     async fn try_decide(&self, from: &AgentRef, decision: ApprovalDecision) -> Result<Arc<PendingApproval>, RpcError> {
         self.may_decide(from)?;
         let ApprovalDecision { id, hash, approve } = decision;
-        let at_ms = jiff::Timestamp::now().as_millisecond().max(0) as u64;
+        let at_ms = toolbus_base::now_ms();
         let by = from.session_id.to_string();
         let is_operator = is_operator(from);
         let is_own = |pending: &PendingApproval| {

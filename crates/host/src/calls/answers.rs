@@ -10,7 +10,7 @@ use serde_json::json;
 use toolbus_call::{Answer, Failure};
 use toolbus_journal::{CallKey, End};
 use toolbus_mcp::{HostReply, Members, Outcome, RpcError, meta, raw};
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{ErrorCode, Timestamp};
 
 /// An answer that did not come from the machine.
 #[derive(Debug, Clone)]
@@ -172,7 +172,7 @@ impl Slot {
 
 /// The same answer, with the id and start time of the earlier call in its metadata.
 fn marked(outcome: Outcome, to: &CallKey, started_at: Option<u64>) -> Outcome {
-    let earlier = raw(&json!({"call": &*to.id, "startedAt": started_at.map(failure::format_time)}));
+    let earlier = raw(&json!({"call": &*to.id, "startedAt": started_at.map(|at| Timestamp::from_ms(at).to_string())}));
     meta::mark_joined(outcome, earlier)
 }
 

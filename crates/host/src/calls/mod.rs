@@ -102,7 +102,7 @@ impl Calls {
     }
 
     fn now(&self) -> Now {
-        Now { ms: self.millis(Instant::now()), wall: crate::failure::now() }
+        Now { ms: self.millis(Instant::now()), wall: toolbus_base::now_ms() }
     }
 
     /// All calls in progress, with their state.

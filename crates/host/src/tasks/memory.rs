@@ -1,9 +1,9 @@
 //! State of tasks that is not journaled: last progress, refusals, and reservations of tasks that are being accepted. It
 //! is lost when the host ends, and only messages to people depend on it.
 
-use crate::failure::now;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
+use toolbus_base::now_ms;
 use toolbus_mcp::{Members, Raw, RpcError};
 use toolbus_protocol::MsgId;
 
@@ -102,7 +102,7 @@ impl TaskMemory {
             return;
         };
         let message = message.chars().take(MAX_MESSAGE_CHARS).collect();
-        self.lock().progress.insert(id.clone(), LastProgress { message, at: now() });
+        self.lock().progress.insert(id.clone(), LastProgress { message, at: now_ms() });
     }
 
     pub fn progress(&self, id: &MsgId) -> Option<LastProgress> {
@@ -114,7 +114,7 @@ impl TaskMemory {
     }
 
     pub fn note_refusal(&self, id: &MsgId, agent: &str, error: Raw) {
-        let refusal = Refusal { id: id.clone(), agent: agent.to_owned(), error: truncated(error), at: now() };
+        let refusal = Refusal { id: id.clone(), agent: agent.to_owned(), error: truncated(error), at: now_ms() };
         let mut memory = self.lock();
         let own = memory.refusals.iter().filter(|known| known.agent == agent).count();
         if own == MAX_REFUSALS_PER_AGENT {
