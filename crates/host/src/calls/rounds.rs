@@ -81,7 +81,7 @@ impl Flow {
     pub(super) async fn round_answered(&mut self, result: Raw) -> Option<FlowEnd> {
         let (requests, state) = match translate::result(&result) {
             Ok(ModernResult::Complete(result)) => {
-                return Some(FlowEnd::Answered(self.filtered(Outcome::Result(result)).into()));
+                return Some(FlowEnd::Answered(self.filtered(Outcome::Result(result))));
             }
             Ok(ModernResult::InputRequired { requests, state }) => (requests, state),
             Err(error) => return Some(FlowEnd::Failed(bad_result(&self.slot, &error).into())),

@@ -37,7 +37,7 @@ impl Host {
             Err(error) => {
                 // Its worker may have accepted it while this host was away.
                 let agent = principal_of(&message.from.session_id);
-                self.task_memory.note_refusal(&message.id, agent, error.to_raw());
+                self.task_memory.note_refusal(&message.id, agent, error.clone());
                 self.refuse(&message, error).await;
             }
         }

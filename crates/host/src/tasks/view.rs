@@ -88,7 +88,7 @@ impl Host {
 pub fn refused(refusal: Refusal) -> TaskView {
     TaskView {
         id: refusal.id.to_string(),
-        message: refusal.message(),
+        message: Some(refusal.error.message.clone()),
         agent: refusal.agent,
         server: String::new(),
         tool: String::new(),
@@ -98,6 +98,6 @@ pub fn refused(refusal: Refusal) -> TaskView {
         ttl_ms: TaskWish::DEFAULT_TTL_MS,
         tool_failed: false,
         result: None,
-        error: Some(refusal.error),
+        error: Some(refusal.error.to_raw()),
     }
 }
