@@ -93,7 +93,7 @@ impl HostRequest {
                 ("op", Some(raw("answer"))),
                 ("server", Some(raw(server))),
                 ("session", Some(raw(session))),
-                ("id", Some(id.as_raw().clone())),
+                ("id", Some(id.to_raw())),
                 member_of(outcome),
             ]),
             Self::Close { session } => object([("op", Some(raw("close"))), ("session", Some(raw(session)))]),
@@ -127,7 +127,7 @@ impl HostReply {
             return Ok(Self::Cancelled);
         }
         if let Some(task) = rpc.task {
-            return Ok(Self::Task(task));
+            return Ok(Self::Task(task.into()));
         }
         let result = rpc.result.map(|result| opened(result, body)).transpose()?;
         Ok(Self::Rpc(outcome(result, rpc.error.map(|error| Raw::part_of(body, error)))?))
@@ -174,7 +174,7 @@ impl HostEvent {
             Self::Request { server, id, method, params } => object([
                 ("event", Some(raw("request"))),
                 ("server", Some(raw(server))),
-                ("id", Some(id.as_raw().clone())),
+                ("id", Some(id.to_raw())),
                 ("method", Some(raw(method))),
                 ("params", params.clone()),
             ]),

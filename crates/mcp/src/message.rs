@@ -4,21 +4,20 @@ use crate::members::{Members, MembersError};
 use crate::{Raw, RpcError, codes, raw};
 use bytestring::ByteString;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
 /// The id of a request in its original text: `1`, `"1"` and `1.0` are three different ids.
-#[derive(Clone)]
-pub struct Id(Raw);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Id(Box<str>);
 
 impl Id {
     /// A number as an id.
     pub fn number(number: u64) -> Self {
-        Self(raw(&number))
+        Self(number.to_string().into())
     }
 
     /// A string as an id.
     pub fn text(text: &str) -> Self {
-        Self(raw(text))
+        Self(raw(text).get().into())
     }
 
     /// Returns `None` if the value is neither a string nor a number.
@@ -29,42 +28,28 @@ impl Id {
     /// A copy of its own, because an id is remembered longer than the message. The text is known to be JSON.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let first = text.as_bytes().first()?;
-        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(Raw::trusted(text.into())))
+        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(text.into()))
     }
 
-    /// The original text.
-    pub fn as_raw(&self) -> &Raw {
-        &self.0
+    /// The id as a value.
+    pub fn to_raw(&self) -> Raw {
+        Raw::trusted(ByteString::from(&*self.0))
     }
 
     /// The value of a numeric id.
     pub fn as_u64(&self) -> Option<u64> {
-        self.0.get().parse().ok()
+        self.0.parse().ok()
     }
 
     /// The value of a string id.
     pub fn as_text(&self) -> Option<String> {
-        serde_json::from_str(self.0.get()).ok()
-    }
-}
-
-impl PartialEq for Id {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get()
-    }
-}
-
-impl Eq for Id {}
-
-impl Hash for Id {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.get().hash(state);
+        serde_json::from_str(&self.0).ok()
     }
 }
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.get())
+        f.write_str(&self.0)
     }
 }
 
@@ -207,7 +192,7 @@ impl Message {
     pub fn to_json(&self) -> String {
         match self {
             Self::Request(Request { id, method, params }) => {
-                write(Some(id.0.get()), Some(method), params.as_ref().map(|params| ("params", params)))
+                write(Some(&id.0), Some(method), params.as_ref().map(|params| ("params", params)))
             }
             Self::Notification(Notification { method, params }) => {
                 write(None, Some(method), params.as_ref().map(|params| ("params", params)))
@@ -217,7 +202,7 @@ impl Message {
                     Outcome::Result(result) => ("result", result),
                     Outcome::Error(error) => ("error", error),
                 };
-                write(Some(id.as_ref().map_or("null", |id| id.0.get())), None, Some(member))
+                write(Some(id.as_ref().map_or("null", |id| &id.0)), None, Some(member))
             }
         }
     }

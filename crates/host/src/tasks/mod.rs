@@ -58,7 +58,7 @@ impl Host {
     pub async fn resend_task(&self, message: &InboxMessage) {
         let agent = principal_of(&message.from.session_id);
         if let Some(row) = self.options.journal.task(message.id.as_str(), Some(agent)) {
-            self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row))).await;
+            self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row).into())).await;
         }
     }
 

@@ -228,7 +228,7 @@ pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 /// Sets the subscription id of a notification to the client's request id.
 pub fn under_subscription(notification: &mut Notification, id: &Id) {
-    let set = meta::set(notification.params.as_ref(), meta::SUBSCRIPTION_ID, id.as_raw().to_owned());
+    let set = meta::set(notification.params.as_ref(), meta::SUBSCRIPTION_ID, id.to_raw());
     if let Ok(params) = set {
         notification.params = Some(params);
     }
@@ -237,7 +237,7 @@ pub fn under_subscription(notification: &mut Notification, id: &Id) {
 /// The result that ends a `subscriptions/listen`.
 pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
     let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
-    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.as_raw().to_owned()).unwrap_or(base)
+    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.to_raw()).unwrap_or(base)
 }
 
 /// The id of the task that a result creates, in the format of either era.

@@ -221,7 +221,7 @@ async fn leave_queued(call: Box<dyn BusCall>) -> Result<Option<TaskView>, Outcom
 fn parse_reply(reply: Result<Body, BrokerError>) -> Result<Option<TaskView>, Outcome> {
     let body = reply.map_err(|error| error::from_bus(&error))?;
     match body.text().map(HostReply::parse) {
-        Ok(Ok(HostReply::Task(view))) => Ok(Some(view)),
+        Ok(Ok(HostReply::Task(view))) => Ok(Some(*view)),
         // The host rejected the task, or has no tasks and replied with the result itself.
         Ok(Ok(HostReply::Rpc(outcome))) => Err(outcome),
         Ok(Ok(HostReply::Cancelled)) => Err(error::task_cancelled().into()),
