@@ -20,7 +20,7 @@ impl Host {
         if message.kind != InboxKind::McpRequest {
             return self.outbox.ack(&message).await;
         }
-        let text = std::str::from_utf8(message.body.as_bytes()).unwrap_or_default();
+        let text = message.body.text().unwrap_or_default();
         match HostRequest::parse(text) {
             Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
             Ok(HostRequest::Notify(notify)) => self.begin_notify(message, notify).await,
@@ -127,7 +127,7 @@ impl Host {
 
     /// In a worker's `notifications/cancelled`, `requestId` is the bus id of the call.
     fn cancel_by_notification(self: &Arc<Self>, message: &InboxMessage, notify: &Notify) {
-        let Ok(params) = Members::of(notify.params.as_deref()) else { return };
+        let Ok(params) = Members::of(notify.params.as_ref()) else { return };
         if let Some(id) = params.text("requestId") {
             let by = CancelBy::Caller(message.from.session_id.clone());
             self.feed(Event::CancelId { id: id.into(), by, reason: params.text("reason") });

@@ -356,12 +356,12 @@ pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde
 fn in_version_of(initialize: &Raw, handshake: Raw) -> Raw {
     let answer = || {
         let requested = toolbus_mcp::Members::of(Some(initialize)).ok()?.text("protocolVersion")?;
-        let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?;
+        let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?.clone();
         let spoken = members.text("protocolVersion")?;
         let older = toolbus_mcp::LEGACY_VERSIONS.contains(&requested.as_str()) && requested < spoken;
         older.then(|| {
             members.set("protocolVersion", raw(&requested));
-            members.to_raw()
+            members.into_raw()
         })
     };
     answer().unwrap_or(handshake)

@@ -144,7 +144,7 @@ pub enum Failure {
 
 impl Failure {
     /// From the JSON-RPC error object of a host.
-    pub fn refused_by_host(host: &str, error: &serde_json::value::RawValue) -> Self {
+    pub fn refused_by_host(host: &str, error: &toolbus_mcp::Raw) -> Self {
         let error = toolbus_mcp::Members::of(Some(error)).unwrap_or_default();
         let data = toolbus_mcp::Members::of(error.get("data")).unwrap_or_default();
         let code = data.text("code").and_then(|code| ErrorCode::from_code(&code));

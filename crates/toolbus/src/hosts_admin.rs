@@ -79,10 +79,10 @@ pub async fn ask_raw(client: &MultiplexedClient, host: &str, request: HostReques
 }
 
 async fn send(client: &MultiplexedClient, host: &str, request: HostRequest, limit: Duration) -> Result<Raw, Failure> {
-    let body = Body::parse(request.into_json())?;
+    let body = Body::parse(request.to_json().into_bytes())?;
     let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
     let reply = client.request_message(host, message, limit).await?;
-    let text = std::str::from_utf8(reply.body.as_bytes()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let text = reply.body.text().map_err(|error| Failure::BadReply(error.to_string()))?;
     match HostReply::parse(text)? {
         HostReply::Rpc(Outcome::Result(result)) => Ok(result),
         HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),

@@ -203,5 +203,5 @@ impl Frontend {
 }
 
 fn body(request: HostRequest) -> Body {
-    Body::from_trusted(request.into_json().into())
+    Body::from_trusted(request.to_json().into_bytes())
 }

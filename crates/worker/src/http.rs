@@ -18,6 +18,7 @@ use crate::options::WorkerOptions;
 use crate::worker::{Worker, lock};
 use abandoned::AbandonedCalls;
 use bytes::{Bytes, BytesMut};
+use bytestring::ByteString;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::header::{ALLOW, HeaderMap, HeaderValue};
@@ -177,7 +178,7 @@ impl HttpService {
             Ok(body) => body,
             Err((status, error)) => return reply::error(status, None, error),
         };
-        let message = match std::str::from_utf8(&body).map(Message::parse) {
+        let message = match ByteString::try_from(body).map(Message::parse) {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, error.id().cloned(), error.to_rpc_error()),
             Err(_) => {
@@ -185,7 +186,6 @@ impl HttpService {
                 return reply::error(StatusCode::BAD_REQUEST, None, error);
             }
         };
-        drop(body);
         match era_of(headers, &message) {
             Era::Legacy => legacy::post(self, principal, headers, message).await,
             Era::Modern => modern::post(self, &principal, headers, message).await,
@@ -250,7 +250,7 @@ impl HttpService {
 /// The body takes precedence: a modern request with a legacy header, or without one, is then rejected for the mismatch.
 fn era_of(headers: &HeaderMap, message: &Message) -> Era {
     if let Message::Request(request) = message
-        && Era::of_params(request.params.as_deref()) == Era::Modern
+        && Era::of_params(request.params.as_ref()) == Era::Modern
     {
         return Era::Modern;
     }

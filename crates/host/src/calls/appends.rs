@@ -2,11 +2,11 @@
 
 use super::answers::Given;
 use super::slot::Slot;
-use crate::failure::now;
 use crate::host::Host;
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
+use toolbus_base::now_ms;
 use toolbus_call::{Answer, Failure, Record};
 use toolbus_journal::{
     Appended, CallKey, Dead, Entry, Finish, Joined, JournalError, Known, Location, Start, Task, Ticket, Wait,
@@ -21,7 +21,7 @@ impl Host {
         record: Record<Given>,
         wait: Wait,
     ) -> Result<Option<Ticket>, JournalError> {
-        let (key, at) = (slot.key(), now());
+        let (key, at) = (slot.key(), now_ms());
         let (server, tool, content) =
             (ByteString::from(slot.server.name()), slot.parsed.tool.clone(), slot.parsed.content);
         let role = slot.role().map(ByteString::from);
@@ -59,7 +59,7 @@ impl Host {
     ) -> Result<Option<Ticket>, JournalError> {
         let finish = |reply: &InboxMessage, end| {
             let (reply_id, body) = (reply.id.as_str().into(), reply.body.as_bytes().clone());
-            Entry::Finish(Finish { key: slot.key(), reply_id, reply: body, end, at: now() })
+            Entry::Finish(Finish { key: slot.key(), reply_id, reply: body, end, at: now_ms() })
         };
         let mut appended = self.append_entry(finish(&reply, end), wait);
         if let Err(error @ JournalError::TooLarge { .. }) = &appended {

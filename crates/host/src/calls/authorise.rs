@@ -60,8 +60,8 @@ impl Host {
 
     fn decide(&self, slot: &Slot, key: Option<&NameKey>) -> Result<Authorised, RpcError> {
         let policy = self.options.policy.current();
-        let params = Members::of(slot.parsed.rpc.params.as_deref()).map_err(bad_params)?;
-        let given = params.get("arguments").map_or(Arguments::Absent, Arguments::Known);
+        let params = Members::of(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
+        let given = params.get("arguments").map_or(Arguments::Absent, |arguments| Arguments::Known(arguments.get()));
         let is_completion = slot.parsed.rpc.method == "completion/complete";
         let (item, arguments) = match key {
             Some(NameKey::Tool(name)) => (Item::Tool(name), given),
@@ -81,7 +81,7 @@ impl Host {
             return Err(failure::not_allowed(item, slot.server.name(), slot.role()));
         }
         if slot.parsed.rpc.method == LISTEN {
-            let filter = Filter::of_listen(slot.parsed.rpc.params.as_deref()).map_err(bad_params)?;
+            let filter = Filter::of_listen(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
             for uri in &filter.uris {
                 let item = Item::Resource(uri);
                 if permitted(slot, &policy, item, Arguments::Absent)?.effect == Effect::Ask {

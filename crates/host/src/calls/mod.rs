@@ -107,7 +107,7 @@ impl Calls {
     }
 
     fn now(&self) -> Now {
-        Now { ms: self.millis(Instant::now()), wall: crate::failure::now() }
+        Now { ms: self.millis(Instant::now()), wall: toolbus_base::now_ms() }
     }
 
     /// All calls in progress, with their state.
@@ -209,7 +209,7 @@ impl Host {
             Effect::ReadAnswer { call, of, location } => {
                 let Some(slot) = inner.slots.get(&call) else { return };
                 let body = self.stored_answer(&of, &slot.parsed.content, &location);
-                let answer = body.map_err(|error| error.to_string()).and_then(|body| shared_answer(&body));
+                let answer = body.map_err(|error| error.to_string()).and_then(shared_answer);
                 events.push_back(Event::AnswerRead { call, answer });
             }
             Effect::Authorise { call, again } => {

@@ -109,7 +109,7 @@ impl Slot {
     }
 
     pub fn progress_token(&self) -> Option<Raw> {
-        meta::get(self.parsed.rpc.params.as_deref(), meta::PROGRESS_TOKEN)
+        meta::get(self.parsed.rpc.params.as_ref(), meta::PROGRESS_TOKEN)
     }
 
     pub fn state(&self) -> MutexGuard<'_, SlotState> {

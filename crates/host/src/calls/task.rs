@@ -289,7 +289,7 @@ impl CallTask {
         }
         if let Some(error) = refusal().filter(|_| slot.is_task()) {
             // Its worker may have accepted it while this host was away.
-            host.task_memory.note_refusal(slot.id(), slot.agent(), error.to_raw());
+            host.task_memory.note_refusal(slot.id(), slot.agent(), error);
         }
         let journaled = slot.state().reply.take();
         match journaled {

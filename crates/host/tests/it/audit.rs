@@ -53,7 +53,7 @@ async fn every_decision_and_every_call_is_logged_as_one_line() {
     let effects: Vec<&str> = decisions.iter().map(|line| line["effect"].as_str().expect("an effect")).collect();
     assert_eq!(effects, ["allow", "allow", "allow", "deny"]);
     let first = &decisions[0];
-    assert_eq!(first["args"], argument_hash(Some(&raw(&secret))));
+    assert_eq!(first["args"], argument_hash(Some(raw(&secret).get())));
     let fields = ["who", "role", "server", "kind", "name", "trace"].map(|name| first[name].as_str().expect(name));
     assert_eq!(fields, ["w", "reader", "one", "tool", "echo", "4bf92f3577b34da6a3ce929d0e0e4736"]);
     assert!(first["rule"].as_str().is_some_and(|rule| rule.contains("echo")), "{first}");

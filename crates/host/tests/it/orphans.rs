@@ -34,7 +34,7 @@ async fn reply_code(rig: &Rig) -> String {
     client.subscribe().await.expect("a mailbox");
     let reply = within("the reply", client.next_message()).await.expect("a message");
     let text = std::str::from_utf8(reply.body.as_bytes()).expect("UTF-8").to_owned();
-    let Ok(HostReply::Rpc(Outcome::Error(error))) = HostReply::parse(&text) else { panic!("{text}") };
+    let Ok(HostReply::Rpc(Outcome::Error(error))) = HostReply::parse(text.as_str()) else { panic!("{text}") };
     let error: Value = serde_json::from_str(error.get()).expect("JSON");
     error["data"]["code"].as_str().unwrap_or_default().to_owned()
 }

@@ -340,7 +340,7 @@ impl Worker {
     }
 
     fn message(&self, request: HostRequest) -> InboxMessage {
-        let body = Body::parse(request.to_json()).expect("JSON");
+        let body = Body::parse(request.to_json().into_bytes()).expect("JSON");
         InboxMessage::new(self.bus.client().me(), InboxKind::McpRequest, body)
     }
 

@@ -64,7 +64,7 @@ async fn create_task(bus: &Arc<FakeBus>, client: &mut StdioClient) -> (HostCall,
         .send(&request(1, "tools/call", json!({"name": "read", "arguments": {"a": 1}, "task": {"ttl": 60000}})))
         .await;
     let call = bus.next_call().await;
-    call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
+    call.finish(HostReply::Task(view(&call.id, TaskStatus::Working).into())).await;
     let answer = client.next().await;
     (call, answer)
 }

@@ -90,7 +90,7 @@ async fn a_modern_call_becomes_a_task_after_task_after() {
     for (ended, expected) in [(true, Value::Null), (false, json!("task"))] {
         client.send(&modern_with_tasks(1, "tools/call", json!({"name": "read"}))).await;
         let call = bus.next_call().await;
-        call.finish(HostReply::Task(view(&call.id, TaskStatus::Working))).await;
+        call.finish(HostReply::Task(view(&call.id, TaskStatus::Working).into())).await;
         let admin = bus.next_admin().await;
         assert_eq!(admin.request, AdminRequest::TaskWait { id: call.id.clone(), limit_ms: 2000 });
         let done = TaskView { result: Some(result.clone()), ..view(&call.id, TaskStatus::Completed) };
