@@ -22,7 +22,9 @@ impl World {
             Outgoing::Unsure { id } => drop(self.hosts[host].unsure.insert(id)),
             Outgoing::Message { message, attempt, deadline_ms } => self.receive(host, &message, attempt, deadline_ms),
             Outgoing::Receipt { id, .. } => self.reply_settled(host, &id, false),
-            Outgoing::Cancel { correlation_id } => self.cancel_by_id(host, correlation_id, CancelBy::Broker),
+            Outgoing::Cancel { correlation_id, from } => {
+                self.cancel_by_id(host, correlation_id, from.map_or(CancelBy::Broker, CancelBy::Caller));
+            }
             Outgoing::Inspected { request_id, view } => self.inspection_answered(host, &request_id, *view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => self.disconnect(Owner::Host(host)),
             Outgoing::Refused { refusal: Refusal::NotYourRequest { .. }, id: Some(id) } => {
