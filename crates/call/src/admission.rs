@@ -178,7 +178,7 @@ impl<A: Clone> CallMachine<A> {
     fn apply_early_cancel(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get(&no) else { return };
         let key = &call.request.key;
-        if self.early_cancels.contains(key) || self.early_cancels_by_id.contains(&key.id) {
+        if self.early_cancels.contains(key) {
             self.cancel(no, Cause::Caller, None, cx);
         }
     }

@@ -53,9 +53,9 @@ impl Inspected {
 /// Who cancels a call that is named only by its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelBy {
-    /// The mailbox that sent the call.
+    /// The mailbox that sent the call, or the broker on its behalf.
     Caller(ByteString),
-    /// The broker, which has checked the right to cancel but reports no sender.
+    /// An older broker, which has checked the right to cancel but reports no sender.
     Broker,
 }
 
@@ -182,7 +182,7 @@ pub enum Event<A> {
         /// A reason for the server and the caller.
         reason: Option<String>,
     },
-    /// Cancels a call by its id; remembered if the call has not arrived yet.
+    /// Cancels a call by its id; remembered if its caller is known and the call has not arrived yet.
     CancelId {
         /// The id of the call.
         id: ByteString,

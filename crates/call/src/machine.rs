@@ -21,7 +21,7 @@ pub struct CallMachine<A> {
     pub(crate) options: MachineOptions,
     pub(crate) calls: BTreeMap<CallNo, Call<A>>,
     pub(crate) by_key: HashMap<CallKey, CallNo>,
-    /// The broker reports a cancelled message by its id only.
+    /// An older broker reports a cancelled message by its id only.
     pub(crate) by_id: HashMap<ByteString, Vec<CallNo>>,
     /// Number of calls per agent.
     pub(crate) by_agent: HashMap<ByteString, usize>,
@@ -38,7 +38,6 @@ pub struct CallMachine<A> {
     /// Requests that were answered without a record in the journal.
     pub(crate) answered: BoundedSet<CallKey>,
     pub(crate) early_cancels: BoundedSet<CallKey>,
-    pub(crate) early_cancels_by_id: BoundedSet<ByteString>,
     pub(crate) permits: Permits,
     pub(crate) rates: Rates,
     pub(crate) orders: SessionOrders,
@@ -92,7 +91,6 @@ impl<A: Clone> CallMachine<A> {
             refused_replies: BoundedSet::default(),
             answered: BoundedSet::default(),
             early_cancels: BoundedSet::default(),
-            early_cancels_by_id: BoundedSet::default(),
             permits: Permits::default(),
             rates: Rates::default(),
             orders: SessionOrders::default(),
@@ -289,9 +287,9 @@ impl<A: Clone> CallMachine<A> {
             }
             CancelBy::Broker => match self.by_id.get(&id).map(Vec::as_slice) {
                 Some([call]) => self.cancel(*call, Cause::Caller, reason, cx),
-                // Ambiguous: the worker that cancelled also sends its own cancel, which names its mailbox.
-                Some(_) => {}
-                None => self.early_cancels_by_id.insert(id),
+                // Ambiguous, or not here yet: remembered by its id alone, it could cancel a call of another caller. A worker
+                // also sends a cancel of its own, which names its mailbox.
+                Some(_) | None => {}
             },
         }
     }

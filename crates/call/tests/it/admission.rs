@@ -237,9 +237,13 @@ fn a_cancel_that_arrives_before_its_call_is_applied_to_it() {
     host.hold(Step::Authorise);
     host.arrives(call("w#1", "a"));
     host.expect(["authorise a", "journal a: RESULT Cancelled cancelled, synced"]);
-    host.handle(Event::CancelId { id: "b".into(), by: CancelBy::Broker, reason: None });
-    host.arrives(call("w#3", "b"));
-    host.expect(["authorise b", "journal b: RESULT Cancelled cancelled, synced"]);
+}
+
+#[test]
+fn a_cancel_without_a_caller_that_arrives_before_its_call_cancels_no_other_callers_call() {
+    let mut host = Host::new();
+    host.handle(Event::CancelId { id: "a".into(), by: CancelBy::Broker, reason: None });
+    host.running(call("w#1", "a"));
 }
 
 #[test]
