@@ -240,7 +240,11 @@ impl<A: Clone> CallMachine<A> {
 
     pub(crate) fn reply_settled(&mut self, key: CallKey, refused: bool, cx: &mut Context<'_, A>) {
         match refused {
-            true => self.refused_replies.insert(key.clone()),
+            // If its request is delivered again, the caller still waits for an answer.
+            true => {
+                self.refused_replies.insert(key.clone());
+                self.answered.remove(&key);
+            }
             false => self.refused_replies.remove(&key),
         }
         let Some(count) = self.unsettled.get_mut(&key) else { return };
