@@ -115,7 +115,11 @@ impl<A: Clone> CallMachine<A> {
             self.calls.get(&no).is_none_or(|call| call.may_send),
             "no request is sent before its START is written"
         );
+        let longest = self.options.wait_limit;
+        let limit =
+            self.calls.get(&no).and_then(|call| call.request.timeout).map_or(longest, |limit| limit.min(longest));
         self.set_state(no, State::Sending);
+        self.wait_until(no, cx.now.ms.saturating_add(limit));
         cx.out.push(Effect::Send { call: no });
     }
 

@@ -238,7 +238,10 @@ impl<A: Clone> CallMachine<A> {
             }
             // It did not run, and must not: the earlier call may have had its effect.
             State::AwaitingReceipt { .. } => self.fail(no, Failure::Timeout, End::Failed, cx),
-            State::Connecting => {
+            State::Sending if call.cancelled.is_some() => {
+                self.end_cancelled(no, cx);
+            }
+            State::Connecting | State::Sending => {
                 self.give_up_wait(no, crate::effect::Answer::Failure(Failure::Timeout), End::Failed, cx)
             }
             State::Running => self.time_out(no, cx),

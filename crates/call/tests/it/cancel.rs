@@ -81,7 +81,7 @@ fn a_call_ends_at_its_deadline_and_does_not_run_later() {
                 &["abort a", "journal a: RESULT Cancelled cancelled, written", "reply a: cancelled"],
                 &[],
             ),
-            (&[At::Sending], &[], &[]),
+            (&[At::Sending], &["abort a", "journal a: RESULT Failed Expired, written", "reply a: Expired"], &[]),
             // An accepted task has its own lifetime, which here is a minute.
             (&[At::Accepting], &[], &["accepted a", "journal a: START 1, synced"]),
             (&[At::Reserving], &["abort a", "journal a: RESULT Failed Expired, synced"], &[]),
