@@ -211,7 +211,8 @@ impl Host {
                 // Without an audit record there is nothing to wait for.
                 match self.authorised_at_once(slot, again) {
                     Some(grant) => events.push_back(Event::Authorised { call, verdict: Ok(grant) }),
-                    None => slot.push(Effect::Authorise { call, again }),
+                    None if slot.effects.push(Effect::Authorise { call, again }) => {}
+                    None => events.push_back(Event::Crashed { call }),
                 }
             }
             Effect::Inspect { ask, peers, replies } => {
@@ -232,7 +233,7 @@ impl Host {
             }
             Effect::Ended { call, left } => {
                 if let Some(slot) = inner.slots.remove(&call) {
-                    slot.push(Effect::Ended { call, left });
+                    slot.effects.push(Effect::Ended { call, left });
                 }
             }
             Effect::Park { call, .. }
@@ -246,8 +247,9 @@ impl Host {
             | Effect::Reply { call, .. }
             | Effect::Resend { call, .. }
             | Effect::ResendTask { call } => {
-                if let Some(slot) = inner.slots.get(&call) {
-                    slot.push(effect);
+                if inner.slots.get(&call).is_some_and(|slot| !slot.effects.push(effect)) {
+                    tracing::error!(call = call.0, "the task of a call does not carry out its effects");
+                    events.push_back(Event::Crashed { call });
                 }
             }
         }

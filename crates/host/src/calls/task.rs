@@ -94,7 +94,7 @@ impl CallTask {
         loop {
             let next = tokio::select! {
                 biased;
-                effect = self.slot.next_effect() => Next::Effect(effect),
+                effect = self.slot.effects.next() => Next::Effect(effect),
                 next = self.activity.next() => next,
             };
             match next {
