@@ -79,12 +79,21 @@ pub enum Event<A> {
         /// The decision.
         verdict: Result<(), A>,
     },
-    /// Answers [`crate::Effect::Inspect`]. `None` if the broker can't be asked now.
+    /// Answers [`crate::Effect::Inspect`].
     Inspected {
+        /// The call.
+        call: CallNo,
         /// The question.
         ask: AskNo,
         /// The answer.
-        view: Option<Inspected>,
+        view: Inspected,
+    },
+    /// Follows [`crate::Effect::Follow`], at once and after every change, until [`crate::Effect::Unfollow`].
+    Followed {
+        /// The caller's mailbox.
+        caller: ByteString,
+        /// Whether a peer is connected there; `None` if the broker can't tell, or the connection to it is lost.
+        connected: Option<bool>,
     },
     /// Answers [`crate::Effect::Reserve`]: the task has a session slot, or needs none.
     Reserved {

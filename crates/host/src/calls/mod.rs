@@ -27,12 +27,14 @@ pub use suspended::PendingCalls;
 
 use crate::host::Host;
 use answers::shared_answer;
+use bytestring::ByteString;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 use toolbus_call::{
     BreakerChange, CallMachine, CallNo, CallView, Effect, Effects, Event, MachineOptions, Millis, NotificationNo, Now,
     Request, SessionKey,
@@ -56,6 +58,8 @@ pub struct Calls {
 struct Inner {
     machine: CallMachine<Given>,
     slots: HashMap<CallNo, Arc<Slot>>,
+    /// The callers that are followed; at most one for each call.
+    follows: HashMap<ByteString, DropGuard>,
     notifications: HashMap<NotificationNo, PendingNotification>,
     next_notification: u64,
 }
@@ -80,6 +84,7 @@ impl Calls {
         let inner = Inner {
             machine: CallMachine::new(options),
             slots: HashMap::new(),
+            follows: HashMap::new(),
             notifications: HashMap::new(),
             next_notification: 0,
         };
@@ -215,13 +220,20 @@ impl Host {
                     None => events.push_back(Event::Crashed { call }),
                 }
             }
-            Effect::Inspect { ask, peers, replies } => {
-                let host = Arc::clone(self);
+            Effect::Inspect { call, ask, peers, replies } => {
+                let Some(slot) = inner.slots.get(&call) else { return };
+                let (host, ended) = (Arc::clone(self), slot.ended.clone());
                 self.tracker.spawn(async move {
-                    let view = host.inspect(peers, replies).await;
-                    host.feed(Event::Inspected { ask, view });
+                    if let Some(Some(view)) = ended.run_until_cancelled(host.inspect(&peers, &replies)).await {
+                        host.feed(Event::Inspected { call, ask, view });
+                    }
                 });
             }
+            Effect::Follow { caller } => {
+                let guard = self.follow_caller(caller.clone());
+                inner.follows.insert(caller, guard);
+            }
+            Effect::Unfollow { caller } => drop(inner.follows.remove(&caller)),
             Effect::Breaker { server, change } => self.breaker_changed(server, change),
             Effect::Forward { notification } => {
                 let Some(pending) = inner.notifications.remove(&notification) else { return };
