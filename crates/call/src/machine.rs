@@ -259,12 +259,13 @@ impl<A: Clone> CallMachine<A> {
                     None => self.early_cancels.insert(key),
                 }
             }
-            CancelBy::Broker => match self.by_id.get(&id).map(Vec::as_slice) {
-                Some([call]) => self.cancel(*call, Cause::Caller, reason, cx),
-                // Ambiguous, or not here yet: remembered by its id alone, it could cancel a call of another caller. A worker
-                // also sends a cancel of its own, which names its mailbox.
-                Some(_) | None => {}
-            },
+            // Ignored if it is ambiguous or the call is not here yet: remembered by its id alone, it could cancel a call of
+            // another caller. A worker also sends a cancel of its own, which names its mailbox.
+            CancelBy::Broker => {
+                if let Some([call]) = self.by_id.get(&id).map(Vec::as_slice) {
+                    self.cancel(*call, Cause::Caller, reason, cx);
+                }
+            }
         }
     }
 
