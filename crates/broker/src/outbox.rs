@@ -162,7 +162,9 @@ impl Queue {
     fn admits(&mut self, frame: &Outgoing) -> bool {
         let bytes = match frame {
             Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
-            Outgoing::Cancel { correlation_id } => correlation_id.len(),
+            Outgoing::Cancel { correlation_id, from } => {
+                correlation_id.len() + from.as_ref().map_or(0, |from| from.len())
+            }
             // Bounded by the window, and by the peer's own delivers.
             Outgoing::Message { .. } | Outgoing::Receipt { .. } => return true,
             _ => {
@@ -198,7 +200,7 @@ fn unshare(frame: &mut Outgoing) {
             *correlation_id = deep_copy(correlation_id);
             *body = Bytes::copy_from_slice(body);
         }
-        Outgoing::Cancel { correlation_id } => *correlation_id = deep_copy(correlation_id),
+        Outgoing::Cancel { correlation_id, .. } => *correlation_id = deep_copy(correlation_id),
         _ => {}
     }
 }
@@ -252,7 +254,7 @@ mod tests {
     /// The two ways to queue a frame.
     const SENDS: [Send; 2] = [
         |outbox| outbox.send(BrokerFrame::HostsChanged),
-        |outbox| outbox.deliver(&mut vec![Outgoing::Cancel { correlation_id: "c".into() }]),
+        |outbox| outbox.deliver(&mut vec![Outgoing::Cancel { correlation_id: "c".into(), from: None }]),
     ];
 
     #[test]

@@ -117,7 +117,11 @@ impl<A: Clone> CallMachine<A> {
         if !self.calls.get(&no).is_some_and(|call| call.may_send) {
             return self.refuse_unstarted(no, cx);
         }
+        let longest = self.options.wait_limit;
+        let limit =
+            self.calls.get(&no).and_then(|call| call.request.timeout).map_or(longest, |limit| limit.min(longest));
         self.set_state(no, State::Sending);
+        self.wait_until(no, cx.now.ms.saturating_add(limit));
         cx.out.push(Effect::Send { call: no });
     }
 

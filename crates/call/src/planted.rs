@@ -47,6 +47,8 @@ pub enum PlantedBug {
     OrderIgnored,
     /// An orphan is cancelled although another call waits for its answer.
     OrphanWithJoiner,
+    /// The return of a caller does not end the grace of its calls.
+    CallerBackIgnored,
     /// A call that is not answered in time is not cancelled.
     TimeoutIgnored,
 }

@@ -6,8 +6,9 @@ use crate::mux::MultiplexedClient;
 use crate::options::{ClientOptions, Resend, SendOptions};
 use crate::outstanding::OutstandingDelivery;
 use crate::reply_guard::ReplyListener;
-use crate::session::{LiveEvent, Session};
+use crate::session::Session;
 use crate::shared::Shared;
+use crate::signals::{Cancellation, LiveEvent};
 use crate::supervisor;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -240,6 +241,11 @@ impl BrokerClient {
 
     /// Returns the correlation id of the next cancellation, or `None` when the client is closed.
     pub async fn next_cancel(&self) -> Option<MsgId> {
+        self.next_cancellation().await.map(|cancelled| cancelled.id)
+    }
+
+    /// Like [`BrokerClient::next_cancel`], with the sender of the cancelled message.
+    pub async fn next_cancellation(&self) -> Option<Cancellation> {
         self.next(|session| session.cancels.pop_front(), |_| false).await
     }
 

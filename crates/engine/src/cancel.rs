@@ -39,7 +39,8 @@ impl Engine {
         let found = self.find_cancellable(peer, to, correlation_id);
         let canceller = self.canceller(peer, to, correlation_id);
         if peer.rights.unrestricted || found.is_some_and(|known| known.pending) {
-            self.to_subscriber(to, Outgoing::Cancel { correlation_id: correlation_id.clone() }, effects);
+            let from = self.find_from(&canceller, to, correlation_id).map(|_| ByteString::from(&*canceller));
+            self.to_subscriber(to, Outgoing::Cancel { correlation_id: correlation_id.clone(), from }, effects);
         }
         match found {
             None => CancelOutcome::Unknown,

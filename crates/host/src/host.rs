@@ -1,11 +1,11 @@
 //! The state that all parts of a host share: servers, catalog, broker connection and limits.
 
 use crate::approvals::Approvals;
+use crate::callers::Callers;
 use crate::calls::{Calls, PendingCalls};
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
-use crate::inspection::Callers;
 use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
 use crate::pins::Pins;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
 use toolbus_call::{CancelBy, Event};
-use toolbus_client::{BrokerClient, BrokerError};
+use toolbus_client::{BrokerClient, BrokerError, Cancellation};
 use toolbus_journal::{Generation, Journal};
 use toolbus_protocol::JournalClaim;
 
@@ -143,10 +143,10 @@ async fn serve_mailbox(host: &Arc<Host>) -> HostError {
         tokio::select! {
             biased;
             reason = host.rejection.wait() => return HostError::Bus(reason),
-            cancel = client.next_cancel() => match cancel {
-                Some(id) => {
-                    let id = id.into_inner();
-                    host.feed(Event::CancelId { id, by: CancelBy::Broker, reason: None });
+            cancel = client.next_cancellation() => match cancel {
+                Some(Cancellation { id, from }) => {
+                    let by = from.map_or(CancelBy::Broker, CancelBy::Caller);
+                    host.feed(Event::CancelId { id: id.into_inner(), by, reason: None });
                 }
                 None => return lost(client),
             },

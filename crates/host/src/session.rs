@@ -146,10 +146,15 @@ impl Session {
     }
 
     pub fn is_idle(&self, idle: Duration) -> bool {
+        self.idle_at(idle).is_some_and(|at| at <= Instant::now())
+    }
+
+    /// When the session has been idle for that long; `None` while it is in use.
+    pub fn idle_at(&self, idle: Duration) -> Option<Instant> {
         let state = self.lock();
         let has_subscriptions = !state.uris.is_empty() || !state.listeners.is_empty() || state.listening.is_some();
         let limit = if has_subscriptions { idle.max(SUBSCRIBED_IDLE) } else { idle };
-        self.in_use.load(Ordering::Relaxed) == 0 && state.last_used.elapsed() >= limit
+        (self.in_use.load(Ordering::Relaxed) == 0).then(|| state.last_used + limit)
     }
 
     /// Delivers a notification that belongs to no call.

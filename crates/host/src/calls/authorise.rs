@@ -53,7 +53,7 @@ impl Host {
     pub fn authorise_notification(&self, role: Option<&str>, notify: &Notify) -> bool {
         let (method, server) = (notify.method.as_str(), notify.server.as_str());
         // A notification with a name that rules could match would bypass the policy.
-        let is_unnamed = matches!(required_name(method, notify.params.as_deref()), Ok(None));
+        let is_unnamed = matches!(required_name(method, notify.params.as_ref()), Ok(None));
         let may_use_all = || self.options.policy.current().may_use_all(role, server);
         is_unnamed && self.may_see(role, server) && (is_plain_notification(method) || may_use_all())
     }

@@ -29,12 +29,14 @@ pub use suspended::PendingCalls;
 use crate::host::Host;
 use answers::shared_answer;
 use backlog::Backlog;
+use bytestring::ByteString;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 use toolbus_call::{
     BreakerChange, CallMachine, CallNo, CallView, Effect, Effects, Event, MachineOptions, Millis, NotificationNo, Now,
     Request, SessionKey,
@@ -60,6 +62,8 @@ pub struct Calls {
 struct Inner {
     machine: CallMachine<Given>,
     slots: HashMap<CallNo, Arc<Slot>>,
+    /// The callers that are followed; at most one for each call.
+    follows: HashMap<ByteString, DropGuard>,
     notifications: HashMap<NotificationNo, PendingNotification>,
     next_notification: u64,
 }
@@ -84,6 +88,7 @@ impl Calls {
         let inner = Inner {
             machine: CallMachine::new(options),
             slots: HashMap::new(),
+            follows: HashMap::new(),
             notifications: HashMap::new(),
             next_notification: 0,
         };
@@ -217,16 +222,24 @@ impl Host {
                 // Without an audit record there is nothing to wait for.
                 match self.authorised_at_once(slot, again) {
                     Some(grant) => events.push_back(Event::Authorised { call, verdict: Ok(grant) }),
-                    None => slot.push(Effect::Authorise { call, again }),
+                    None if slot.effects.push(Effect::Authorise { call, again }) => {}
+                    None => events.push_back(Event::Crashed { call }),
                 }
             }
-            Effect::Inspect { ask, peers, replies } => {
-                let host = Arc::clone(self);
+            Effect::Inspect { call, ask, peers, replies } => {
+                let Some(slot) = inner.slots.get(&call) else { return };
+                let (host, ended) = (Arc::clone(self), slot.ended.clone());
                 self.tracker.spawn(async move {
-                    let view = host.inspect(peers, replies).await;
-                    host.feed(Event::Inspected { ask, view });
+                    if let Some(Some(view)) = ended.run_until_cancelled(host.inspect(&peers, &replies)).await {
+                        host.feed(Event::Inspected { call, ask, view });
+                    }
                 });
             }
+            Effect::Follow { caller } => {
+                let guard = self.follow_caller(caller.clone());
+                inner.follows.insert(caller, guard);
+            }
+            Effect::Unfollow { caller } => drop(inner.follows.remove(&caller)),
             Effect::Breaker { server, change } => self.breaker_changed(server, change),
             Effect::Forward { notification } => {
                 let Some(pending) = inner.notifications.remove(&notification) else { return };
@@ -238,7 +251,7 @@ impl Host {
             }
             Effect::Ended { call, left } => {
                 if let Some(slot) = inner.slots.remove(&call) {
-                    slot.push(Effect::Ended { call, left });
+                    slot.effects.push(Effect::Ended { call, left });
                 }
             }
             Effect::Park { call, .. }
@@ -252,8 +265,9 @@ impl Host {
             | Effect::Reply { call, .. }
             | Effect::Resend { call, .. }
             | Effect::ResendTask { call } => {
-                if let Some(slot) = inner.slots.get(&call) {
-                    slot.push(effect);
+                if inner.slots.get(&call).is_some_and(|slot| !slot.effects.push(effect)) {
+                    tracing::error!(call = call.0, "the task of a call does not carry out its effects");
+                    events.push_back(Event::Crashed { call });
                 }
             }
         }

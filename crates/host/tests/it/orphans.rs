@@ -41,15 +41,21 @@ async fn reply_code(rig: &Rig) -> String {
 
 #[tokio::test]
 async fn an_orphan_is_ended_after_the_grace_period_and_other_calls_continue() {
-    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
-    let _host = CrashingHost::with(&rig, options(&folder, Some(Duration::from_secs(1)))).await;
+    for rig in [Rig::without_host().await, Rig::without_follows().await] {
+        ends_orphans(&rig).await;
+    }
+}
+
+async fn ends_orphans(rig: &Rig) {
+    let folder = TestFolder::new();
+    let _host = CrashingHost::with(rig, options(&folder, Some(Duration::from_secs(1)))).await;
     let stays = rig.modern("stays").await;
     let call = crate::crashing::start_call(&stays, "effect", &folder.waiting()).await;
     let gone = rig.modern("gone").await;
     send(&gone, folder.waiting(), Duration::ZERO).await;
     folder.expect_effects(2).await;
     gone.bus.close().await;
-    assert_eq!(reply_code_for_absent_caller(&rig).await, "TB0426");
+    assert_eq!(reply_code_for_absent_caller(rig).await, "TB0426");
     folder.release();
     assert_eq!(crate::support::finish(call).await.text(), "effected");
 }

@@ -235,7 +235,10 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             accepted: flat.accepted.ok_or(DecodeError::Missing("ack_result", "accepted"))?,
             reason: flat.reason,
         }),
-        "cancel" => BrokerFrame::Cancel { correlation_id: required(flat.correlation_id, "cancel", "correlation_id")? },
+        "cancel" => BrokerFrame::Cancel {
+            correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
+            from: flat.from.map(ByteString::from),
+        },
         "cancel_result" => BrokerFrame::CancelResult(CancelResult {
             request_id: required(flat.request_id, "cancel_result", "request_id")?,
             correlation_id: required(flat.correlation_id, "cancel_result", "correlation_id")?,

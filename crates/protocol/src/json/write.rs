@@ -87,8 +87,12 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
             }
             value.to_string()
         }
-        BrokerFrame::Cancel { correlation_id } => {
-            json!({"kind": "cancel", "correlation_id": &**correlation_id}).to_string()
+        BrokerFrame::Cancel { correlation_id, from } => {
+            let mut value = json!({"kind": "cancel", "correlation_id": &**correlation_id});
+            if let Some(from) = from {
+                value["from"] = (&**from).into();
+            }
+            value.to_string()
         }
         BrokerFrame::CancelResult(CancelResult { request_id, correlation_id, outcome }) => json!({
             "kind": "cancel_result", "request_id": &**request_id, "correlation_id": &**correlation_id,

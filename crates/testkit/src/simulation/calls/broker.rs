@@ -153,6 +153,9 @@ impl World {
             if self.rng.chance(70) {
                 self.tick_host(host);
             }
+            if !self.plan.follows && self.rng.chance(2) {
+                self.poll_callers(host);
+            }
         }
     }
 

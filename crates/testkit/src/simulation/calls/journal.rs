@@ -87,7 +87,7 @@ impl World {
             }
             Record::Joined { to } => {
                 let is_asked = self.plan.join == JoinMode::Gone && !self.oracle.is_forgetful(self.hosts[host].number);
-                let inspection = process.inspected.get(&to.caller);
+                let inspection = process.callers.inspected.get(&to.caller);
                 self.oracle.joins(&key, to, inspection, is_asked);
             }
             // If its sync fails, the next process may find and start it.

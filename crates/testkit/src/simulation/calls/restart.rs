@@ -1,11 +1,12 @@
 //! How processes of hosts end and start again, and what becomes of their journals.
 
 use super::World;
+use super::callers::Callers;
 use super::host::{Folder, Host, Phase, Process};
 use super::network::Owner;
 use super::wire::ToHost;
 use bytestring::ByteString;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
 use toolbus_journal::{CallKey, JournalState};
@@ -137,9 +138,7 @@ impl World {
             phase: Phase::Running,
             calls: BTreeMap::new(),
             outbox: BTreeMap::new(),
-            asks: BTreeMap::new(),
-            lost_asks: VecDeque::new(),
-            inspected: BTreeMap::new(),
+            callers: Callers::default(),
             early_cancels: BTreeSet::new(),
             notifications: BTreeSet::new(),
             sessions: BTreeMap::new(),
