@@ -50,6 +50,12 @@ impl World {
                 self.oracle.forgets(self.hosts[host].number);
                 let older = self.hosts[host].older.as_ref().map(Folder::copy);
                 older.into_iter().for_each(|older| self.hosts[host].folder = older);
+                // Processes that end before they connect, after which the copy was opened more often than the original.
+                for _ in 0..self.rng.below(5) {
+                    let instance = ByteString::from(format!("unseen-{}", self.fresh_id()));
+                    self.hosts[host].folder.instances.push(instance);
+                    self.hosts[host].folder.epoch += 1;
+                }
             }
             Stop::Corruption if self.is_claimed(host) => {
                 self.hosts[host].folder.is_corrupt |= self.hosts[host].folder.disk.rot("journal-", &mut self.rng);
