@@ -11,6 +11,7 @@ mod backlog;
 mod call;
 mod client;
 mod connection;
+mod deliver;
 mod dial;
 mod driver;
 mod error;
@@ -23,6 +24,7 @@ mod mux;
 mod options;
 mod outstanding;
 mod pending;
+mod planted;
 mod postponed;
 mod queries;
 mod received;
@@ -33,6 +35,9 @@ mod session;
 mod session_tests;
 mod shared;
 mod signals;
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub mod simulation;
 mod supervisor;
 mod terms;
 mod tls;

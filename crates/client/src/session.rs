@@ -6,8 +6,9 @@ use crate::follow::Follows;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
 use crate::kept_replies::KeptReplies;
-use crate::outstanding::{OutstandingDeliveries, OutstandingDelivery, Settles, fail_delivery};
+use crate::outstanding::{OutstandingDeliveries, Settles, fail_delivery};
 use crate::pending::{CallEvents, PendingRequest};
+use crate::planted::PlantedBug;
 use crate::postponed::PostponedReplies;
 use crate::queries::PendingQueries;
 use crate::received::Received;
@@ -41,6 +42,8 @@ pub struct LiveEvent {
 
 pub struct Session {
     pub me: AgentRef,
+    /// The current time, set by the owner before every use.
+    pub now: Instant,
     /// Number of the current connection, zero while disconnected. Tags are valid only within their epoch.
     pub epoch: u64,
     /// Number of connections so far.
@@ -76,12 +79,14 @@ pub struct Session {
     pub multiplexed: bool,
     pub closed: Option<BrokerError>,
     pub broker_identity: Option<ByteString>,
+    pub planted: Option<PlantedBug>,
 }
 
 impl Session {
-    pub fn new(me: AgentRef) -> Self {
+    pub fn new(me: AgentRef, now: Instant) -> Self {
         Self {
             me,
+            now,
             epoch: 0,
             epochs: 0,
             terms: Terms::default(),
@@ -109,6 +114,7 @@ impl Session {
             multiplexed: false,
             closed: None,
             broker_identity: None,
+            planted: None,
         }
     }
 
@@ -124,8 +130,9 @@ impl Session {
             self.frames.extend(self.claim.frame().filter(|_| terms.version >= 2));
             self.frames.push(ClientFrame::Subscribe);
         }
+        self.spoil_resend();
         self.keep_untagged_replies();
-        let resent = self.outstanding.resend(self.epoch);
+        let resent = self.outstanding.resend(self.epoch, self.now);
         self.frames.extend(resent);
         self.frames.extend(self.unsent_cancels.drain(..));
         if terms.version >= 2 {
@@ -188,6 +195,11 @@ impl Session {
         }
     }
 
+    /// Queues a frame that is never dropped. Only while connected.
+    pub fn push_frame(&mut self, frame: ClientFrame) {
+        self.frames.push(frame);
+    }
+
     /// Sends a cancel, on the next connection if there is none now.
     pub fn cancel(&mut self, to: ByteString, correlation_id: ByteString) {
         let frame = ClientFrame::Cancel { to, correlation_id, request_id: None };
@@ -195,14 +207,6 @@ impl Session {
             true => self.frames.push(frame),
             false => push_bounded(&mut self.unsent_cancels, frame),
         }
-    }
-
-    pub fn deliver(&mut self, delivery: OutstandingDelivery) {
-        let Some(delivery) = self.keep_if_untagged(delivery) else { return };
-        if self.is_connected() {
-            self.frames.push(delivery.frame(self.epoch));
-        }
-        self.outstanding.add(delivery);
     }
 
     /// Stops tracking a received message and returns how to acknowledge it.
@@ -262,8 +266,12 @@ impl Session {
         match frame {
             BrokerFrame::Message(push) => self.receive_message(push),
             BrokerFrame::Receipts { ranges } => {
+                let epoch = if self.is_planted(PlantedBug::AcknowledgedTwice) { u64::MAX } else { self.epoch };
                 for (first, last) in ranges {
-                    self.outstanding.receipts(first, last, self.epoch, &mut to_ack);
+                    self.outstanding.receipts(first, last, epoch, &mut to_ack);
+                }
+                if self.is_planted(PlantedBug::NeverAcknowledged) {
+                    to_ack.clear();
                 }
             }
             BrokerFrame::Delivered { id } => self.outstanding.receipt_by_id(&id, self.epoch, &mut to_ack),
@@ -302,7 +310,7 @@ impl Session {
 
     fn receive_message(&mut self, push: Push) {
         let settles = || Settles { id: push.envelope.id.clone(), tag: push.tag.map(|tag| (self.epoch, tag)) };
-        if let Some(mut reply) = self.kept_replies.reply_to(&push, settles) {
+        if let Some(mut reply) = self.kept_replies.reply_to(&push, self.now, settles) {
             reply.reply = reply.reply.or_else(|| self.guard_reply(&reply.to, &push.envelope.id));
             return self.deliver(reply);
         }
@@ -335,7 +343,7 @@ impl Session {
     }
 
     fn keep_message(&mut self, push: &Push, message: InboxMessage) {
-        let deadline = push.deadline_ms.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
+        let deadline = push.deadline_ms.and_then(|left| self.now.checked_add(Duration::from_millis(left)));
         let id = push.envelope.id.clone();
         let is_unsure = self.claim.take_mark(&id);
         let (epoch, tag, attempt) = (self.epoch, push.tag, push.attempt);
@@ -399,9 +407,12 @@ impl Session {
         self.follows.refused(&id, &error);
         if let Some(delivery) = self.outstanding.take(&id) {
             if code == Some(ErrorCode::NotYourRequest) {
-                self.kept_replies.keep(delivery.copy());
+                self.kept_replies.keep(delivery.copy(), self.now);
             }
-            self.postponed.keep(delivery, code).into_iter().for_each(|delivery| fail_delivery(delivery, error.clone()));
+            self.postponed
+                .keep(delivery, code, self.now)
+                .into_iter()
+                .for_each(|delivery| fail_delivery(delivery, error.clone()));
         }
     }
 

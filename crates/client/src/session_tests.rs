@@ -3,6 +3,7 @@
 use crate::error::BrokerError;
 use crate::session::Session;
 use crate::terms::Terms;
+use tokio::time::Instant;
 use toolbus_protocol::{AgentRef, ClientFrame};
 
 fn frames(session: &mut Session) -> Vec<ClientFrame> {
@@ -13,7 +14,7 @@ fn frames(session: &mut Session) -> Vec<ClientFrame> {
 
 /// A session that lost a connection on which it had subscribed.
 fn subscribed_before() -> Session {
-    let mut session = Session::new(AgentRef::new("me"));
+    let mut session = Session::new(AgentRef::new("me"), Instant::now());
     session.connected(Terms::default());
     session.wants_subscription = true;
     session.disconnected();

@@ -4,7 +4,8 @@ use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
 use crate::shared::Shared;
 use bytestring::ByteString;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use toolbus_protocol::{CancelOutcome, CancelResult, ClientFrame, MsgId};
@@ -41,7 +42,7 @@ impl BrokerClient {
 /// Withdrawals without an answer. They outlive connections.
 #[derive(Default)]
 pub struct Withdrawals {
-    pending: HashMap<ByteString, PendingWithdrawal>,
+    pending: BTreeMap<ByteString, PendingWithdrawal>,
     /// Messages whose connection was lost before their receipt, in two generations: a broker that crashed then may have
     /// pushed them, without a record, before they were delivered to it again.
     in_doubt: [HashSet<ByteString>; 2],
