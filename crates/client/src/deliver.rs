@@ -4,6 +4,7 @@ use crate::client::ReceiptSender;
 use crate::error::BrokerResult;
 use crate::options::Resend;
 use crate::outstanding::OutstandingDelivery;
+use crate::planted::PlantedBug;
 use crate::session::Session;
 use bytestring::ByteString;
 use std::time::Duration;
@@ -54,7 +55,13 @@ impl Session {
     pub fn deliver(&mut self, delivery: OutstandingDelivery) {
         let Some(delivery) = self.keep_if_untagged(delivery) else { return };
         if self.is_connected() {
-            self.push_frame(delivery.frame(self.epoch, self.now));
+            let mut frame = delivery.frame(self.epoch, self.now);
+            if self.is_planted(PlantedBug::NeverAcknowledged)
+                && let ClientFrame::Deliver(deliver) = &mut frame
+            {
+                deliver.ack = None;
+            }
+            self.push_frame(frame);
         }
         self.outstanding.add(delivery);
     }

@@ -28,6 +28,7 @@ mod planted;
 mod postponed;
 mod queries;
 mod received;
+mod refusals;
 mod reply;
 mod reply_guard;
 mod session;

@@ -8,10 +8,11 @@ use toolbus_protocol::{ClientFrame, Envelope};
 
 /// A defect that breaks a guarantee. Has no effect without the feature `planted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "planted"), allow(dead_code))]
 pub enum PlantedBug {
     /// A reply that is sent again carries the tag that its request had on an earlier connection.
     StaleTag,
-    /// The request of a reply that was sent again is not acknowledged.
+    /// Replies do not acknowledge their requests.
     NeverAcknowledged,
     /// A request is acknowledged once more when its reply has a receipt.
     AcknowledgedTwice,

@@ -6,7 +6,7 @@ use crate::follow::Follows;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;
 use crate::kept_replies::KeptReplies;
-use crate::outstanding::{OutstandingDeliveries, Settles, fail_delivery};
+use crate::outstanding::{OutstandingDeliveries, Settles};
 use crate::pending::{CallEvents, PendingRequest};
 use crate::planted::PlantedBug;
 use crate::postponed::PostponedReplies;
@@ -22,9 +22,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use toolbus_protocol::{
-    AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push, Refusal,
-};
+use toolbus_protocol::{AgentRef, Body, BrokerFrame, ClientFrame, Event, InboxKind, InboxMessage, MsgId, Push};
 
 /// This many acknowledgements are sent without waiting for a frame to piggyback on.
 const ACKS_PER_FRAME: usize = 128;
@@ -173,7 +171,7 @@ impl Session {
         self.closed.get_or_insert(error);
     }
 
-    fn end_requests(&mut self, error: &BrokerError) {
+    pub fn end_requests(&mut self, error: &BrokerError) {
         for (_, request) in self.requests.drain() {
             request.end(Err(error.clone()));
         }
@@ -270,14 +268,11 @@ impl Session {
                 for (first, last) in ranges {
                     self.outstanding.receipts(first, last, epoch, &mut to_ack);
                 }
-                if self.is_planted(PlantedBug::NeverAcknowledged) {
-                    to_ack.clear();
-                }
             }
             BrokerFrame::Delivered { id } => self.outstanding.receipt_by_id(&id, self.epoch, &mut to_ack),
             BrokerFrame::Error(refusal) => self.receive_refusal(refusal),
             BrokerFrame::AckResult(result) => self.queries.acked(result),
-            BrokerFrame::CancelResult(result) => self.withdrawals.answered(result),
+            BrokerFrame::CancelResult(result) => self.withdrawal_answered(result),
             BrokerFrame::Cancel { correlation_id } => {
                 push_bounded(&mut self.cancels, MsgId::from(correlation_id));
             }
@@ -386,46 +381,6 @@ impl Session {
         match push.tag.filter(|_| self.terms.version >= 2) {
             Some(tag) => self.acks.push(tag),
             None => self.frames.push(ClientFrame::Ack { id: push.envelope.id.clone() }),
-        }
-    }
-
-    fn receive_refusal(&mut self, refusal: Refusal) {
-        let Refusal { reason, id, code } = refusal;
-        let Some(id) = id else {
-            tracing::warn!(code = code.map(ErrorCode::code), reason, "the broker reported an error");
-            return self.receive_connection_error(code, reason);
-        };
-        // A stopping broker has not accepted the message: it is sent again on the next connection, under the same id.
-        if code == Some(ErrorCode::ShuttingDown) && self.outstanding.contains(&id) {
-            return;
-        }
-        let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
-        if let Some(request) = self.requests.remove(&id) {
-            request.end(Err(error.clone()));
-        }
-        self.queries.refused(&id, &error);
-        self.follows.refused(&id, &error);
-        if let Some(delivery) = self.outstanding.take(&id) {
-            if code == Some(ErrorCode::NotYourRequest) {
-                self.kept_replies.keep(delivery.copy(), self.now);
-            }
-            self.postponed
-                .keep(delivery, code, self.now)
-                .into_iter()
-                .for_each(|delivery| fail_delivery(delivery, error.clone()));
-        }
-    }
-
-    /// An error of the whole connection. A displaced client receives no more replies, so its pending requests fail.
-    fn receive_connection_error(&mut self, code: Option<ErrorCode>, reason: String) {
-        let error = BrokerError::Auth { code, reason };
-        match code {
-            Some(ErrorCode::Displaced) => {
-                self.end_requests(&error);
-                self.displaced = Some(error);
-            }
-            Some(ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked) => self.close(error),
-            _ => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::pending::CallEnd;
 use crate::reply_guard::ReplySettled;
 use crate::session::Session;
 use crate::terms::Terms;
+use crate::withdraw::PendingWithdrawal;
 use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,15 +16,18 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{
-    AgentRef, BrokerFrame, ClientFrame, Framing, InboxMessage, JournalClaim, MsgId, PROTOCOL_VERSION,
+    AgentRef, BrokerFrame, CancelOutcome, ClientFrame, Framing, InboxMessage, JournalClaim, MsgId, PROTOCOL_VERSION,
 };
 
 pub use crate::planted::PlantedBug;
+
+const TERMS: Terms = Terms { version: PROTOCOL_VERSION, framing: Framing::Compact, max_frame_bytes: None };
 
 /// A client whose connection is simulated.
 pub struct SimulatedClient {
     session: Session,
     calls: BTreeMap<ByteString, oneshot::Receiver<CallEnd>>,
+    withdrawals: BTreeMap<ByteString, oneshot::Receiver<CancelOutcome>>,
     settled: Arc<Mutex<Vec<ReplySettled>>>,
 }
 
@@ -31,8 +35,9 @@ impl SimulatedClient {
     /// A client that is not connected yet.
     pub fn new(name: &str, now: Instant, planted: Option<PlantedBug>) -> Self {
         let mut session = Session::new(AgentRef::new(name), now);
-        session.planted = planted;
-        Self { session, calls: BTreeMap::new(), settled: Arc::default() }
+        // A client exists only after its first handshake.
+        (session.terms, session.planted) = (TERMS, planted);
+        Self { session, calls: BTreeMap::new(), withdrawals: BTreeMap::new(), settled: Arc::default() }
     }
 
     /// Serves the mailbox as a host does: claims it for a journal, and gets the ends of its replies.
@@ -56,8 +61,7 @@ impl SimulatedClient {
 
     /// A connection was established.
     pub fn connected(&mut self) {
-        let terms = Terms { version: PROTOCOL_VERSION, framing: Framing::Compact, max_frame_bytes: None };
-        self.session.connected(terms);
+        self.session.connected(TERMS);
     }
 
     /// The connection was lost.
@@ -150,6 +154,21 @@ impl SimulatedClient {
     /// Asks to cancel a call, and waits for its reply.
     pub fn cancel(&mut self, to: &str, id: &ByteString) {
         self.session.cancel(to.into(), id.clone());
+    }
+
+    /// Withdraws a call. The outcome is returned by [`SimulatedClient::withdrawn`].
+    pub fn withdraw(&mut self, to: &str, id: &ByteString) -> BrokerResult<()> {
+        let (sender, outcome) = oneshot::channel();
+        self.withdrawals.insert(id.clone(), outcome);
+        let request_id = ByteString::from(format!("withdraw-{id}"));
+        self.session.withdraw(request_id, PendingWithdrawal { to: to.into(), id: id.clone(), sender })
+    }
+
+    /// Whether the host certainly never receives a withdrawn call, once that is known.
+    pub fn withdrawn(&mut self, id: &ByteString) -> Option<bool> {
+        let outcome = self.withdrawals.get_mut(id)?.try_recv().ok()?;
+        self.withdrawals.remove(id);
+        Some(outcome == CancelOutcome::Withdrawn)
     }
 
     /// Stops waiting for a call, and cancels it.
