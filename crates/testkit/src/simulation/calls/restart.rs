@@ -4,10 +4,12 @@ use super::World;
 use super::host::{Folder, Host, Phase, Process};
 use super::network::Owner;
 use super::wire::ToHost;
+use crate::planted::Planted;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
+use toolbus_client::simulation::SimulatedClient;
 use toolbus_journal::{CallKey, JournalState};
 use toolbus_protocol::JournalClaim;
 
@@ -73,7 +75,7 @@ impl World {
             // A known limit: an older copy that is opened several times before it connects has a later epoch than the one it
             // replaces, and is not noticed.
             self.connect(Owner::Host(host));
-            self.hosts[host].conn.into_iter().for_each(|conn| (0..2).for_each(|_| self.broker_reads(conn)));
+            self.hosts[host].conn.into_iter().for_each(|conn| (0..3).for_each(|_| self.broker_reads(conn)));
         }
         self.resume_tasks(host);
     }
@@ -118,6 +120,8 @@ impl World {
             }
         };
         let number = self.fresh_id();
+        let planted = self.plan.planted.and_then(Planted::in_client);
+        let mut client = SimulatedClient::new(&self.hosts[host].name, self.instant(), planted);
         let at = &mut self.hosts[host];
         at.folder.disk.stop_after(None);
         at.folder.epoch += 1;
@@ -131,6 +135,7 @@ impl World {
         let lineage = toolbus_journal::lineage(&at.folder.disk).ok().flatten();
         let named = lineage.map_or_else(|| at.folder.id.clone(), ByteString::from);
         let claim = JournalClaim { journal: named, epoch: at.folder.epoch, instance };
+        client.serve(claim);
         let options = MachineOptions { journal_damaged: recovery.is_damaged(), ..self.plan.machine.clone() };
         at.process = Some(Process {
             number,
@@ -138,10 +143,10 @@ impl World {
             journal,
             sync: None,
             maintenance: None,
-            claim,
+            client,
             phase: Phase::Running,
             calls: BTreeMap::new(),
-            outbox: BTreeMap::new(),
+            answered: BTreeSet::new(),
             asks: BTreeMap::new(),
             lost_asks: VecDeque::new(),
             inspected: BTreeMap::new(),
@@ -168,7 +173,7 @@ impl World {
                 return self.oracle.violated(format!("the request of {} can't be read", key.id));
             };
             let request = self.request(&key, work, Origin::Journal, None, sent_at);
-            self.arrive(host, request, work, body, None);
+            self.arrive(host, request, work, body);
         }
     }
 
@@ -194,6 +199,7 @@ impl World {
             self.host_step(host);
             self.journal_step(host);
         }
+        self.flush(Owner::Host(host), true);
         if let Some(conn) = self.hosts[host].conn {
             (0..200).for_each(|_| self.broker_reads(conn));
         }
