@@ -32,6 +32,9 @@ mod prefixed;
 mod presented;
 mod refusal_log;
 mod server;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod store_threads;
 mod tls;
 mod token;

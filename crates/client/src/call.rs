@@ -3,7 +3,7 @@
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
 use crate::options::SendOptions;
-use crate::pending::{CallEnd, CallEvent, CallEvents, PendingRequest};
+use crate::pending::{CallEnd, CallEvent, CallEvents};
 use crate::session::Session;
 use crate::shared::Shared;
 use bytestring::ByteString;
@@ -50,21 +50,8 @@ impl Call {
         wants_events: bool,
     ) -> BrokerResult<Self> {
         let deadline = Instant::now() + timeout;
-        let (reply, outcome) = oneshot::channel();
         let (id, to_name) = (message.id.clone().into_inner(), ByteString::from(to));
-        let events = wants_events.then(CallEvents::default);
-        {
-            let mut session = client.shared.lock();
-            if let Some(end) = session.end_reason() {
-                return Err(end);
-            }
-            if session.requests.contains_key(&id) {
-                let reason = "a request with this id is already in flight".to_owned();
-                let id = Some(message.id.clone());
-                return Err(BrokerError::Rejected { code: Some(ErrorCode::IdConflict), reason, id });
-            }
-            session.requests.insert(id.clone(), PendingRequest { to: to_name.clone(), reply, events });
-        }
+        let outcome = client.shared.lock().open_request(to_name.clone(), &id, wants_events)?;
         let open = OpenRequest { shared: Arc::clone(&client.shared), to: to_name, id, sent: false, settled: false };
         let receipt_timeout = client.options.receipt_timeout;
         let mut call = Self { open, outcome, end: None, deadline, timeout, receipt_timeout, wants_events };
@@ -125,11 +112,7 @@ impl Call {
         if std::mem::replace(&mut self.open.settled, true) {
             return;
         }
-        let id = self.open.id.clone();
-        self.open.shared.change(|session| {
-            let forgotten = session.requests.remove(&id);
-            session.acknowledge_events(forgotten.and_then(|request| request.events));
-        });
+        self.open.shared.change(|session| session.detach_request(&self.open.id));
     }
 
     /// Returns the next event, then the reply once, then `None`. Cancellation-safe.
@@ -231,13 +214,9 @@ impl OpenRequest {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
-        let (to, correlation_id) = (self.to.clone(), self.id.clone());
-        self.shared.change(|session| {
-            let forgotten = session.requests.remove(&correlation_id);
-            session.acknowledge_events(forgotten.and_then(|request| request.events));
-            if self.sent {
-                session.cancel(to, correlation_id);
-            }
+        self.shared.change(|session| match self.sent {
+            true => session.abandon_request(self.to.clone(), self.id.clone()),
+            false => session.detach_request(&self.id),
         });
     }
 

@@ -1,10 +1,10 @@
 //! One agent's connection to the bus.
 
 use crate::connection::{self, Destination};
+use crate::deliver::NewDelivery;
 use crate::error::{BrokerError, BrokerResult};
 use crate::mux::MultiplexedClient;
 use crate::options::{ClientOptions, Resend, SendOptions};
-use crate::outstanding::OutstandingDelivery;
 use crate::reply_guard::ReplyListener;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -72,7 +72,7 @@ impl BrokerClient {
     async fn connect_to(destination: Destination, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
         let connection = connection::connect(&destination, &options).await?;
         let agent = connection.agent.clone().unwrap_or(agent);
-        let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
+        let shared = Shared::new(Session::new(agent.clone(), Instant::now()), options.max_outstanding);
         shared.lock().connected(connection.terms);
         let (sender, running) = watch::channel(());
         let supervisor = supervisor::run(connection, destination, options.clone(), Arc::clone(&shared));
@@ -98,12 +98,10 @@ impl BrokerClient {
     /// after every reconnect. See [`BrokerClient::is_unsure`].
     pub async fn subscribe_with(&self, claim: JournalClaim) -> BrokerResult<()> {
         self.shared.change(|session| {
-            session.claim.claim = Some(claim);
-            if session.terms.version >= 2 {
-                session.claim.frame().into_iter().for_each(|frame| session.send(frame));
-            }
+            session.claim_mailbox(claim);
+            session.subscribe();
         });
-        self.subscribe().await
+        self.check_open()
     }
 
     /// Sets the listener for the ends of this client's replies: receipted by the broker, or refused. It is called with the
@@ -114,11 +112,7 @@ impl BrokerClient {
 
     /// Subscribes to this agent's mailbox: unacknowledged messages are pushed first, then queued ones, then new ones.
     pub async fn subscribe(&self) -> BrokerResult<()> {
-        self.shared.change(|session| {
-            session.wants_subscription = true;
-            session.displaced = None;
-            session.send(ClientFrame::Subscribe);
-        });
+        self.shared.change(Session::subscribe);
         self.check_open()
     }
 
@@ -154,7 +148,7 @@ impl BrokerClient {
         to: &str,
         message: &InboxMessage,
         send: SendOptions,
-        settles: Option<(&MsgId, Resend)>,
+        answers: Option<(&MsgId, Resend)>,
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<()> {
         for name in [to, message.id.as_str()] {
@@ -165,27 +159,9 @@ impl BrokerClient {
             Err(_) => Arc::clone(&self.shared.slots).acquire_owned().await.map_err(|_| BrokerError::Closed)?,
         };
         let envelope = message.seal();
-        self.shared.change(|session| {
-            if let Some(closed) = &session.closed {
-                return Err(closed.clone());
-            }
-            session.terms.check(message)?;
-            let to = ByteString::from(to);
-            let resend = settles.map_or(Resend::Immediately, |(_, resend)| resend);
-            let settles = settles.map(|(id, _)| session.settle_with_reply(id));
-            let reply = settles.as_ref().and_then(|settles| session.guard_reply(&to, &settles.id));
-            session.deliver(OutstandingDelivery {
-                reply,
-                to,
-                envelope,
-                deadline: send.deadline.map(|limit| Instant::now() + limit),
-                settles,
-                resend,
-                receipt,
-                _slot: Some(slot),
-            });
-            Ok(())
-        })
+        let (limit, slot) = (send.deadline, Some(slot));
+        let new = NewDelivery { to, message, envelope, limit, answers, receipt, slot };
+        self.shared.change(|session| session.start_delivery(new))
     }
 
     pub(crate) async fn await_receipt(&self, receipt: oneshot::Receiver<BrokerResult<()>>) -> BrokerResult<()> {

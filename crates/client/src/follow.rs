@@ -4,7 +4,7 @@ use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
 use crate::shared::Shared;
 use bytestring::ByteString;
-use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use toolbus_protocol::{ClientFrame, Follow as FollowFrame, Followed, MAX_INSPECTED, MessageRef, MsgId};
@@ -82,7 +82,7 @@ impl FollowState {
 /// The follows of a session. They outlive connections.
 #[derive(Default)]
 pub struct Follows {
-    entries: HashMap<ByteString, FollowEntry>,
+    entries: BTreeMap<ByteString, FollowEntry>,
 }
 
 struct FollowEntry {
@@ -126,7 +126,7 @@ impl Follows {
 
     /// Ends all follows.
     pub fn close(&mut self, error: &BrokerError) {
-        for (_, entry) in self.entries.drain() {
+        for entry in std::mem::take(&mut self.entries).into_values() {
             entry.first_answer.into_iter().for_each(|first| drop(first.send(Err(error.clone()))));
         }
     }

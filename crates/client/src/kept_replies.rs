@@ -7,6 +7,7 @@
 
 use crate::options::Resend;
 use crate::outstanding::{OutstandingDelivery, Settles};
+use crate::planted::PlantedBug;
 use crate::session::Session;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,23 +36,27 @@ struct KeptReply {
 
 impl KeptReplies {
     /// Keeps a delivery if it is a reply.
-    pub fn keep(&mut self, delivery: OutstandingDelivery) {
+    pub fn keep(&mut self, delivery: OutstandingDelivery, now: Instant) {
         let Some(settles) = delivery.settles.clone() else { return };
         self.bytes += delivery.envelope.sealed().len();
         // A kept reply must not block other deliveries.
         let delivery = OutstandingDelivery { _slot: None, ..delivery };
-        self.replies.push_back(KeptReply { settles, delivery, since: Instant::now() });
+        self.replies.push_back(KeptReply { settles, delivery, since: now });
         while self.replies.len() > MAX_REPLIES || self.bytes > MAX_BYTES {
             self.drop_oldest();
         }
     }
 
     /// Removes and returns the kept reply to a request that was delivered again.
-    pub fn reply_to(&mut self, push: &Push, settles: impl FnOnce() -> Settles) -> Option<OutstandingDelivery> {
+    pub fn reply_to(
+        &mut self,
+        push: &Push,
+        now: Instant,
+        settles: impl FnOnce() -> Settles,
+    ) -> Option<OutstandingDelivery> {
         if self.replies.is_empty() {
             return None;
         }
-        let now = Instant::now();
         let answers =
             |kept: &KeptReply| kept.settles.id == push.envelope.id && kept.delivery.to == push.from.session_id;
         let found = self.replies.iter().position(answers).and_then(|found| self.replies.remove(found));
@@ -65,8 +70,7 @@ impl KeptReplies {
     }
 
     /// On a new connection: requests that are not acknowledged are delivered again from now on.
-    fn await_requests(&mut self) {
-        let now = Instant::now();
+    fn await_requests(&mut self, now: Instant) {
         self.replies.iter_mut().for_each(|reply| reply.since = now);
     }
 
@@ -80,9 +84,12 @@ impl KeptReplies {
 impl Session {
     /// On a new connection: keeps the outstanding replies that must not be sent without the tag of their request.
     pub fn keep_untagged_replies(&mut self) {
-        self.kept_replies.await_requests();
+        self.kept_replies.await_requests(self.now);
+        if self.is_planted(PlantedBug::ReplyWithoutRequest) {
+            return;
+        }
         let untagged = self.outstanding.take_all(|delivery| delivery.resend == Resend::WithRequest);
-        untagged.into_iter().for_each(|reply| self.kept_replies.keep(reply));
+        untagged.into_iter().for_each(|reply| self.kept_replies.keep(reply, self.now));
     }
 
     /// Returns the delivery, unless it is a reply that must not be sent without the tag of its request and has none.
@@ -98,7 +105,7 @@ impl Session {
         if delivery.settled_in_frame(self.epoch) {
             return Some(delivery);
         }
-        self.kept_replies.keep(delivery);
+        self.kept_replies.keep(delivery, self.now);
         None
     }
 }
@@ -133,13 +140,13 @@ mod tests {
         let envelope = message(request, 1).seal();
         let push = Push { tag: Some(7), attempt: 1, from: AgentRef::new(from), deadline_ms: None, envelope };
         let settles = || Settles { id: ByteString::from(request), tag: Some((1, 7)) };
-        replies.reply_to(&push, settles).is_some()
+        replies.reply_to(&push, Instant::now(), settles).is_some()
     }
 
     #[test]
     fn a_kept_reply_answers_a_repeated_request_of_its_caller_once() {
         let mut replies = KeptReplies::default();
-        replies.keep(delivery("q", 1));
+        replies.keep(delivery("q", 1), Instant::now());
         assert!(!is_answered(&mut replies, "q", "other"));
         assert!(!is_answered(&mut replies, "p", "caller"));
         assert!(is_answered(&mut replies, "q", "caller"));
@@ -150,7 +157,7 @@ mod tests {
     #[test]
     fn a_reply_to_a_broker_without_tags_is_sent_at_once() {
         for (version, kept) in [(1, 0), (2, 1)] {
-            let mut session = Session::new(AgentRef::new("me"));
+            let mut session = Session::new(AgentRef::new("me"), Instant::now());
             session.connected(crate::terms::Terms { version, ..Default::default() });
             session.deliver(OutstandingDelivery { resend: Resend::WithRequest, ..delivery("q", 1) });
             assert_eq!((session.kept_replies.replies.len(), session.has_frames()), (kept, kept == 0));
@@ -162,17 +169,17 @@ mod tests {
         let slots = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
         let slot = std::sync::Arc::clone(&slots).try_acquire_owned().ok();
         let mut replies = KeptReplies::default();
-        replies.keep(OutstandingDelivery { _slot: slot, ..delivery("q", 1) });
+        replies.keep(OutstandingDelivery { _slot: slot, ..delivery("q", 1) }, Instant::now());
         assert_eq!((slots.available_permits(), replies.replies.len()), (1, 1));
     }
 
     #[test]
     fn the_oldest_replies_are_dropped_when_full() {
         let mut replies = KeptReplies::default();
-        (0..MAX_REPLIES + 10).for_each(|number| replies.keep(delivery(&number.to_string(), 1)));
+        (0..MAX_REPLIES + 10).for_each(|number| replies.keep(delivery(&number.to_string(), 1), Instant::now()));
         assert_eq!(replies.replies.len(), MAX_REPLIES);
         assert!(!is_answered(&mut replies, "9", "caller") && is_answered(&mut replies, "10", "caller"));
-        replies.keep(delivery("large", MAX_BYTES - 1000));
+        replies.keep(delivery("large", MAX_BYTES - 1000), Instant::now());
         assert!(replies.bytes <= MAX_BYTES && is_answered(&mut replies, "large", "caller"));
     }
 }

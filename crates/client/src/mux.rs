@@ -3,8 +3,9 @@
 use crate::call::Call;
 use crate::client::BrokerClient;
 use crate::error::BrokerResult;
+use crate::session::Session;
 use std::time::Duration;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, InboxKind, InboxMessage};
+use toolbus_protocol::{AgentRef, Body, InboxKind, InboxMessage};
 
 /// A [`BrokerClient`] that correlates concurrent requests with their replies.
 pub struct MultiplexedClient {
@@ -14,13 +15,7 @@ pub struct MultiplexedClient {
 
 impl MultiplexedClient {
     pub(crate) fn new(client: BrokerClient) -> Self {
-        client.shared.change(|session| {
-            session.multiplexed = true;
-            if !session.wants_subscription {
-                session.wants_subscription = true;
-                session.send(ClientFrame::Subscribe);
-            }
-        });
+        client.shared.change(Session::multiplex);
         let me = client.me();
         Self { client, me }
     }

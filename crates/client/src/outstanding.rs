@@ -31,12 +31,12 @@ pub struct OutstandingDelivery {
 }
 
 impl OutstandingDelivery {
-    pub fn frame(&self, epoch: u64) -> ClientFrame {
+    pub fn frame(&self, epoch: u64, now: Instant) -> ClientFrame {
         let ack = self.settles.as_ref().and_then(|settles| settles.tag);
         ClientFrame::Deliver(Deliver {
             to: self.to.clone(),
             envelope: self.envelope.clone(),
-            deadline_ms: self.deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis().max(1) as u64),
+            deadline_ms: self.deadline.map(|at| at.saturating_duration_since(now).as_millis().max(1) as u64),
             ack: ack.filter(|(pushed_on, _)| *pushed_on == epoch).map(|(_, tag)| tag),
         })
     }
@@ -86,8 +86,7 @@ impl OutstandingDeliveries {
     }
 
     /// On a new connection: returns frames that send all unexpired deliveries again, in order and numbered from one.
-    pub fn resend(&mut self, epoch: u64) -> Vec<ClientFrame> {
-        let now = Instant::now();
+    pub fn resend(&mut self, epoch: u64, now: Instant) -> Vec<ClientFrame> {
         let waiting = std::mem::take(self).deliveries.into_iter().flatten();
         for delivery in waiting {
             if delivery.deadline.is_some_and(|at| at <= now) {
@@ -96,7 +95,7 @@ impl OutstandingDeliveries {
                 self.add(delivery);
             }
         }
-        self.deliveries.iter().flatten().map(|delivery| delivery.frame(epoch)).collect()
+        self.deliveries.iter().flatten().map(|delivery| delivery.frame(epoch, now)).collect()
     }
 
     /// Completes deliveries by number. Requests that still need an acknowledgement of their own are added to `to_ack`.
@@ -237,7 +236,7 @@ mod tests {
 
     fn connected() -> OutstandingDeliveries {
         let mut deliveries = OutstandingDeliveries::default();
-        deliveries.resend(1);
+        deliveries.resend(1, Instant::now());
         deliveries
     }
 

@@ -1,13 +1,14 @@
 //! Requests that wait for their reply, and the events of calls that want them.
 
-use crate::error::BrokerResult;
+use crate::error::{BrokerError, BrokerResult};
 use crate::outstanding::Settles;
+use crate::session::Session;
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::VecDeque;
 use std::task::Waker;
 use tokio::sync::oneshot;
-use toolbus_protocol::{Body, InboxMessage};
+use toolbus_protocol::{Body, ErrorCode, InboxMessage, MsgId};
 
 /// Maximum number of queued events of one call. Beyond it the oldest live events are dropped; stored ones are kept,
 /// since the broker's window bounds them.
@@ -31,6 +32,41 @@ impl PendingRequest {
     pub fn end(self, outcome: BrokerResult<InboxMessage>) {
         let events = self.events.unwrap_or_default();
         self.reply.send(CallEnd { outcome: Some(outcome), events }).ok();
+    }
+}
+
+impl Session {
+    /// Registers a request that is about to be sent. Only a reply from `to` ends it.
+    pub fn open_request(
+        &mut self,
+        to: ByteString,
+        id: &ByteString,
+        wants_events: bool,
+    ) -> BrokerResult<oneshot::Receiver<CallEnd>> {
+        if let Some(end) = self.end_reason() {
+            return Err(end);
+        }
+        if self.requests.contains_key(id) {
+            let reason = "a request with this id is already in flight".to_owned();
+            let id = Some(MsgId::from(id.clone()));
+            return Err(BrokerError::Rejected { code: Some(ErrorCode::IdConflict), reason, id });
+        }
+        let (reply, outcome) = oneshot::channel();
+        let events = wants_events.then(CallEvents::default);
+        self.requests.insert(id.clone(), PendingRequest { to, reply, events });
+        Ok(outcome)
+    }
+
+    /// Stops waiting for the reply of a request, which goes on.
+    pub fn detach_request(&mut self, id: &ByteString) {
+        let forgotten = self.requests.remove(id);
+        self.acknowledge_events(forgotten.and_then(|request| request.events));
+    }
+
+    /// Stops waiting for the reply of a request that was sent, and cancels it.
+    pub fn abandon_request(&mut self, to: ByteString, id: ByteString) {
+        self.detach_request(&id);
+        self.cancel(to, id);
     }
 }
 

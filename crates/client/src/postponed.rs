@@ -30,7 +30,12 @@ impl Default for PostponedReplies {
 
 impl PostponedReplies {
     /// Keeps a reply that was refused for a transient reason. Returns the delivery if it is not to be retried.
-    pub fn keep(&mut self, mut delivery: OutstandingDelivery, code: Option<ErrorCode>) -> Option<OutstandingDelivery> {
+    pub fn keep(
+        &mut self,
+        mut delivery: OutstandingDelivery,
+        code: Option<ErrorCode>,
+        now: Instant,
+    ) -> Option<OutstandingDelivery> {
         let is_reply = delivery.settles.is_some() && delivery.receipt.is_none();
         let bytes = delivery.envelope.sealed().len();
         let fits = self.replies.len() < MAX_REPLIES && self.bytes + bytes <= MAX_BYTES;
@@ -44,8 +49,8 @@ impl PostponedReplies {
         // A postponed reply must not block other deliveries.
         delivery._slot = None;
         self.bytes += bytes;
+        self.due.get_or_insert_with(|| now + self.backoff.next_delay_for(&delivery.envelope.id));
         self.replies.push(delivery);
-        self.due.get_or_insert_with(|| Instant::now() + self.backoff.next_delay());
         None
     }
 
@@ -53,8 +58,7 @@ impl PostponedReplies {
         self.due
     }
 
-    fn take(&mut self) -> Vec<OutstandingDelivery> {
-        let now = Instant::now();
+    fn take(&mut self, now: Instant) -> Vec<OutstandingDelivery> {
         // The last refusal was long ago, so the backoff starts over.
         if self.due.is_some_and(|due| now.saturating_duration_since(due) > MAX_BACKOFF) {
             self.backoff.reset();
@@ -74,7 +78,7 @@ fn is_transient(code: ErrorCode) -> bool {
 
 impl Session {
     pub fn send_postponed(&mut self) {
-        let replies = self.postponed.take();
+        let replies = self.postponed.take(self.now);
         replies.into_iter().for_each(|reply| self.deliver(reply));
     }
 }
@@ -88,7 +92,7 @@ mod tests {
     use toolbus_protocol::{AgentRef, Body, BrokerFrame, ClientFrame, InboxMessage, Refusal};
 
     fn session() -> Session {
-        let mut session = Session::new(AgentRef::new("host"));
+        let mut session = Session::new(AgentRef::new("host"), Instant::now());
         session.connected(Terms::default());
         session
     }

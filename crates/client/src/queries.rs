@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_dropped_query_is_removed_from_the_pending_ones() {
-        let shared = Shared::new(Session::new(AgentRef::new("me")), 1);
+        let shared = Shared::new(Session::new(AgentRef::new("me"), tokio::time::Instant::now()), 1);
         let guard = QueryGuard { shared: &shared, id: "q".into() };
         shared.lock().queries.inspections.insert("q".into(), oneshot::channel().0);
         shared.lock().queries.inspections.insert("other".into(), oneshot::channel().0);

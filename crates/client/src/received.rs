@@ -34,7 +34,7 @@ impl Session {
 
     /// Time until a reply to that message expires; `None` if the message has no deadline.
     pub fn reply_deadline(&self, request: &MsgId) -> Option<Duration> {
-        let left = self.deadline_of(request)?.saturating_duration_since(Instant::now());
+        let left = self.deadline_of(request)?.saturating_duration_since(self.now);
         Some(left + REPLY_RETENTION)
     }
 }

@@ -58,7 +58,6 @@ impl BrokerClient {
         Ok(reply.id)
     }
 
-    /// A reply to a request with a deadline gets a deadline too.
     async fn send_reply(
         &self,
         request: &InboxMessage,
@@ -66,7 +65,7 @@ impl BrokerClient {
         resend: Resend,
         receipt: Option<ReceiptSender>,
     ) -> BrokerResult<()> {
-        let send = SendOptions { deadline: self.shared.lock().reply_deadline(&request.id) };
-        self.start_delivery(&request.from.session_id, reply, send, Some((&request.id, resend)), receipt).await
+        let (to, answers) = (&request.from.session_id, Some((&request.id, resend)));
+        self.start_delivery(to, reply, SendOptions::default(), answers, receipt).await
     }
 }

@@ -3,7 +3,10 @@
 use crate::error::BrokerError;
 use crate::session::Session;
 use crate::terms::Terms;
-use toolbus_protocol::{AgentRef, ClientFrame};
+use crate::withdraw::PendingWithdrawal;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use toolbus_protocol::{AgentRef, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, ErrorCode};
 
 fn frames(session: &mut Session) -> Vec<ClientFrame> {
     let mut frames = Vec::new();
@@ -13,7 +16,7 @@ fn frames(session: &mut Session) -> Vec<ClientFrame> {
 
 /// A session that lost a connection on which it had subscribed.
 fn subscribed_before() -> Session {
-    let mut session = Session::new(AgentRef::new("me"));
+    let mut session = Session::new(AgentRef::new("me"), Instant::now());
     session.connected(Terms::default());
     session.wants_subscription = true;
     session.disconnected();
@@ -37,4 +40,20 @@ fn a_session_that_is_closed_around_a_reconnect_does_not_subscribe() {
     let mut open = subscribed_before();
     open.connected(Terms::default());
     assert!(matches!(&frames(&mut open)[..], [ClientFrame::Subscribe]));
+}
+
+/// The refusal that ended the request was lost with its connection.
+#[test]
+fn a_confirmed_withdrawal_ends_the_request_that_waits_for_a_reply() {
+    for (outcome, code) in [(CancelOutcome::Withdrawn, Some(ErrorCode::Cancelled)), (CancelOutcome::Running, None)] {
+        let mut session = subscribed_before();
+        let mut end = session.open_request("host".into(), &"call".into(), false).expect("an open session");
+        let withdrawal = PendingWithdrawal { to: "host".into(), id: "call".into(), sender: oneshot::channel().0 };
+        session.withdraw("w".into(), withdrawal).expect("an open session");
+        session.connected(Terms { version: 2, ..Terms::default() });
+        let (request_id, correlation_id) = ("w".into(), "call".into());
+        session.receive(BrokerFrame::CancelResult(CancelResult { request_id, correlation_id, outcome }));
+        let ended = end.try_recv().ok().and_then(|end| end.outcome?.err()?.code());
+        assert_eq!(ended, code);
+    }
 }

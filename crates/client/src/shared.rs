@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 pub struct Shared {
     session: Mutex<Session>,
@@ -30,8 +31,11 @@ impl Shared {
         })
     }
 
+    /// Locks the session and tells it the time: it has no clock of its own.
     pub fn lock(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().expect("no code panics while it holds the session")
+        let mut session = self.session.lock().expect("no code panics while it holds the session");
+        session.now = Instant::now();
+        session
     }
 
     /// Changes the session and wakes the connection's task if it has to act.

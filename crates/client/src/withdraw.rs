@@ -2,12 +2,14 @@
 
 use crate::client::BrokerClient;
 use crate::error::{BrokerError, BrokerResult};
+use crate::session::Session;
 use crate::shared::Shared;
 use bytestring::ByteString;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use toolbus_protocol::{CancelOutcome, CancelResult, ClientFrame, MsgId};
+use toolbus_protocol::{CancelOutcome, CancelResult, ClientFrame, ErrorCode, MsgId};
 
 /// At least this many ids of messages that lost their connection before the receipt are remembered.
 const MAX_IN_DOUBT: usize = 8192;
@@ -22,14 +24,7 @@ impl BrokerClient {
         let _guard = WithdrawalGuard { shared: &self.shared, request_id: request_id.clone() };
         let (sender, answer) = oneshot::channel();
         let withdrawal = PendingWithdrawal { to: to.into(), id: id.clone().into_inner(), sender };
-        self.shared.change(|session| {
-            if let Some(closed) = &session.closed {
-                return Err(closed.clone());
-            }
-            session.send(withdrawal.frame(&request_id));
-            session.withdrawals.pending.insert(request_id.clone(), withdrawal);
-            Ok(())
-        })?;
+        self.shared.change(|session| session.withdraw(request_id, withdrawal))?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(outcome)) => Ok(outcome),
             Ok(Err(_)) => Err(self.shared.lock().closed.clone().unwrap_or(BrokerError::Closed)),
@@ -38,19 +33,41 @@ impl BrokerClient {
     }
 }
 
+impl Session {
+    pub fn withdraw(&mut self, request_id: ByteString, withdrawal: PendingWithdrawal) -> BrokerResult<()> {
+        if let Some(closed) = &self.closed {
+            return Err(closed.clone());
+        }
+        self.send(withdrawal.frame(&request_id));
+        self.withdrawals.pending.insert(request_id, withdrawal);
+        Ok(())
+    }
+
+    /// A withdrawn request has no reply, and the refusal that ended it may have been lost with a connection.
+    pub fn withdrawal_answered(&mut self, result: CancelResult) {
+        if result.outcome == CancelOutcome::Withdrawn
+            && let Some(request) = self.requests.remove(&result.correlation_id)
+        {
+            let (code, id) = (Some(ErrorCode::Cancelled), Some(MsgId::from(result.correlation_id.clone())));
+            request.end(Err(BrokerError::Rejected { code, reason: "the message was withdrawn".to_owned(), id }));
+        }
+        self.withdrawals.answered(result);
+    }
+}
+
 /// Withdrawals without an answer. They outlive connections.
 #[derive(Default)]
 pub struct Withdrawals {
-    pending: HashMap<ByteString, PendingWithdrawal>,
+    pending: BTreeMap<ByteString, PendingWithdrawal>,
     /// Messages whose connection was lost before their receipt, in two generations: a broker that crashed then may have
     /// pushed them, without a record, before they were delivered to it again.
     in_doubt: [HashSet<ByteString>; 2],
 }
 
-struct PendingWithdrawal {
-    to: ByteString,
-    id: ByteString,
-    sender: oneshot::Sender<CancelOutcome>,
+pub struct PendingWithdrawal {
+    pub to: ByteString,
+    pub id: ByteString,
+    pub sender: oneshot::Sender<CancelOutcome>,
 }
 
 impl PendingWithdrawal {

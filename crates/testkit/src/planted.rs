@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 use toolbus_call::PlantedBug as CallBug;
+use toolbus_client::simulation::PlantedBug as ClientBug;
 use toolbus_engine::PlantedBug;
 use toolbus_journal::PlantedBug as JournalBug;
+use toolbus_worker::simulation::PlantedBug as WorkerBug;
 
 /// A defect to plant in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +17,10 @@ pub enum Planted {
     Journal(JournalBug),
     /// A defect of the call machine.
     Call(CallBug),
+    /// A defect of the client of hosts and workers.
+    Client(ClientBug),
+    /// A defect of the worker's side of a call.
+    Worker(WorkerBug),
     /// fsync of the broker's log does nothing.
     NoSync,
     /// A reconnecting client retransmits messages without a receipt under new ids.
@@ -27,7 +33,15 @@ impl Planted {
         let engine = ENGINE.into_iter().map(Self::Engine);
         let journal = JOURNAL.into_iter().map(Self::Journal);
         let call = CALL.into_iter().map(Self::Call);
-        engine.chain(journal).chain(call).chain([Self::NoSync, Self::NewIdOnRetry]).collect()
+        let client = CLIENT.into_iter().map(Self::Client);
+        let worker = WORKER.into_iter().map(Self::Worker);
+        engine
+            .chain(journal)
+            .chain(call)
+            .chain(client)
+            .chain(worker)
+            .chain([Self::NoSync, Self::NewIdOnRetry])
+            .collect()
     }
 
     pub(crate) fn in_engine(self) -> Option<PlantedBug> {
@@ -36,6 +50,14 @@ impl Planted {
 
     pub(crate) fn in_journal(self) -> Option<JournalBug> {
         if let Self::Journal(bug) = self { Some(bug) } else { None }
+    }
+
+    pub(crate) fn in_client(self) -> Option<ClientBug> {
+        if let Self::Client(bug) = self { Some(bug) } else { None }
+    }
+
+    pub(crate) fn in_worker(self) -> Option<WorkerBug> {
+        if let Self::Worker(bug) = self { Some(bug) } else { None }
     }
 
     pub(crate) fn in_machine(self) -> Option<CallBug> {
@@ -94,12 +116,28 @@ const CALL: [CallBug; 23] = [
     CallBug::TimeoutIgnored,
 ];
 
+const CLIENT: [ClientBug; 8] = [
+    ClientBug::StaleTag,
+    ClientBug::NeverAcknowledged,
+    ClientBug::AcknowledgedTwice,
+    ClientBug::AcknowledgedEarly,
+    ClientBug::ExpiredResent,
+    ClientBug::NewIdOnResend,
+    ClientBug::ReplyWithoutRequest,
+    ClientBug::NothingResent,
+];
+
+const WORKER: [WorkerBug; 3] =
+    [WorkerBug::StopCancels, WorkerBug::DeliveredWithdrawn, WorkerBug::UnconfirmedWithdrawal];
+
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Engine(bug) => write!(f, "{bug:?}"),
             Self::Journal(bug) => write!(f, "Journal{bug:?}"),
             Self::Call(bug) => write!(f, "Call{bug:?}"),
+            Self::Worker(bug) => write!(f, "Worker{bug:?}"),
+            Self::Client(bug) => write!(f, "Client{bug:?}"),
             other => write!(f, "{other:?}"),
         }
     }

@@ -66,7 +66,8 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(async move { self.waits(host, call).await.is_some_and(|waiting| waiting.is_untouched) })
     }
 
-    /// Withdraws a request that is queued for an absent host. True only if the host certainly never receives it.
+    /// Withdraws a request that is queued for an absent host. True only if the host certainly never receives it. A running
+    /// call then ends with the error `cancelled`; if the host has received it, the host is asked to cancel it.
     fn withdraw<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
@@ -112,10 +113,6 @@ pub struct SessionEvent {
 pub trait BusCall: Send {
     /// The id of the call on the bus.
     fn id(&self) -> &str;
-
-    /// Cancels the call. If it is still queued, it is withdrawn and its reply is the error `cancelled`; otherwise the
-    /// host is asked to cancel it and replies as usual.
-    fn take_back(&mut self);
 
     /// The next event; the last item is the reply, once. Cancellation-safe.
     fn next(&mut self) -> BoxFuture<'_, BusItem>;

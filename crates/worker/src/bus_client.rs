@@ -112,6 +112,11 @@ impl Bus for BusClient {
         Box::pin(async move { find_queued(&inspect.await?, call) })
     }
 
+    fn is_untouched<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        let inspect = self.inspect(inspect_call(host, call));
+        Box::pin(async move { inspect.await.is_some_and(|inspected| is_untouched(&inspected, call)) })
+    }
+
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let id = MsgId::from(call.to_owned());
@@ -143,13 +148,18 @@ impl Bus for BusClient {
 }
 
 /// Inspects the presence of the host, the queue position of the request and its delivery attempts.
-fn inspect_call(host: &str, call: &str) -> Inspect {
+pub fn inspect_call(host: &str, call: &str) -> Inspect {
     let messages = vec![MessageRef { to: host.into(), id: call.into() }];
     Inspect { peers: vec![host.into()], messages, rows_of: Some(host.into()), ..Inspect::default() }
 }
 
 fn as_waiting(row: &MessageRow) -> Waiting {
     Waiting { id: row.id.to_string(), is_untouched: row.attempt == 0, age_ms: row.age_ms }
+}
+
+/// Whether such an inspection shows that the request is queued and was never delivered.
+pub fn is_untouched(inspected: &Inspected, call: &str) -> bool {
+    find_queued(inspected, call).is_some_and(|waiting| waiting.is_untouched)
 }
 
 /// The request among the rows of the inspection, or beyond them if the row limit cut the list.
@@ -173,10 +183,6 @@ struct ClientCall {
 impl BusCall for ClientCall {
     fn id(&self) -> &str {
         &self.id
-    }
-
-    fn take_back(&mut self) {
-        self.call.cancel();
     }
 
     fn next(&mut self) -> BoxFuture<'_, BusItem> {

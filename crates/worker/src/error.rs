@@ -59,11 +59,12 @@ pub fn host_offline(host: &str, since: &str) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
 }
 
-/// For a fail-fast call whose withdrawal may have come too late.
+/// For a fail-fast call whose withdrawal came too late or was not confirmed.
 pub fn withdrawn_too_late(host: &str) -> RpcError {
     let code = ErrorCode::OutcomeUnknown;
-    let message =
-        format!("host {host} reconnected while the call was being withdrawn; whether the call was started is unknown");
+    let message = format!(
+        "host {host} may have received the call before it was withdrawn; whether the call was started is unknown"
+    );
     RpcError::bus(code.code(), message, code.hint())
 }
 

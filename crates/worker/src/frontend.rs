@@ -3,6 +3,7 @@
 
 mod away;
 mod call;
+pub mod call_state;
 mod client_requests;
 mod fanout;
 mod initialize;
@@ -11,6 +12,7 @@ mod listen;
 mod merge;
 mod news;
 mod notify;
+pub mod planted;
 mod route;
 mod tasks;
 mod upstream_call;

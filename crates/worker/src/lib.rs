@@ -11,6 +11,9 @@ mod error;
 mod frontend;
 mod http;
 mod options;
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub mod simulation;
 mod stdio;
 mod view;
 mod worker;

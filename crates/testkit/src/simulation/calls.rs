@@ -1,13 +1,14 @@
 //! Tool calls end to end: workers, a broker, and hosts that run tools and keep a journal, each of which can crash at
-//! any step. Engine, store, call machine and journal are the production code: a simulated host only feeds events to the
-//! machine and carries out its effects.
+//! any step. Engine, store, call machine, journal and the sessions of all clients are the production code: a simulated
+//! host only feeds events to the machine and carries out its effects.
 //!
 //! Effects of tools are recorded in the [`oracle`], which no crash affects and which checks every answer against them.
 //!
 //! - `plan` draws the parameters of a run, `steps` the next event; `drain` ends a run without faults.
 //! - `broker` is the engine with its store and disk, `network` the links to it.
-//! - `worker` sends calls. `host` is a process at a host: `admission` feeds it the frames of the broker, `effects` carries
-//!   out what its machine decides, `callers` asks the broker about callers, `replies` sends what it answers, `journal` drives its journal, `restart` ends it.
+//! - `worker` sends calls, `fail_fast` withdraws some of them. `host` is a process at a host: `admission` feeds it the frames
+//!   of the broker, `effects` carries out what its machine decides, `callers` asks the broker about callers, `replies` sends
+//!   what it answers, `journal` drives its journal, `restart` ends it.
 //! - `servers` runs tools, `policy` decides about calls, `tasks` queries tasks.
 
 mod admission;
@@ -15,6 +16,7 @@ mod broker;
 mod callers;
 mod drain;
 mod effects;
+mod fail_fast;
 mod host;
 mod journal;
 mod network;
@@ -39,6 +41,7 @@ use plan::Plan;
 use policy::Policy;
 use servers::Run;
 use std::collections::BTreeMap;
+use tokio::time::Instant;
 use toolbus_engine::{ConnId, Millis};
 use toolbus_store::sim_disk::Rng;
 use wire::Codebook;
@@ -50,6 +53,8 @@ pub struct World {
     plan: Plan,
     rng: Rng,
     now: Millis,
+    /// The zero of `now`, for code that uses the clock's type.
+    started: Instant,
     /// The wall clock jumps; `now` does not.
     wall_offset: u64,
     broker: Broker,
@@ -74,6 +79,7 @@ impl World {
         let mut world = Self {
             broker: Broker::new(&plan),
             now: 1_000_000,
+            started: Instant::now(),
             wall_offset: 1_763_000_000_000,
             links: BTreeMap::new(),
             workers: Vec::new(),

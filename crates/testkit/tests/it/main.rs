@@ -4,4 +4,5 @@
 mod crash_points;
 mod planted;
 mod planted_calls;
+mod planted_peers;
 mod seeds;

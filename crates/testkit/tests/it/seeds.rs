@@ -24,8 +24,9 @@ fn no_crash_loses_a_call_or_makes_it_have_two_effects() {
     reports.iter().for_each(|report| calls += report.calls);
     println!("{calls:?}");
     // An outcome that never occurs is not tested.
-    let Tally { unknown, joined, expired, poisoned, refused, cancelled, sent_again, tasks, unsure, .. } = calls;
-    let rare = [unknown, joined, expired, poisoned, refused, cancelled, sent_again, tasks, unsure];
+    let Tally { unknown, joined, expired, poisoned, refused, cancelled, sent_again, tasks, withdrawn, unsure, .. } =
+        calls;
+    let rare = [unknown, joined, expired, poisoned, refused, cancelled, sent_again, tasks, withdrawn, unsure];
     assert!(rare.iter().all(|count| *count > 20), "{calls:?}");
 }
 

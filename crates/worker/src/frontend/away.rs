@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use toolbus_base::now_ms;
 use toolbus_mcp::{Message, Notification, Raw, raw};
 use toolbus_protocol::Timestamp;
 
@@ -20,8 +19,6 @@ pub struct AwayWatch {
     /// The client's progress token. Without one, no progress is sent.
     token: Option<Raw>,
     every: Duration,
-    /// When the call was started, in milliseconds since the Unix epoch.
-    began: u64,
     next: Option<Instant>,
     notifications: u32,
 }
@@ -29,13 +26,7 @@ pub struct AwayWatch {
 impl AwayWatch {
     pub fn new(bus: Arc<dyn Bus>, upstream: &Upstream, call: &str, token: Option<Raw>, every: Duration) -> Self {
         let (host, call) = (upstream.host.clone(), call.to_owned());
-        let began = now_ms();
-        Self { hosts: bus.hosts(), bus, host, call, token, every, began, next: None, notifications: 0 }
-    }
-
-    /// When the host disconnected, if that was before the call started. A host that disconnected later may have run it.
-    pub fn away_all_along(&self) -> Option<u64> {
-        self.away_since().filter(|since| *since <= self.began)
+        Self { hosts: bus.hosts(), bus, host, call, token, every, next: None, notifications: 0 }
     }
 
     /// When the host disconnected; `None` while it is connected.

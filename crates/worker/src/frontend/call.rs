@@ -99,12 +99,8 @@ impl FrontendCall {
     }
 
     fn end(&mut self) {
-        // A worker that is stopped is no cancellation: the call may have had its effect, and the same call from the next
-        // worker is to join it instead of running again.
-        if self.frontend.worker.is_detached()
-            && let Work::Upstream(call) = &mut self.work
-        {
-            call.detach();
+        if let Work::Upstream(call) = &mut self.work {
+            call.leave(self.frontend.worker.is_detached());
         }
         self.work = Work::Ready(None);
         if let Some(number) = self.number.take() {

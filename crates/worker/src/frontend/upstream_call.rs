@@ -2,20 +2,22 @@
 
 use super::away::{AwayWatch, Departures, away_since, when};
 use super::call::CallStep;
+use super::call_state::{CallState, Leave, NoReply};
 use super::tasks::offer;
 use super::{Frontend, Target, body};
-use crate::bus::{BusCall, BusItem};
+use crate::bus::{BoxFuture, BusCall, BusItem};
 use crate::error;
 use crate::view::Upstream;
 use crate::worker::lock;
 use std::sync::Arc;
 use std::time::Duration;
+use toolbus_base::now_ms;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{
     Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Notification, Outcome, Raw, Request, Rpc, RpcError,
     meta, raw,
 };
-use toolbus_protocol::{Body, ErrorCode};
+use toolbus_protocol::Body;
 
 pub struct UpstreamCall {
     call: Box<dyn BusCall>,
@@ -24,9 +26,11 @@ pub struct UpstreamCall {
     era: Era,
     limit: Duration,
     purpose: Purpose,
+    state: CallState,
     /// Set for a fail-fast call.
     departures: Option<Departures>,
-    withdrawn: bool,
+    /// A withdrawal under way. Returns whether it was confirmed, or `None` if the call has to be awaited.
+    withdrawal: Option<BoxFuture<'static, Option<bool>>>,
 }
 
 /// How the frontend itself has to process the response.
@@ -60,11 +64,10 @@ impl UpstreamCall {
             _ => options.call_deadline,
         };
         let hosts = frontend.worker.hosts();
-        let departures = frontend.fails_fast(upstream, purpose, (method, params.as_ref()));
-        if departures && let Some(since) = away_since(&hosts, &upstream.host) {
-            return Err(error::host_offline(&upstream.host, &when(since)));
-        }
-        let departures = departures.then(|| Departures::new(hosts, upstream));
+        let fails_fast = frontend.fails_fast(upstream, purpose, (method, params.as_ref()));
+        let state = CallState::start(fails_fast, away_since(&hosts, &upstream.host), now_ms())
+            .map_err(|no_reply| explain(no_reply, upstream, limit))?;
+        let departures = state.fails_fast.then(|| Departures::new(hosts, upstream));
         let token = meta::get(params.as_ref(), meta::PROGRESS_TOKEN).map(|token| token.detached());
         let rpc = Rpc {
             server: upstream.server().to_owned(),
@@ -84,22 +87,44 @@ impl UpstreamCall {
             flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id, era });
         }
         let away = AwayWatch::new(Arc::clone(&frontend.worker.bus), upstream, call.id(), token, options.away_progress);
-        Ok(Self { call, upstream: Arc::clone(upstream), away, era, limit, purpose, departures, withdrawn: false })
+        Ok(Self {
+            call,
+            upstream: Arc::clone(upstream),
+            away,
+            era,
+            limit,
+            purpose,
+            state,
+            departures,
+            withdrawal: None,
+        })
     }
 
-    /// Dropping the call no longer cancels it at its host.
-    pub fn detach(&mut self) {
-        self.call.detach();
+    /// Call before the call is dropped: cancels it at its host, or lets it go on.
+    pub fn leave(&mut self, worker_stops: bool) {
+        if self.state.leave(worker_stops) == Leave::Detach {
+            self.call.detach();
+        }
     }
 
     pub async fn step(&mut self, frontend: &Arc<Frontend>, id: &Id) -> CallStep {
         loop {
             let item = tokio::select! {
                 biased;
-                item = self.call.next() => item,
+                // The broker ends a withdrawn call before it has confirmed the withdrawal.
+                is_confirmed = pending(&mut self.withdrawal) => {
+                    self.withdrawal = None;
+                    let away_since = self.away.away_since();
+                    let end = is_confirmed.and_then(|confirmed| self.state.withdrawal_ended(confirmed, away_since));
+                    match end {
+                        Some(end) => return CallStep::Done(explain(end, &self.upstream, self.limit).into()),
+                        None => continue,
+                    }
+                }
+                item = self.call.next(), if self.withdrawal.is_none() => item,
                 message = self.away.next_progress(), if self.departures.is_none() => return CallStep::Message(message),
-                () = departure(&mut self.departures) => {
-                    self.withdraw(frontend).await;
+                () = departure(&mut self.departures), if self.withdrawal.is_none() => {
+                    self.withdrawal = Some(self.withdraw(frontend));
                     continue;
                 }
             };
@@ -114,12 +139,16 @@ impl UpstreamCall {
         }
     }
 
-    /// Withdraws the call after the host disconnected. A delivered call may have started, so its reply is awaited.
-    async fn withdraw(&mut self, frontend: &Frontend) {
-        if frontend.worker.bus.is_untouched(&self.upstream.host, self.call.id()).await {
-            self.withdrawn = true;
-            self.call.take_back();
-        }
+    /// Withdraws the call after the host disconnected, unless it was delivered.
+    fn withdraw(&self, frontend: &Frontend) -> BoxFuture<'static, Option<bool>> {
+        let (bus, state) = (Arc::clone(&frontend.worker.bus), self.state);
+        let (host, id) = (self.upstream.host.clone(), self.call.id().to_owned());
+        Box::pin(async move {
+            match state.withdraws(bus.is_untouched(&host, &id).await) {
+                true => Some(bus.withdraw(&host, &id).await),
+                false => None,
+            }
+        })
     }
 
     /// The outcome of a call that the frontend made on its own. Its events are sent to the client out of band.
@@ -161,17 +190,14 @@ impl UpstreamCall {
         let mut outcome = match reply {
             Ok(body) => match body.text().map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
-                // The host reconnected and received the call before the withdrawal took effect.
-                Ok(Ok(HostReply::Cancelled)) if self.withdrawn => error::withdrawn_too_late(&self.upstream.host).into(),
-                Ok(Ok(HostReply::Cancelled)) => return CallStep::Cancelled,
+                Ok(Ok(HostReply::Cancelled)) => match self.state.host_cancelled() {
+                    Some(no_reply) => explain(no_reply, &self.upstream, self.limit).into(),
+                    None => return CallStep::Cancelled,
+                },
                 Ok(Ok(HostReply::Task(task))) => return CallStep::Done(Outcome::Result(raw(&task))),
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },
-            Err(error) if self.withdrawn && error.code() == Some(ErrorCode::Cancelled) => {
-                let since = self.away.away_since().unwrap_or_default();
-                error::host_offline(&self.upstream.host, &when(since)).into()
-            }
             Err(error) => self.failure(id, &error),
         };
         if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
@@ -203,17 +229,29 @@ impl UpstreamCall {
     }
 
     fn failure(&self, id: &Id, error: &BrokerError) -> Outcome {
-        let timed_out = matches!(error, BrokerError::Timeout(_)) || error.code() == Some(ErrorCode::Expired);
-        if !timed_out {
-            return error::from_bus(error).into();
+        let is_listen = matches!(self.purpose, Purpose::Listen { .. });
+        match self.state.failed(error, self.away.away_since()) {
+            NoReply::Failed => error::from_bus(error).into(),
+            NoReply::HostAway { .. } | NoReply::TimedOut if is_listen => Outcome::Result(ended_listen(None, id)),
+            no_reply => explain(no_reply, &self.upstream, self.limit).into(),
         }
-        if matches!(self.purpose, Purpose::Listen { .. }) {
-            return Outcome::Result(ended_listen(None, id));
-        }
-        match self.away.away_all_along() {
-            Some(since) => error::host_away(&self.upstream.host, &when(since)).into(),
-            None => error::call_timeout(self.limit).into(),
-        }
+    }
+}
+
+/// The error that the client of a call without a reply gets.
+fn explain(no_reply: NoReply, upstream: &Upstream, limit: Duration) -> RpcError {
+    match no_reply {
+        NoReply::NotRun { since } => error::host_offline(&upstream.host, &when(since)),
+        NoReply::WithdrawnTooLate => error::withdrawn_too_late(&upstream.host),
+        NoReply::HostAway { since } => error::host_away(&upstream.host, &when(since)),
+        NoReply::TimedOut | NoReply::Failed => error::call_timeout(limit),
+    }
+}
+
+async fn pending(withdrawal: &mut Option<BoxFuture<'static, Option<bool>>>) -> Option<bool> {
+    match withdrawal {
+        Some(withdrawal) => withdrawal.await,
+        None => std::future::pending().await,
     }
 }
 

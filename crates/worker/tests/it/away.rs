@@ -140,6 +140,22 @@ async fn an_undelivered_fail_fast_call_is_withdrawn_when_its_host_disconnects() 
     assert_eq!(bus.withdrawn().len(), 1);
 }
 
+/// The broker may have delivered the call before a crash, or may deliver it after one.
+#[tokio::test]
+async fn a_fail_fast_call_whose_withdrawal_is_not_confirmed_has_an_unknown_outcome() {
+    let connected = || host("attic", vec![server("files", &["read"])]);
+    let bus = FakeBus::new(vec![connected()]);
+    bus.queue_calls_to("attic");
+    bus.withdrawals_fail.store(true, std::sync::atomic::Ordering::Relaxed);
+    let options = WorkerOptions { fail_fast: true, ..WorkerOptions::default() };
+    let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    eventually("the call is queued", || bus.waiting() == 1).await;
+    bus.set_hosts(vec![away(connected())]);
+    let answer = client.next().await;
+    assert_eq!(code(&answer), toolbus_protocol::ErrorCode::OutcomeUnknown.code(), "{answer}");
+}
+
 #[tokio::test]
 async fn a_delivered_fail_fast_call_is_awaited_when_its_host_disconnects() {
     let connected = || host("attic", vec![server("files", &["read"])]);

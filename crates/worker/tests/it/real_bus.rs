@@ -157,7 +157,7 @@ async fn undelivered_calls_are_distinguished_from_delivered_ones() {
     assert!(!bus.is_untouched("host", pushed.id()).await, "the host received it before it disconnected");
     assert!(bus.is_untouched("host", queued.id()).await);
     assert_eq!(bus.ahead("host", queued.id()).await, Some(1));
-    queued.take_back();
+    assert!(bus.withdraw("host", queued.id()).await);
     let toolbus_worker::BusItem::Reply(Err(error)) = soon("the end", queued.next()).await else { panic!("no error") };
     assert_eq!(error.code(), Some(toolbus_protocol::ErrorCode::Cancelled));
     assert_eq!(bus.ahead("host", queued.id()).await, None);

@@ -1,15 +1,18 @@
 //! Frames of the broker become events of the host's machine.
 
 use super::World;
-use super::host::{Call, Tag};
+use super::host::Call;
 use super::network::Owner;
+use super::restart::Stop;
 use super::wire::{ToHost, Work};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::VecDeque;
 use toolbus_call::{CancelBy, Effect, Event, Origin, ReplaySetting, Request, SessionHold, SessionKey, TaskRequest};
-use toolbus_engine::{Command, Message, Millis, Outgoing, Refusal};
+use toolbus_client::simulation::SimulatedClient;
+use toolbus_engine::{Millis, Outgoing, Refusal};
 use toolbus_journal::CallKey;
+use toolbus_protocol::InboxMessage;
 
 /// Longer than any simulated run.
 const TTL: u64 = 1 << 40;
@@ -17,42 +20,53 @@ const TTL: u64 = 1 << 40;
 impl World {
     pub fn host_reads(&mut self, host: usize, outgoing: Outgoing) {
         match outgoing {
-            Outgoing::Unsure { id } => drop(self.hosts[host].unsure.insert(id)),
-            Outgoing::Message { message, attempt, deadline_ms } => self.receive(host, &message, attempt, deadline_ms),
-            Outgoing::Receipt { id, .. } => self.reply_settled(host, &id, false),
-            Outgoing::Cancel { correlation_id, from } => {
-                self.cancel_by_id(host, correlation_id, from.map_or(CancelBy::Broker, CancelBy::Caller));
+            Outgoing::Inspected { request_id, view } => return self.inspection_answered(host, &request_id, *view),
+            Outgoing::Followed { request_id, view } => return self.host_followed(host, &request_id, &view),
+            Outgoing::Refused { ref refusal, .. } if !is_expected(refusal) => {
+                return self.oracle.violated(format!("a reply was refused: {refusal}"));
             }
-            Outgoing::Inspected { request_id, view } => self.inspection_answered(host, &request_id, *view),
-            Outgoing::Followed { request_id, view } => self.host_followed(host, &request_id, &view),
-            Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => self.disconnect(Owner::Host(host)),
-            Outgoing::Refused { refusal: Refusal::NotYourRequest { .. }, id: Some(id) } => {
-                self.reply_settled(host, &id, true);
-            }
-            // The request expired or was withdrawn before it was acknowledged by id.
-            Outgoing::Refused { refusal: Refusal::UnknownMessage { .. }, .. } => {}
-            Outgoing::Refused { refusal, .. } => self.oracle.violated(format!("a reply was refused: {refusal}")),
             _ => {}
+        }
+        self.receive_frame(Owner::Host(host), &outgoing);
+        if self.client(Owner::Host(host)).is_some_and(|client| client.is_displaced()) {
+            // The process ends, and its supervisor starts another one.
+            return self.restart(host, Stop::Process);
+        }
+        // What it does not take is lost with the link.
+        if self.rng.chance(80) {
+            self.take_received(host);
         }
     }
 
-    fn receive(&mut self, host: usize, message: &Message, delivery: u32, deadline_ms: Option<u64>) {
-        let key = CallKey { caller: ByteString::from(&*message.from.name), id: message.id.clone() };
-        let tag = Tag { link: self.hosts[host].link, seq: message.seq };
-        match ToHost::parse(&message.sealed) {
+    /// The process takes the cancels and messages that its client received.
+    pub fn take_received(&mut self, host: usize) {
+        let owner = Owner::Host(host);
+        while let Some(cancel) = self.client(owner).and_then(SimulatedClient::next_cancellation) {
+            let by = cancel.from.map_or(CancelBy::Broker, CancelBy::Caller);
+            self.cancel_by_id(host, cancel.id.into_inner(), by);
+        }
+        while let Some(message) = self.client(owner).and_then(SimulatedClient::next_message) {
+            self.dispatch(host, &message);
+        }
+    }
+
+    fn dispatch(&mut self, host: usize, message: &InboxMessage) {
+        let key = CallKey { caller: message.from.session_id.clone(), id: message.id.clone().into_inner() };
+        match ToHost::parse(message.body.as_bytes()) {
             Some(ToHost::Call { work, sent_at }) => {
-                let unsure = self.hosts[host].unsure.remove(&key.id);
+                let Some(client) = self.client(Owner::Host(host)) else { return };
+                let (delivery, left, unsure) = client.delivery_of(&message.id);
                 let is_damaged = self.process(host).is_some_and(|process| process.is_damaged);
                 if unsure || (delivery > 1 && is_damaged) {
                     self.oracle.is_unsure(&key);
                 }
                 let origin = Origin::Mailbox { delivery, unsure };
-                let deadline = deadline_ms.map(|ms| self.now + ms);
+                let deadline = left.map(|left| self.now + left.as_millis() as u64);
                 let request = self.request(&key, work, origin, deadline, sent_at);
-                self.arrive(host, request, work, message.sealed.clone(), Some(tag));
+                self.arrive(host, request, work, message.body.as_bytes().clone());
             }
             Some(ToHost::Cancel { id }) => {
-                self.send(self.hosts[host].conn, Command::AckTags { tags: vec![message.seq] });
+                self.client(Owner::Host(host)).into_iter().for_each(|client| client.ack(&message.id));
                 self.cancel_by_id(host, id, CancelBy::Caller(key.caller));
             }
             None => self.oracle.violated("a malformed message"),
@@ -98,7 +112,7 @@ impl World {
     }
 
     /// A request reaches the machine, which names the call in its first effect.
-    pub fn arrive(&mut self, host: usize, request: Request, work: Work, body: Bytes, tag: Option<Tag>) {
+    pub fn arrive(&mut self, host: usize, request: Request, work: Work, body: Bytes) {
         let key = request.key.clone();
         let number = self.oracle.number(&key);
         self.note("arrives", &[("host", host as u64), ("call", number)]);
@@ -113,35 +127,13 @@ impl World {
                 let cancelled = process.early_cancels.contains(&key.id);
                 let (queue, is_parked, run, reply, has_left_order) = (VecDeque::new(), false, None, None, false);
                 let admitted =
-                    Call { key, work, request, body, tag, queue, is_parked, run, reply, cancelled, has_left_order };
+                    Call { key, work, request, body, queue, is_parked, run, reply, cancelled, has_left_order };
                 process.calls.insert(call, admitted);
             }
-            Some(Effect::Redelivered { call }) => {
-                if let Some(call) = process.calls.get_mut(&call) {
-                    call.tag = tag;
-                }
-            }
-            Some(Effect::Ignored) => self.acknowledge_ignored(host, &key, tag),
+            Some(Effect::Redelivered { .. } | Effect::Ignored) => {}
             other => self.oracle.violated(format!("the first effect of an arrival was {other:?}")),
         }
         self.distribute(host, effects);
-    }
-
-    /// The reply of a call that is on its way also settles this delivery.
-    fn acknowledge_ignored(&mut self, host: usize, key: &CallKey, tag: Option<Tag>) {
-        let Some(process) = self.process(host) else { return };
-        let ending = process.calls.values_mut().find(|call| call.key == *key);
-        let reply = process.outbox.iter_mut().find(|(_, reply)| reply.key == *key);
-        match (ending, reply, tag) {
-            (_, Some((reply_id, reply)), _) => {
-                reply.tag = tag;
-                let reply_id = reply_id.clone();
-                self.send_reply(host, &reply_id);
-            }
-            (Some(call), ..) => call.tag = tag,
-            (None, None, Some(tag)) => self.send(self.hosts[host].conn, Command::AckTags { tags: vec![tag.seq] }),
-            (None, None, None) => {}
-        }
     }
 
     fn cancel_by_id(&mut self, host: usize, id: ByteString, by: CancelBy) {
@@ -158,4 +150,10 @@ impl World {
         }
         self.feed(host, Event::CancelId { id, by, reason: None });
     }
+}
+
+/// Refusals that follow from faults: the request of a reply expired or was withdrawn or forgotten, or the broker stops.
+fn is_expected(refusal: &Refusal) -> bool {
+    use Refusal::{Displaced, NotYourRequest, ShuttingDown, UnknownMessage};
+    matches!(refusal, Displaced { .. } | NotYourRequest { .. } | UnknownMessage { .. } | ShuttingDown)
 }

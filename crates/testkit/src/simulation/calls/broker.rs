@@ -148,6 +148,9 @@ impl World {
         self.broker.engine.tick(self.now, &mut effects);
         self.apply_effects(effects);
         self.time_out_requests();
+        if self.plan.fail_fast > 0 {
+            self.workers_look();
+        }
         for host in 0..self.hosts.len() {
             // Timers may be late.
             if self.rng.chance(70) {
@@ -188,9 +191,17 @@ impl World {
 
     /// SIGTERM: everything is written before the broker ends.
     pub fn broker_stops(&mut self) {
+        self.broker.engine.stop_accepting();
         for _ in 0..100 {
             self.broker.engine.hurry(self.now);
             self.broker_disk_step();
+            // Frames still cross the links, and new messages are refused.
+            if let Some(conn) = self.random_link()
+                && self.rng.chance(20)
+            {
+                self.broker_reads(conn);
+                self.owner_reads(conn);
+            }
         }
         self.note("broker stops", &[]);
         self.broker_restarts();

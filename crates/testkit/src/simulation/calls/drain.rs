@@ -6,6 +6,7 @@ use super::host::Phase;
 use super::network::Owner;
 use super::restart::Stop;
 use super::wire::{Outcome, Work};
+use super::worker::Worker;
 use toolbus_engine::ConnId;
 
 const ROUNDS: usize = 4_000;
@@ -24,9 +25,11 @@ impl World {
             self.hosts[host].machine_stops = false;
         }
         self.policy_relaxes();
+        self.plan.fail_fast = 0;
         if self.settle() {
             self.query_all_tasks();
             self.oracle.check_ends();
+            self.check_mailboxes();
             self.check_servers();
         }
     }
@@ -40,7 +43,7 @@ impl World {
             self.connect_all();
             self.pass_all_frames();
             (0..self.plan.hosts).for_each(|host| self.drain_host(host));
-            (0..self.workers.len()).for_each(|worker| self.worker_acks(worker));
+            self.flush_all();
             self.broker.engine.hurry(self.now);
             (0..6).for_each(|_| self.broker_disk_step());
             if self.oracle.violation().is_some() {
@@ -56,6 +59,7 @@ impl World {
     }
 
     fn drain_host(&mut self, host: usize) {
+        self.take_received(host);
         let Some(process) = self.process(host) else { return };
         if process.phase != Phase::Running {
             self.terminate_host(host);
@@ -77,6 +81,11 @@ impl World {
         }
     }
 
+    fn flush_all(&mut self) {
+        (0..self.plan.hosts).for_each(|host| self.flush(Owner::Host(host), true));
+        (0..self.workers.len()).for_each(|worker| self.flush(Owner::Worker(worker), true));
+    }
+
     fn pass_all_frames(&mut self) {
         let conns: Vec<ConnId> = self.links.keys().copied().collect();
         for conn in conns {
@@ -89,16 +98,14 @@ impl World {
 
     fn is_quiescent(&self) -> bool {
         let links = self.links.values().all(|link| link.to_broker.is_empty() && link.to_owner.is_empty());
-        let link = |host: usize| self.hosts[host].link;
+        let is_waiting = |worker: &Worker| worker.alive && !worker.client.is_idle();
         let hosts = (0..self.plan.hosts).all(|host| {
             let Some(process) = self.hosts[host].process.as_ref() else { return true };
-            // A reply that is sent only with its request may have none any more.
-            let is_sent =
-                !process.outbox.values().any(|reply| reply.is_journaled || reply.acked_on == Some(link(host)));
-            let is_idle = process.calls.is_empty() && is_sent && process.machine.views().next().is_none();
+            let is_idle =
+                process.calls.is_empty() && process.client.is_idle() && process.machine.views().next().is_none();
             is_idle && process.phase == Phase::Running && self.journal_is_idle(host)
         });
-        links && hosts && self.broker.is_idle()
+        links && hosts && self.broker.is_idle() && !self.workers.iter().any(is_waiting)
     }
 
     fn remaining_work(&self) -> String {
@@ -109,12 +116,23 @@ impl World {
             .map(|view| format!("{} {:?}", view.key.id, view.stage))
             .collect();
         let kept: usize = processes.clone().map(|process| process.calls.len()).sum();
-        let outbox: usize = processes.map(|process| process.outbox.len()).sum();
+        let waiting = processes.filter(|process| !process.client.is_idle()).count();
         format!(
-            "calls [{}], {kept} kept by hosts, {outbox} replies without a receipt, broker idle: {}",
+            "calls [{}], {kept} kept by hosts, {waiting} with replies without a receipt, broker idle: {}",
             calls.join(", "),
             self.broker.is_idle()
         )
+    }
+
+    /// Every request and every answer of a live worker was acknowledged.
+    fn check_mailboxes(&mut self) {
+        let is_served = |name: &str| {
+            name.starts_with("host") || self.workers.iter().any(|worker| worker.alive && *worker.mailbox == *name)
+        };
+        let status = self.broker.engine.status(self.now);
+        if let Some(left) = status.mailboxes.iter().find(|mailbox| mailbox.messages > 0 && is_served(&mailbox.name)) {
+            self.oracle.violated(format!("{} messages of {} were never acknowledged", left.messages, left.name));
+        }
     }
 
     /// A last call to every server runs, so no permit is left.

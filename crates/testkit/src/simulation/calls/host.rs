@@ -8,9 +8,9 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use toolbus_call::{CallMachine, CallNo, Effect, Event, NotificationNo, Request, SessionKey};
-use toolbus_engine::{ConnId, Seq};
+use toolbus_client::simulation::SimulatedClient;
+use toolbus_engine::ConnId;
 use toolbus_journal::{CallKey, JournalState, Maintenance, SyncGroup};
-use toolbus_protocol::JournalClaim;
 use toolbus_store::sim_disk::SimDisk;
 
 pub struct Host {
@@ -23,10 +23,6 @@ pub struct Host {
     /// The disk fails soon, and its machine stops then.
     pub machine_stops: bool,
     pub conn: Option<ConnId>,
-    /// The number of the current link.
-    pub link: u64,
-    /// Messages on this link that another journal may have started.
-    pub unsure: BTreeSet<ByteString>,
     /// Absent while the second host of a name is stopped.
     pub process: Option<Process>,
 }
@@ -49,11 +45,12 @@ pub struct Process {
     pub journal: JournalState,
     pub sync: Option<SyncGroup>,
     pub maintenance: Option<Maintenance>,
-    pub claim: JournalClaim,
+    /// Its connection to the broker.
+    pub client: SimulatedClient,
     pub phase: Phase,
     pub calls: BTreeMap<CallNo, Call>,
-    /// Replies without a receipt, by id.
-    pub outbox: BTreeMap<ByteString, Reply>,
+    /// Calls to which it replied, other than by accepting a task.
+    pub answered: BTreeSet<CallKey>,
     pub callers: Callers,
     /// Cancels of calls that were not here yet.
     pub early_cancels: BTreeSet<ByteString>,
@@ -80,8 +77,6 @@ pub struct Call {
     pub work: Work,
     pub request: Request,
     pub body: Bytes,
-    /// The last push of its request.
-    pub tag: Option<Tag>,
     /// Effects that are not carried out yet.
     pub queue: VecDeque<Effect<Outcome>>,
     pub is_parked: bool,
@@ -91,29 +86,6 @@ pub struct Call {
     /// It was cancelled by its caller or an operator.
     pub cancelled: bool,
     pub has_left_order: bool,
-}
-
-/// A pushed message can be acknowledged by tag only on the link on which it was pushed. Links are numbered here because
-/// a restarted broker reuses connection ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
-    pub link: u64,
-    pub seq: Seq,
-}
-
-/// A reply in transit.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    pub key: CallKey,
-    pub body: Bytes,
-    pub tag: Option<Tag>,
-    /// Whether it answers the call, and does not only accept a task.
-    pub is_final: bool,
-    /// Whether the journal has it. Any other reply is sent only together with the acknowledgement of its request: if the
-    /// reply alone became durable, the next process would decide about the request again.
-    pub is_journaled: bool,
-    /// The link on which it carried the acknowledgement of its request.
-    pub acked_on: Option<u64>,
 }
 
 impl World {
@@ -128,8 +100,6 @@ impl World {
             older: None,
             machine_stops: false,
             conn: None,
-            link: 0,
-            unsure: BTreeSet::new(),
             process: None,
         });
         if !is_second {
@@ -159,8 +129,8 @@ impl World {
 
     /// Wakes the machine if it is time.
     pub fn tick_host(&mut self, host: usize) {
-        // A wait that begins now may be over at once, but not again and again.
-        for _ in 0..4 {
+        // Waits that begin now may be over at once, but not again and again.
+        for _ in 0..16 {
             let next = self.process(host).and_then(|process| process.machine.next_wake());
             if next.is_none_or(|at| at > self.now) {
                 return;
@@ -170,16 +140,6 @@ impl World {
             self.distribute(host, effects.into());
         }
         self.oracle.violated("the machine wants to be woken in the past");
-    }
-
-    pub fn host_is_connected(&mut self, host: usize, conn: ConnId) {
-        self.hosts[host].conn = Some(conn);
-        self.hosts[host].link = self.fresh_id();
-        self.hosts[host].unsure.clear();
-        let Some(process) = self.process(host) else { return };
-        let replies: Vec<ByteString> = process.outbox.keys().cloned().collect();
-        replies.iter().for_each(|reply_id| self.send_reply(host, reply_id));
-        self.ask_again(host);
     }
 
     pub fn host_link_lost(&mut self, host: usize) {

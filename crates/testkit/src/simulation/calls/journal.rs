@@ -51,6 +51,7 @@ impl World {
             Record::Result { answer, end } => {
                 let reply = self.codebook.encode(&WireAnswer::new(&key, &answer));
                 call.reply = Some((reply_id.clone(), reply.clone()));
+                self.oracle.reply_ids.insert(key.id.clone(), reply_id.clone());
                 Entry::Finish(Finish { key, reply_id, reply, end, at })
             }
             Record::Joined { to } => Entry::Joined(Joined { key, to, content, at }),

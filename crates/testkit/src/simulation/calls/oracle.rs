@@ -27,7 +27,6 @@ pub struct Request {
     pub host: usize,
     pub work: Work,
     pub id: ByteString,
-    pub sent_at: Millis,
     pub deadline: Option<Millis>,
     /// The unanswered request of a stopped worker that the client repeats with this one.
     pub repeats: Option<RequestNo>,
@@ -38,10 +37,12 @@ pub struct Request {
     pub caller_is_gone: bool,
     /// The client cancelled it and no longer waits.
     pub cancelled: bool,
+    /// It was withdrawn, and that is not confirmed. If its end is lost with a link, the caller waits until its deadline.
+    pub in_withdrawal: bool,
     /// The answer that the caller received.
     pub received: Option<WireAnswer>,
-    /// That answer had no RESULT: if broker and host crash before either has written it, the call is decided again.
-    pub is_unwritten: bool,
+    /// That answer had no RESULT.
+    pub unwritten: Option<Unwritten>,
     /// The caller stopped waiting because the deadline passed, or because the broker reported the request as withdrawn.
     pub timed_out: bool,
     pub effects: u64,
@@ -56,6 +57,8 @@ pub struct Request {
     pub started_by: Option<u64>,
     /// The last process that replied.
     pub replied_by: Option<u64>,
+    /// The number of crashes of the broker before that.
+    pub replied_at: u64,
     /// A host replied that it was cancelled.
     pub cancel_is_acknowledged: bool,
     /// The process whose reply the broker receipted.
@@ -68,6 +71,15 @@ impl Request {
     pub fn is_answered(&self) -> bool {
         self.received.is_some() || self.timed_out || self.cancelled
     }
+}
+
+/// When a process replied without RESULT: only if the broker crashes after that and another process of the host takes the
+/// request, the call is decided again. The caller may have the answer by then, or get it from a batch that the crash tore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unwritten {
+    broker_crashes: u64,
+    /// The process that replied.
+    process: Option<u64>,
 }
 
 /// How often each kind of outcome occurred.
@@ -93,6 +105,8 @@ pub struct Tally {
     pub sent_again: u64,
     /// Accepted tasks.
     pub tasks: u64,
+    /// Fail-fast calls that were withdrawn.
+    pub withdrawn: u64,
     /// Requests that were delivered to a journal that may have forgotten them.
     pub unsure: u64,
 }
@@ -109,6 +123,7 @@ impl AddAssign for Tally {
         self.cancelled += other.cancelled;
         self.sent_again += other.sent_again;
         self.tasks += other.tasks;
+        self.withdrawn += other.withdrawn;
         self.unsure += other.unsure;
     }
 }
@@ -126,8 +141,9 @@ pub struct Oracle {
     unsure: BTreeSet<ByteString>,
     /// Hosts whose journal was lost, damaged or replaced.
     forgetful: BTreeSet<usize>,
-    /// The first outcome that was reported for a call, and whether it had a RESULT.
-    first_outcome: BTreeMap<ByteString, (Outcome, bool)>,
+    /// The first outcome that was reported for a call, which may have had no RESULT.
+    first_outcome: BTreeMap<ByteString, (Outcome, Option<Unwritten>)>,
+    broker_crashes: u64,
     /// The reply that a tag of a mailbox stands for.
     tags: BTreeMap<(ByteString, Seq), ByteString>,
     /// Replies that were acknowledged since the broker's last crash, as mailbox and id.
@@ -138,6 +154,8 @@ pub struct Oracle {
     joined_to: BTreeMap<ByteString, ByteString>,
     /// The truth at the time of an inspection, by its id.
     inspections: BTreeMap<ByteString, joins::Truth>,
+    /// The id of the reply in the RESULT of a call.
+    pub reply_ids: BTreeMap<ByteString, ByteString>,
     violation: Option<String>,
 }
 
@@ -153,11 +171,6 @@ impl Oracle {
     pub fn add_request(&mut self, request: Request) {
         self.by_id.insert(request.id.clone(), self.requests.len());
         self.requests.push(request);
-    }
-
-    pub fn renamed(&mut self, no: RequestNo, id: ByteString) {
-        self.by_id.insert(id.clone(), no);
-        self.requests[no].id = id;
     }
 
     pub fn find(&self, mailbox: &ByteString, id: &ByteString) -> Option<RequestNo> {
@@ -211,6 +224,17 @@ impl Oracle {
         self.forgetful.contains(&request.host) && (request.may_be_forgotten || request.work.task)
     }
 
+    /// An answer to the call that its caller receives now has no RESULT.
+    fn unwritten(request: &Request) -> Option<Unwritten> {
+        let unwritten = Unwritten { broker_crashes: request.replied_at, process: request.replied_by };
+        request.ended.is_none().then_some(unwritten)
+    }
+
+    /// Whether the process may decide the call again although its caller has an answer.
+    fn is_undone(&self, unwritten: Option<Unwritten>, process: Option<u64>) -> bool {
+        unwritten.is_some_and(|then| then.broker_crashes < self.broker_crashes && then.process != process)
+    }
+
     /// A crash or corruption lost the RESULT of these calls.
     pub fn ends_lost<'a>(&mut self, ended: impl Iterator<Item = &'a CallKey>) {
         self.in_doubt.extend(ended.map(|key| key.id.clone()));
@@ -223,7 +247,8 @@ impl Oracle {
 
     /// Called when all faults have ended and no work remains.
     pub fn check_ends(&mut self) {
-        let lost = self.requests.iter().find(|request| !request.is_answered() && !request.caller_is_gone);
+        let is_lost = |request: &&Request| !request.is_answered() && !request.caller_is_gone && !request.in_withdrawal;
+        let lost = self.requests.iter().find(is_lost);
         if let Some(request) = lost {
             self.violated(format!("{} was never answered", request.id));
         }

@@ -29,6 +29,8 @@ pub struct Plan {
     pub deadlines: u64,
     /// Percentage of calls that are tasks.
     pub tasks: u64,
+    /// Percentage of calls that fail fast while their host is away.
+    pub fail_fast: u64,
     /// Percentage of answered calls that a client makes again at a new worker.
     pub made_again: u64,
     /// Percentage of calls that belong to a session.
@@ -106,6 +108,7 @@ impl Plan {
             deadlines: *pick(rng, &[0, 10, 40]),
             // A task lives in its journal, so its guarantees end with it.
             tasks: if amnesia { 0 } else { *pick(rng, &[0, 15]) },
+            fail_fast: *pick(rng, &[0, 0, 30]),
             made_again: *pick(rng, &[0, 5, 60]),
             sessions: *pick(rng, &[0, 50, 100]),
             join: *pick(rng, &JOIN_MODES),
@@ -125,10 +128,6 @@ impl Plan {
             long_waits: *pick(rng, &[2, 20]),
             host_crashing_tool: rng.chance(10),
         }
-    }
-
-    pub fn is_planted(&self, bug: Planted) -> bool {
-        self.planted == Some(bug)
     }
 }
 

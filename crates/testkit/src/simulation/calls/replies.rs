@@ -1,45 +1,41 @@
-//! Replies of hosts: kept until the broker's receipt, and sent again after a reconnect.
+//! Replies of hosts. The client of the host keeps them until the broker's receipt, and sends them again.
 
 use super::World;
-use super::host::{Reply, Tag};
-use super::wire::{LONGEST_CALL, Outcome, WireAnswer, content_hash};
+use super::network::Owner;
+use super::wire::{Outcome, WireAnswer};
+use bytes::Bytes;
 use bytestring::ByteString;
 use toolbus_call::{CallNo, Event};
-use toolbus_engine::{Command, Delivery, Purpose};
+use toolbus_client::Resend;
 use toolbus_journal::{CallKey, Known, Location};
+use toolbus_protocol::{InboxKind, InboxMessage, MsgId};
 
 impl World {
     pub fn reply(&mut self, host: usize, no: CallNo, answer: &WireAnswer) {
         let body = self.codebook.encode(answer);
-        let fresh = ByteString::from(format!("reply-{}", self.fresh_id()));
         let Some(call) = self.call(host, no) else { return };
-        let (key, tag) = (call.key.clone(), call.tag);
+        let key = call.key.clone();
         // The id in RESULT stands for the answer in RESULT only.
         let journaled = call.reply.as_ref().filter(|(_, journaled)| *journaled == body).map(|(id, _)| id.clone());
         let number = self.oracle.number(&key);
         self.note("reply", &[("host", host as u64), ("call", number)]);
         let process = self.process(host).map_or(0, |process| process.number);
         self.oracle.replies(&key, answer.outcome, process);
-        let reply = Reply { key, body, tag, is_final: true, is_journaled: journaled.is_some(), acked_on: None };
-        self.put_in_outbox(host, journaled.unwrap_or(fresh), reply);
+        self.process(host).map(|process| process.answered.insert(key.clone()));
+        self.send_reply(host, &key, journaled, body);
     }
 
     pub fn reply_accepted(&mut self, host: usize, no: CallNo) {
         let Some(call) = self.call(host, no) else { return };
-        let (key, tag) = (call.key.clone(), call.tag);
+        let key = call.key.clone();
         let body = self.codebook.encode(&WireAnswer::own(&key, Outcome::Accepted));
-        let reply_id = ByteString::from(format!("accepted-{}", key.id));
-        self.put_in_outbox(
-            host,
-            reply_id,
-            Reply { key, body, tag, is_final: false, is_journaled: true, acked_on: None },
-        );
+        self.send_reply(host, &key, None, body);
     }
 
     /// Sends the journaled answer again, under the same id.
     pub fn resend(&mut self, host: usize, no: CallNo, reply_id: ByteString, location: &Location) {
         let Some(call) = self.call(host, no) else { return };
-        let (key, tag) = (call.key.clone(), call.tag);
+        let key = call.key.clone();
         // Compaction may have moved the answer since.
         let moved = || self.location_of(host, &key).and_then(|location| self.read_answer(host, &location).ok());
         match self.read_answer(host, location).or_else(|why| moved().ok_or(why)) {
@@ -47,11 +43,8 @@ impl World {
                 // The answer may be that of the call to which this one was joined.
                 let joined = kept.of != key.id;
                 let body = self.codebook.encode(&WireAnswer { joined, ..kept });
-                self.put_in_outbox(
-                    host,
-                    reply_id,
-                    Reply { key, body, tag, is_final: true, is_journaled: true, acked_on: None },
-                );
+                self.process(host).map(|process| process.answered.insert(key.clone()));
+                self.send_reply(host, &key, Some(reply_id), body);
             }
             Err(why) => self.oracle.violated(format!("the answer to {} can't be read: {why}", key.id)),
         }
@@ -72,50 +65,33 @@ impl World {
         self.codebook.decode(&body).ok_or_else(|| "unknown format".to_owned())
     }
 
-    fn put_in_outbox(&mut self, host: usize, reply_id: ByteString, reply: Reply) {
-        if let Some(process) = self.process(host) {
-            process.outbox.insert(reply_id.clone(), reply);
-            self.send_reply(host, &reply_id);
+    /// Sends a reply under the id that the journal has. One that the journal does not have must not be durable without the
+    /// acknowledgement of its request: the next process would decide about the request again.
+    fn send_reply(&mut self, host: usize, key: &CallKey, journaled: Option<ByteString>, body: Bytes) {
+        let resend = if journaled.is_some() { Resend::Immediately } else { Resend::WithRequest };
+        let id = journaled.unwrap_or_else(|| ByteString::from(format!("reply-{}", self.fresh_id())));
+        let request = MsgId::from(key.id.clone());
+        let reply = self.message(&self.hosts[host].name, InboxKind::McpReply, &id, body);
+        let reply = InboxMessage { correlation_id: Some(request.clone()), ..reply };
+        if let Some(client) = self.client(Owner::Host(host)) {
+            let sent = client.reply(&key.caller, &request, &reply, resend);
+            if let Err(error) = sent {
+                self.oracle.violated(format!("the reply to {} can't be sent: {error}", key.id));
+            }
+            self.flush(Owner::Host(host), false);
         }
     }
 
-    pub fn send_reply(&mut self, host: usize, reply_id: &ByteString) {
-        let (conn, link) = (self.hosts[host].conn, self.hosts[host].link);
-        let Some(reply) = self.process(host).and_then(|process| process.outbox.get_mut(reply_id)) else { return };
-        let Some(conn) = conn else { return };
-        let ack = reply.tag.filter(|tag| tag.link == link).map(|tag| tag.seq);
-        if ack.is_none() && !reply.is_journaled {
-            return;
-        }
-        reply.acked_on = ack.map(|_| link);
-        let delivery = Delivery {
-            to: reply.key.caller.clone(),
-            id: reply_id.clone(),
-            correlation_id: Some(reply.key.id.clone()),
-            purpose: Purpose::HostReply,
-            content: content_hash(&reply.body),
-            sealed: reply.body.clone(),
-            deadline_ms: Some(2 * LONGEST_CALL),
-            ack,
-        };
-        self.send(Some(conn), Command::Deliver(delivery));
-    }
-
-    /// The broker receipted or refused a reply. A request that the reply did not acknowledge is acknowledged now.
-    pub fn reply_settled(&mut self, host: usize, reply_id: &ByteString, refused: bool) {
-        let (conn, link) = (self.hosts[host].conn, self.hosts[host].link);
-        let Some(reply) = self.process(host).and_then(|process| process.outbox.remove(reply_id)) else { return };
-        let Reply { key, tag, is_final, acked_on, .. } = reply;
-        let number = self.oracle.number(&key);
-        self.note("reply settled", &[("host", host as u64), ("call", number), ("refused", u64::from(refused))]);
-        if acked_on != Some(link) || refused {
-            self.send(conn, Command::Ack { id: key.id.clone() });
-        } else if let Some(Tag { seq, .. }) = tag.filter(|tag| tag.link == link) {
-            self.send(conn, Command::AckTags { tags: vec![seq] });
-        }
-        if is_final {
-            if !refused {
-                let process = self.process(host).map_or(0, |process| process.number);
+    /// Replies that the broker receipted or refused.
+    pub fn replies_settled(&mut self, host: usize) {
+        let settled = self.client(Owner::Host(host)).map(|client| client.settled()).unwrap_or_default();
+        for reply in settled {
+            let key = CallKey { caller: reply.to, id: reply.request };
+            let (number, refused) = (self.oracle.number(&key), reply.refused);
+            self.note("reply settled", &[("host", host as u64), ("call", number), ("refused", u64::from(refused))]);
+            let Some(process) = self.process(host) else { return };
+            let (process, is_answered) = (process.number, process.answered.contains(&key));
+            if is_answered && !refused {
                 self.oracle.reply_is_durable(&key, process);
             }
             self.feed(host, Event::ReplySettled { key, refused });

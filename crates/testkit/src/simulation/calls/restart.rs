@@ -5,10 +5,12 @@ use super::callers::Callers;
 use super::host::{Folder, Host, Phase, Process};
 use super::network::Owner;
 use super::wire::ToHost;
+use crate::planted::Planted;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
+use toolbus_client::simulation::SimulatedClient;
 use toolbus_journal::{CallKey, JournalState};
 use toolbus_protocol::{JournalClaim, MAX_ANCESTORS};
 
@@ -118,6 +120,8 @@ impl World {
             }
         };
         let number = self.fresh_id();
+        let planted = self.plan.planted.and_then(Planted::in_client);
+        let mut client = SimulatedClient::new(&self.hosts[host].name, self.instant(), planted);
         let at = &mut self.hosts[host];
         at.folder.disk.stop_after(None);
         at.folder.epoch += 1;
@@ -132,7 +136,7 @@ impl World {
         let named = lineage.map_or_else(|| at.folder.id.clone(), ByteString::from);
         let ancestors = at.folder.instances.iter().rev().take(MAX_ANCESTORS).cloned().collect();
         at.folder.instances.push(instance.clone());
-        let claim = JournalClaim { journal: named, epoch: at.folder.epoch, instance, ancestors };
+        client.serve(JournalClaim { journal: named, epoch: at.folder.epoch, instance, ancestors });
         let options = MachineOptions { journal_damaged: recovery.is_damaged(), ..self.plan.machine.clone() };
         at.process = Some(Process {
             number,
@@ -140,10 +144,10 @@ impl World {
             journal,
             sync: None,
             maintenance: None,
-            claim,
+            client,
             phase: Phase::Running,
             calls: BTreeMap::new(),
-            outbox: BTreeMap::new(),
+            answered: BTreeSet::new(),
             callers: Callers::default(),
             early_cancels: BTreeSet::new(),
             notifications: BTreeSet::new(),
@@ -168,7 +172,7 @@ impl World {
                 return self.oracle.violated(format!("the request of {} can't be read", key.id));
             };
             let request = self.request(&key, work, Origin::Journal, None, sent_at);
-            self.arrive(host, request, work, body, None);
+            self.arrive(host, request, work, body);
         }
     }
 
@@ -194,6 +198,7 @@ impl World {
             self.host_step(host);
             self.journal_step(host);
         }
+        self.flush(Owner::Host(host), true);
         if let Some(conn) = self.hosts[host].conn {
             (0..200).for_each(|_| self.broker_reads(conn));
         }

@@ -123,8 +123,8 @@ impl World {
                 self.disconnect(owner);
             }
             Step::Ack => {
-                let worker = self.random_worker();
-                self.worker_acks(worker);
+                let owner = self.random_owner();
+                self.flush(owner, true);
             }
             Step::Cancel => {
                 let worker = self.random_worker();
@@ -155,7 +155,12 @@ impl World {
     fn take_at(&mut self, host: usize, step: Step) {
         match step {
             Step::Journal => self.journal_step(host),
-            Step::Host => self.host_step(host),
+            Step::Host => {
+                if self.rng.chance(10) {
+                    self.take_received(host);
+                }
+                self.host_step(host);
+            }
             Step::Server => self.server_step(host),
             Step::Approve => self.approve(host),
             Step::Notification => self.notify_server(host),

@@ -3,7 +3,6 @@
 use super::oracle::RunNo;
 use bytes::Bytes;
 use bytestring::ByteString;
-use std::hash::{DefaultHasher, Hasher};
 use toolbus_call::{Answer, Failure};
 use toolbus_journal::CallKey;
 
@@ -112,6 +111,9 @@ pub enum Outcome {
 pub const UNKNOWN: Outcome = Outcome::Failure("outcome unknown");
 pub const JOINED_CANCELLED: Outcome = Outcome::Failure("joined call cancelled");
 pub const RESULT_NOT_JOURNALED: Outcome = Outcome::Failure("result not journaled");
+pub const NOT_JOURNALED: Outcome = Outcome::Failure("not journaled");
+/// The answer of a worker to a fail-fast call.
+pub const HOST_OFFLINE: Outcome = Outcome::Failure("host offline");
 pub const CRASHED: Outcome = Outcome::Failure("crashed");
 pub const POISONED: Outcome = Outcome::Failure("poisoned");
 pub const CALLER_GONE: Outcome = Outcome::Failure("caller gone");
@@ -133,6 +135,7 @@ impl Outcome {
                     | "tripped"
                     | "not journaled"
                     | "id conflict"
+                    | "host offline"
             ),
             _ => false,
         }
@@ -220,11 +223,4 @@ impl Codebook {
         let number = std::str::from_utf8(body).ok()?.strip_prefix("answer ")?;
         self.0.get(number.parse::<usize>().ok()?).cloned()
     }
-}
-
-/// The hash that the broker compares when an id is repeated.
-pub fn content_hash(body: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(body);
-    hasher.finish()
 }

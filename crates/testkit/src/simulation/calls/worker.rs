@@ -4,37 +4,52 @@
 use super::World;
 use super::network::Owner;
 use super::oracle::{Request, RequestNo};
-use super::wire::{LONGEST_CALL, ToHost, Work, content_hash};
+use super::wire::{LONGEST_CALL, ToHost, Work};
 use crate::planted::Planted;
 use crate::simulation::scenario::pick;
 use bytestring::ByteString;
-use toolbus_engine::{Command, ConnId, Delivery, Outgoing, Purpose, Refusal, Seq};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use toolbus_client::simulation::SimulatedClient;
+use toolbus_client::{BrokerError, ErrorCode};
+use toolbus_engine::{ConnId, Outgoing};
+use toolbus_protocol::InboxKind;
+use toolbus_worker::simulation::{CallState, Leave, NoReply};
 
 pub struct Worker {
     pub agent: usize,
     pub mailbox: ByteString,
     pub alive: bool,
     pub conn: Option<ConnId>,
+    pub client: SimulatedClient,
     pub requests: Vec<RequestNo>,
-    /// Answers that the client has and that are not acknowledged to the broker yet.
-    to_ack: Vec<Seq>,
-}
-
-/// How long after a deadline a worker stops waiting on its own, in case no answer arrives.
-const DEADLINE_GRACE: u64 = 30;
-
-impl Worker {
-    pub fn link_lost(&mut self) {
-        self.conn = None;
-        self.to_ack.clear();
-    }
+    /// Requests for whose reply the worker waits.
+    pub open: BTreeMap<RequestNo, CallState>,
+    /// Since when hosts are away, as far as the worker knows.
+    pub away: BTreeMap<usize, u64>,
+    /// Calls whose withdrawal has no answer.
+    pub withdrawing: BTreeSet<RequestNo>,
 }
 
 impl World {
     pub fn start_worker(&mut self, agent: usize) -> usize {
         let number = self.workers.len();
         let mailbox = ByteString::from(format!("agent{agent}#{number}"));
-        self.workers.push(Worker { agent, mailbox, alive: true, conn: None, requests: Vec::new(), to_ack: Vec::new() });
+        let planted = self.plan.planted.and_then(Planted::in_client);
+        let mut client = SimulatedClient::new(&mailbox, self.instant(), planted);
+        client.multiplex();
+        let (requests, open, away, withdrawing) = (Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        self.workers.push(Worker {
+            agent,
+            mailbox,
+            alive: true,
+            conn: None,
+            client,
+            requests,
+            open,
+            away,
+            withdrawing,
+        });
         number
     }
 
@@ -60,103 +75,137 @@ impl World {
         let id = ByteString::from(format!("call-{no}"));
         let (agent, mailbox) = (self.workers[worker].agent, self.workers[worker].mailbox.clone());
         self.note("call", &[("request", no as u64), ("worker", worker as u64), ("tool", work.tool)]);
-        let sent_at = self.now;
-        let request = Request { agent, mailbox, host, work, id, sent_at, deadline, repeats, ..Request::default() };
+        let body = ToHost::Call { work, sent_at: self.now }.body();
+        let message = self.message(&mailbox, InboxKind::McpRequest, &id, body);
+        let request = Request { agent, mailbox, host, work, id, deadline, repeats, ..Request::default() };
         self.oracle.add_request(request);
         self.workers[worker].requests.push(no);
-        self.send_request(worker, no);
-    }
-
-    fn send_request(&mut self, worker: usize, no: RequestNo) {
-        let request = &self.oracle.requests[no];
-        let sealed = ToHost::Call { work: request.work, sent_at: request.sent_at }.body();
-        let delivery = Delivery {
-            to: self.hosts[request.host].name.clone(),
-            id: request.id.clone(),
-            correlation_id: None,
-            purpose: Purpose::Request,
-            content: content_hash(&sealed),
-            sealed,
-            deadline_ms: Some(request.deadline.map_or(LONGEST_CALL, |at| at.saturating_sub(self.now))),
-            ack: None,
+        let away_since = self.workers[worker].away.get(&host).copied();
+        let state = match CallState::start(!work.task && self.rng.chance(self.plan.fail_fast), away_since, self.now) {
+            Ok(state) => state.with_planted(self.plan.planted.and_then(Planted::in_worker)),
+            Err(_) => return self.oracle.not_run(no),
         };
-        self.send(self.workers[worker].conn, Command::Deliver(delivery));
+        self.workers[worker].open.insert(no, state);
+        let limit = Duration::from_millis(deadline.map_or(LONGEST_CALL, |at| at - self.now));
+        let to = self.hosts[host].name.clone();
+        let sent = self.client(Owner::Worker(worker)).map(|client| client.call(&to, &message, limit));
+        if let Some(Err(error)) = sent {
+            self.oracle.violated(format!("call-{no} can't be sent: {error}"));
+        }
+        self.flush(Owner::Worker(worker), false);
     }
 
-    /// Retransmits every request without a receipt, under the same id.
-    pub fn worker_is_connected(&mut self, worker: usize, conn: ConnId) {
-        self.workers[worker].conn = Some(conn);
-        for no in self.workers[worker].requests.clone() {
-            let request = &self.oracle.requests[no];
-            if request.receipted || request.is_answered() {
+    pub fn worker_reads(&mut self, worker: usize, outgoing: &Outgoing) {
+        let mailbox = self.workers[worker].mailbox.clone();
+        if let Outgoing::Receipt { id, .. } = outgoing
+            && let Some(no) = self.oracle.find(&mailbox, id)
+        {
+            self.oracle.requests[no].receipted = true;
+        }
+        if let Outgoing::Inspected { .. } = outgoing {
+            return self.delivery_known(worker, outgoing);
+        }
+        self.receive_frame(Owner::Worker(worker), outgoing);
+        self.end_withdrawals(worker);
+        let answered = self.take_answers(worker);
+        let Outgoing::Message { message, .. } = outgoing else { return };
+        self.oracle.delivered(&mailbox, message.seq, &message.id);
+        let about = message.correlation_id.as_ref().and_then(|id| self.oracle.find(&mailbox, id));
+        let envelope = toolbus_protocol::Envelope::from_sealed(message.sealed.clone());
+        let body = envelope.map(|envelope| envelope.open(toolbus_protocol::AgentRef::new("host")).body);
+        let answer = body.ok().and_then(|body| self.codebook.decode(body.as_bytes()));
+        match (about, answer) {
+            (Some(no), _) if answered.contains(&no) => {}
+            // Nobody waits for it any more, but it must be the same.
+            (Some(no), Some(answer)) if !self.workers[worker].open.contains_key(&no) => {
+                self.oracle.answered(no, answer)
+            }
+            // It is taken when the withdrawal is answered.
+            (Some(no), Some(_)) if self.workers[worker].withdrawing.contains(&no) => {}
+            (Some(no), Some(_)) => {
+                self.oracle.violated(format!("the answer to {} did not reach its caller", self.oracle.requests[no].id));
+            }
+            _ => self.oracle.violated("a worker received a message that answers none of its requests"),
+        }
+    }
+
+    /// Gives the client the outcomes of its requests. Returns those that got an answer.
+    fn take_answers(&mut self, worker: usize) -> Vec<RequestNo> {
+        let mut answered = Vec::new();
+        for (no, state) in self.workers[worker].open.clone() {
+            // The broker ends a withdrawn call before it has confirmed the withdrawal.
+            if self.workers[worker].withdrawing.contains(&no) {
                 continue;
             }
-            if self.plan.is_planted(Planted::NewIdOnRetry) {
-                let id = ByteString::from(format!("again-{}", self.fresh_id()));
-                self.oracle.renamed(no, id);
-            }
-            self.send_request(worker, no);
-        }
-    }
-
-    pub fn worker_reads(&mut self, worker: usize, outgoing: Outgoing) {
-        match outgoing {
-            Outgoing::Message { message, .. } => {
-                let mailbox = self.workers[worker].mailbox.clone();
-                self.oracle.delivered(&mailbox, message.seq, &message.id);
-                self.workers[worker].to_ack.push(message.seq);
-                let about = message.correlation_id.as_ref().and_then(|id| self.oracle.find(&mailbox, id));
-                match (about, self.codebook.decode(&message.sealed)) {
-                    (Some(no), Some(answer)) => {
+            let id = self.oracle.requests[no].id.clone();
+            let Some(outcome) = self.client(Owner::Worker(worker)).and_then(|client| client.outcome(&id)) else {
+                continue;
+            };
+            self.workers[worker].open.remove(&no);
+            match outcome {
+                Ok(reply) => match self.codebook.decode(reply.body.as_bytes()) {
+                    Some(answer) => {
                         self.note("answer", &[("request", no as u64), ("joined", u64::from(answer.joined))]);
+                        answered.push(no);
                         self.oracle.answered(no, answer);
                     }
-                    _ => self.oracle.violated("a worker received a message that answers none of its requests"),
-                }
+                    None => self.oracle.violated("a malformed answer"),
+                },
+                Err(error) => self.call_failed(worker, no, state, &error),
             }
-            Outgoing::Receipt { id, .. } => {
-                let mailbox = self.workers[worker].mailbox.clone();
-                if let Some(no) = self.oracle.find(&mailbox, &id) {
-                    self.oracle.requests[no].receipted = true;
-                }
-            }
-            Outgoing::Refused { refusal, id: Some(id) } => self.worker_is_refused(worker, &refusal, &id),
-            _ => {}
         }
+        answered
     }
 
-    fn worker_is_refused(&mut self, worker: usize, refusal: &Refusal, id: &ByteString) {
-        let mailbox = self.workers[worker].mailbox.clone();
-        match (refusal, self.oracle.find(&mailbox, id)) {
-            (Refusal::Expired { .. }, Some(no)) => {
+    fn call_failed(&mut self, worker: usize, no: RequestNo, state: CallState, error: &BrokerError) {
+        let away_since = self.workers[worker].away.get(&self.oracle.requests[no].host).copied();
+        match state.failed(error, away_since) {
+            // The broker's clock may reach the deadline before the worker's.
+            NoReply::HostAway { .. } | NoReply::TimedOut => {
                 self.oracle.tally.expired += 1;
+                self.cancel_at_broker(worker, no);
                 self.oracle.timed_out(no);
             }
-            (Refusal::Cancelled { .. }, Some(no)) => self.oracle.timed_out(no),
-            // The request of a cancel was lost in a crash, or a cancel is late.
-            (Refusal::Displaced { .. }, _) => {}
-            _ => self.oracle.violated(format!("a call was refused: {refusal}")),
+            NoReply::WithdrawnTooLate => self.oracle.timed_out(no),
+            NoReply::NotRun { .. } => self.oracle.not_run(no),
+            NoReply::Failed if error.code() == Some(ErrorCode::Cancelled) && self.oracle.requests[no].cancelled => {}
+            NoReply::Failed => self.oracle.violated(format!("a call was refused: {error}")),
         }
     }
 
-    /// Acknowledges the answers that the client has.
-    pub fn worker_acks(&mut self, worker: usize) {
-        let tags = std::mem::take(&mut self.workers[worker].to_ack);
-        if !tags.is_empty() {
-            self.send(self.workers[worker].conn, Command::AckTags { tags });
-        }
+    fn cancel_at_broker(&mut self, worker: usize, no: RequestNo) {
+        let request = &self.oracle.requests[no];
+        let (to, id) = (self.hosts[request.host].name.clone(), request.id.clone());
+        self.client(Owner::Worker(worker)).into_iter().for_each(|client| client.cancel(&to, &id));
+        self.flush(Owner::Worker(worker), false);
     }
 
+    /// Workers stop waiting for calls whose deadline has passed, and cancel them.
     pub fn time_out_requests(&mut self) {
-        let over = |request: &Request| request.deadline.is_some_and(|at| at + DEADLINE_GRACE < self.now);
-        let late: Vec<RequestNo> =
-            (0..self.oracle.requests.len()).filter(|no| over(&self.oracle.requests[*no])).collect();
-        late.into_iter().for_each(|no| self.oracle.timed_out(no));
+        for worker in 0..self.workers.len() {
+            let is_over = |no: &RequestNo| self.oracle.requests[*no].deadline.is_some_and(|at| at <= self.now);
+            let late: Vec<RequestNo> = self.workers[worker].open.keys().copied().filter(is_over).collect();
+            for no in late {
+                self.oracle.tally.expired += 1;
+                self.oracle.timed_out(no);
+                self.abandon(worker, no);
+            }
+        }
     }
 
-    /// The client cancels a request: at the broker, or by a message to the host.
+    /// The worker stops waiting for a call and cancels it.
+    pub fn abandon(&mut self, worker: usize, no: RequestNo) {
+        self.workers[worker].open.remove(&no);
+        self.workers[worker].withdrawing.remove(&no);
+        let request = &self.oracle.requests[no];
+        let (to, id) = (self.hosts[request.host].name.clone(), request.id.clone());
+        self.client(Owner::Worker(worker)).into_iter().for_each(|client| client.abandon(&to, &id));
+        self.flush(Owner::Worker(worker), false);
+    }
+
+    /// The client cancels a request: its worker abandons the call, or sends a message to the host and waits for the reply.
     pub fn cancel_request(&mut self, worker: usize) {
-        let open = self.workers[worker].requests.iter().copied();
+        let open = self.workers[worker].open.keys().copied();
         let open: Vec<RequestNo> = open.filter(|no| !self.oracle.requests[*no].is_answered()).collect();
         if open.is_empty() {
             return;
@@ -166,16 +215,18 @@ impl World {
         let request = &mut self.oracle.requests[no];
         request.cancelled = true;
         let (to, id) = (self.hosts[request.host].name.clone(), request.id.clone());
-        let command = match self.rng.chance(60) {
-            true => Command::Cancel { to, correlation_id: id, request_id: None },
-            false => {
-                let (sealed, id) = (ToHost::Cancel { id }.body(), format!("cancel-{}", self.fresh_id()).into());
-                let (purpose, content) = (Purpose::Request, content_hash(&sealed));
-                let (correlation_id, deadline_ms, ack) = (None, None, None);
-                Command::Deliver(Delivery { to, id, correlation_id, purpose, content, sealed, deadline_ms, ack })
-            }
-        };
-        self.send(self.workers[worker].conn, command);
+        if self.rng.chance(60) {
+            return self.abandon(worker, no);
+        }
+        let number = format!("cancel-{}", self.fresh_id());
+        let mailbox = self.workers[worker].mailbox.clone();
+        let message = self.message(&mailbox, InboxKind::McpRequest, &number, ToHost::Cancel { id }.body());
+        let limit = Duration::from_millis(LONGEST_CALL);
+        let sent = self.client(Owner::Worker(worker)).map(|client| client.deliver(&to, &message, limit));
+        if let Some(Err(error)) = sent {
+            self.oracle.violated(format!("a cancel can't be sent: {error}"));
+        }
+        self.flush(Owner::Worker(worker), false);
     }
 
     /// The worker process ends, and no client waits for its requests any more.
@@ -184,16 +235,28 @@ impl World {
         self.note("worker ends", &[("worker", worker as u64)]);
         self.disconnect(Owner::Worker(worker));
         self.workers[worker].alive = false;
-        self.workers[worker].to_ack.clear();
+        self.workers[worker].open.clear();
+        self.workers[worker].withdrawing.clear();
         for no in &self.workers[worker].requests {
             let request = &mut self.oracle.requests[*no];
             request.caller_is_gone |= !request.is_answered();
         }
     }
 
-    /// SIGTERM: the worker sends what it has and closes its link, without cancelling anything.
+    /// SIGTERM: the worker leaves its calls, sends what it has, and closes its link. One with a client on stdio cuts its link
+    /// first, so that it acknowledges no reply that the client does not get.
     pub fn worker_detaches(&mut self, worker: usize) {
-        self.worker_acks(worker);
+        if self.rng.chance(50) {
+            self.disconnect(Owner::Worker(worker));
+        }
+        for (no, state) in std::mem::take(&mut self.workers[worker].open) {
+            let id = self.oracle.requests[no].id.clone();
+            match state.leave(true) {
+                Leave::Cancel => self.abandon(worker, no),
+                Leave::Detach => self.client(Owner::Worker(worker)).into_iter().for_each(|client| client.detach(&id)),
+            }
+        }
+        self.flush(Owner::Worker(worker), true);
         if let Some(conn) = self.workers[worker].conn {
             (0..50).for_each(|_| self.broker_reads(conn));
         }

@@ -3,7 +3,7 @@
 use super::soon;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -23,7 +23,9 @@ pub struct FakeBus {
     sent_changed: Notify,
     sessions: Mutex<HashMap<String, mpsc::Sender<SessionEvent>>>,
     /// Ids of calls that were withdrawn.
-    withdrawn: Arc<Mutex<Vec<String>>>,
+    withdrawn: Mutex<Vec<String>>,
+    /// Withdrawals take effect and are not confirmed.
+    pub withdrawals_fail: AtomicBool,
     /// Hosts whose calls are queued although they are listed as connected.
     queue_calls_to: Mutex<Vec<String>>,
     /// Ids of queued calls that were delivered at least once.
@@ -81,7 +83,8 @@ impl FakeBus {
             sent: Mutex::default(),
             sent_changed: Notify::new(),
             sessions: Mutex::default(),
-            withdrawn: Arc::default(),
+            withdrawn: Mutex::default(),
+            withdrawals_fail: AtomicBool::new(false),
             queue_calls_to: Mutex::default(),
             delivered: Mutex::default(),
             queue_queries: AtomicUsize::new(0),
@@ -243,17 +246,8 @@ impl Bus for FakeBus {
             format!("bus-{last}")
         };
         let (items, arriving) = mpsc::channel(1000);
-        let (withdrawn, detached) = (Arc::clone(&self.withdrawn), Arc::clone(&self.detached));
-        // The call holds a weak sender, so that only the host's end keeps the channel open.
-        let call = FakeCall {
-            id: id.clone(),
-            items: items.downgrade(),
-            withdrawn,
-            detached,
-            arriving,
-            limit,
-            until: Instant::now() + limit,
-        };
+        let detached = Arc::clone(&self.detached);
+        let call = FakeCall { id: id.clone(), detached, arriving, limit, until: Instant::now() + limit };
         match request {
             HostRequest::Rpc(rpc) => self.route(HostCall { id, host: host.into(), rpc, items }),
             HostRequest::Admin(request) => {
@@ -294,8 +288,15 @@ impl Bus for FakeBus {
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
         let mut waiting = self.waiting.lock().unwrap();
         let position = waiting.iter().position(|waiting| waiting.host == host && waiting.id == call);
-        position.into_iter().for_each(|position| drop(waiting.remove(position)));
-        Box::pin(async move { position.is_some() })
+        let found = position.map(|position| waiting.remove(position));
+        if let Some(call) = &found {
+            self.withdrawn.lock().unwrap().push(call.id.clone());
+            let reason = "withdrawn".to_owned();
+            let cancelled = BrokerError::Rejected { code: Some(ErrorCode::Cancelled), reason, id: None };
+            call.items.try_send(BusItem::Reply(Err(cancelled))).ok();
+        }
+        let is_confirmed = found.is_some() && !self.withdrawals_fail.load(Ordering::Relaxed);
+        Box::pin(async move { is_confirmed })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {
@@ -311,8 +312,6 @@ impl Bus for FakeBus {
 
 struct FakeCall {
     id: String,
-    items: mpsc::WeakSender<BusItem>,
-    withdrawn: Arc<Mutex<Vec<String>>>,
     arriving: mpsc::Receiver<BusItem>,
     limit: Duration,
     until: Instant,
@@ -322,13 +321,6 @@ struct FakeCall {
 impl BusCall for FakeCall {
     fn id(&self) -> &str {
         &self.id
-    }
-
-    fn take_back(&mut self) {
-        self.withdrawn.lock().unwrap().push(self.id.clone());
-        let reason = "withdrawn".to_owned();
-        let cancelled = BrokerError::Rejected { code: Some(ErrorCode::Cancelled), reason, id: None };
-        self.items.upgrade().into_iter().for_each(|items| drop(items.try_send(BusItem::Reply(Err(cancelled.clone())))));
     }
 
     fn next(&mut self) -> BoxFuture<'_, BusItem> {

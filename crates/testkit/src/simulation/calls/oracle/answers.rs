@@ -1,7 +1,11 @@
 //! What reaches callers: one true answer for each, the same each time it is sent.
 
 use super::{Oracle, Request, RequestNo};
-use crate::simulation::calls::wire::{CALLER_GONE, JOINED_CANCELLED, Outcome, POISONED, UNKNOWN, WireAnswer};
+use crate::simulation::calls::wire::{
+    CALLER_GONE, HOST_OFFLINE, JOINED_CANCELLED, NOT_JOURNALED, Outcome, POISONED, RESULT_NOT_JOURNALED, UNKNOWN,
+    WireAnswer,
+};
+use bytestring::ByteString;
 use toolbus_journal::CallKey;
 
 impl Oracle {
@@ -15,8 +19,11 @@ impl Oracle {
         let replay_safe = request.work.is_replay_safe();
         if let Some(received) = &request.received {
             // The caller keeps the answer that it received first.
-            let is_undone = request.is_unwritten || received.outcome.is_unknown();
-            let is_excused = replay_safe || is_undone || self.is_in_doubt(&answer) || self.is_lost_twice(request);
+            let is_excused = self.may_run_again(no)
+                || self.is_undone(request.unwritten, request.replied_by)
+                || self.may_become_known(&request.id, received.outcome)
+                || self.is_lost_twice(request)
+                || self.is_in_doubt(&answer);
             if !is_excused {
                 let what = format!("the caller of {} got two answers: {received:?}, then {answer:?}", request.id);
                 self.violated(what);
@@ -28,8 +35,16 @@ impl Oracle {
             self.check_answer(&answer, replay_safe);
         }
         self.count(&answer);
-        self.requests[no].is_unwritten = self.requests[no].ended.is_none() && answer.outcome != Outcome::Accepted;
+        let is_accepted = answer.outcome == Outcome::Accepted;
+        self.requests[no].unwritten = Self::unwritten(&self.requests[no]).filter(|_| !is_accepted);
         self.requests[no].received = Some(answer);
+    }
+
+    /// The worker itself answers its client, for a call that the host does not and will not run.
+    pub fn not_run(&mut self, no: RequestNo) {
+        let answer = WireAnswer { outcome: HOST_OFFLINE, of: self.requests[no].id.clone(), joined: false };
+        self.answered(no, answer);
+        self.requests[no].unwritten = None;
     }
 
     /// An answer must be true and equal to those given before.
@@ -38,16 +53,37 @@ impl Oracle {
         if answer.outcome != JOINED_CANCELLED {
             let root = self.root_of(&answer.of);
             let request = self.by_id.get(&root).map(|no| &self.requests[*no]);
-            let is_written = request.is_some_and(|request| request.ended.is_some());
-            // It may have run again, and then the second run has an answer of its own.
+            let (unwritten, process) =
+                request.map_or((None, None), |request| (Self::unwritten(request), request.replied_by));
             let is_lost_twice = request.is_some_and(|request| self.is_lost_twice(request));
-            let (first, is_written) = *self.first_outcome.entry(root).or_insert((answer.outcome, is_written));
-            let is_undone = first.is_unknown() || !is_written || is_lost_twice;
-            if first != answer.outcome && !replay_safe && !is_undone && !self.is_in_doubt(answer) {
+            let (first, unwritten) = *self.first_outcome.entry(root.clone()).or_insert((answer.outcome, unwritten));
+            let is_excused = is_lost_twice
+                || self.by_id.get(&answer.of).is_some_and(|no| self.may_run_again(*no))
+                || self.is_undone(unwritten, process)
+                || self.may_become_known(&root, first)
+                // START may be in the journal although its sync failed.
+                || (first == NOT_JOURNALED && answer.outcome.is_unknown())
+                // The answer that a joined call shares could not be written for it.
+                || (answer.outcome == RESULT_NOT_JOURNALED && root != answer.of)
+                || self.is_in_doubt(answer);
+            if first != answer.outcome && !is_excused {
                 self.violated(format!("{} changed from {first:?} to {:?}", answer.of, answer.outcome));
             }
         }
         self.check_outcome(answer, replay_safe);
+    }
+
+    /// Whether a call that was reported as unknown may have another answer later: RESULT is in the journal although its sync
+    /// failed, or an earlier journal comes back.
+    fn may_become_known(&self, id: &ByteString, outcome: Outcome) -> bool {
+        outcome == RESULT_NOT_JOURNALED || (outcome.is_unknown() && self.is_forgotten(id))
+    }
+
+    /// Whether the call is replay-safe, and its RESULT was lost.
+    fn may_run_again(&self, no: RequestNo) -> bool {
+        let request = &self.requests[no];
+        let is_lost = self.in_doubt.contains(&request.id) || self.forgetful.contains(&request.host);
+        request.work.is_replay_safe() && is_lost
     }
 
     /// Whether the result of the call may have been lost, so that it is reported as unknown.
@@ -56,7 +92,7 @@ impl Oracle {
         answer.outcome.is_unknown() && (self.in_doubt.contains(of) || self.unsure.contains(of) || self.is_forgotten(of))
     }
 
-    fn is_forgotten(&self, of: &bytestring::ByteString) -> bool {
+    fn is_forgotten(&self, of: &ByteString) -> bool {
         self.by_id.get(of).is_some_and(|no| self.forgetful.contains(&self.requests[*no].host))
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Oracle, RequestNo};
 use bytestring::ByteString;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use toolbus_engine::{Inspect, Seq};
 use toolbus_journal::CallKey;
 
@@ -11,8 +11,8 @@ use toolbus_journal::CallKey;
 #[derive(Default)]
 pub struct Truth {
     connected: BTreeMap<ByteString, bool>,
-    /// By mailbox: a reply to it was collected.
-    collected: BTreeMap<ByteString, bool>,
+    /// Ids of replies that were collected.
+    collected: BTreeSet<ByteString>,
 }
 
 impl Oracle {
@@ -51,6 +51,7 @@ impl Oracle {
     /// that it never had. Its answer is then given to a repeated call too, which has no further effect.
     pub fn broker_crashed(&mut self) {
         self.acked.clear();
+        self.broker_crashes += 1;
         self.requests.iter_mut().for_each(|request| request.may_be_forgotten |= !request.receipted);
     }
 
@@ -59,8 +60,9 @@ impl Oracle {
         let mut truth = Truth::default();
         truth.connected.extend(inspect.peers.iter().map(|peer| (peer.clone(), is_connected(peer))));
         for message in &inspect.messages {
-            let is_collected = self.acked.contains(&(message.to.clone(), message.id.clone()));
-            *truth.collected.entry(message.to.clone()).or_default() |= is_collected;
+            if self.acked.contains(&(message.to.clone(), message.id.clone())) {
+                truth.collected.insert(message.id.clone());
+            }
         }
         self.inspections.insert(id.clone(), truth);
     }
@@ -68,12 +70,14 @@ impl Oracle {
     /// A host joins a call to an earlier one, after this last inspection that named its mailbox.
     pub fn joins(&mut self, key: &CallKey, to: &CallKey, inspection: Option<&ByteString>, is_asked: bool) {
         let truth = inspection.and_then(|id| self.inspections.get(id));
-        let is_true = |of: &BTreeMap<ByteString, bool>| of.get(&to.caller).copied().unwrap_or_default();
+        let is_connected = |truth: &Truth| truth.connected.get(&to.caller).copied().unwrap_or_default();
+        let reply = self.reply_ids.get(&to.id);
+        let is_collected = |truth: &Truth| reply.is_some_and(|reply| truth.collected.contains(reply));
         let wrong = match truth {
             _ if !is_asked => None,
             None => Some("without asking for its caller"),
-            Some(truth) if is_true(&truth.connected) => Some("whose caller was connected"),
-            Some(truth) if is_true(&truth.collected) => Some("whose answer had been collected"),
+            Some(truth) if is_connected(truth) => Some("whose caller was connected"),
+            Some(truth) if is_collected(truth) => Some("whose answer had been collected"),
             Some(_) => None,
         };
         if let Some(wrong) = wrong {

@@ -33,7 +33,8 @@ impl Oracle {
     fn wrong_start(&self, no: RequestNo, start: &Start<'_>) -> Option<String> {
         let request = &self.requests[no];
         let (safe, is_forgotten) = (request.work.is_replay_safe(), self.forgetful.contains(&request.host));
-        let is_final = |answer: &WireAnswer| answer.outcome != Outcome::Accepted && !request.is_unwritten;
+        let is_undone = self.is_undone(request.unwritten, Some(start.process));
+        let is_final = |answer: &WireAnswer| answer.outcome != Outcome::Accepted && !is_undone;
         let was_answered = request.received.as_ref().is_some_and(is_final)
             || request.answer_is_durable
             || request.replied_by == Some(start.process);
@@ -103,9 +104,12 @@ impl Oracle {
     pub fn replies(&mut self, key: &CallKey, outcome: Outcome, process: u64) {
         let Some(no) = self.by_id.get(&key.id).copied() else { return };
         let request = &mut self.requests[no];
-        request.replied_by = Some(process);
+        (request.replied_by, request.replied_at) = (Some(process), self.broker_crashes);
         request.cancel_is_acknowledged |= [Outcome::Cancelled, CANCELLED].contains(&outcome);
         let request = &self.requests[no];
+        if outcome == Outcome::Cancelled && !(request.cancelled || request.timed_out || request.in_withdrawal) {
+            return self.violated(format!("{} was cancelled, and not by its client", key.id));
+        }
         let is_excused = request.work.is_replay_safe() || self.is_lost_twice(request);
         if outcome.says_not_run() && request.starts > 0 && !is_excused {
             self.violated(format!("{} was started and is answered with {outcome:?}", key.id));
