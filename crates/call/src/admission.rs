@@ -27,7 +27,8 @@ impl<A: Clone> CallMachine<A> {
         // A read is answered again: its reply was lost, and it has no effect.
         let was_refused = request.has_effect && self.answered.contains(&request.key);
         if was_refused && !self.is_planted(PlantedBug::RefusedRuns) {
-            return cx.out.push(Effect::Ignored);
+            let is_on_its_way = self.unsettled.contains_key(&request.key);
+            return cx.out.push(if is_on_its_way { Effect::Ignored } else { Effect::Acknowledge });
         }
         let is_full = request.origin != Origin::Journal && self.is_full(&request.key);
         let no = self.register(request, cx);

@@ -44,6 +44,9 @@ pub enum Effect<A> {
     },
     /// The request is answered already without a record in the journal, and its reply is on the way.
     Ignored,
+    /// The request is answered already without a record in the journal, and the broker has the reply. It lost the
+    /// acknowledgement, which is to be sent again.
+    Acknowledge,
     /// Decide by the policy, and audit the decision. Answered by `Event::Authorised`.
     Authorise {
         /// The call.

@@ -96,7 +96,7 @@ impl<A: Clone> CallMachine<A> {
     }
 
     /// Handles an event and appends its effects. After [`Event::Arrived`] the first effect is [`Effect::Admitted`] with
-    /// the number of the call, [`Effect::Redelivered`] or [`Effect::Ignored`].
+    /// the number of the call, [`Effect::Redelivered`], [`Effect::Ignored`] or [`Effect::Acknowledge`].
     ///
     /// `journal` must reflect all appends so far, as [`toolbus_journal`]'s index does.
     pub fn handle(&mut self, now: Now, event: Event<A>, journal: &CallIndex, out: &mut Effects<A>) {

@@ -37,6 +37,9 @@ pub(crate) enum Presence {
     Disconnected,
 }
 
+/// When an orphan that is about to run is looked at again.
+const RECHECK_AFTER: Millis = 100;
+
 impl<A: Clone> CallMachine<A> {
     /// Has the caller of a call followed.
     pub(crate) fn follow_caller(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
@@ -104,6 +107,11 @@ impl<A: Clone> CallMachine<A> {
             return self.follow_caller(no, cx);
         }
         if !is_due(call.orphaned_at) {
+            return;
+        }
+        if matches!(call.state, State::Starting | State::Accepting | State::Sending) {
+            // Decided once it runs: until then another call may still join it.
+            call.orphaned_at = Some(cx.now.ms.saturating_add(RECHECK_AFTER));
             return;
         }
         call.orphaned_at = None;

@@ -282,9 +282,7 @@ impl Engine {
     /// Limits the shares to what the disk can hold. Call it after the recovery.
     pub fn set_capacity(&mut self, free_bytes: u64) {
         let capacity = self.totals.all.bytes.saturating_add(free_bytes);
-        let options = &mut self.options;
-        options.total_bytes = options.total_bytes.min(capacity);
-        options.agent_bytes = options.agent_bytes.min(capacity / 4);
+        self.options.agent_bytes = self.options.agent_bytes.min(capacity / 4);
     }
 
     /// Fences a mailbox whose subscriber records calls in another journal than the one before. Messages below the

@@ -247,7 +247,7 @@ fn a_cancel_without_a_caller_that_arrives_before_its_call_cancels_no_other_calle
 }
 
 #[test]
-fn a_refused_request_whose_reply_did_not_reach_the_broker_is_decided_again() {
+fn a_refused_request_is_decided_again_or_acknowledged_depending_on_whether_its_reply_reached_the_broker() {
     let mut host = Host::with(|options| options.max_calls = 1);
     host.running(call("v#1", "x"));
     host.arrives(call("w#1", "a"));
@@ -258,7 +258,7 @@ fn a_refused_request_whose_reply_did_not_reach_the_broker_is_decided_again() {
     host.expect(["reply a: TooManyCalls"]);
     host.handle(Event::ReplySettled { key: key("w#1", "a"), refused: false });
     host.arrives(call("w#1", "a"));
-    host.expect(["ignored"]);
+    host.expect(["acknowledged"]);
 }
 
 #[test]

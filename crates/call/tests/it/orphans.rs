@@ -2,7 +2,7 @@
 //! reports when a caller disconnects or returns.
 
 use crate::requests::{call, equal, task};
-use crate::support::Host;
+use crate::support::{Host, Step};
 
 const GRACE: u64 = 120_000;
 
@@ -78,6 +78,26 @@ fn a_call_for_whose_answer_another_one_waits_lives_and_gets_a_new_grace_afterwar
     host.expect([]);
     host.passes(1);
     host.expect(["cancel a at its server: the caller is gone"]);
+}
+
+#[test]
+fn an_orphan_that_is_about_to_run_can_still_be_joined() {
+    let mut host = host();
+    host.hold(Step::Send);
+    host.arrives(equal("w#1", "a"));
+    host.synced();
+    host.passes(1_000);
+    host.followed("w#1", Some(false));
+    host.passes(GRACE);
+    host.expect(["journal a: START 1, synced", "send a", "follow w#1"]);
+    host.arrives(equal("w#2", "b"));
+    host.inspected(&[false], &[]);
+    host.passes(2_000);
+    host.inspected(&[false], &[]);
+    host.sent("a");
+    host.seen();
+    host.passes(GRACE);
+    assert!(!host.seen().iter().any(|effect| effect.contains("cancel a at its server")), "b waits for it");
 }
 
 #[test]

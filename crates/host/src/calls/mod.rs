@@ -205,6 +205,11 @@ impl Host {
                 self.spawn_call(slot);
             }
             Effect::Redelivered { .. } | Effect::Ignored => {}
+            Effect::Acknowledge => {
+                let Some(NewCall { request, .. }) = new.take() else { return };
+                let host = Arc::clone(self);
+                self.tracker.spawn(async move { host.outbox.ack(&request).await });
+            }
             Effect::Append { call, record, wait } => {
                 let Some(slot) = inner.slots.get(&call) else { return };
                 let kind = record.kind();

@@ -12,7 +12,7 @@ use toolbus_call::{CancelBy, Effect, Event, Origin, ReplaySetting, Request, Sess
 use toolbus_client::simulation::SimulatedClient;
 use toolbus_engine::{Millis, Outgoing, Refusal};
 use toolbus_journal::CallKey;
-use toolbus_protocol::InboxMessage;
+use toolbus_protocol::{InboxMessage, MsgId};
 
 /// Longer than any simulated run.
 const TTL: u64 = 1 << 40;
@@ -131,6 +131,16 @@ impl World {
                 process.calls.insert(call, admitted);
             }
             Some(Effect::Redelivered { .. } | Effect::Ignored) => {}
+            Some(Effect::Acknowledge) => {
+                self.note("acknowledges", &[("host", host as u64), ("call", number)]);
+                let owner = Owner::Host(host);
+                // Its reply may have acknowledged it on this link, too.
+                if let Some(link) = self.hosts[host].conn.and_then(|conn| self.links.get_mut(&conn)) {
+                    link.acks.entry(key.id.clone()).or_default().1 += 1;
+                }
+                self.client(owner).into_iter().for_each(|client| client.ack(&MsgId::from(key.id.clone())));
+                self.flush(owner, true);
+            }
             other => self.oracle.violated(format!("the first effect of an arrival was {other:?}")),
         }
         self.distribute(host, effects);

@@ -52,7 +52,7 @@ impl World {
                     self.note("breaker", &[("server", server as u64)]);
                     continue;
                 }
-                Effect::Admitted { .. } | Effect::Redelivered { .. } | Effect::Ignored => {
+                Effect::Admitted { .. } | Effect::Redelivered { .. } | Effect::Ignored | Effect::Acknowledge => {
                     return self.oracle.violated("a call was named without an arrival");
                 }
                 Effect::Authorise { call, .. }

@@ -12,7 +12,7 @@ impl World {
     /// Connected workers notice, sooner or later, which hosts are away.
     pub fn workers_look(&mut self) {
         for worker in 0..self.workers.len() {
-            if self.workers[worker].conn.is_none() || !self.rng.chance(10) {
+            if self.workers[worker].conn.is_none() || !self.rng.chance(20) {
                 continue;
             }
             for number in 0..self.plan.hosts {

@@ -24,7 +24,7 @@ pub struct Link {
     /// The messages behind the tags of this link.
     pushed: BTreeMap<Seq, ByteString>,
     /// How often messages were acknowledged and answered on this link.
-    acks: BTreeMap<ByteString, (u64, u64)>,
+    pub acks: BTreeMap<ByteString, (u64, u64)>,
 }
 
 pub enum ToBroker {

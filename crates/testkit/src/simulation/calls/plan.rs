@@ -108,7 +108,7 @@ impl Plan {
             deadlines: *pick(rng, &[0, 10, 40]),
             // A task lives in its journal, so its guarantees end with it.
             tasks: if amnesia { 0 } else { *pick(rng, &[0, 15]) },
-            fail_fast: *pick(rng, &[0, 0, 30]),
+            fail_fast: *pick(rng, &[0, 30, 90]),
             made_again: *pick(rng, &[0, 5, 60]),
             sessions: *pick(rng, &[0, 50, 100]),
             join: *pick(rng, &JOIN_MODES),

@@ -19,8 +19,10 @@ impl Oracle {
         let replay_safe = request.work.is_replay_safe();
         if let Some(received) = &request.received {
             // The caller keeps the answer that it received first.
+            // The acceptance of a task is not recorded as a reply.
+            let process = request.replied_by.filter(|_| answer.outcome != Outcome::Accepted);
             let is_excused = self.may_run_again(no)
-                || self.is_undone(request.unwritten, request.replied_by)
+                || self.is_undone(request.unwritten, process)
                 || self.may_become_known(&request.id, received.outcome)
                 || self.is_lost_twice(request)
                 || self.is_in_doubt(&answer);
