@@ -1,4 +1,4 @@
-//! Text with `\uXXXX` escapes decoded, and a mapping back to the original. For searching only: a decoded character may
+//! Text with the escapes of JSON decoded, and a mapping back to the original. For searching only: a decoded character may
 //! be part of the JSON syntax, so the text must not be written in this form.
 
 use std::ops::Range;
@@ -10,7 +10,8 @@ pub(super) struct Unescaped {
 }
 
 impl Unescaped {
-    /// Accepts any number of backslashes: in nested JSON strings they are doubled. An escaped slash is decoded too.
+    /// Accepts any number of backslashes: in nested JSON strings they are doubled. Other backslashes become a single one,
+    /// so that a text has the same form at every depth.
     pub fn of(from: &str) -> Self {
         let mut read = Self { text: String::with_capacity(from.len()), origins: Vec::with_capacity(from.len()) };
         let mut at = 0;
@@ -35,15 +36,24 @@ impl Unescaped {
 fn escape(from: &str, at: usize) -> Option<(char, usize)> {
     let rest = &from[at..];
     let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
-    if backslashes > 0 && rest[backslashes..].starts_with('/') {
-        return Some(('/', at + backslashes + 1));
+    if backslashes == 0 {
+        return None;
     }
-    let (unit, end) = unit(from, at)?;
-    let second = || unit_pair(unit, self::unit(from, end));
-    match char::from_u32(u32::from(unit)) {
-        Some(c) => Some((c, end)),
-        None => second(),
+    if let Some((unit, end)) = unit(from, at) {
+        let character = char::from_u32(u32::from(unit)).map(|c| (c, end));
+        return character.or_else(|| unit_pair(unit, self::unit(from, end)));
     }
+    let end = at + backslashes;
+    let character = match from.as_bytes().get(end) {
+        Some(c @ (b'/' | b'"')) => char::from(*c),
+        Some(b'n') => '\n',
+        Some(b't') => '\t',
+        Some(b'r') => '\r',
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        _ => return Some(('\\', end)),
+    };
+    Some((character, end + 1))
 }
 
 fn unit_pair(first: u16, second: Option<(u16, usize)>) -> Option<(char, usize)> {
@@ -68,16 +78,16 @@ mod tests {
 
     #[test]
     fn escapes_are_decoded_at_every_depth_and_mapped_back() {
-        let from = r"ä\u0041\\\u00e4x\ud83d\ude00\ud83dy\n\/";
+        let from = r#"ä\u0041\\\u00e4x\ud83d\ude00\ud83dy\n\/\\\"\\s"#;
         let read = Unescaped::of(from);
-        assert_eq!(read.text, r"äAäx😀\ud83dy\n/");
+        assert_eq!(read.text, "äAäx😀\\ud83dy\n/\"\\s");
         let source_range = |part: &str| {
             let at = read.text.find(part).expect("part of the text");
             &from[read.source_range(at..at + part.len())]
         };
         assert_eq!(
-            (source_range("Aäx"), source_range("😀"), source_range("n/")),
-            (r"\u0041\\\u00e4x", r"\ud83d\ude00", r"n\/")
+            (source_range("Aäx"), source_range("😀"), source_range("\n/\"")),
+            (r"\u0041\\\u00e4x", r"\ud83d\ude00", r#"\n\/\\\""#)
         );
     }
 }
