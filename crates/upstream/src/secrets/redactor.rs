@@ -110,8 +110,10 @@ impl Redactor {
 fn without_secrets(matcher: &AhoCorasick, text: &str) -> Option<String> {
     let mut ranges: Vec<Range<usize>> = matcher.find_iter(text).map(|found| found.range()).collect();
     if may_have_escapes(text) {
-        let read = Unescaped::of(text);
-        ranges.extend(matcher.find_iter(&read.text).map(|found| read.source_range(found.range())));
+        let levels = std::iter::successors(Some(Unescaped::of(text)), Unescaped::again);
+        for read in levels.take(MAX_JSON_NESTING) {
+            ranges.extend(matcher.find_iter(&read.text).map(|found| read.source_range(found.range())));
+        }
         ranges.sort_by_key(|range| range.start);
     }
     if ranges.is_empty() {
@@ -135,11 +137,10 @@ fn may_have_escapes(text: &str) -> bool {
     text.contains("\\u") || text.contains("\\/")
 }
 
-/// The secret itself, its unescaped form, and its JSON encodings: escaped, and with all non-ASCII characters escaped. The
-/// same for JSON nested in JSON strings.
+/// The secret itself and its JSON encodings: escaped, and with all non-ASCII characters escaped. The same for JSON
+/// nested in JSON strings.
 fn encodings(secret: &str) -> Vec<String> {
-    let mut encodings = vec![secret.to_owned(), Unescaped::of(secret).text];
-    encodings.dedup();
+    let mut encodings = vec![secret.to_owned()];
     let mut text = secret.to_owned();
     for _ in 0..MAX_JSON_NESTING {
         let json = serde_json::to_string(&text).unwrap_or_default();
@@ -204,8 +205,10 @@ mod tests {
         };
         check(r#""\/path/to\/key""#);
         check(r#""back\\slash\u0009tab""#);
-        let nested = r#"{"params":{"x":"{\"y\":\"back\\\\slash\\u0009tab\"}"}}"#;
-        assert_eq!(redactor.redact_message(nested), r#"{"params":{"x":"{\"y\":\"[redacted]\"}"}}"#);
+        for form in [r"back\\\\slash\\u0009tab", r"back\\\\\\u0073lash\\ttab", r"back\\u005cslash\\u0009tab"] {
+            let nested = format!(r#"{{"params":{{"x":"{{\"y\":\"{form}\"}}"}}}}"#);
+            assert_eq!(redactor.redact_message(&nested), r#"{"params":{"x":"{\"y\":\"[redacted]\"}"}}"#, "{form}");
+        }
     }
 
     #[test]
