@@ -139,13 +139,21 @@ impl LogStore {
             buffer: Vec::new(),
         };
         let store = Self { disk, options, index: Mutex::new(replayed.index), writer: Mutex::new(writer) };
-        store.rewrite_salvaged(replayed.salvaged, replay)?;
+        store.rewrite_salvaged(replayed.salvaged, &replayed.recovery, replay)?;
         Ok((store, replayed.recovery))
     }
 
     /// Rewrites the intact messages of a torn batch. They are replayed only once they are durable.
-    fn rewrite_salvaged(&self, salvaged: Vec<Message>, replay: &mut dyn Replay) -> Result<(), StoreError> {
-        if salvaged.is_empty() {
+    fn rewrite_salvaged(
+        &self,
+        salvaged: Vec<Message>,
+        recovery: &Recovery,
+        replay: &mut dyn Replay,
+    ) -> Result<(), StoreError> {
+        // With the torn write truncated, corruption before it may be the end of the log. Only a batch after it, even an
+        // empty one, keeps the next replay from truncating it as a torn write.
+        let needs_end = recovery.torn_bytes > 0 && recovery.damaged > 0;
+        if salvaged.is_empty() && !needs_end {
             return Ok(());
         }
         let batch = Batch { puts: salvaged.into_iter().map(Arc::new).collect(), ..Batch::default() };

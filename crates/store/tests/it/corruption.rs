@@ -122,6 +122,26 @@ fn a_corrupt_log_stays_usable() {
 }
 
 #[test]
+fn corruption_before_a_torn_write_is_still_corruption_when_the_log_is_opened_again() {
+    /// An offset in the first record of a batch, so that no message of the torn batch is kept.
+    const IN_FIRST_RECORD: usize = 60;
+    let (bytes, middle) = log();
+    for position in middle.clone() {
+        let mut bytes = bytes.clone();
+        bytes[position] ^= 1;
+        bytes[middle.end + IN_FIRST_RECORD] ^= 1;
+        let disk = SimDisk::holding(&bytes);
+        let Opened { store, recovery, .. } = disk.open();
+        let expected = pending_of_bob(&store);
+        assert!(expected.len() >= 5 && recovery.torn_bytes > 0, "byte {position}: {expected:?} {recovery:?}");
+        drop(store);
+        let again = disk.open();
+        assert_eq!(pending_of_bob(&again.store), expected, "byte {position}");
+        assert_eq!((again.recovery.damaged, again.recovery.torn_bytes), (1, 0), "byte {position}");
+    }
+}
+
+#[test]
 fn a_flipped_bit_in_the_last_batch_loses_no_earlier_batch() {
     let (bytes, middle) = log();
     for position in middle.end..bytes.len() {
