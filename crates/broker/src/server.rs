@@ -197,6 +197,11 @@ impl BrokerServer {
         Ok(theirs)
     }
 
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn shared(&self) -> &Arc<ServerShared> {
+        &self.shared
+    }
+
     /// Makes [`BrokerServer::serve`] shut down: accepted messages become durable, receipts are sent, connections close.
     pub fn stop(&self) {
         self.stop_serving.cancel();
@@ -234,7 +239,7 @@ impl BrokerServer {
             match listener.accept().await {
                 Ok((socket, address)) => {
                     is_failing = false;
-                    let Ok(permit) = Arc::clone(&self.shared.unknown_peers).try_acquire_owned() else {
+                    let Some(permit) = self.shared.try_unknown_peer_permit() else {
                         tracing::debug!("dropped a connection: limit of unauthenticated peers reached");
                         continue;
                     };
@@ -310,6 +315,10 @@ impl ServerShared {
 
     pub fn try_connection_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.connection_permits).try_acquire_owned().ok()
+    }
+
+    pub fn try_unknown_peer_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.unknown_peers).try_acquire_owned().ok()
     }
 
     pub fn app_at(&self, path: &str) -> Option<Arc<dyn HttpApp>> {

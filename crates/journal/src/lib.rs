@@ -14,6 +14,9 @@
 mod call_index;
 mod decide;
 mod entry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 mod lineage;
 mod log;

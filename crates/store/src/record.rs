@@ -116,9 +116,21 @@ pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64,
 }
 
 fn encode_record(key: ChecksumKey, out: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
+    encode_kind(key, out, kind as u8, write);
+}
+
+/// A record with a right checksum, whatever its payload is.
+#[cfg(feature = "fuzzing")]
+pub fn encode_raw(key: ChecksumKey, kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_kind(key, &mut out, kind, |out| out.extend_from_slice(payload));
+    out
+}
+
+fn encode_kind(key: ChecksumKey, out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.resize(start + RECORD_HEADER_BYTES - 1, 0);
-    out.push(kind as u8);
+    out.push(kind);
     write(out);
     let length = (out.len() - start - RECORD_HEADER_BYTES) as u32;
     let checksum = key.checksum(&out[start + RECORD_HEADER_BYTES - 1..]);
