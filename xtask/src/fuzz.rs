@@ -34,16 +34,17 @@ impl FuzzArgs {
     }
 }
 
-const COVERAGE: [&str; 6] = [
-    "--cfg=fuzzing",
+const COVERAGE: [&str; 7] = [
+    "--cfg",
+    "fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// An input that takes more than ten seconds or 2 GiB is a finding.
-const LIMITS: [&str; 4] = ["-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
+/// An input that takes more than a minute or 2 GiB is a finding. A busy machine may stop a process for seconds.
+const LIMITS: [&str; 4] = ["-max_len=4096", "-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"];
 /// How much longer than its time a target may take: libFuzzer looks at the clock between inputs, and reads its corpus first.
 const GRACE: Duration = Duration::from_secs(120);
 

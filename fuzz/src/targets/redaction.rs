@@ -4,6 +4,7 @@
 use crate::input::Input;
 use crate::json::Json;
 use serde_json::value::RawValue;
+use std::sync::LazyLock;
 use toolbus_upstream::Redactor;
 
 /// Secrets with the characters that have several forms in JSON.
@@ -13,15 +14,20 @@ const FORMS: u8 = 6;
 /// Secrets are found in JSON that is nested in strings up to this depth.
 const NESTING: u8 = 3;
 
-pub fn redaction(data: &[u8]) {
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| {
     let redactor = Redactor::default();
     redactor.learn(SECRETS.map(str::to_owned));
+    redactor
+});
+
+pub fn redaction(data: &[u8]) {
+    let redactor = &*REDACTOR;
     let mut input = Input(data);
     let nesting = input.byte() % (NESTING + 1);
     let cut = input.below(512);
     let (text, content) = written(input);
-    plain(&redactor, &text, cut);
-    in_message(&redactor, &content, nesting);
+    plain(redactor, &text, cut);
+    in_message(redactor, &content, nesting);
     // Text that is not a message, such as a garbled line in the log.
     if let Ok(garbage) = std::str::from_utf8(data) {
         check(&redactor.redact(garbage), "garbage");
