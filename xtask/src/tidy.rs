@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longer files have to be split.
-const MAX_LINES: usize = 420;
+const MAX_LINES: usize = 400;
 /// Number of known defects of the original that lost, repeated or leaked messages.
 const KNOWN_HOLES: u32 = 13;
 

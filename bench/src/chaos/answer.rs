@@ -28,6 +28,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Whether the worker had no broker to forward the call to.
+    pub fn is_not_forwarded(&self) -> bool {
+        self.code.as_deref() == Some("TB0401")
+    }
+
     pub fn read(message: &Value, id: &str) -> Self {
         if let Some(error) = message.get("error") {
             let code = error["data"]["code"].as_str().or(error["message"].as_str()).unwrap_or("error").to_owned();

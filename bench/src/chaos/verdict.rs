@@ -121,6 +121,9 @@ impl Verdict {
                 self.results_without_effect += 1;
                 violations.add("with a result but no effect", id);
             }
+            // The error is about the repetition, which did not leave its worker. Nobody is there any more to get the answer
+            // to the call of the worker that died.
+            (Outcome::Error, 1..) if record.sent > 1 && answer.is_not_forwarded() => {}
             (Outcome::Error, 1..) if !is_safe => {
                 self.denied_effects += 1;
                 violations.add("with an error that denies their effect", id);
@@ -182,6 +185,19 @@ mod tests {
         check(Tool::Never, Some(Outcome::Wrong), 1, Some("1 calls with the answer to another call: w0-0"));
         let denied = "1 calls with an error that denies their effect: w0-0";
         check(Tool::Never, Some(Outcome::Error), 1, Some(denied));
+    }
+
+    #[test]
+    fn a_repetition_that_was_not_forwarded_says_nothing_about_the_first_call() {
+        let problems = |sent, code: &str| {
+            let answer = Answer { outcome: Outcome::Error, code: Some(code.to_owned()), joined: false };
+            let record = Record { tool: Tool::Never, sent, answers: 1, answer: Some(answer) };
+            let (mut verdict, mut violations) = (Verdict::default(), Violations::default());
+            verdict.count(&record, 1, "w0-0", &mut violations);
+            verdict.add_problems(violations);
+            verdict.problems.len()
+        };
+        assert_eq!((problems(2, "TB0401"), problems(1, "TB0401"), problems(2, "TB0402")), (0, 1, 1));
     }
 
     #[test]

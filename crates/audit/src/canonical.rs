@@ -2,7 +2,6 @@
 //! `1` and `1.0` may mean different things to a reader, so they stay different.
 
 use ring::digest::{SHA256, digest};
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use toolbus_base::hex;
 
@@ -15,17 +14,16 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 /// The hash that represents the arguments of a call in the audit log. Missing arguments hash like an empty object.
-pub fn argument_hash(arguments: Option<&RawValue>) -> String {
+pub fn argument_hash(arguments: Option<&str>) -> String {
     sha256_hex(arguments.map_or(Cow::Borrowed("{}"), canonical).as_bytes())
 }
 
-/// Returns the canonical text of a document.
-pub fn canonical(document: &RawValue) -> Cow<'_, str> {
-    let mut cursor = Cursor { text: document.get(), at: 0 };
-    let mut out = String::with_capacity(document.get().len());
-    match cursor.value(&mut out, 0) {
+/// Returns the canonical text of a JSON document.
+pub fn canonical(document: &str) -> Cow<'_, str> {
+    let mut out = String::with_capacity(document.len());
+    match (Cursor { text: document, at: 0 }).value(&mut out, 0) {
         Some(()) => Cow::Owned(out),
-        None => Cow::Borrowed(document.get()),
+        None => Cow::Borrowed(document),
     }
 }
 
@@ -150,8 +148,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &str) {
-        let raw: Box<RawValue> = serde_json::from_str(text).expect("JSON");
-        assert_eq!(canonical(&raw), expected, "{text}");
+        assert_eq!(canonical(text.trim()), expected, "{text}");
     }
 
     #[test]

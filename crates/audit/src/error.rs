@@ -31,6 +31,15 @@ pub enum AuditError {
         /// What is wrong there.
         what: String,
     },
+    /// The log is sealed already. A new key would not fit its seals.
+    #[error("the audit log in {} is sealed already", folder.display())]
+    Sealed {
+        /// The folder of the log.
+        folder: PathBuf,
+    },
+    /// The system has no random numbers.
+    #[error("the system returned no random numbers")]
+    NoRandomness,
     /// An earlier write failed, so no more records are accepted.
     #[error("the audit log has failed: {0}")]
     Failed(String),
@@ -48,8 +57,14 @@ impl AuditError {
             Self::Damaged { .. } => {
                 "`toolbus audit verify` shows details; rename the folder to keep it as evidence, and start again"
             }
+            Self::Sealed { .. } => "verify it with the key that was shown then",
+            Self::NoRandomness => "check the system's random number generator",
             Self::Closed => "the process is stopping",
         }
+    }
+
+    pub(crate) fn damaged(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Damaged { place: place.into(), what: what.into() }
     }
 
     pub(crate) fn io(what: &'static str, file: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

@@ -14,7 +14,7 @@ pub fn file_name(number: u64) -> String {
     format!("audit-{number:06}.jsonl")
 }
 
-fn number_of(name: &str) -> Option<u64> {
+pub fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("audit-")?.strip_suffix(".jsonl")?.parse().ok()
 }
 

@@ -40,9 +40,10 @@ impl ChainPosition {
 }
 
 /// The fields of a line that the log itself uses.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct Line {
     pub seq: u64,
+    pub time: String,
     pub event: String,
     pub prev: String,
     #[serde(default)]
@@ -57,6 +58,16 @@ pub struct Line {
     pub head_missing: bool,
     #[serde(default)]
     pub count: u64,
+    /// Of a `continued` line: index of the next seal.
+    #[serde(default)]
+    pub seals: Option<u64>,
+    /// The fields of a seal.
+    #[serde(default)]
+    pub log: String,
+    #[serde(default)]
+    pub index: u64,
+    #[serde(default)]
+    pub mac: String,
     #[serde(skip)]
     pub hash: String,
 }
@@ -86,6 +97,10 @@ impl Line {
             return Err(format!("its previous hash is not that of line {}", before.seq));
         }
         Ok(())
+    }
+
+    pub fn is_seal(&self) -> bool {
+        self.event == "seal"
     }
 
     pub fn position(&self) -> ChainPosition {

@@ -1,13 +1,16 @@
 //! The handle to a log that is being written.
 
 use crate::error::AuditError;
+use crate::key_file::{self, KeyFile};
 use crate::record::{Caller, Record};
 use crate::refusals::Refusals;
+use crate::seal::{VerificationKey, random_log_id};
 use crate::writer::{Entry, Shared, Writer};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Limits of an audit log.
@@ -19,11 +22,21 @@ pub struct AuditOptions {
     pub max_files: usize,
     /// Maximum number of queued records; further writers wait (backpressure).
     pub max_queued: usize,
+    /// A sealed log gets a seal after that many lines.
+    pub seal_lines: u64,
+    /// It gets a seal after that time, if there are lines behind the last one. Checked once a second.
+    pub seal_interval: Duration,
 }
 
 impl Default for AuditOptions {
     fn default() -> Self {
-        Self { max_file_bytes: 64 << 20, max_files: 100, max_queued: 4096 }
+        Self {
+            max_file_bytes: 64 << 20,
+            max_files: 100,
+            max_queued: 4096,
+            seal_lines: 1000,
+            seal_interval: Duration::from_secs(10),
+        }
     }
 }
 
@@ -50,6 +63,17 @@ impl AuditLog {
         let spawned = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&entries));
         let thread = spawned.map_err(AuditError::io("start the writer thread for", folder))?;
         Ok(Self(Arc::new(Handle { queue: Some(queue), permits, shared, thread: Mutex::new(Some(thread)) })))
+    }
+
+    /// Starts sealing the log in that folder, which may be open; a running writer begins within a second. The caller
+    /// must have stored the key elsewhere: it is not kept on this machine.
+    pub fn start_sealing(folder: &Path, key: &VerificationKey) -> Result<(), AuditError> {
+        KeyFile::create(folder, &key.first_key(&random_log_id()?))
+    }
+
+    /// Whether the log in that folder has a sealing key.
+    pub fn is_sealed(folder: &Path) -> bool {
+        key_file::exists(folder)
     }
 
     /// Writes a record. Returns when the line is written to the file; it is synced within about a second.

@@ -111,6 +111,15 @@ pub enum Record {
         /// Number of refusals.
         count: u64,
     },
+    /// A host announced a name that belongs to another host, or that the rules don't let it offer.
+    NameHeldBack {
+        /// The host.
+        host: String,
+        /// The tool, prompt, or URI.
+        name: String,
+        /// Why workers don't see it.
+        reason: String,
+    },
     /// The state of a credential changed.
     Credential {
         /// Its agent.
@@ -163,13 +172,20 @@ pub enum Record {
     #[doc(hidden)]
     Opened { version: &'static str },
     #[doc(hidden)]
-    Continued { from: String },
+    Continued {
+        from: String,
+        /// Index of the next seal, if the log is sealed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        seals: Option<u64>,
+    },
     #[doc(hidden)]
     Removed { file: String, last_seq: u64, last_hash: String },
     #[doc(hidden)]
     Recovered { torn_bytes: u64, lost: u64, head_missing: bool },
     #[doc(hidden)]
     Missed { count: u64 },
+    #[doc(hidden)]
+    Seal { log: String, index: u64, mac: String },
 }
 
 impl Record {

@@ -5,6 +5,7 @@ use crate::error::AuditError;
 use crate::files::{self, HEAD_FILE, Head};
 use crate::line::{ChainPosition, Line};
 use crate::record::Record;
+use crate::sealer::Seals;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
@@ -14,6 +15,7 @@ pub struct LogEnd {
     /// Number of the last file, if there is one.
     pub file: Option<u64>,
     pub bytes: u64,
+    pub seals: Seals,
     /// Record of the repair, to be written next.
     pub recovered: Option<Record>,
 }
@@ -51,6 +53,7 @@ pub fn recover_end(folder: &Path) -> Result<LogEnd, AuditError> {
         position: last,
         file: tail.as_ref().map(|(number, _)| *number),
         bytes: tail.as_ref().map_or(0, |(_, read)| read.valid_bytes),
+        seals: tail.as_ref().map(|(_, read)| Seals::of(&read.lines)).unwrap_or_default(),
         recovered: repaired.then_some(Record::Recovered { torn_bytes, lost, head_missing }),
     })
 }
@@ -100,7 +103,7 @@ fn read_file(folder: &Path, number: u64) -> Result<FileRead, AuditError> {
             None => Ok(line),
         };
         let place = || format!("{}:{}", files::file_name(number), index + 1);
-        let line_read = checked.and_then(follows).map_err(|what| AuditError::Damaged { place: place(), what })?;
+        let line_read = checked.and_then(follows).map_err(|what| AuditError::damaged(place(), what))?;
         read.valid_bytes += line.len() as u64;
         read.lines.push(line_read);
     }

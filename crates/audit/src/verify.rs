@@ -3,6 +3,9 @@
 use crate::error::AuditError;
 use crate::files::{self, HEAD_FILE, Head};
 use crate::line::{ChainPosition, Line};
+use crate::log::AuditOptions;
+use crate::seal::VerificationKey;
+use crate::verify_seals::{SealCheck, Sealed};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +34,26 @@ pub struct Report {
     pub others: Vec<Problem>,
     /// Total number of scars.
     pub scars: u64,
+    /// How far the log is sealed, if it is. Seals are verified only with a key.
+    pub sealed: Option<Sealed>,
+    /// The first file, if rotation removed earlier ones.
+    pub rotated_before: Option<String>,
+}
+
+/// What a log is verified against.
+pub struct VerifyOptions {
+    /// Hash of a line that must exist.
+    pub expect: Option<String>,
+    /// Keys of seals. If there are any, the log must be sealed with one of them.
+    pub keys: Vec<VerificationKey>,
+    /// Number of files that rotation keeps.
+    pub max_files: usize,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { expect: None, keys: Vec::new(), max_files: AuditOptions::default().max_files }
+    }
 }
 
 /// Maximum number of scars that are reported in detail.
@@ -56,16 +79,16 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Checks every line and the head and, if `expect` is given, that a line with this hash still exists.
-pub fn verify(folder: &Path, expect: Option<&str>) -> Result<Report, AuditError> {
+/// Checks every line and the head, the seals if there is a key, and that the expected line still exists.
+pub fn verify(folder: &Path, options: &VerifyOptions) -> Result<Report, AuditError> {
     for _ in 0..RETRIES {
-        let check = Check::run(folder, expect)?;
+        let check = Check::run(folder, options)?;
         if !check.may_be_incomplete {
             return Ok(check.report);
         }
         std::thread::sleep(RETRY_DELAY);
     }
-    Ok(Check::run(folder, expect)?.report)
+    Ok(Check::run(folder, options)?.report)
 }
 
 impl Report {
@@ -91,14 +114,16 @@ struct Check<'a> {
     position: ChainPosition,
     head_seen: bool,
     expected_seen: bool,
+    seals: SealCheck<'a>,
     /// The removed predecessor of the first existing line, until a record of its removal is found.
     needed: Option<(String, ChainPosition)>,
     may_be_incomplete: bool,
 }
 
 impl<'a> Check<'a> {
-    fn run(folder: &Path, expect: Option<&'a str>) -> Result<Self, AuditError> {
-        // Read before the files: lines written meanwhile are behind it.
+    fn run(folder: &Path, options: &'a VerifyOptions) -> Result<Self, AuditError> {
+        // Both are read before the files: lines written meanwhile are behind them.
+        let seals = SealCheck::new(folder, &options.keys, options.max_files);
         let head = files::read_head(folder);
         let numbers = files::numbers(folder)?;
         let position = ChainPosition::start();
@@ -111,10 +136,14 @@ impl<'a> Check<'a> {
             problem: None,
             others: Vec::new(),
             scars: 0,
+            sealed: None,
+            rotated_before: numbers.first().filter(|first| **first > 1).map(|first| files::file_name(*first)),
         };
+        let expect = options.expect.as_deref();
         let mut check = Self {
             head: head.clone().ok().flatten(),
             expect,
+            seals,
             report,
             position,
             head_seen: false,
@@ -132,7 +161,8 @@ impl<'a> Check<'a> {
             before = Some(number);
         }
         check.report.last_hash = check.position.hash.clone();
-        if let Err(problem) = check.check_end(head, numbers.last().copied()) {
+        let last = numbers.last().copied();
+        if let Err(problem) = check.check_end(head, last).and_then(|()| check.check_seals(last)) {
             check.report.add(problem);
         }
         Ok(check)
@@ -178,7 +208,7 @@ impl<'a> Check<'a> {
         line.follows(&self.position)?;
         self.position = line.position();
         self.report.lines += 1;
-        let mut scar = None;
+        let mut scar = self.seals.line(&line, number)?;
         match line.event.as_str() {
             "removed" => self.removed(&line),
             "recovered" if line.head_missing => scar = Some("the head was missing when the log was opened".to_owned()),
@@ -212,6 +242,11 @@ impl<'a> Check<'a> {
         {
             self.needed = None;
         }
+    }
+
+    fn check_seals(&mut self, last: Option<u64>) -> Result<(), Problem> {
+        self.report.sealed = self.seals.finish(&files::file_name(last.unwrap_or(1)))?;
+        Ok(())
     }
 
     fn check_end(&mut self, head: Result<Option<Head>, String>, last: Option<u64>) -> Result<(), Problem> {

@@ -1,12 +1,15 @@
-//! The writer thread of a log: takes the queued records, chains them, writes them as one batch, and syncs every second.
+//! The writer thread of a log: takes the queued records, chains them, writes them as one batch, and seals and syncs them
+//! every second.
 
 use crate::error::AuditError;
 use crate::files::{self, Head, HeadFile};
+use crate::key_file;
 use crate::line::ChainPosition;
 use crate::log::AuditOptions;
 use crate::record::Record;
 use crate::recovery;
 use crate::refusals::Refusals;
+use crate::sealer::{Sealer, Seals};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,8 @@ pub struct Writer {
     options: AuditOptions,
     shared: Arc<Shared>,
     head: HeadFile,
+    /// `None` if the log is not sealed. Dropped before the lock, because its thread writes the key file.
+    sealer: Option<Sealer>,
     /// Holds the lock as long as the log is open.
     _lock: File,
     file: File,
@@ -63,7 +68,6 @@ impl Writer {
         };
         let mut writer = Self {
             folder: folder.to_owned(),
-            options,
             shared,
             head: HeadFile::open(folder)?,
             _lock: lock,
@@ -73,12 +77,15 @@ impl Writer {
             position: end.position,
             unsynced: false,
             synced_at: Instant::now(),
+            sealer: Sealer::open(folder, &end.seals, &options)?,
+            options,
             to_remove: Vec::new(),
             ticked_at: Instant::now(),
             failed: None,
         };
         let opened = Record::Opened { version: env!("CARGO_PKG_VERSION") };
         writer.append(end.recovered.iter().chain([&opened]))?;
+        writer.seal()?;
         writer.sync()?;
         Ok(writer)
     }
@@ -96,8 +103,12 @@ impl Writer {
         }
         self.ticked_at -= SYNC_INTERVAL.min(self.ticked_at.elapsed());
         self.write_counters();
+        self.seal().ok();
         if let Err(error) = self.sync() {
             tracing::error!(%error, "can't sync the audit log on close");
+        }
+        if let Some(sealer) = self.sealer.as_ref().filter(|_| self.failed.is_none()) {
+            sealer.save_last_key();
         }
     }
 
@@ -117,9 +128,30 @@ impl Writer {
             self.ticked_at = Instant::now();
             self.write_counters();
         }
-        if self.unsynced && self.synced_at.elapsed() >= SYNC_INTERVAL {
-            self.sync().ok();
+        if self.synced_at.elapsed() >= SYNC_INTERVAL && self.failed.is_none() {
+            self.seal_if_due().ok();
+            if self.unsynced {
+                self.sync().ok();
+            } else {
+                self.save_key();
+            }
         }
+    }
+
+    fn seal_if_due(&mut self) -> Result<(), AuditError> {
+        match &self.sealer {
+            Some(sealer) if sealer.is_due(self.position.seq) => self.seal(),
+            None if key_file::exists(&self.folder) => self.start_sealing(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins with the first seal, after `toolbus audit init-seal` created the key.
+    fn start_sealing(&mut self) -> Result<(), AuditError> {
+        let opened = Sealer::open(&self.folder, &Seals::default(), &self.options);
+        let opened = opened.map(|sealer| self.sealer = sealer);
+        self.record_failure(opened)?;
+        self.seal()
     }
 
     /// Writes the counters of refused and dropped records.
@@ -130,7 +162,7 @@ impl Writer {
         self.append(records.iter()).ok();
     }
 
-    fn append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
+    pub fn append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
         if let Some(reason) = &self.failed {
             return Err(AuditError::Failed(reason.clone()));
         }
@@ -142,8 +174,7 @@ impl Writer {
         if self.bytes >= self.options.max_file_bytes {
             self.rotate()?;
         }
-        let time = jiff::Timestamp::now();
-        let time = format!("{time:.3}");
+        let time = now();
         let mut text = String::new();
         for record in records {
             self.position.append(record, &time, &mut text);
@@ -162,16 +193,34 @@ impl Writer {
         self.head.write(&Head { position: self.position.clone(), file: self.number })
     }
 
+    /// Seals all lines so far.
+    pub fn seal(&mut self) -> Result<(), AuditError> {
+        if let Some(reason) = &self.failed {
+            return Err(AuditError::Failed(reason.clone()));
+        }
+        let outcome = self.try_seal();
+        self.record_failure(outcome)
+    }
+
+    fn try_seal(&mut self) -> Result<(), AuditError> {
+        let Some(sealer) = &mut self.sealer else { return Ok(()) };
+        let mut text = String::new();
+        sealer.seal(&mut self.position, &now(), &mut text);
+        self.write_text(&text)
+    }
+
     /// Starts a new file, and records the removal of the oldest ones.
     fn rotate(&mut self) -> Result<(), AuditError> {
+        self.try_seal()?;
         self.try_sync()?;
         let from = files::file_name(self.number);
         self.number += 1;
         self.file = files::create(&self.folder, self.number)?;
         self.bytes = 0;
-        let time = format!("{:.3}", jiff::Timestamp::now());
+        let time = now();
         let mut text = String::new();
-        self.position.append(&Record::Continued { from }, &time, &mut text);
+        let seals = self.sealer.as_ref().map(Sealer::next_index);
+        self.position.append(&Record::Continued { from, seals }, &time, &mut text);
         let numbers = files::numbers(&self.folder)?;
         let surplus = &numbers[..numbers.len().saturating_sub(self.options.max_files.max(1))];
         for number in surplus {
@@ -183,7 +232,7 @@ impl Writer {
         self.write_text(&text)
     }
 
-    fn sync(&mut self) -> Result<(), AuditError> {
+    pub fn sync(&mut self) -> Result<(), AuditError> {
         let outcome = self.try_sync();
         self.record_failure(outcome)
     }
@@ -193,11 +242,19 @@ impl Writer {
         self.file.sync_data().map_err(AuditError::io("sync", path))?;
         self.head.sync()?;
         (self.unsynced, self.synced_at) = (false, Instant::now());
+        self.save_key();
         for number in std::mem::take(&mut self.to_remove) {
             let path = files::path_of(&self.folder, number);
             fs::remove_file(&path).map_err(AuditError::io("remove", path))?;
         }
         Ok(())
+    }
+
+    /// After a failed write, the last seal may be incomplete; the key of its successor must not be stored then.
+    fn save_key(&self) {
+        if let Some(sealer) = self.sealer.as_ref().filter(|_| self.failed.is_none()) {
+            sealer.save_key();
+        }
     }
 
     fn record_failure(&mut self, outcome: Result<(), AuditError>) -> Result<(), AuditError> {
@@ -212,6 +269,10 @@ impl Writer {
     }
 }
 
+fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
+}
+
 /// The position of the last line of a completed file.
 fn last_position(folder: &Path, number: u64) -> Result<ChainPosition, AuditError> {
     let path = files::path_of(folder, number);
@@ -220,6 +281,29 @@ fn last_position(folder: &Path, number: u64) -> Result<ChainPosition, AuditError
     let line = crate::line::Line::read(last);
     let place = files::file_name(number);
     Ok(line.map_err(|what| AuditError::Damaged { place, what })?.position())
+}
+
+#[cfg(test)]
+impl Writer {
+    /// Does the periodic work as if that time had passed.
+    pub fn elapse(&mut self, time: Duration) {
+        self.synced_at -= time;
+        self.sealer.iter_mut().for_each(|sealer| sealer.elapse(time));
+        self.tick();
+    }
+
+    pub fn saved(&self) {
+        self.sealer.as_ref().expect("a sealed log").wait_until_saved();
+    }
+
+    /// From now on, lines can't be written, but the file can be synced.
+    pub fn break_file(&mut self) {
+        self.file = File::open(files::path_of(&self.folder, self.number)).expect("a file");
+    }
+
+    pub fn break_key_file(&mut self, folder: &Path) {
+        self.sealer.as_mut().expect("a sealed log").break_key_file(folder);
+    }
 }
 
 #[cfg(test)]

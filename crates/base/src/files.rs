@@ -8,6 +8,11 @@ use std::path::Path;
 /// Atomically creates or replaces a file, readable by its owner only, and syncs it and its folder: a crash leaves the old
 /// or the new content.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_file_with_mode(path, bytes, 0o600)
+}
+
+/// Like [`replace_file`], for a file that others may read too.
+pub fn replace_file_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -17,7 +22,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = folder.join(name);
     // A leftover of an earlier process with the same pid may have a less restrictive mode.
     fs::remove_file(&temporary).or_else(ignore_missing)?;
-    let written = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    let written = write_new(&temporary, bytes, mode).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         fs::remove_file(&temporary).ok();
     }
@@ -30,8 +35,8 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -56,7 +61,10 @@ mod tests {
         fs::write(&temporary, "a leftover that is longer").expect("a file");
         replace_file(&path, b"2").expect("replaced");
         assert_eq!(fs::read(&path).expect("a file"), b"2");
-        assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+        let mode = || fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        replace_file_with_mode(&path, b"3", 0o644).expect("replaced");
+        assert_eq!(mode() & 0o444, 0o444);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 

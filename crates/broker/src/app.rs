@@ -22,6 +22,9 @@ pub type AppFuture = Pin<Box<dyn Future<Output = Response<AppBody>> + Send>>;
 pub trait HttpApp: Send + Sync + 'static {
     /// Handles one request.
     fn call(&self, request: Request<Incoming>) -> AppFuture;
+
+    /// Called once when the server stops, before it ends the streams and connections of the application.
+    fn stopping(&self) {}
 }
 
 /// Address of the TCP peer; an extension of every request that is passed to an application.

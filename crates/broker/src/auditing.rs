@@ -1,6 +1,7 @@
 //! Audit records of the broker: connections opened, closed and refused, and messages that a sender may not send.
 
 use crate::handshake::CloseReason;
+use crate::name_owners::HeldBack;
 use toolbus_audit::{AuditLog, Caller, Record};
 use toolbus_engine::{Outgoing, Refusal};
 use toolbus_protocol::{AgentRef, ErrorCode};
@@ -49,6 +50,11 @@ impl Auditor {
 
     pub fn refused(&self, code: ErrorCode, to: &str) {
         self.log.send_refused(&self.caller, to, code.code());
+    }
+
+    pub fn held_back(&self, held: &HeldBack) {
+        let (host, reason) = (self.caller.who.clone(), held.reason.explain(&self.caller.who));
+        self.log.note(Record::NameHeldBack { host, name: held.name.clone(), reason });
     }
 
     fn connection(&self, state: &'static str, code: Option<ErrorCode>) {

@@ -80,13 +80,15 @@ impl Claims {
         let mut state = self.lock();
         let is_full = state.known.len() >= MAX_CLAIMS;
         let earlier = state.known.get(mailbox);
-        if earlier.is_some_and(|earlier| earlier.claim == claim) {
-            return Recorded::Unchanged;
-        }
         let continues = match earlier {
             Some(earlier) => claim.continues(&earlier.claim),
             None => !state.is_incomplete && !is_full,
         };
+        // The next claim is compared with this one, whose own ancestors don't matter then.
+        let claim = JournalClaim { ancestors: Vec::new(), ..claim };
+        if earlier.is_some_and(|earlier| earlier.claim == claim) {
+            return Recorded::Unchanged;
+        }
         let fence = if continues { earlier.map_or(0, |earlier| earlier.fence) } else { fence() };
         if earlier.is_some() || !is_full {
             state.known.insert(mailbox.to_owned(), Remembered { claim, fence });
@@ -113,7 +115,7 @@ impl Claims {
 
 impl Remembered {
     fn to_json(&self) -> Value {
-        let JournalClaim { journal, epoch, instance } = &self.claim;
+        let JournalClaim { journal, epoch, instance, .. } = &self.claim;
         json!({"journal": &**journal, "epoch": epoch, "instance": &**instance, "fence": self.fence})
     }
 }
@@ -126,6 +128,7 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
             journal: text("journal")?,
             epoch: entry.get("epoch")?.as_u64()?,
             instance: text("instance")?,
+            ancestors: Vec::new(),
         };
         Some(Remembered { claim, fence: entry.get("fence")?.as_u64()? })
     };
@@ -137,7 +140,34 @@ mod tests {
     use super::*;
 
     fn claim(journal: &'static str, epoch: u64) -> JournalClaim {
-        JournalClaim { journal: journal.into(), epoch, instance: format!("{journal}-{epoch}").into() }
+        let instance = format!("{journal}-{epoch}").into();
+        JournalClaim { journal: journal.into(), epoch, instance, ancestors: Vec::new() }
+    }
+
+    #[test]
+    fn an_older_copy_of_a_journal_that_was_opened_several_times_fences_the_mailbox() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let with = |epoch, instance: &'static str, ancestors: &[&'static str]| JournalClaim {
+            instance: instance.into(),
+            ancestors: ancestors.iter().map(|name| (*name).into()).collect(),
+            ..claim("a", epoch)
+        };
+        let record = |claim| {
+            let claims = Claims::open(folder.path());
+            let recorded = claims.record("host", claim, || 9);
+            claims.save();
+            recorded
+        };
+        assert_eq!(record(with(2, "two", &["one"])), Recorded::Continued, "the first claim");
+        assert_eq!(record(with(2, "two", &["one"])), Recorded::Unchanged, "a reconnect after a restart of the broker");
+        assert_eq!(record(with(4, "four", &["three", "two", "one"])), Recorded::Continued);
+        assert_eq!(
+            record(with(6, "copy", &["copied", "again", "two", "one"])),
+            Recorded::Fenced,
+            "it lacks three and four"
+        );
+        assert_eq!(record(with(7, "next", &["copy", "copied", "again"])), Recorded::Continued);
+        assert_eq!(record(claim("a", 8)), Recorded::Continued, "a host of an earlier version");
     }
 
     #[test]

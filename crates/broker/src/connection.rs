@@ -1,18 +1,17 @@
 //! Serves one connection after its handshake, in a single task. Each poll writes the outbox to the socket, reads frames
 //! within a budget, submits them to the mailboxes and writes again, until neither side has work left.
 
+mod incoming;
+
 use crate::auditing::Auditor;
-use crate::budget::{BYTES_PER_COST, MESSAGE_COST, POLL_BUDGET, charge, frame_cost};
+use crate::budget::POLL_BUDGET;
 use crate::egress::Egress;
-use crate::handshake::{
-    Accepted, CloseReason, Socket, answer_close, close_reason, close_with_error, shutdown_and_discard,
-};
+use crate::handshake::{Accepted, CloseReason, Socket, answer_close, close_with_error, shutdown_and_discard};
 use crate::host_registration::HostRegistration;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
-use crate::wire;
 use bytes::Bytes;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::SinkExt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,14 +22,10 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_websockets::{CloseCode, Message as WsMessage};
 use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
-use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
+use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
 
-/// Number of bad frames at which the connection of a version 1 peer is closed.
-const MAX_BAD_FRAMES: u32 = 32;
-/// How often a connection that stopped reading because of disk congestion checks again.
-const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 /// Maximum time to send the last receipts when the broker shuts down.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
 pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let Accepted { mut socket, identity, framing, version } = accepted;
@@ -217,141 +212,6 @@ impl Connection {
         if self.outbox.overflows() { Err(slow_reader()) } else { Ok(()) }
     }
 
-    /// Reads frames into commands. Backpressure: does not read while the peer takes no bytes, nor while the disk is
-    /// congested. This bounds memory.
-    fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), End> {
-        if self.blocked_since.is_some() || self.paused(cx) {
-            return Ok(());
-        }
-        while *budget > 0 {
-            if !self.packed.is_empty() {
-                self.unpack(budget)?;
-                continue;
-            }
-            match self.socket.poll_next_unpin(cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(None) => return Err(End::Lost),
-                Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
-                Poll::Ready(Some(Ok(message))) => {
-                    self.silent_ticks = 0;
-                    charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
-                    self.receive(message, budget)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn paused(&mut self, cx: &mut Context<'_>) -> bool {
-        loop {
-            if let Some(pause) = &mut self.pause {
-                if pause.as_mut().poll(cx).is_pending() {
-                    return true;
-                }
-                self.pause = None;
-            }
-            if !self.server.core.congested() {
-                return false;
-            }
-            self.pause = Some(Box::pin(tokio::time::sleep(CONGESTION_PAUSE)));
-        }
-    }
-
-    fn receive(&mut self, message: WsMessage, budget: &mut usize) -> Result<(), End> {
-        let text = message.is_text();
-        if !text && !message.is_binary() {
-            return if message.is_close() { Err(End::ClosedByPeer) } else { Ok(()) };
-        }
-        let payload = Bytes::from(message.into_payload());
-        let limit = self.server.options.max_frame_bytes;
-        if payload.len() > limit {
-            let id = if text { json::message_id_of(&payload) } else { None };
-            let reason = format!("the frame has {} bytes; the limit is {limit}", payload.len());
-            return self.bad_frame(ErrorCode::FrameTooLarge, reason, id.map(|id| id.into_inner()));
-        }
-        if text {
-            match json::read_client(&payload) {
-                Ok(frame) => self.accept(frame, budget),
-                Err(error) => {
-                    let id = json::message_id_of(&payload).map(|id| id.into_inner());
-                    let CloseReason { code, reason } = error.into();
-                    self.bad_frame(code, reason, id)
-                }
-            }
-        } else if self.framing == Framing::Compact {
-            self.packed_size = payload.len();
-            self.packed = payload;
-            Ok(())
-        } else {
-            let reason = "binary message on a connection with JSON framing".to_owned();
-            self.bad_frame(ErrorCode::NotCompact, reason, None)
-        }
-    }
-
-    /// Reads frames of the binary message within the budget. Their payloads are slices of the message's buffer; if they
-    /// use only a small part of it, they are copied, so that the whole buffer is not kept alive.
-    fn unpack(&mut self, budget: &mut usize) -> Result<(), End> {
-        let first = self.commands.len();
-        let outcome = self.unpack_frames(budget);
-        let commands = &mut self.commands[first..];
-        if commands.iter().map(wire::payload_bytes).sum::<usize>() < self.packed_size / 4 {
-            commands.iter_mut().for_each(wire::unshare);
-        }
-        if self.packed.is_empty() {
-            self.packed = Bytes::new();
-        }
-        outcome
-    }
-
-    fn unpack_frames(&mut self, budget: &mut usize) -> Result<(), End> {
-        while *budget > 0 {
-            match compact::read_client(&mut self.packed) {
-                Ok(Some(frame)) => self.accept(frame, budget)?,
-                Ok(None) => return Ok(()),
-                // The start of the next frame is unknown, and so are the receipt numbers of the delivers after it.
-                Err(error) => return Err(End::Error(error.into())),
-            }
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, frame: ClientFrame, budget: &mut usize) -> Result<(), End> {
-        charge(budget, frame_cost(&frame));
-        if matches!(frame, ClientFrame::Hello(_)) {
-            let reason = "`hello` was already received on this connection";
-            return self.bad_frame(ErrorCode::AlreadyGreeted, reason.into(), None);
-        }
-        match (frame, &mut self.registration) {
-            (ClientFrame::Announce(announce), Some(registration)) => {
-                if registration.announce(announce) {
-                    self.commands.push(Command::ActAsHost);
-                }
-            }
-            (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
-            (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
-            (ClientFrame::Subscribe, Some(registration)) => self.commands.push(registration.subscribe()),
-            (frame, _) => self.commands.extend(wire::command(frame)),
-        }
-        Ok(())
-    }
-
-    /// Reports a bad frame to the peer and logs it. Closes the connection after too many, or if receipts are numbered.
-    fn bad_frame(&mut self, code: ErrorCode, reason: String, id: Option<bytestring::ByteString>) -> Result<(), End> {
-        self.bad_frames += 1;
-        if self.bad_frames >= MAX_BAD_FRAMES {
-            return Err(End::Error(CloseReason::new(code, format!("too many bad frames; the last: {reason}"))));
-        }
-        if self.numbered_receipts {
-            // If it was a deliver, the peer has counted it and the broker has not: all later receipts would refer to
-            // the wrong messages.
-            return Err(End::Error(CloseReason::new(code, reason)));
-        }
-        tracing::warn!(conn = ?self.conn, code = code.code(), reason, "bad frame");
-        let frame = BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
-        let text = json::write_broker(&frame).expect("an error frame has no body");
-        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Lost)
-    }
-
     /// Pings a silent peer after 1.5 heartbeats and drops the connection after 2.5.
     fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         while self.ticks.poll_tick(cx).is_ready() {
@@ -393,7 +253,7 @@ impl Connection {
             self.socket.flush().await.ok();
             shutdown_and_discard(&mut self.socket).await;
         };
-        tokio::time::timeout(SHUTDOWN_TIMEOUT, closing).await.ok();
+        tokio::time::timeout(LAST_FRAMES_LIMIT, closing).await.ok();
     }
 }
 

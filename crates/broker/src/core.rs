@@ -102,13 +102,17 @@ impl BrokerCore {
             LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
         engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
+        match store.free_bytes() {
+            Ok(free) => engine.set_capacity(free.saturating_sub(options.reserve_bytes)),
+            Err(error) => tracing::warn!(%error, "can't determine the free disk space"),
+        }
         for (mailbox, fence) in claims.fences() {
             engine.restore_fence(&mailbox, fence);
         }
         let took = started.elapsed();
-        match (recovery.batches, recovery.torn_bytes) {
+        match (recovery.records, recovery.torn_bytes) {
             (0, 0) => tracing::debug!(?took, "opened empty mailboxes"),
-            (batches, torn_bytes) => tracing::info!(batches, torn_bytes, ?took, "opened the mailboxes"),
+            (records, torn_bytes) => tracing::info!(records, torn_bytes, ?took, "opened the mailboxes"),
         }
 
         let state = State {

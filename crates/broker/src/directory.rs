@@ -2,6 +2,8 @@
 //! implementation keeps manifests in memory and in a folder, so that the tools of an offline host stay known.
 
 use crate::manifest_files::{ManifestFiles, StoredManifests};
+use crate::name_owners::{HeldBack, NameOwners};
+use crate::offers::{self, Offers};
 use bytestring::ByteString;
 use hashbrown::{HashMap, HashSet};
 use std::future::Future;
@@ -12,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use toolbus_engine::ConnId;
+use toolbus_policy::PolicySet;
 use toolbus_protocol::{Body, HostEntry, RoleManifest};
 
 /// Maximum size of a manifest in bytes.
@@ -48,8 +51,8 @@ pub enum ManifestRefusal {
     Unwritten(io::Error),
 }
 
-/// Future of an announcement; resolves when the manifests are durable.
-pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<(), ManifestRefusal>> + Send>>;
+/// Future of an announcement; resolves when the manifests are durable, with the names that are held back from now on.
+pub type AnnounceFuture = Pin<Box<dyn Future<Output = Result<Vec<HeldBack>, ManifestRefusal>> + Send>>;
 
 /// Directory of hosts; a trait because a cluster needs another implementation than a single broker.
 pub trait HostDirectory: Send + Sync {
@@ -58,8 +61,11 @@ pub trait HostDirectory: Send + Sync {
     fn announce(&self, host: &str, conn: ConnId, manifests: Vec<RoleManifest>) -> AnnounceFuture;
     /// Reports that a connection that had announced is closed.
     fn left(&self, host: &str, conn: ConnId);
-    /// Lists the hosts that have a manifest for this role. Manifests whose version is in `known` are left out.
+    /// Lists the hosts that have a manifest for this role, in the order of their first announcement. Manifests whose
+    /// version is in `known` are left out.
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
+    /// Replaces the rules about which host may offer which name, and applies them to all hosts. Blocks on disk I/O.
+    fn set_rules(&self, rules: Arc<PolicySet>);
     /// Whether the directory has manifests of that host, online or offline.
     fn is_host(&self, name: &str) -> bool;
     /// Counts changes of the directory.
@@ -73,9 +79,15 @@ pub struct FolderDirectory {
 
 struct Shared {
     state: Mutex<State>,
-    /// Locked during a write, so that manifest files are written one at a time.
-    files: Mutex<ManifestFiles>,
+    /// Locked during a write, so that announcements are decided and written one at a time.
+    files: Mutex<Files>,
     changes: watch::Sender<u64>,
+}
+
+struct Files {
+    manifests: ManifestFiles,
+    owners: NameOwners,
+    rules: Arc<PolicySet>,
 }
 
 #[derive(Default)]
@@ -86,8 +98,13 @@ struct State {
 }
 
 struct Host {
-    manifests: Vec<RoleManifest>,
+    /// As the host announced them.
+    announced: Vec<RoleManifest>,
+    /// As workers see them.
+    offers: Offers,
     versions: Vec<u64>,
+    /// Position in the order of first announcements.
+    rank: usize,
     /// Number of the announcement of these manifests; an older announcement that is written late must not replace them.
     announcement: u64,
     away_since: SystemTime,
@@ -101,12 +118,19 @@ struct Presence {
 impl FolderDirectory {
     /// Reads the stored manifests. Damaged files are renamed and skipped; they never keep the broker from starting.
     pub fn open(folder: &Path, seed: u64) -> Self {
-        let files = ManifestFiles::new(folder.join("hosts"), seed);
-        let mut hosts = HashMap::new();
-        for StoredManifests { host, manifests, last_seen } in files.read_all(KEPT_WHILE_AWAY) {
-            hosts.insert(Arc::from(&*host), Host::new(manifests, 0, last_seen));
+        let manifests = ManifestFiles::new(folder.join("hosts"), seed);
+        let mut stored = manifests.read_all(KEPT_WHILE_AWAY);
+        let mut files = Files { owners: manifests.read_owners(), manifests, rules: Arc::default() };
+        files.forget_missing(&stored);
+        stored.sort_by_key(|host| (files.owners.rank(&host.host), host.host.clone()));
+        // Without the rules, which are set later, nobody may become an owner.
+        let owners = files.owners.clone();
+        let mut state = State::default();
+        for StoredManifests { host, manifests, last_seen } in stored {
+            let known = files.host(&host, manifests, 0, last_seen);
+            state.hosts.insert(Arc::from(&*host), known);
         }
-        let state = State { hosts, ..State::default() };
+        files.owners = owners;
         let shared = Shared { state: Mutex::new(state), files: Mutex::new(files), changes: watch::Sender::new(0) };
         Self { shared: Arc::new(shared) }
     }
@@ -137,15 +161,16 @@ impl HostDirectory for FolderDirectory {
         self.shared.notify_changed();
         let (shared, host) = (Arc::clone(&self.shared), host.to_owned());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn_blocking(move || shared.files().touch(&host));
+            runtime.spawn_blocking(move || shared.files().manifests.touch(&host));
         }
     }
 
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry> {
         let state = self.shared.lock();
+        let mut hosts: Vec<_> = state.hosts.iter().collect();
+        hosts.sort_by_key(|(_, host)| host.rank);
         let mut entries: Vec<HostEntry> =
-            state.hosts.iter().filter_map(|(id, host)| state.entry(id, host, role)).collect();
-        entries.sort_by(|a, b| a.id.cmp(&b.id));
+            hosts.into_iter().filter_map(|(id, host)| state.entry(id, host, role)).collect();
         let mut room = MAX_RESPONSE_BYTES;
         for entry in &mut entries {
             let size = entry.manifest.as_ref().map_or(0, |manifest| manifest.as_bytes().len());
@@ -158,6 +183,10 @@ impl HostDirectory for FolderDirectory {
             }
         }
         entries
+    }
+
+    fn set_rules(&self, rules: Arc<PolicySet>) {
+        self.shared.set_rules(rules);
     }
 
     fn is_host(&self, name: &str) -> bool {
@@ -174,7 +203,7 @@ impl Shared {
         self.state.lock().expect("no code panics while holding the state lock")
     }
 
-    fn files(&self) -> MutexGuard<'_, ManifestFiles> {
+    fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().expect("no code panics while holding the files lock")
     }
 
@@ -182,23 +211,86 @@ impl Shared {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Writes the manifests to disk and then publishes them. Blocks on disk I/O.
-    fn replace(&self, host: Arc<str>, number: u64, manifests: Vec<RoleManifest>) -> Result<(), ManifestRefusal> {
-        let files = self.files();
+    /// Decides which names are visible, writes the manifests to disk and then publishes them. Blocks on disk I/O.
+    fn replace(
+        &self,
+        host: Arc<str>,
+        number: u64,
+        manifests: Vec<RoleManifest>,
+    ) -> Result<Vec<HeldBack>, ManifestRefusal> {
+        let mut files = self.files();
         if self.lock().hosts.get(&host).is_some_and(|known| known.announcement > number) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let written = if manifests.is_empty() { files.remove(&host) } else { files.write(&host, &manifests) };
-        written.map_err(ManifestRefusal::Unwritten)?;
-        let mut state = self.lock();
+        let mut new = Vec::new();
         if manifests.is_empty() {
-            state.hosts.remove(&host);
+            files.withdraw(&host).map_err(ManifestRefusal::Unwritten)?;
+            self.lock().hosts.remove(&host);
         } else {
-            state.hosts.insert(host, Host::new(manifests, number, SystemTime::now()));
+            let known = files.announce(&host, manifests, number).map_err(ManifestRefusal::Unwritten)?;
+            let mut state = self.lock();
+            let before = state.hosts.get(&host).map_or(&[][..], |before| &before.offers.held_back);
+            new.extend(known.offers.held_back.iter().filter(|held| !before.contains(held)).cloned());
+            state.hosts.insert(host, known);
+        }
+        self.notify_changed();
+        Ok(new)
+    }
+
+    fn set_rules(&self, rules: Arc<PolicySet>) {
+        let mut files = self.files();
+        files.rules = rules;
+        let mut state = self.lock();
+        let mut hosts: Vec<(&Arc<str>, &mut Host)> = state.hosts.iter_mut().collect();
+        hosts.sort_by(|a, b| (a.1.rank, a.0).cmp(&(b.1.rank, b.0)));
+        for (name, host) in hosts {
+            let announced = std::mem::take(&mut host.announced);
+            *host = files.host(name, announced, host.announcement, host.away_since);
         }
         drop(state);
+        if let Err(error) = files.write_owners() {
+            tracing::error!(%error, "the owners of names could not be written");
+        }
         self.notify_changed();
-        Ok(())
+    }
+}
+
+impl Files {
+    /// Forgets hosts without stored manifests. Those with manifests but without an entry are older than the entries.
+    fn forget_missing(&mut self, stored: &[StoredManifests]) {
+        let is_stored = |host: &String| stored.iter().any(|stored| stored.host == *host);
+        let missing: Vec<String> = self.owners.hosts().iter().filter(|host| !is_stored(host)).cloned().collect();
+        missing.iter().for_each(|host| self.owners.remove_host(host));
+    }
+
+    /// The owners are written first: a name must not be visible before it is durably owned.
+    fn announce(&mut self, host: &str, manifests: Vec<RoleManifest>, number: u64) -> io::Result<Host> {
+        let before = self.owners.clone();
+        let known = self.host(host, manifests, number, SystemTime::now());
+        let is_same = self.owners == before;
+        let written = if is_same { Ok(()) } else { self.write_owners() };
+        if let Err(error) = written.and_then(|()| self.manifests.write(host, &known.announced)) {
+            self.owners = before;
+            return Err(error);
+        }
+        Ok(known)
+    }
+
+    fn withdraw(&mut self, host: &str) -> io::Result<()> {
+        self.manifests.remove(host)?;
+        self.owners.remove_host(host);
+        self.write_owners()
+    }
+
+    fn host(&mut self, name: &str, announced: Vec<RoleManifest>, number: u64, away_since: SystemTime) -> Host {
+        self.owners.add_host(name);
+        let offers = offers::claim_all(&mut self.owners, &self.rules, name, &announced);
+        let versions = offers.manifests.iter().map(|manifest| version(&manifest.manifest)).collect();
+        Host { announced, offers, versions, rank: self.owners.rank(name), announcement: number, away_since }
+    }
+
+    fn write_owners(&self) -> io::Result<()> {
+        self.manifests.write_owners(&self.owners)
     }
 }
 
@@ -235,7 +327,8 @@ impl State {
     }
 
     fn entry(&self, id: &str, host: &Host, role: Option<&str>) -> Option<HostEntry> {
-        let of = |wanted: Option<&str>| host.manifests.iter().position(|manifest| manifest.role.as_deref() == wanted);
+        let of =
+            |wanted: Option<&str>| host.offers.manifests.iter().position(|manifest| manifest.role.as_deref() == wanted);
         let index = role.and_then(|role| of(Some(role))).or_else(|| of(None))?;
         let presence = self.presence.get(id);
         let since = match presence {
@@ -250,15 +343,8 @@ impl State {
             online: presence.is_some(),
             since_ms: since.as_millis() as u64,
             version: host.versions[index],
-            manifest: Some(host.manifests[index].manifest.clone()),
+            manifest: Some(host.offers.manifests[index].manifest.clone()),
         })
-    }
-}
-
-impl Host {
-    fn new(manifests: Vec<RoleManifest>, announcement: u64, away_since: SystemTime) -> Self {
-        let versions = manifests.iter().map(|manifest| version(&manifest.manifest)).collect();
-        Self { manifests, versions, announcement, away_since }
     }
 }
 

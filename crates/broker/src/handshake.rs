@@ -88,9 +88,7 @@ pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server
                 Err(CloseReason::new(ErrorCode::HelloTimeout, ErrorCode::HelloTimeout.meaning()))
             })
         }
-        () = server.stop.cancelled() => {
-            Err(CloseReason::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning()))
-        }
+        () = server.stop.cancelled() => Err(shutting_down()),
     };
     let close = match outcome {
         Ok(Some((identity, hello))) => return welcome(socket, identity, &hello, server).await,
@@ -108,6 +106,10 @@ pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server
     }
     close_with_error(&mut socket, &close).await;
     None
+}
+
+fn shutting_down() -> CloseReason {
+    CloseReason::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning())
 }
 
 /// Reads messages until `hello` and authenticates the peer; `None` if the peer closed the connection.
@@ -140,6 +142,8 @@ async fn authenticate(
     };
     let identity = match presented.identity.take() {
         Some(identity) => identity,
+        // Connections in the broker's own process are still opened: a stop may need them to end running calls.
+        None if server.is_draining() => return Err(shutting_down()),
         None => server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
     };
     // The credential's name and the peer's suffix can exceed the length limit together.

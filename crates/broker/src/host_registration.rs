@@ -2,6 +2,7 @@
 
 use crate::core::BrokerCore;
 use crate::directory::{HostDirectory, ManifestRefusal};
+use crate::name_owners::{HeldBack, explain_all};
 use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
@@ -15,6 +16,8 @@ use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, Err
 
 /// Maximum number of announcements of one connection that are not durable yet.
 const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
+/// Names held back by one announcement that get a line in the audit log.
+const MAX_AUDITED: usize = 100;
 /// Minimum interval between two `hosts_changed` notifications to one peer.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -84,8 +87,15 @@ impl HostRegistration {
             outbox.send(BrokerFrame::Announced(Announced { request_id, reason, code }));
             return false;
         }
-        let respond = move |outcome: Result<(), ManifestRefusal>| {
-            let refusal = outcome.err();
+        let host = self.agent.session_id.clone();
+        let respond = move |outcome: Result<Vec<HeldBack>, ManifestRefusal>| {
+            let refusal = match outcome {
+                Ok(held_back) => {
+                    report_held_back(&host, &held_back, &outbox);
+                    None
+                }
+                Err(refusal) => Some(refusal),
+            };
             outbox.send(BrokerFrame::Announced(Announced {
                 request_id,
                 code: refusal.as_ref().map(|_| ErrorCode::ManifestRefused),
@@ -127,6 +137,13 @@ impl HostRegistration {
         });
         watching.abort_handle()
     }
+}
+
+fn report_held_back(host: &str, held_back: &[HeldBack], outbox: &ConnectionOutbox) {
+    for sentence in explain_all(host, held_back) {
+        tracing::warn!(host, "{sentence}");
+    }
+    held_back.iter().take(MAX_AUDITED).for_each(|held| outbox.audit_held_back(held));
 }
 
 impl Drop for HostRegistration {

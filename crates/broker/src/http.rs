@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// Maximum number of logged characters of a refused `Host` or `Origin` header.
 const MAX_LOGGED_CHARS: usize = 100;
 /// Maximum time for running responses to finish when the server stops.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_RESPONSES_LIMIT: Duration = Duration::from_secs(1);
 
 /// A TCP connection and the connection slot that it occupies.
 pub struct HttpPeer {
@@ -157,7 +157,7 @@ pub(crate) async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer)
         () = no_request => tracing::debug!("timeout: the peer sent no request"),
         () = server.stop.cancelled() => {
             serving.as_mut().graceful_shutdown();
-            tokio::time::timeout(SHUTDOWN_TIMEOUT, serving).await.ok();
+            tokio::time::timeout(LAST_RESPONSES_LIMIT, serving).await.ok();
         }
     }
 }

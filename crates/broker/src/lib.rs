@@ -26,7 +26,9 @@ mod handshake;
 mod host_registration;
 mod http;
 mod manifest_files;
+mod name_owners;
 mod names;
+mod offers;
 mod outbox;
 mod prefixed;
 mod presented;
@@ -44,6 +46,7 @@ pub use directory::{
     AnnounceFuture, HostDirectory, KEPT_WHILE_AWAY, MAX_HOSTS, MAX_MANIFEST_BYTES, MAX_ROLES_PER_HOST, ManifestRefusal,
 };
 pub use error::{BrokerError, BrokerResult};
+pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
 pub use tls::{TlsError, TlsSettings};

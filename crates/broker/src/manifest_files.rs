@@ -1,6 +1,7 @@
 //! Host manifests on disk: one file per host, replaced atomically, with a checksum. A damaged file is renamed and
-//! skipped; its host will announce again.
+//! skipped; its host will announce again. Beside them the owners of all names.
 
+use crate::name_owners::NameOwners;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use toolbus_protocol::{Announce, ClientFrame, RoleManifest, json};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 const SUFFIX: &str = "manifests";
+const OWNERS_FILE: &str = "names";
 const DAMAGED_SUFFIX: &str = "damaged";
 
 /// The stored manifests of one host.
@@ -63,15 +65,44 @@ impl ManifestFiles {
         }
     }
 
-    /// Format: a line with the checksum, then the announcement as a JSON frame with the host's name as request id.
-    fn read(&self, path: &Path) -> io::Result<StoredManifests> {
-        let damaged = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
-        let bytes = fs::read(path)?;
+    /// Reads the owners of names. If the file is damaged, the hosts get their names anew, in the order of their names.
+    pub fn read_owners(&self) -> NameOwners {
+        let path = self.folder.join(OWNERS_FILE);
+        let text = match self.read_text(&path) {
+            Ok(text) => NameOwners::from_text(&text).ok_or_else(|| damaged("it can't be parsed")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return NameOwners::default(),
+            Err(error) => Err(error),
+        };
+        text.unwrap_or_else(|error| {
+            tracing::error!(%error, file = %path.display(), "the owners of names are damaged; the file is renamed");
+            fs::rename(&path, path.with_extension(DAMAGED_SUFFIX)).ok();
+            NameOwners::default()
+        })
+    }
+
+    pub fn write_owners(&self, owners: &NameOwners) -> io::Result<()> {
+        self.write_text(&self.folder.join(OWNERS_FILE), &owners.to_text())
+    }
+
+    /// Format: a line with the checksum, then the text.
+    fn read_text(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = fs::read(path)?;
         let (checksum, text) = bytes.split_at_checked(17).ok_or_else(|| damaged("the file is too short"))?;
         if checksum != self.checksum(text).as_bytes() {
             return Err(damaged("checksum mismatch"));
         }
-        match json::read_client(text) {
+        Ok(bytes.split_off(17))
+    }
+
+    fn write_text(&self, path: &Path, text: &str) -> io::Result<()> {
+        self.make_folder()?;
+        replace_file(path, format!("{}{text}", self.checksum(text.as_bytes())).as_bytes())
+    }
+
+    /// The text is the announcement as a JSON frame with the host's name as request id.
+    fn read(&self, path: &Path) -> io::Result<StoredManifests> {
+        let text = self.read_text(path)?;
+        match json::read_client(&text) {
             Ok(ClientFrame::Announce(Announce { request_id, manifests })) if self.path_of(&request_id) == path => {
                 Ok(StoredManifests {
                     host: request_id.to_string(),
@@ -87,9 +118,7 @@ impl ManifestFiles {
         let announce = Announce { request_id: host.into(), manifests: manifests.to_vec() };
         let no_agent = toolbus_protocol::AgentRef::new("");
         let text = json::write_client(&ClientFrame::Announce(announce), &no_agent);
-        self.make_folder()?;
-        let text = format!("{}{text}", self.checksum(text.as_bytes()));
-        replace_file(&self.path_of(host), text.as_bytes())
+        self.write_text(&self.path_of(host), &text)
     }
 
     pub fn remove(&self, host: &str) -> io::Result<()> {
@@ -123,4 +152,8 @@ impl ManifestFiles {
     fn checksum(&self, text: &[u8]) -> String {
         format!("{:016x}\n", xxh3_64_with_seed(text, self.seed))
     }
+}
+
+fn damaged(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
 }

@@ -4,6 +4,7 @@
 
 use crate::auditing::Auditor;
 use crate::handshake::CloseReason;
+use crate::name_owners::HeldBack;
 use crate::wire::deep_copy;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -55,6 +56,11 @@ impl ConnectionOutbox {
 
     pub fn audit_closed(&self, reason: Option<&CloseReason>) {
         self.auditor.iter().for_each(|auditor| auditor.closed(reason));
+    }
+
+    /// Writes an audit record of a name that the peer announced and that belongs to another host.
+    pub fn audit_held_back(&self, held: &HeldBack) {
+        self.auditor.iter().for_each(|auditor| auditor.held_back(held));
     }
 
     /// Writes an audit record of a refusal that was not decided by the engine.
@@ -156,7 +162,9 @@ impl Queue {
     fn admits(&mut self, frame: &Outgoing) -> bool {
         let bytes = match frame {
             Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
-            Outgoing::Cancel { correlation_id } => correlation_id.len(),
+            Outgoing::Cancel { correlation_id, from } => {
+                correlation_id.len() + from.as_ref().map_or(0, |from| from.len())
+            }
             // Bounded by the window, and by the peer's own delivers.
             Outgoing::Message { .. } | Outgoing::Receipt { .. } => return true,
             _ => {
@@ -192,7 +200,7 @@ fn unshare(frame: &mut Outgoing) {
             *correlation_id = deep_copy(correlation_id);
             *body = Bytes::copy_from_slice(body);
         }
-        Outgoing::Cancel { correlation_id } => *correlation_id = deep_copy(correlation_id),
+        Outgoing::Cancel { correlation_id, .. } => *correlation_id = deep_copy(correlation_id),
         _ => {}
     }
 }
@@ -246,7 +254,7 @@ mod tests {
     /// The two ways to queue a frame.
     const SENDS: [Send; 2] = [
         |outbox| outbox.send(BrokerFrame::HostsChanged),
-        |outbox| outbox.deliver(&mut vec![Outgoing::Cancel { correlation_id: "c".into() }]),
+        |outbox| outbox.deliver(&mut vec![Outgoing::Cancel { correlation_id: "c".into(), from: None }]),
     ];
 
     #[test]

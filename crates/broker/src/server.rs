@@ -15,7 +15,7 @@ use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
 use toolbus_engine::Names;
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
+use toolbus_policy::PolicySet;
 use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
 
 /// Buffer size of an in-process connection, per direction.
@@ -156,6 +157,11 @@ impl BrokerServer {
         self.shared.names.set_rules(rules);
     }
 
+    /// Replaces the rules about which host may offer which name. Blocks on disk I/O.
+    pub fn set_offer_rules(&self, rules: Arc<PolicySet>) {
+        self.shared.core.hosts().set_rules(rules);
+    }
+
     /// Reserves a name for an in-process agent: remote peers whose credential has this name are refused. Does not apply
     /// to peers with a shared token, which may choose any name.
     pub fn reserve(&self, name: &str) {
@@ -202,7 +208,14 @@ impl BrokerServer {
         &self.shared
     }
 
+    /// Announces a stop: `/readyz` answers 503, so that load balancers send no more clients, and new bus connections are
+    /// refused with TB0209. Everything else is served until [`BrokerServer::stop`].
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
     /// Makes [`BrokerServer::serve`] shut down: accepted messages become durable, receipts are sent, connections close.
+    /// Includes [`BrokerServer::drain`].
     pub fn stop(&self) {
         self.stop_serving.cancel();
     }
@@ -212,17 +225,16 @@ impl BrokerServer {
         let bound = listener.local_addr()?;
         let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
         let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
+        let limit = self.shared.options.stop_limit;
         let outcome = tokio::select! {
             () = self.accept_loop(listener, bound, tls.as_ref()) => Ok(()),
             () = follow_certificate(tls.clone()) => Ok(()),
-            () = self.stop_serving.cancelled() => Ok(()),
             failure = self.shared.core.failed() => Err(failure),
+            // Health checks are answered until all messages are durable.
+            () = self.drain_once_stopped(limit / 2) => Ok(()),
         };
-        self.shared.draining.store(true, Ordering::Relaxed);
-        let limit = self.shared.options.stop_limit;
-        if outcome.is_ok() {
-            self.shared.core.drain(limit / 2).await;
-        }
+        self.drain();
+        self.shared.apps().iter().for_each(|(_, app)| app.stopping());
         self.shared.stop.cancel();
         self.shared.connections.close();
         tokio::time::timeout(limit / 2, self.shared.connections.wait()).await.ok();
@@ -230,6 +242,12 @@ impl BrokerServer {
             Ok(()) if self.shared.core.has_failed() => Err(self.shared.core.failed().await),
             outcome => outcome,
         }
+    }
+
+    async fn drain_once_stopped(&self, limit: Duration) {
+        self.stop_serving.cancelled().await;
+        self.drain();
+        self.shared.core.drain(limit).await;
     }
 
     /// Never returns: errors of `accept` (such as running out of file descriptors) are transient, so it retries.
@@ -322,15 +340,23 @@ impl ServerShared {
     }
 
     pub fn app_at(&self, path: &str) -> Option<Arc<dyn HttpApp>> {
-        let apps = self.apps.read().expect("no code panics while holding the apps lock");
-        apps.iter().find(|(mounted, _)| *mounted == path).map(|(_, app)| Arc::clone(app))
+        self.apps().iter().find(|(mounted, _)| *mounted == path).map(|(_, app)| Arc::clone(app))
+    }
+
+    fn apps(&self) -> RwLockReadGuard<'_, Vec<(&'static str, Arc<dyn HttpApp>)>> {
+        self.apps.read().expect("no code panics while holding the apps lock")
+    }
+
+    /// Whether a stop was announced, so that new bus connections are refused.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     pub fn ready(&self) -> Result<(), String> {
         if self.core.has_failed() {
             return Err("storage failed\n".into());
         }
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             return Err("stopping\n".into());
         }
         if self.core.disk_low() {

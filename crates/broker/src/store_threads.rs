@@ -108,23 +108,30 @@ impl Writer {
         }
         self.space_checked = Some(Instant::now());
         match self.is_disk_low() {
-            Ok(low) => self.shared.lock().engine.set_disk_low(low),
+            Ok((low, tight)) => {
+                let mut state = self.shared.lock();
+                state.engine.set_disk_low(low);
+                state.engine.set_disk_tight(tight);
+            }
             Err(error) if error.is_about_space() => tracing::warn!(%error, "can't determine the free disk space"),
             Err(error) => self.shared.fail(error),
         }
     }
 
-    /// A disk that is low is first given back what settled messages still occupy.
-    fn is_disk_low(&self) -> Result<bool, StoreError> {
+    /// Whether nobody may store messages, and whether only hosts and operators may: a second reserve is theirs. A disk
+    /// that is tight is first given back what settled messages still occupy.
+    fn is_disk_low(&self) -> Result<(bool, bool), StoreError> {
         let (store, reserve) = (&self.shared.store, self.shared.reserve_bytes);
-        if store.free_bytes()? >= reserve {
-            return Ok(false);
+        let tight = reserve.saturating_mul(2);
+        if store.free_bytes()? >= tight {
+            return Ok((false, false));
         }
         let freed = store.reclaim_urgently()?;
         if freed > 0 {
             tracing::info!(bytes = freed, "the disk is low: space of settled messages given back");
         }
-        Ok(store.free_bytes()? < reserve)
+        let free = store.free_bytes()?;
+        Ok((free < reserve, free < tight))
     }
 }
 

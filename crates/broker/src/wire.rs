@@ -124,7 +124,9 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             accepted: refusal.is_none(),
             reason: refusal.as_ref().map(ToString::to_string),
         }),
-        Outgoing::Cancel { correlation_id } => BrokerFrame::Cancel { correlation_id: correlation_id.clone() },
+        Outgoing::Cancel { correlation_id, from } => {
+            BrokerFrame::Cancel { correlation_id: correlation_id.clone(), from: from.clone() }
+        }
         Outgoing::CancelResult { request_id, correlation_id, outcome } => BrokerFrame::CancelResult(CancelResult {
             request_id: request_id.clone(),
             correlation_id: correlation_id.clone(),
@@ -238,6 +240,7 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
     match refusal {
         Refusal::MailboxFull { .. } => ErrorCode::MailboxFull,
         Refusal::BrokerFull { .. } => ErrorCode::BrokerFull,
+        Refusal::ShareFull { .. } => ErrorCode::ShareFull,
         Refusal::IdConflict { .. } => ErrorCode::IdConflict,
         Refusal::Expired { .. } => ErrorCode::Expired,
         Refusal::Cancelled { .. } => ErrorCode::Cancelled,

@@ -5,6 +5,7 @@ use crate::cancel::Cause;
 use crate::effect::{Answer, Effect, Failure, Record};
 use crate::event::CallNo;
 use crate::machine::{CallMachine, Context};
+use crate::orphans::FOLLOW_AFTER;
 use crate::planted::PlantedBug;
 use crate::request::{Grant, Origin, ReplaySetting, Request};
 use bytestring::ByteString;
@@ -52,7 +53,9 @@ impl<A: Clone> CallMachine<A> {
         if let Some((session, _)) = &request.session {
             self.orders.push(session.clone(), no);
         }
-        self.calls.insert(no, Call::new(request, cx.now.ms));
+        let follow_at = self.options.caller_grace.map(|_| cx.now.ms + FOLLOW_AFTER);
+        let follow_at = follow_at.filter(|_| request.origin != Origin::Journal);
+        self.calls.insert(no, Call { follow_at, ..Call::new(request, cx.now.ms) });
         self.set_state(no, State::Authorising);
         cx.out.push(Effect::Admitted { call: no });
         no
@@ -178,7 +181,7 @@ impl<A: Clone> CallMachine<A> {
     fn apply_early_cancel(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get(&no) else { return };
         let key = &call.request.key;
-        if self.early_cancels.contains(key) || self.early_cancels_by_id.contains(&key.id) {
+        if self.early_cancels.contains(key) {
             self.cancel(no, Cause::Caller, None, cx);
         }
     }
@@ -265,6 +268,9 @@ impl<A: Clone> CallMachine<A> {
         let ttl = call.request.task.map_or(0, |task| task.ttl);
         (call.accepted, call.always_journaled) = (true, true);
         call.deadline = Some(now.saturating_add(ttl));
+        (call.follow_at, call.orphaned_at) = (None, None);
+        let caller = call.request.key.caller.clone();
+        self.unfollow_caller(no, &caller, cx);
         if !self.is_planted(PlantedBug::TaskNotSynced) {
             cx.out.push(Effect::Accepted { call: no });
         }

@@ -66,6 +66,9 @@ impl<A: Clone> CallMachine<A> {
         if !self.is_planted(PlantedBug::DeadlineIgnored) && self.end_overdue(no, cx) {
             return;
         }
+        if self.is_planted(PlantedBug::StartSkipped) {
+            return self.send_in_order(no, cx);
+        }
         let skips_start = self.is_planted(PlantedBug::StartNotWritten);
         let early = self.is_planted(PlantedBug::StartNotSynced);
         let Some(call) = self.get(no) else { return };
@@ -111,12 +114,24 @@ impl<A: Clone> CallMachine<A> {
         if !self.is_planted(PlantedBug::DeadlineIgnored) && self.end_overdue(no, cx) {
             return;
         }
-        debug_assert!(
-            self.calls.get(&no).is_none_or(|call| call.may_send),
-            "no request is sent before its START is written"
-        );
+        if !self.calls.get(&no).is_some_and(|call| call.may_send) {
+            return self.refuse_unstarted(no, cx);
+        }
+        let longest = self.options.wait_limit;
+        let limit =
+            self.calls.get(&no).and_then(|call| call.request.timeout).map_or(longest, |limit| limit.min(longest));
         self.set_state(no, State::Sending);
+        self.wait_until(no, cx.now.ms.saturating_add(limit));
         cx.out.push(Effect::Send { call: no });
+    }
+
+    /// Only a bug leads here. The call ends rather than run without a trace in the journal, and never runs again.
+    fn refuse_unstarted(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        const RULE: &str = "no request is sent before its START is written";
+        debug_assert!(self.is_planted(PlantedBug::StartSkipped), "{RULE}");
+        let Some(call) = self.get(no) else { return };
+        call.always_journaled = true;
+        self.give_up_wait(no, Answer::Failure(Failure::BrokenInvariant(RULE)), End::Unknown, cx);
     }
 
     pub(crate) fn sent(&mut self, no: CallNo, cx: &mut Context<'_, A>) {

@@ -39,6 +39,10 @@ pub(crate) struct Call<A> {
     pub deadline: Option<Millis>,
     /// When the rule's time limit is over, and its name.
     pub limit: Option<(Millis, String)>,
+    /// When its caller is followed.
+    pub follow_at: Option<Millis>,
+    /// When it is cancelled because its caller stayed disconnected.
+    pub orphaned_at: Option<Millis>,
     /// When the wait of the current state is over.
     pub wait_until: Option<Millis>,
     /// The time for which this call is in the timers.
@@ -63,8 +67,6 @@ pub(crate) enum State<A> {
     Accepting,
     /// The broker's answer about the callers of an earlier equal call.
     AskingToJoin { ask: AskNo, about: About },
-    /// The broker can't be asked: the next try.
-    RetryingToJoin,
     /// The receipt of the reply to an earlier equal call, before which the broker can't be asked about it.
     AwaitingReceipt { of: CallKey },
     /// The reconnect of the caller of an earlier equal call.
@@ -73,9 +75,7 @@ pub(crate) enum State<A> {
     Joined { to: CallNo },
     /// The answer of an earlier call is being read.
     ReadingAnswer { earlier: Box<Earlier> },
-    /// The broker's answer whether the caller of a request that was queued for long is connected.
-    AskingForCaller { ask: AskNo },
-    /// The caller's return, or the orphans' grace.
+    /// The broker's report that the caller of a request that was queued for long is connected.
     AwaitingCaller,
     /// An approver.
     Parked,
@@ -156,6 +156,8 @@ impl<A> Call<A> {
             cancelled: None,
             deadline: request.deadline,
             limit: None,
+            follow_at: None,
+            orphaned_at: None,
             wait_until: None,
             timer: None,
             entry: None,
@@ -189,7 +191,10 @@ impl<A> Call<A> {
             // Only the journal is awaited, which reports every failure.
             (State::Finishing { .. } | State::DeadLettering | State::Starting | State::Accepting, _) => None,
             (_, Some(_)) => None,
-            _ => self.deadline.into_iter().chain(self.limit.as_ref().map(|(at, _)| *at)).min(),
+            _ => {
+                let limit = self.limit.as_ref().map(|(at, _)| *at);
+                [self.deadline, limit, self.follow_at, self.orphaned_at].into_iter().flatten().min()
+            }
         };
         ends.into_iter().chain(self.wait_until).min()
     }

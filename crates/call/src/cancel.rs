@@ -48,6 +48,7 @@ impl Cancelled {
 impl<A: Clone> CallMachine<A> {
     pub(crate) fn cancel(&mut self, no: CallNo, cause: Cause, reason: Option<String>, cx: &mut Context<'_, A>) {
         let is_lost = self.is_planted(PlantedBug::CancelLost);
+        let latest = cx.now.ms.saturating_add(self.options.cancel_grace);
         let Some(call) = self.get(no).filter(|call| call.cancelled.is_none()) else { return };
         match call.state {
             // The answer is on its way.
@@ -57,7 +58,8 @@ impl<A: Clone> CallMachine<A> {
         }
         match call.state {
             // Decided when the journal or the connection has reported.
-            State::Starting | State::Accepting | State::Sending => {}
+            State::Starting | State::Accepting => {}
+            State::Sending => call.wait_until = Some(call.wait_until.map_or(latest, |until| until.min(latest))),
             State::Running => self.cancel_at_server(no, cx),
             _ => {
                 self.end_cancelled(no, cx);

@@ -65,14 +65,26 @@ pub enum Effect<A> {
         /// Whether the time for the approval is over.
         expired: bool,
     },
-    /// Ask the broker. Answered by `Event::Inspected`.
+    /// Ask the broker, as often as it takes to get an answer. Answered by `Event::Inspected`, unless the call ends before.
     Inspect {
+        /// The call.
+        call: CallNo,
         /// The number of the question.
         ask: AskNo,
         /// Mailboxes: is a peer connected?
         peers: Vec<ByteString>,
         /// Replies, as mailbox and message id: is it uncollected?
         replies: Vec<(ByteString, ByteString)>,
+    },
+    /// Follow whether a peer is connected under the mailbox of a caller. Reported by `Event::Followed`.
+    Follow {
+        /// The caller's mailbox.
+        caller: ByteString,
+    },
+    /// End the follow of a caller.
+    Unfollow {
+        /// The caller's mailbox.
+        caller: ByteString,
     },
     /// Reserve a session slot for a task, if it needs one. Answered by `Event::Reserved`.
     Reserve {
@@ -264,6 +276,8 @@ pub enum Failure {
     },
     /// A bug of the host ended the call.
     Crashed,
+    /// A rule that the machine must keep would have been broken, so the request was not sent. Names the rule.
+    BrokenInvariant(&'static str),
     /// The caller's deadline passed.
     Expired,
     /// The rule's time limit passed.

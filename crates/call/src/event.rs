@@ -53,9 +53,9 @@ impl Inspected {
 /// Who cancels a call that is named only by its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelBy {
-    /// The mailbox that sent the call.
+    /// The mailbox that sent the call, or the broker on its behalf.
     Caller(ByteString),
-    /// The broker, which has checked the right to cancel but reports no sender.
+    /// An older broker, which has checked the right to cancel but reports no sender.
     Broker,
 }
 
@@ -79,12 +79,21 @@ pub enum Event<A> {
         /// The decision.
         verdict: Result<(), A>,
     },
-    /// Answers [`crate::Effect::Inspect`]. `None` if the broker can't be asked now.
+    /// Answers [`crate::Effect::Inspect`].
     Inspected {
+        /// The call.
+        call: CallNo,
         /// The question.
         ask: AskNo,
         /// The answer.
-        view: Option<Inspected>,
+        view: Inspected,
+    },
+    /// Follows [`crate::Effect::Follow`], at once and after every change, until [`crate::Effect::Unfollow`].
+    Followed {
+        /// The caller's mailbox.
+        caller: ByteString,
+        /// Whether a peer is connected there; `None` if the broker can't tell, or the connection to it is lost.
+        connected: Option<bool>,
     },
     /// Answers [`crate::Effect::Reserve`]: the task has a session slot, or needs none.
     Reserved {
@@ -182,7 +191,7 @@ pub enum Event<A> {
         /// A reason for the server and the caller.
         reason: Option<String>,
     },
-    /// Cancels a call by its id; remembered if the call has not arrived yet.
+    /// Cancels a call by its id; remembered if its caller is known and the call has not arrived yet.
     CancelId {
         /// The id of the call.
         id: ByteString,

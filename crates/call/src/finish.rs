@@ -32,7 +32,7 @@ impl<A: Clone> CallMachine<A> {
 
     /// Journals the answer if it has to be, then replies.
     pub(crate) fn finish(&mut self, no: CallNo, answer: Answer<A>, end: End, cx: &mut Context<'_, A>) {
-        self.stop_waiting_for_join(no);
+        self.stop_waiting_for_join(no, cx);
         let sync_results = self.options.sync_results;
         let (unwritten_cancel, unwritten_task) =
             (self.is_planted(PlantedBug::CancelNotWritten), self.is_planted(PlantedBug::TaskAnswerLost));
@@ -112,7 +112,7 @@ impl<A: Clone> CallMachine<A> {
     /// Leaves a call unanswered: the next host takes it from the mailbox or from the journal.
     pub(crate) fn leave(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         self.stop_wait(no, cx);
-        self.stop_waiting_for_join(no);
+        self.stop_waiting_for_join(no, cx);
         self.end(no, true, cx);
     }
 
@@ -136,6 +136,7 @@ impl<A: Clone> CallMachine<A> {
             let health = if self.shutdown { Health::Unclear } else { call.health };
             self.note_health(call.request.server, entry, health, cx);
         }
+        self.unfollow_caller(no, &key.caller, cx);
         cx.out.push(Effect::Ended { call: no, left });
         if !self.is_planted(PlantedBug::PermitsLeak) {
             for granted in self.permits.release(no) {

@@ -8,20 +8,17 @@
 use crate::call::{About, Call, Earlier, State};
 use crate::cancel::Cause;
 use crate::effect::{Answer, Effect, Failure, Record};
-use crate::event::{AskNo, CallNo, Inspected, Millis};
-use crate::machine::{Asked, CallMachine, Context};
+use crate::event::{AskNo, CallNo, Inspected};
+use crate::machine::{CallMachine, Context};
 use crate::planted::PlantedBug;
 use crate::request::{JoinMode, Origin};
 use bytestring::ByteString;
 use toolbus_journal::{CallKey, Candidate, CandidateState, End, Replay, Wait};
 
-/// Pause before the broker is asked again, if it could not be asked.
-const RETRY_AFTER: Millis = 250;
-
 impl<A: Clone> CallMachine<A> {
     /// Looks for an earlier equal call; the call goes on without one.
     pub(crate) fn seek_join(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
-        self.stop_waiting_for_join(no);
+        self.stop_waiting_for_join(no, cx);
         match self.find_earlier(no, cx) {
             Some(earlier) => self.ask_about(no, earlier, cx),
             None => self.wait_for_caller(no, cx),
@@ -99,7 +96,8 @@ impl<A: Clone> CallMachine<A> {
             return self.join(no, about, cx);
         }
         let peers = keys.into_iter().map(|key| key.caller).collect();
-        let ask = self.ask(Asked::Join(no), peers, replies, cx);
+        let ask = self.new_ask();
+        cx.out.push(Effect::Inspect { call: no, ask, peers, replies });
         self.set_state(no, State::AskingToJoin { ask, about });
         self.wait_until(no, cx.now.ms + self.options.wait_limit);
     }
@@ -129,7 +127,7 @@ impl<A: Clone> CallMachine<A> {
         (all.into_iter().map(|(key, _)| key.clone()).collect(), replies)
     }
 
-    pub(crate) fn join_inspected(&mut self, no: CallNo, ask: AskNo, view: Option<Inspected>, cx: &mut Context<'_, A>) {
+    pub(crate) fn join_inspected(&mut self, no: CallNo, ask: AskNo, view: &Inspected, cx: &mut Context<'_, A>) {
         let Some(call) = self.get(no) else { return };
         let State::AskingToJoin { ask: asked, about } = &call.state else { return };
         if *asked != ask {
@@ -137,10 +135,6 @@ impl<A: Clone> CallMachine<A> {
         }
         let about = about.clone();
         let has_waited = call.waited_for_absence;
-        let Some(view) = view else {
-            self.set_state(no, State::RetryingToJoin);
-            return self.wait_until(no, cx.now.ms + RETRY_AFTER);
-        };
         let gone = !view.connected.contains(&true) || self.is_planted(PlantedBug::JoinConnected);
         let uncollected = !view.uncollected.contains(&false) || self.is_planted(PlantedBug::JoinCollected);
         if !gone || !uncollected {
@@ -174,6 +168,10 @@ impl<A: Clone> CallMachine<A> {
         let deadline = call.deadline;
         self.set_state(no, State::Joined { to });
         self.joiners.entry(to).or_default().push(no);
+        // One that waits for its own caller need not any more.
+        if self.awaits_caller(to) {
+            self.wake(to);
+        }
         let mut next = Some(to);
         while let Some(member) = next {
             let Some(call) = self.get(member) else { break };
@@ -185,13 +183,14 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
-    pub(crate) fn stop_waiting_for_join(&mut self, no: CallNo) {
+    pub(crate) fn stop_waiting_for_join(&mut self, no: CallNo, cx: &Context<'_, A>) {
         let Some(State::Joined { to }) = self.calls.get(&no).map(|call| &call.state) else { return };
         let to = *to;
         if let Some(joiners) = self.joiners.get_mut(&to) {
             joiners.retain(|joiner| *joiner != no);
             if joiners.is_empty() {
                 self.joiners.remove(&to);
+                self.start_grace(to, cx);
             }
         }
     }
@@ -240,7 +239,11 @@ impl<A: Clone> CallMachine<A> {
 
     pub(crate) fn reply_settled(&mut self, key: CallKey, refused: bool, cx: &mut Context<'_, A>) {
         match refused {
-            true => self.refused_replies.insert(key.clone()),
+            // If its request is delivered again, the caller still waits for an answer.
+            true => {
+                self.refused_replies.insert(key.clone());
+                self.answered.remove(&key);
+            }
             false => self.refused_replies.remove(&key),
         }
         let Some(count) = self.unsettled.get_mut(&key) else { return };

@@ -2,10 +2,10 @@
 
 use crate::call::{Call, State};
 use crate::circuit_breaker::CircuitBreaker;
-use crate::effect::{Effect, Effects, RecordKind};
+use crate::effect::{Effects, RecordKind};
 use crate::event::{AskNo, CallNo, CancelBy, Event, Millis, Now};
 use crate::options::MachineOptions;
-use crate::orphans::Presence;
+use crate::orphans::FollowedCallers;
 use crate::permits::{Permits, Rates};
 use crate::planted::PlantedBug;
 use crate::session_order::SessionOrders;
@@ -21,7 +21,7 @@ pub struct CallMachine<A> {
     pub(crate) options: MachineOptions,
     pub(crate) calls: BTreeMap<CallNo, Call<A>>,
     pub(crate) by_key: HashMap<CallKey, CallNo>,
-    /// The broker reports a cancelled message by its id only.
+    /// An older broker reports a cancelled message by its id only.
     pub(crate) by_id: HashMap<ByteString, Vec<CallNo>>,
     /// Number of calls per agent.
     pub(crate) by_agent: HashMap<ByteString, usize>,
@@ -30,7 +30,6 @@ pub struct CallMachine<A> {
     /// The calls that wait for the end of a call.
     pub(crate) joiners: HashMap<CallNo, Vec<CallNo>>,
     pub(crate) tickets: HashMap<Ticket, (CallNo, RecordKind)>,
-    pub(crate) asks: HashMap<AskNo, Asked>,
     /// Replies that the broker has not receipted yet.
     pub(crate) unsettled: HashMap<CallKey, usize>,
     /// Replies that the broker refused, so that no caller got them.
@@ -38,12 +37,11 @@ pub struct CallMachine<A> {
     /// Requests that were answered without a record in the journal.
     pub(crate) answered: BoundedSet<CallKey>,
     pub(crate) early_cancels: BoundedSet<CallKey>,
-    pub(crate) early_cancels_by_id: BoundedSet<ByteString>,
     pub(crate) permits: Permits,
     pub(crate) rates: Rates,
     pub(crate) orders: SessionOrders,
     pub(crate) breakers: Vec<CircuitBreaker>,
-    pub(crate) presence: Presence,
+    pub(crate) callers: FollowedCallers,
     pub(crate) timers: Timers,
     /// Tasks whose entry is being synced, per agent.
     pub(crate) accepting: HashMap<ByteString, usize>,
@@ -55,17 +53,6 @@ pub struct CallMachine<A> {
     woken: VecDeque<CallNo>,
     next_call: u64,
     next_ask: u64,
-}
-
-/// What a question to the broker is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// Whether a call may join an earlier one.
-    Join(CallNo),
-    /// Whether the caller of a call is connected.
-    Caller(CallNo),
-    /// Which of these callers are connected.
-    Orphans(Vec<ByteString>),
 }
 
 /// The environment of one event.
@@ -87,17 +74,15 @@ impl<A: Clone> CallMachine<A> {
             by_content: HashMap::new(),
             joiners: HashMap::new(),
             tickets: HashMap::new(),
-            asks: HashMap::new(),
             unsettled: HashMap::new(),
             refused_replies: BoundedSet::default(),
             answered: BoundedSet::default(),
             early_cancels: BoundedSet::default(),
-            early_cancels_by_id: BoundedSet::default(),
             permits: Permits::default(),
             rates: Rates::default(),
             orders: SessionOrders::default(),
             breakers,
-            presence: Presence::default(),
+            callers: FollowedCallers::default(),
             timers: Timers::default(),
             accepting: HashMap::new(),
             draining: false,
@@ -118,7 +103,6 @@ impl<A: Clone> CallMachine<A> {
         let cx = &mut Context { now, journal, out };
         self.dispatch(event, cx);
         self.go_on(cx);
-        self.check_orphans(cx);
         for call in std::mem::take(&mut self.touched) {
             let next = self.calls.get(&call).and_then(Call::next_time);
             let timer = self.calls.get_mut(&call).map(|call| &mut call.timer);
@@ -128,7 +112,7 @@ impl<A: Clone> CallMachine<A> {
 
     /// When [`Event::Tick`] is due next.
     pub fn next_wake(&self) -> Option<Millis> {
-        self.timers.next().into_iter().chain(self.presence.next_check()).min()
+        self.timers.next()
     }
 
     fn dispatch(&mut self, event: Event<A>, cx: &mut Context<'_, A>) {
@@ -136,12 +120,8 @@ impl<A: Clone> CallMachine<A> {
             Event::Arrived(request) => self.arrived(*request, cx),
             Event::Authorised { call, verdict } => self.authorised(call, verdict, cx),
             Event::Approved { call, verdict } => self.approved(call, verdict, cx),
-            Event::Inspected { ask, view } => match self.asks.remove(&ask) {
-                Some(Asked::Join(call)) => self.join_inspected(call, ask, view, cx),
-                Some(Asked::Caller(call)) => self.caller_inspected(call, ask, view, cx),
-                Some(Asked::Orphans(callers)) => self.orphans_inspected(&callers, view, cx),
-                None => {}
-            },
+            Event::Inspected { call, ask, view } => self.join_inspected(call, ask, &view, cx),
+            Event::Followed { caller, connected } => self.followed(&caller, connected, cx),
             Event::Reserved { call } => self.reserved(call, cx),
             Event::Connected { call, outcome } => self.connected(call, outcome, cx),
             Event::Refused { call, answer } => self.refused_by_host(call, answer, cx),
@@ -200,6 +180,7 @@ impl<A: Clone> CallMachine<A> {
         let has_permits = !self.permits.is_waiting(no);
         match self.calls.get(&no).map(|call| &call.state) {
             Some(State::Joined { .. } | State::AwaitingReceipt { .. }) => self.seek_join(no, cx),
+            Some(State::AwaitingCaller) => self.wait_for_caller(no, cx),
             Some(State::TaskShare) if has_permits => self.reserve(no, cx),
             Some(State::Ordered) => self.wait_for_order(no, cx),
             Some(State::Queued) if has_permits => self.granted(no, cx),
@@ -231,18 +212,9 @@ impl<A: Clone> CallMachine<A> {
         CallNo(self.next_call)
     }
 
-    pub(crate) fn ask(
-        &mut self,
-        asked: Asked,
-        peers: Vec<ByteString>,
-        replies: Vec<(ByteString, ByteString)>,
-        cx: &mut Context<'_, A>,
-    ) -> AskNo {
+    pub(crate) fn new_ask(&mut self) -> AskNo {
         self.next_ask += 1;
-        let ask = AskNo(self.next_ask);
-        self.asks.insert(ask, asked);
-        cx.out.push(Effect::Inspect { ask, peers, replies });
-        ask
+        AskNo(self.next_ask)
     }
 
     pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
@@ -287,16 +259,17 @@ impl<A: Clone> CallMachine<A> {
                     None => self.early_cancels.insert(key),
                 }
             }
-            CancelBy::Broker => match self.by_id.get(&id).map(Vec::as_slice) {
-                Some([call]) => self.cancel(*call, Cause::Caller, reason, cx),
-                // Ambiguous: the worker that cancelled also sends its own cancel, which names its mailbox.
-                Some(_) => {}
-                None => self.early_cancels_by_id.insert(id),
-            },
+            // Ignored if it is ambiguous or the call is not here yet: remembered by its id alone, it could cancel a call of
+            // another caller. A worker also sends a cancel of its own, which names its mailbox.
+            CancelBy::Broker => {
+                if let Some([call]) = self.by_id.get(&id).map(Vec::as_slice) {
+                    self.cancel(*call, Cause::Caller, reason, cx);
+                }
+            }
         }
     }
 
-    /// The wait of a call, its time limit or its deadline may be over.
+    /// The wait of a call, its time limit, its deadline or the grace of its caller may be over.
     fn on_time(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let now = cx.now.ms;
         let Some(call) = self.calls.get_mut(&no) else { return };
@@ -304,7 +277,9 @@ impl<A: Clone> CallMachine<A> {
             call.wait_until = None;
             self.wait_is_over(no, cx);
         }
-        self.end_overdue(no, cx);
+        if !self.end_overdue(no, cx) {
+            self.check_orphan(no, cx);
+        }
     }
 }
 

@@ -1,164 +1,119 @@
-//! Orphaned calls. A caller that was disconnected at every check during a grace time is considered gone, and its calls
-//! are cancelled, unless other calls wait for them.
+//! Orphaned calls. The broker notifies the host when the caller of a call in progress connects or disconnects; a call
+//! whose caller stays disconnected for a grace time is cancelled, unless other calls wait for it.
+//!
+//! Only calls that take a while are followed, and each caller once, so there are at most as many follows as calls. If
+//! the broker can't tell, nothing is assumed: a caller that is reported as disconnected afterwards gets a new grace.
 
+use crate::call::State;
 use crate::cancel::Cause;
-use crate::event::{CallNo, Inspected, Millis};
-use crate::machine::{Asked, CallMachine, Context};
+use crate::effect::Effect;
+use crate::event::{CallNo, Millis};
+use crate::machine::{CallMachine, Context};
 use crate::planted::PlantedBug;
 use bytestring::ByteString;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
-/// Minimum time between two checks, however short the grace.
-const MIN_INTERVAL: Millis = 1_000;
+/// Most calls end earlier, and their callers are not followed.
+pub(crate) const FOLLOW_AFTER: Millis = 1_000;
 
-/// Which callers were connected at the last check, and since when the others have been disconnected.
+/// The callers that the host follows.
+pub(crate) type FollowedCallers = HashMap<ByteString, FollowedCaller>;
+
 #[derive(Debug, Default)]
-pub(crate) struct Presence {
-    connected: BTreeMap<ByteString, Millis>,
-    absent_since: BTreeMap<ByteString, Millis>,
-    next_check: Option<Millis>,
+pub(crate) struct FollowedCaller {
+    /// Its calls in progress that are followed.
+    calls: BTreeSet<CallNo>,
+    pub presence: Presence,
 }
 
-fn interval(grace: Millis) -> Millis {
-    (grace / 4).max(MIN_INTERVAL)
-}
-
-impl Presence {
-    /// Records a check of all callers; returns those that are gone.
-    fn record_check(
-        &mut self,
-        now: Millis,
-        grace: Millis,
-        callers: impl IntoIterator<Item = (ByteString, bool)>,
-    ) -> Vec<ByteString> {
-        let mut absent_before = std::mem::take(&mut self.absent_since);
-        self.connected.clear();
-        let mut gone = Vec::new();
-        for (caller, is_connected) in callers {
-            if is_connected {
-                self.connected.insert(caller, now);
-                continue;
-            }
-            let since = absent_before.remove(&caller).unwrap_or(now);
-            if now.saturating_sub(since) >= grace {
-                gone.push(caller.clone());
-            }
-            self.absent_since.insert(caller, since);
-        }
-        gone
-    }
-
-    /// Forgets all absences. Used when the broker can't be asked: after it restarts, callers reconnect one by one.
-    fn clear(&mut self) {
-        self.connected.clear();
-        self.absent_since.clear();
-    }
-
-    /// Whether the caller was connected a short time ago.
-    pub fn is_fresh(&self, caller: &ByteString, now: Millis, grace: Option<Millis>) -> bool {
-        let limit = grace.map_or(0, interval);
-        self.connected.get(caller).is_some_and(|at| now.saturating_sub(*at) <= limit)
-    }
-
-    pub fn record_present(&mut self, caller: ByteString, now: Millis) {
-        self.connected.insert(caller, now);
-    }
-
-    pub fn next_check(&self) -> Option<Millis> {
-        self.next_check
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Presence {
+    /// The broker has not reported yet.
+    #[default]
+    Awaited,
+    /// The broker can't tell.
+    Unknown,
+    Connected,
+    Disconnected,
 }
 
 impl<A: Clone> CallMachine<A> {
-    /// Asks the broker about the callers of all calls, once per interval.
-    pub(crate) fn check_orphans(&mut self, cx: &mut Context<'_, A>) {
-        let Some(grace) = self.options.caller_grace else { return };
-        if self.calls.is_empty() {
-            self.presence.next_check = None;
-            return;
+    /// Has the caller of a call followed.
+    pub(crate) fn follow_caller(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let Some(call) = self.get(no) else { return };
+        call.follow_at = None;
+        let caller = call.request.key.caller.clone();
+        let followed = self.callers.entry(caller.clone()).or_default();
+        if followed.calls.is_empty() {
+            cx.out.push(Effect::Follow { caller });
         }
-        let next = *self.presence.next_check.get_or_insert(cx.now.ms + interval(grace));
-        if cx.now.ms < next {
-            return;
-        }
-        self.presence.next_check = Some(cx.now.ms + interval(grace));
-        let waiting = self.calls.values().filter(|call| !call.accepted);
-        let callers: BTreeSet<ByteString> = waiting.map(|call| call.request.key.caller.clone()).collect();
-        if !callers.is_empty() {
-            let callers: Vec<ByteString> = callers.into_iter().collect();
-            self.ask(Asked::Orphans(callers.clone()), callers, Vec::new(), cx);
+        if followed.calls.insert(no) {
+            self.start_grace(no, cx);
         }
     }
 
-    pub(crate) fn orphans_inspected(
-        &mut self,
-        callers: &[ByteString],
-        view: Option<Inspected>,
-        cx: &mut Context<'_, A>,
-    ) {
-        let Some(grace) = self.options.caller_grace else { return };
-        let Some(view) = view.filter(|view| view.connected.len() == callers.len()) else {
-            return self.presence.clear();
+    /// The call has ended, or has no caller any more.
+    pub(crate) fn unfollow_caller(&mut self, no: CallNo, caller: &ByteString, cx: &mut Context<'_, A>) {
+        let Some(followed) = self.callers.get_mut(caller) else { return };
+        if followed.calls.remove(&no) && followed.calls.is_empty() {
+            self.callers.remove(caller);
+            cx.out.push(Effect::Unfollow { caller: caller.clone() });
+        }
+    }
+
+    pub(crate) fn followed(&mut self, caller: &ByteString, connected: Option<bool>, cx: &mut Context<'_, A>) {
+        let Some(followed) = self.callers.get_mut(caller) else { return };
+        let presence = match connected {
+            Some(true) => Presence::Connected,
+            Some(false) => Presence::Disconnected,
+            None => Presence::Unknown,
         };
-        let checked = callers.iter().cloned().zip(view.connected);
-        let gone = self.presence.record_check(cx.now.ms, grace, checked);
-        let with_joiner = self.is_planted(PlantedBug::OrphanWithJoiner);
-        let is_orphan = |no: &CallNo, call: &crate::call::Call<A>| {
-            let is_awaited = self.joiners.contains_key(no) && !with_joiner;
-            !call.accepted && !is_awaited && gone.contains(&call.request.key.caller)
-        };
-        let orphans: Vec<CallNo> =
-            self.calls.iter().filter(|(no, call)| is_orphan(no, call)).map(|(no, _)| *no).collect();
-        for no in orphans {
+        if std::mem::replace(&mut followed.presence, presence) == presence {
+            return;
+        }
+        let is_ignored = self.options.is_planted(PlantedBug::CallerBackIgnored) && presence == Presence::Connected;
+        for no in followed.calls.clone() {
+            if !is_ignored {
+                self.start_grace(no, cx);
+            }
+            if self.awaits_caller(no) {
+                self.wake(no);
+            }
+        }
+    }
+
+    pub(crate) fn presence_of(&self, caller: &ByteString) -> Presence {
+        self.callers.get(caller).map_or(Presence::Awaited, |followed| followed.presence)
+    }
+
+    /// Starts the grace of a call whose caller is disconnected; ends that of any other.
+    pub(crate) fn start_grace(&mut self, no: CallNo, cx: &Context<'_, A>) {
+        let Some(call) = self.calls.get(&no) else { return };
+        let is_orphan = self.presence_of(&call.request.key.caller) == Presence::Disconnected;
+        let grace = self.options.caller_grace.filter(|_| is_orphan);
+        if let Some(call) = self.get(no) {
+            call.orphaned_at = grace.map(|grace| cx.now.ms.saturating_add(grace));
+        }
+    }
+
+    /// It may be time to follow the caller of a call, or to cancel the call as an orphan.
+    pub(crate) fn check_orphan(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        let is_due = |at: Option<Millis>| at.is_some_and(|at| at <= cx.now.ms);
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        if is_due(call.follow_at) {
+            return self.follow_caller(no, cx);
+        }
+        if !is_due(call.orphaned_at) {
+            return;
+        }
+        call.orphaned_at = None;
+        // When no call waits for it any more, it gets a new grace: another one may want to join it.
+        if !self.joiners.contains_key(&no) || self.is_planted(PlantedBug::OrphanWithJoiner) {
             self.cancel(no, Cause::CallerGone, Some("the caller is gone".to_owned()), cx);
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GRACE: Millis = 120_000;
-
-    fn check(presence: &mut Presence, now: Millis, callers: &[(&str, bool)]) -> Vec<ByteString> {
-        presence.record_check(now, GRACE, callers.iter().map(|(name, connected)| ((*name).into(), *connected)))
-    }
-
-    #[test]
-    fn a_caller_is_gone_if_it_was_absent_at_every_check_of_the_grace() {
-        let mut presence = Presence::default();
-        for now in [0, 30_000, 60_000, 90_000] {
-            assert!(check(&mut presence, now, &[("a", false), ("b", now != 60_000)]).is_empty(), "{now}");
-        }
-        assert_eq!(check(&mut presence, GRACE, &[("a", false), ("b", false)]), ["a"]);
-        assert!(check(&mut presence, GRACE * 2 - 30_001, &[("b", false)]).is_empty());
-        assert_eq!(check(&mut presence, GRACE * 2, &[("b", false)]), ["b"]);
-    }
-
-    #[test]
-    fn a_caller_that_was_connected_in_between_gets_a_new_grace() {
-        let mut presence = Presence::default();
-        check(&mut presence, 0, &[("a", false)]);
-        check(&mut presence, GRACE / 2, &[("a", true)]);
-        check(&mut presence, GRACE / 2, &[("a", false)]);
-        assert!(check(&mut presence, GRACE, &[("a", false)]).is_empty());
-        assert_eq!(check(&mut presence, GRACE + GRACE / 2, &[("a", false)]), ["a"]);
-    }
-
-    #[test]
-    fn absences_before_a_failed_check_do_not_count() {
-        let mut presence = Presence::default();
-        check(&mut presence, 0, &[("a", false)]);
-        presence.clear();
-        assert!(check(&mut presence, GRACE, &[("a", false)]).is_empty());
-    }
-
-    #[test]
-    fn callers_without_calls_are_forgotten() {
-        let mut presence = Presence::default();
-        check(&mut presence, 0, &[("a", true), ("b", false)]);
-        check(&mut presence, 0, &[]);
-        assert!(presence.connected.is_empty() && presence.absent_since.is_empty());
+    pub(crate) fn awaits_caller(&self, no: CallNo) -> bool {
+        self.calls.get(&no).is_some_and(|call| matches!(call.state, State::AwaitingCaller))
     }
 }

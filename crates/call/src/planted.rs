@@ -7,6 +7,8 @@ pub enum PlantedBug {
     StartNotSynced,
     /// The request is sent without a START.
     StartNotWritten,
+    /// A request that needs a START is to be sent without one, which the machine itself has to refuse.
+    StartSkipped,
     /// The reply is sent before its RESULT is written.
     ResultAfterReply,
     /// No RESULT is written for a call that was cancelled before it started.
@@ -45,6 +47,8 @@ pub enum PlantedBug {
     OrderIgnored,
     /// An orphan is cancelled although another call waits for its answer.
     OrphanWithJoiner,
+    /// The return of a caller does not end the grace of its calls.
+    CallerBackIgnored,
     /// A call that is not answered in time is not cancelled.
     TimeoutIgnored,
 }

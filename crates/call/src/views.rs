@@ -18,6 +18,8 @@ pub struct CallView {
     pub arrived: Millis,
     /// Number of calls that wait for its answer.
     pub joiners: usize,
+    /// Whether it has waited for an earlier equal call, and so left the order of its session.
+    pub was_joined: bool,
     /// Whether it is a task.
     pub is_task: bool,
 }
@@ -28,9 +30,9 @@ impl<A: Clone> CallMachine<A> {
         self.calls.len()
     }
 
-    /// Whether no call is in progress, and no permit or place in a session is held.
+    /// Whether no call is in progress, no permit or place in a session is held, and no caller is followed.
     pub fn is_empty(&self) -> bool {
-        self.calls.is_empty() && self.permits.is_empty() && self.orders.is_empty()
+        self.calls.is_empty() && self.permits.is_empty() && self.orders.is_empty() && self.callers.is_empty()
     }
 
     /// All calls in progress, in the order of their arrival.
@@ -42,8 +44,9 @@ impl<A: Clone> CallMachine<A> {
     pub fn view(&self, no: CallNo) -> Option<CallView> {
         let call = self.calls.get(&no)?;
         let joiners = self.joiners.get(&no).map_or(0, Vec::len);
-        let (key, is_task) = (call.request.key.clone(), call.request.task.is_some());
-        Some(CallView { call: no, key, stage: call.stage(), arrived: call.arrived, joiners, is_task })
+        let (key, stage, arrived) = (call.request.key.clone(), call.stage(), call.arrived);
+        let (was_joined, is_task) = (call.was_joined, call.request.task.is_some());
+        Some(CallView { call: no, key, stage, arrived, joiners, was_joined, is_task })
     }
 
     /// The calls in progress with this id, of different callers.

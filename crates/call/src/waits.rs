@@ -2,15 +2,14 @@
 
 use crate::call::State;
 use crate::effect::{Effect, Failure};
-use crate::event::{AskNo, CallNo, Inspected, Millis};
-use crate::machine::{Asked, CallMachine, Context};
+use crate::event::{CallNo, Millis};
+use crate::machine::{CallMachine, Context};
+use crate::orphans::Presence;
 use crate::permits::{RateExceeded, Resource};
 use crate::request::{SessionHold, SessionKey};
 use bytestring::ByteString;
 use toolbus_journal::End;
 
-/// Pause before the broker is asked again whether a caller is connected.
-const CALLER_CHECK: Millis = 1_000;
 /// Time left for the reply when a call is given up before its deadline.
 const REPLY_MARGIN: Millis = 100;
 /// The share of all tasks of a server's permits, and of the tasks of one agent, as divisors: tasks must not starve calls.
@@ -19,44 +18,23 @@ const SHARE_OF_AGENT_TASKS: usize = 4;
 
 impl<A: Clone> CallMachine<A> {
     /// A request that was queued for longer than the grace starts only if its caller is connected: it would be cancelled as
-    /// an orphan otherwise.
+    /// an orphan otherwise. If the broker can't tell, it starts: running an orphan once does no harm.
     pub(crate) fn wait_for_caller(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get(&no) else { return };
-        let caller = &call.request.key.caller;
         let is_old = self.options.caller_grace.is_some_and(|grace| call.request.age >= grace);
-        let is_needed = is_old && !call.accepted && !self.joiners.contains_key(&no);
-        if !is_needed || self.presence.is_fresh(caller, cx.now.ms, self.options.caller_grace) {
+        let caller = call.request.key.caller.clone();
+        if !is_old || call.accepted || self.joiners.contains_key(&no) {
             return self.apply_limits(no, cx);
         }
-        let peers = vec![caller.clone()];
-        let ask = self.ask(Asked::Caller(no), peers, Vec::new(), cx);
-        self.set_state(no, State::AskingForCaller { ask });
-        self.wait_until(no, cx.now.ms + self.options.wait_limit);
-    }
-
-    pub(crate) fn caller_inspected(
-        &mut self,
-        no: CallNo,
-        ask: AskNo,
-        view: Option<Inspected>,
-        cx: &mut Context<'_, A>,
-    ) {
-        let Some(call) = self.calls.get(&no) else { return };
-        if !matches!(call.state, State::AskingForCaller { ask: asked } if asked == ask) {
-            return;
-        }
-        let caller = call.request.key.caller.clone();
-        match view.map(|view| view.connected.contains(&true)) {
-            Some(false) => {
+        self.follow_caller(no, cx);
+        match self.presence_of(&caller) {
+            Presence::Connected | Presence::Unknown => self.apply_limits(no, cx),
+            Presence::Awaited => {
                 self.set_state(no, State::AwaitingCaller);
-                self.wait_until(no, cx.now.ms + CALLER_CHECK);
+                self.wait_until(no, cx.now.ms + self.options.wait_limit);
             }
-            Some(true) => {
-                self.presence.record_present(caller, cx.now.ms);
-                self.apply_limits(no, cx);
-            }
-            // The broker can't tell. Running an orphan once does no harm.
-            None => self.apply_limits(no, cx),
+            // Until it is cancelled as an orphan.
+            Presence::Disconnected => self.set_state(no, State::AwaitingCaller),
         }
     }
 
@@ -218,27 +196,24 @@ impl<A: Clone> CallMachine<A> {
     pub(crate) fn wait_is_over(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get_mut(&no) else { return };
         match &call.state {
-            State::AskingToJoin { ask, .. } => {
-                let ask = *ask;
-                self.join_inspected(no, ask, None, cx);
-            }
-            State::AskingForCaller { ask } => {
-                let ask = *ask;
-                self.caller_inspected(no, ask, None, cx);
-            }
-            State::RetryingToJoin => self.seek_join(no, cx),
             State::AwaitingAbsence => {
                 call.waited_for_absence = true;
                 self.seek_join(no, cx);
             }
-            State::AwaitingCaller => self.wait_for_caller(no, cx),
+            // The broker did not report.
+            State::AwaitingCaller => self.apply_limits(no, cx),
             State::Parked => {
                 cx.out.push(Effect::Unpark { call: no, expired: true });
                 self.fail(no, Failure::NotApproved, End::Failed, cx);
             }
             // It did not run, and must not: the earlier call may have had its effect.
-            State::AwaitingReceipt { .. } => self.fail(no, Failure::Timeout, End::Failed, cx),
-            State::Connecting => {
+            State::AskingToJoin { .. } | State::AwaitingReceipt { .. } => {
+                self.fail(no, Failure::Timeout, End::Failed, cx)
+            }
+            State::Sending if call.cancelled.is_some() => {
+                self.end_cancelled(no, cx);
+            }
+            State::Connecting | State::Sending => {
                 self.give_up_wait(no, crate::effect::Answer::Failure(Failure::Timeout), End::Failed, cx)
             }
             State::Running => self.time_out(no, cx),

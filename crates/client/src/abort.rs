@@ -6,11 +6,8 @@ impl BrokerClient {
     /// Cuts the connection without sending anything more, as if the process was killed: requests are not cancelled, and
     /// replies that arrive from now on stay in the mailbox. Replies that were received before can still be taken.
     pub async fn abort(&self) {
-        let Some(task) = &self.task else { return };
-        task.abort();
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
+        self.task.abort();
+        self.task_ended().await;
         self.shared.change(|session| session.disconnected());
     }
 }

@@ -6,15 +6,16 @@ use crate::mux::MultiplexedClient;
 use crate::options::{ClientOptions, Resend, SendOptions};
 use crate::outstanding::OutstandingDelivery;
 use crate::reply_guard::ReplyListener;
-use crate::session::{LiveEvent, Session};
+use crate::session::Session;
 use crate::shared::Shared;
+use crate::signals::{Cancellation, LiveEvent};
 use crate::supervisor;
 use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::DuplexStream;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxMessage, JournalClaim, MsgId, check_name};
 
@@ -24,8 +25,13 @@ pub struct BrokerClient {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ClientOptions,
     me: AgentRef,
-    pub(crate) task: Option<JoinHandle<()>>,
+    pub(crate) task: AbortHandle,
+    /// Closed when the task has ended.
+    running: watch::Receiver<()>,
 }
+
+/// How long [`BrokerClient::close`] takes at most: a broker that doesn't read must not block it.
+pub const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 impl BrokerClient {
     /// Connects to the broker at `endpoint` with default options.
@@ -68,8 +74,14 @@ impl BrokerClient {
         let agent = connection.agent.clone().unwrap_or(agent);
         let shared = Shared::new(Session::new(agent.clone()), options.max_outstanding);
         shared.lock().connected(connection.terms);
-        let task = tokio::spawn(supervisor::run(connection, destination, options.clone(), Arc::clone(&shared)));
-        Ok(Self { shared, options, me: agent, task: Some(task) })
+        let (sender, running) = watch::channel(());
+        let supervisor = supervisor::run(connection, destination, options.clone(), Arc::clone(&shared));
+        let task = tokio::spawn(async move {
+            // Dropped last, also if the task is aborted.
+            let _sender = sender;
+            supervisor.await;
+        });
+        Ok(Self { shared, options, me: agent, task: task.abort_handle(), running })
     }
 
     /// This client's identity as stamped by the broker: name and role come with the credential.
@@ -229,6 +241,11 @@ impl BrokerClient {
 
     /// Returns the correlation id of the next cancellation, or `None` when the client is closed.
     pub async fn next_cancel(&self) -> Option<MsgId> {
+        self.next_cancellation().await.map(|cancelled| cancelled.id)
+    }
+
+    /// Like [`BrokerClient::next_cancel`], with the sender of the cancelled message.
+    pub async fn next_cancellation(&self) -> Option<Cancellation> {
         self.next(|session| session.cancels.pop_front(), |_| false).await
     }
 
@@ -346,13 +363,15 @@ impl BrokerClient {
         MultiplexedClient::new(self)
     }
 
-    /// Sends the queued frames and closes the connection. Deliveries without a receipt fail.
-    pub async fn close(mut self) {
+    /// Sends the queued frames and closes the connection, within [`CLOSE_LIMIT`]. Deliveries without a receipt fail.
+    pub async fn close(&self) {
         self.shared.change(|session| session.close(BrokerError::Closed));
-        if let Some(task) = self.task.take() {
-            // Bounded: a broker that doesn't read must not block the close.
-            tokio::time::timeout(Duration::from_secs(2), task).await.ok();
-        }
+        tokio::time::timeout(CLOSE_LIMIT, self.task_ended()).await.ok();
+    }
+
+    pub(crate) async fn task_ended(&self) {
+        // Nothing is ever sent: this returns when the sender is dropped.
+        self.running.clone().changed().await.ok();
     }
 }
 

@@ -40,14 +40,14 @@ mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
 pub use call::{Call, CallItem};
-pub use client::BrokerClient;
+pub use client::{BrokerClient, CLOSE_LIMIT};
 pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;
 pub use options::{ClientOptions, Resend, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
-pub use session::LiveEvent;
+pub use signals::{Cancellation, LiveEvent};
 pub use toolbus_protocol::{
     AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect,
     Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,

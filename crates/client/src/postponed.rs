@@ -68,8 +68,8 @@ impl PostponedReplies {
 
 /// Whether the broker may accept the same message later.
 fn is_transient(code: ErrorCode) -> bool {
-    use ErrorCode::{BrokerFull, DiskFull, MailboxFull, TooManyMailboxes};
-    matches!(code, DiskFull | BrokerFull | MailboxFull | TooManyMailboxes)
+    use ErrorCode::{BrokerFull, DiskFull, MailboxFull, ShareFull, TooManyMailboxes};
+    matches!(code, DiskFull | BrokerFull | MailboxFull | ShareFull | TooManyMailboxes)
 }
 
 impl Session {

@@ -12,7 +12,7 @@ use crate::postponed::PostponedReplies;
 use crate::queries::PendingQueries;
 use crate::received::Received;
 use crate::reply_guard::{ReplyGuard, ReplyListener};
-use crate::signals::push_bounded;
+use crate::signals::{Cancellation, LiveEvent, push_bounded};
 use crate::terms::Terms;
 use crate::withdraw::Withdrawals;
 use bytestring::ByteString;
@@ -22,22 +22,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_protocol::{
-    AgentRef, Body, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push, Refusal,
+    AgentRef, BrokerFrame, ClientFrame, ErrorCode, Event, InboxKind, InboxMessage, MsgId, Push, Refusal,
 };
 
 /// This many acknowledgements are sent without waiting for a frame to piggyback on.
 const ACKS_PER_FRAME: usize = 128;
-
-/// A live event of a call, for example progress or a log line.
-#[derive(Debug, Clone)]
-pub struct LiveEvent {
-    /// The agent that sent it.
-    pub from: ByteString,
-    /// The id of the call.
-    pub correlation_id: MsgId,
-    /// The content.
-    pub body: Body,
-}
 
 pub struct Session {
     pub me: AgentRef,
@@ -60,7 +49,7 @@ pub struct Session {
     pub inbox: VecDeque<InboxMessage>,
     /// Messages received and not acknowledged.
     pub(crate) received: HashMap<ByteString, Received>,
-    pub cancels: VecDeque<MsgId>,
+    pub cancels: VecDeque<Cancellation>,
     /// Cancels issued while disconnected. The messages that they withdraw are queued too, here or at the broker.
     unsent_cancels: VecDeque<ClientFrame>,
     pub events: VecDeque<LiveEvent>,
@@ -270,8 +259,8 @@ impl Session {
             BrokerFrame::Error(refusal) => self.receive_refusal(refusal),
             BrokerFrame::AckResult(result) => self.queries.acked(result),
             BrokerFrame::CancelResult(result) => self.withdrawals.answered(result),
-            BrokerFrame::Cancel { correlation_id } => {
-                push_bounded(&mut self.cancels, MsgId::from(correlation_id));
+            BrokerFrame::Cancel { correlation_id, from } => {
+                push_bounded(&mut self.cancels, Cancellation { id: MsgId::from(correlation_id), from });
             }
             BrokerFrame::Connected { ids } => {
                 if let Some(sender) = self.presence.pop_front() {

@@ -1,8 +1,9 @@
 //! Acceptance of a delivered message: deduplication, authorisation, limits, and an immediate push where possible.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::{KnownId, PendingId};
+use crate::ledger::{KnownId, PendingId, SenderKey};
 use crate::message::size_of_sealed;
+use crate::totals::has_share;
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
     ConnId, DEAD_LETTER_SUFFIX, Delivery, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis,
@@ -62,7 +63,7 @@ impl Engine {
             return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
         }
         let size = size_of_sealed(delivery.sealed.len());
-        self.check_admission(&delivery, size)?;
+        self.check_admission(&delivery, (self.sender_key(&from.name), rights), size)?;
 
         let index = self.mailbox(&delivery.to);
         let message = Arc::new(Message {
@@ -86,20 +87,23 @@ impl Engine {
         Ok(self.enqueue(now, index, message, waiters, effects))
     }
 
-    fn check_admission(&self, delivery: &Delivery, size: u64) -> Result<(), Refusal> {
+    fn check_admission(
+        &self,
+        delivery: &Delivery,
+        (sender, rights): (SenderKey, Rights),
+        size: u64,
+    ) -> Result<(), Refusal> {
         let options = &self.options;
         if self.stopping() {
             return Err(Refusal::ShuttingDown);
         }
-        if self.disk_low {
+        if self.disk_low || (self.disk_tight && has_share(rights)) {
             return Err(Refusal::DiskFull);
         }
         if delivery.deadline_ms == Some(0) {
             return Err(Refusal::Expired { id: delivery.id.clone(), mailbox: delivery.to.clone() });
         }
-        if self.total_messages >= options.total_messages || self.total_bytes + size > options.total_bytes {
-            return Err(Refusal::BrokerFull { messages: self.total_messages, bytes: self.total_bytes });
-        }
+        self.totals.check(options, rights, sender, size)?;
         match self.names.get(&*delivery.to) {
             Some(&index) => {
                 let mailbox = &self.boxes[index];
@@ -126,12 +130,11 @@ impl Engine {
         effects: &mut Effects,
     ) -> Seq {
         let (seq, size) = (message.seq, message.size());
-        let sender = self.sender_hash(&message.from.name);
+        let sender = self.sender_key(&message.from.name);
         let pending = PendingId { seq, content: message.content, sender, size: size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
         self.message_changed(index, message.fingerprint);
-        self.total_messages += 1;
-        self.total_bytes += size;
+        self.totals.add(sender, size);
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;

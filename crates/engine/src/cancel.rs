@@ -39,7 +39,8 @@ impl Engine {
         let found = self.find_cancellable(peer, to, correlation_id);
         let canceller = self.canceller(peer, to, correlation_id);
         if peer.rights.unrestricted || found.is_some_and(|known| known.pending) {
-            self.to_subscriber(to, Outgoing::Cancel { correlation_id: correlation_id.clone() }, effects);
+            let from = self.find_from(&canceller, to, correlation_id).map(|_| ByteString::from(&*canceller));
+            self.to_subscriber(to, Outgoing::Cancel { correlation_id: correlation_id.clone(), from }, effects);
         }
         match found {
             None => CancelOutcome::Unknown,
@@ -125,7 +126,7 @@ impl Engine {
     /// Removes the deadline entries of settled messages. `settle` removes only those of leased messages, so withdrawn
     /// ones leave theirs behind. Sweeping them together keeps the amortised cost low and memory bounded.
     fn sweep_deadlines(&mut self) {
-        if (self.deadlines.len() as u64) <= 2 * self.total_messages + MAX_STALE_DEADLINES {
+        if (self.deadlines.len() as u64) <= 2 * self.totals.all.messages + MAX_STALE_DEADLINES {
             return;
         }
         let (ledger, unsettled) = (&self.ledger, &self.unsettled);

@@ -213,10 +213,9 @@ impl Engine {
     }
 
     fn discard_refused(&mut self, message: &Message) {
+        self.totals.remove(self.ledger.sender(&message.fingerprint), message.size());
         self.ledger.forget(&message.fingerprint);
         self.open.attempts.remove(&message.seq);
-        self.total_messages -= 1;
-        self.total_bytes -= message.size();
         if let Some(at) = message.expires_at {
             self.deadlines.remove(&(at, message.seq));
         }
@@ -253,8 +252,7 @@ impl Engine {
         };
         let pending = PendingId { seq, content: settled.content, sender, size: settled.size as u32 };
         self.ledger.revive(settled.fingerprint, pending);
-        self.total_messages += 1;
-        self.total_bytes += settled.size;
+        self.totals.add(sender, settled.size);
         let expires_at = deadline.as_ref().map(|((at, _), _)| *at);
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);

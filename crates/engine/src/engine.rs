@@ -5,6 +5,7 @@ use crate::follow::Follows;
 use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
+use crate::totals::Totals;
 use crate::unsettled::{Unsettled, Waiter};
 use crate::{Command, ConnId, EngineOptions, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq};
 use bytestring::ByteString;
@@ -99,9 +100,9 @@ pub struct Engine {
     pub(crate) writing: Option<WritingBatch>,
     pub(crate) next_batch: u64,
     pub(crate) deadlines: BTreeMap<(Millis, Seq), DeadlineEntry>,
-    pub(crate) total_messages: u64,
-    pub(crate) total_bytes: u64,
+    pub(crate) totals: Totals,
     pub(crate) disk_low: bool,
+    pub(crate) disk_tight: bool,
     stopping: bool,
     pub(crate) set_aside: u64,
     /// Messages below it were restored from the log.
@@ -126,9 +127,9 @@ impl Engine {
             writing: None,
             next_batch: 1,
             deadlines: BTreeMap::new(),
-            total_messages: 0,
-            total_bytes: 0,
+            totals: Totals::default(),
             disk_low: false,
+            disk_tight: false,
             stopping: false,
             set_aside: 0,
             restored_until: 0,
@@ -271,6 +272,19 @@ impl Engine {
     /// Sets whether the disk is nearly full; new messages are refused while it is.
     pub fn set_disk_low(&mut self, low: bool) {
         self.disk_low = low;
+    }
+
+    /// Sets whether the rest of the disk is reserved; only hosts and operators may send messages while it is.
+    pub fn set_disk_tight(&mut self, tight: bool) {
+        self.disk_tight = tight;
+    }
+
+    /// Limits the shares to what the disk can hold. Call it after the recovery.
+    pub fn set_capacity(&mut self, free_bytes: u64) {
+        let capacity = self.totals.all.bytes.saturating_add(free_bytes);
+        let options = &mut self.options;
+        options.total_bytes = options.total_bytes.min(capacity);
+        options.agent_bytes = options.agent_bytes.min(capacity / 4);
     }
 
     /// Fences a mailbox whose subscriber records calls in another journal than the one before. Messages below the

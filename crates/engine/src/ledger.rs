@@ -58,6 +58,9 @@ impl Hasher for FirstWordHasher {
 
 type Table<T> = HashMap<Fingerprint, T, BuildHasherDefault<FirstWordHasher>>;
 
+/// Fewer restored ids than this are not sorted before the end of a replay.
+const MIN_SORTED_IDS: usize = 1024;
+
 /// Settled ids are kept in two generations. When the younger one is full or old enough, it replaces the older one,
 /// which is dropped as a whole: evicting ids one by one would cost a cache miss per message.
 #[derive(Default)]
@@ -67,6 +70,8 @@ pub struct Ledger {
     older: Generation,
     /// Ids that were settled after this time are remembered without exception.
     complete_after: Millis,
+    /// Settled ids of a replay that has not ended.
+    restored: Vec<(Millis, Fingerprint, u64)>,
 }
 
 /// Ids that are forgotten together.
@@ -78,12 +83,21 @@ struct Generation {
     newest: Millis,
 }
 
+/// Who sent a message, by hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SenderKey {
+    /// Hash of the sender's mailbox.
+    pub mailbox: u64,
+    /// Hash of the agent, to whose share the message counts.
+    pub agent: u64,
+}
+
 /// The ledger entry of a pending message.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingId {
     pub seq: Seq,
     pub content: u64,
-    pub sender: u64,
+    pub sender: SenderKey,
     pub size: u32,
 }
 
@@ -99,7 +113,7 @@ struct SettledId {
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<KnownId> {
         if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
-            return Some(KnownId { seq, content, size, sender: Some(sender), pending: true, withdrawn: false });
+            return Some(KnownId { seq, content, size, sender: Some(sender.mailbox), pending: true, withdrawn: false });
         }
         let SettledId { seq, content, sender } =
             self.younger.ids.get(fingerprint).or_else(|| self.older.ids.get(fingerprint)).copied()?;
@@ -109,6 +123,11 @@ impl Ledger {
 
     pub fn pending(&self, fingerprint: &Fingerprint, seq: Seq) -> bool {
         self.pending.get(fingerprint).is_some_and(|known| known.seq == seq)
+    }
+
+    /// The sender of a pending message.
+    pub fn sender(&self, fingerprint: &Fingerprint) -> SenderKey {
+        self.pending.get(fingerprint).map(|known| known.sender).unwrap_or_default()
     }
 
     pub fn insert_pending(&mut self, fingerprint: Fingerprint, id: PendingId) {
@@ -121,8 +140,10 @@ impl Ledger {
 
     /// Marks an id as settled. `limits` are the number of further ids and the time after which it may be forgotten.
     pub fn settle(&mut self, fingerprint: Fingerprint, content: u64, now: Millis, limits: (usize, Millis)) {
-        let (seq, sender) =
-            self.pending.remove(&fingerprint).map_or((0, None), |known| (known.seq, Some((known.sender, false))));
+        let (seq, sender) = self
+            .pending
+            .remove(&fingerprint)
+            .map_or((0, None), |known| (known.seq, Some((known.sender.mailbox, false))));
         let (max_ids, max_age) = limits;
         let full = self.younger.ids.len() >= max_ids.max(1);
         let old = !self.younger.ids.is_empty() && now.saturating_sub(self.younger.since) > max_age;
@@ -138,13 +159,40 @@ impl Ledger {
         self.younger.ids.insert(fingerprint, SettledId { seq, content, sender });
     }
 
-    /// Takes into account that the store has forgotten ids too, by the same limits: it keeps the newest `limits.0` ids
-    /// that are not older than `limits.1`, but restores them in another order than that of their settlement.
+    /// Remembers a settled id that the store replays. The order of replay is not that of settlement, because the store
+    /// rewrites old ids, so [`Ledger::end_restore`] must follow.
+    pub fn restore_settled(&mut self, fingerprint: Fingerprint, content: u64, at: Millis, max_ids: usize) {
+        self.restored.push((at, fingerprint, content));
+        // A long log has many more ids than are remembered.
+        if self.restored.len() > 4 * max_ids.max(MIN_SORTED_IDS) {
+            self.keep_newest_restored(2 * max_ids.max(MIN_SORTED_IDS));
+        }
+    }
+
+    /// Ends a replay. The store has forgotten ids by the same limits: it keeps the newest `limits.0` ids that are not
+    /// older than `limits.1`.
     pub fn end_restore(&mut self, limits: (usize, Millis)) {
         let (max_ids, max_age) = limits;
-        let too_many = if self.younger.ids.len() >= max_ids { self.younger.newest } else { self.older.newest };
-        let too_old = self.younger.newest.max(self.older.newest).saturating_sub(max_age);
-        self.complete_after = self.complete_after.max(too_many).max(too_old);
+        self.keep_newest_restored(max_ids);
+        let restored = std::mem::take(&mut self.restored);
+        if let (Some((oldest, ..)), Some((newest, ..))) = (restored.first(), restored.last()) {
+            let too_many = if restored.len() >= max_ids { *oldest } else { 0 };
+            self.complete_after = self.complete_after.max(too_many).max(newest.saturating_sub(max_age));
+        }
+        for (at, fingerprint, content) in restored {
+            // The id may be pending with a newer message that reused it after it was forgotten.
+            if !self.pending.contains_key(&fingerprint) {
+                self.settle(fingerprint, content, at, limits);
+            }
+        }
+    }
+
+    /// Sorts the restored ids by time and drops the oldest.
+    fn keep_newest_restored(&mut self, count: usize) {
+        self.restored.sort_unstable();
+        self.restored.dedup();
+        let excess = self.restored.len().saturating_sub(count);
+        self.restored.drain(..excess);
     }
 
     /// The time after which no settled id is forgotten: an id that is not in the ledger was not settled since then.

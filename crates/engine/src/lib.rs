@@ -54,6 +54,7 @@ mod refusal;
 mod rights;
 mod settle;
 mod status;
+mod totals;
 mod unsettled;
 
 pub use cancel::CancelOutcome;

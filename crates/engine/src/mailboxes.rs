@@ -188,6 +188,8 @@ pub enum Outgoing {
     Cancel {
         /// Id of the message.
         correlation_id: ByteString,
+        /// The mailbox that sent the message, if it is known: an id alone may mean a message of another sender.
+        from: Option<ByteString>,
     },
     /// Answer to [`Command::Cancel`] with a request id.
     CancelResult {

@@ -38,11 +38,10 @@ impl Engine {
             return;
         }
         self.supersede(&message);
-        let sender = self.sender_hash(message.from);
+        let sender = self.sender_key(message.from);
         let pending = PendingId { seq: message.seq, content: message.content, sender, size: message.size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
-        self.total_messages += 1;
-        self.total_bytes += message.size;
+        self.totals.add(sender, message.size);
         let index = self.mailbox(message.mailbox);
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
@@ -83,11 +82,9 @@ impl Engine {
         {
             self.discard_restored(name, *seq, &settled.fingerprint);
         }
-        // The id may be pending with a newer message that reused it after it was forgotten.
-        let reused = self.ledger.get(&settled.fingerprint).is_some_and(|known| known.pending);
-        if !reused && !self.options.planted(PlantedBug::DedupForgotten) {
-            let limits = (self.options.history_ids, self.options.history_age);
-            self.ledger.settle(settled.fingerprint, settled.content, settled.at, limits);
+        if !self.options.planted(PlantedBug::DedupForgotten) {
+            let Settled { fingerprint, content, at, .. } = *settled;
+            self.ledger.restore_settled(fingerprint, content, at, self.options.history_ids);
         }
     }
 
@@ -95,8 +92,7 @@ impl Engine {
         let Some(&index) = self.names.get(mailbox) else { return };
         let size = self.ledger.get(fingerprint).map_or(0, |known| u64::from(known.size));
         self.boxes[index].remove(seq, size);
-        self.total_messages -= 1;
-        self.total_bytes -= size;
+        self.totals.remove(self.ledger.sender(fingerprint), size);
         self.ledger.forget(fingerprint);
         self.drop_if_idle(index);
     }

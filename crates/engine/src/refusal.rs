@@ -23,6 +23,14 @@ pub enum Refusal {
         /// Their size.
         bytes: u64,
     },
+    /// The sending agent has used up its share.
+    #[error("your share of the broker is used up ({messages} of your messages, {bytes} bytes, are pending)")]
+    ShareFull {
+        /// Pending messages of the agent.
+        messages: u64,
+        /// Their size.
+        bytes: u64,
+    },
     /// The id was used before, with other content or by another sender.
     #[error("id '{id}' was already used for another message to '{mailbox}'")]
     IdConflict {

@@ -2,7 +2,7 @@
 //! that authenticated with the shared token are unrestricted.
 
 use crate::engine::Conn;
-use crate::ledger::KnownId;
+use crate::ledger::{KnownId, SenderKey};
 use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -193,6 +193,10 @@ impl Engine {
         let (_, known) = self.find(mailbox, id).filter(|(_, known)| known.pending)?;
         let index = *self.names.get(mailbox)?;
         Some(self.metadata(&self.boxes[index], known.seq)?.1)
+    }
+
+    pub(crate) fn sender_key(&self, name: &str) -> SenderKey {
+        SenderKey { mailbox: self.sender_hash(name), agent: self.sender_hash(principal_of(name)) }
     }
 
     /// Hashes the name of a sender, keyed with the store's seed so that a peer can't construct a collision.

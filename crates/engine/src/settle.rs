@@ -148,13 +148,12 @@ impl Engine {
         onto: Option<Seq>,
     ) -> Waiters {
         let known = self.ledger.get(&fingerprint).expect("a pending message is in the ledger");
-        let size = u64::from(known.size);
+        let (size, sender) = (u64::from(known.size), self.ledger.sender(&fingerprint));
         let expires_at = self.boxes[index].leases.get(&seq).and_then(|lease| lease.expires_at);
         let deadline = expires_at.and_then(|at| self.deadlines.remove_entry(&(at, seq)));
         self.boxes[index].remove(seq, size);
         self.open.attempts.remove(&seq);
-        self.total_messages -= 1;
-        self.total_bytes -= size;
+        self.totals.remove(sender, size);
         let limits = (self.options.history_ids, self.options.history_age);
         self.ledger.settle(fingerprint, known.content, now, limits);
         self.message_changed(index, fingerprint);
@@ -179,11 +178,7 @@ impl Engine {
                 if unsettled.stage == Stage::Writing {
                     self.open.settled.push(entry.clone());
                 }
-                unsettled.settles.push(Provisional {
-                    settled: entry,
-                    sender: known.sender.unwrap_or_default(),
-                    deadline,
-                });
+                unsettled.settles.push(Provisional { settled: entry, sender, deadline });
             }
             None => self.open.settled.push(entry),
         }

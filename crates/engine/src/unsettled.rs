@@ -4,6 +4,7 @@
 //! Sequence numbers are assigned without gaps, so a queue indexed by them suffices.
 
 use crate::engine::DeadlineEntry;
+use crate::ledger::SenderKey;
 use crate::{ConnId, Fingerprint, Message, Millis, Seq, Settled};
 use bytestring::ByteString;
 use smallvec::SmallVec;
@@ -47,7 +48,7 @@ pub struct UnsettledMessage {
 pub struct Provisional {
     pub settled: Settled,
     /// Sender of the settled message, as hashed in the ledger.
-    pub sender: u64,
+    pub sender: SenderKey,
     /// Deadline entry to restore if the settlement is reverted.
     pub deadline: Option<((Millis, Seq), DeadlineEntry)>,
 }

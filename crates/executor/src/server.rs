@@ -3,7 +3,6 @@
 use crate::async_trait;
 use crate::executor::{ToolExecutionContext, ToolExecutor};
 use crate::tool::{FunctionCall, FunctionSchema, ToolCall, ToolError, ToolResult, ToolSchema};
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_mcp::{Outcome, Raw, RpcError, codes, meta, raw};
@@ -17,7 +16,7 @@ impl InProcessServer for ExecutorServer {
         self.0.list_tools().into_iter().map(definition).collect()
     }
 
-    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &RawValue) -> Outcome {
+    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &Raw) -> Outcome {
         let function = FunctionCall { name: tool.to_owned(), arguments: arguments.get().to_owned() };
         let call = ToolCall { id: format!("mcp-{}", caller.request), tool_type: "function".into(), function };
         let context =

@@ -63,7 +63,7 @@ fn decision(set: &PolicySet, what: &str, tool: &str, arguments: Option<String>, 
         role: Some("reader"),
         server: "files",
         item: Item::Tool(tool),
-        arguments: arguments.as_deref().map_or(Arguments::Absent, Arguments::Known),
+        arguments: arguments.as_ref().map_or(Arguments::Absent, |arguments| Arguments::Known(arguments.get())),
     };
     let is_large = arguments.as_ref().is_some_and(|arguments| arguments.get().len() > 100_000);
     let times_each = if is_large { 1 } else { 1000 };

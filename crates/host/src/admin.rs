@@ -53,7 +53,7 @@ impl Host {
         let written = self.options.journal.calls();
         let elsewhere = written.iter().filter(|call| !known.contains(&*call.key.id) && viewer.sees(call.key.agent()));
         let wanted = elsewhere.filter(|call| ended || !has_ended(call));
-        calls.extend(wanted.map(|call| written_row(call, failure::now())));
+        calls.extend(wanted.map(|call| written_row(call, toolbus_base::now_ms())));
         // Open calls first, and the oldest of them first.
         calls.sort_by_key(|row| (is_over(row.state), std::cmp::Reverse(row.age_ms), row.id.clone()));
         let more = calls.len().saturating_sub(MAX_ROWS) as u64;
@@ -107,7 +107,7 @@ impl Host {
     fn written_call(&self, viewer: Viewer<'_>, id: &str) -> Option<CallRow> {
         let calls = self.options.journal.calls();
         let call = calls.iter().find(|call| &*call.key.id == id && viewer.sees(call.key.agent()))?;
-        Some(written_row(call, failure::now()))
+        Some(written_row(call, toolbus_base::now_ms()))
     }
 }
 

@@ -12,11 +12,11 @@ pub use store::Approvals;
 use crate::calls::{Given, Slot};
 use crate::failure;
 use crate::host::Host;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
+use toolbus_base::now_ms;
 use toolbus_call::Millis;
 use toolbus_mcp::{Members, MembersError, Raw, RpcError, codes, raw};
 use toolbus_protocol::ErrorCode;
@@ -102,19 +102,19 @@ pub fn id_of(slot: &Slot) -> String {
 fn pending(host: &Host, slot: &Slot, until: Millis) -> Result<PendingApproval, RpcError> {
     let rpc = &slot.parsed.rpc;
     let unreadable = |error: MembersError| RpcError::invalid_params(format!("Invalid params: {error}"));
-    let params = Members::of(rpc.params.as_deref()).map_err(unreadable)?;
+    let params = Members::of(rpc.params.as_ref()).map_err(unreadable)?;
     let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
     let arguments = params.get("arguments").map(ToOwned::to_owned);
     if arguments.as_ref().is_some_and(|arguments| !has_unique_keys(arguments.get())) {
         let message = format!("the call of {name:?} requires approval, but its arguments contain a duplicate key");
         return Err(failure::bus(ErrorCode::BadArguments, message));
     }
-    let now = failure::now();
+    let now = now_ms();
     let (server, method) = (slot.server.name().to_owned(), rpc.method.clone());
     let remaining = until.saturating_sub(host.calls.millis(Instant::now()));
     Ok(PendingApproval {
         id: id_of(slot),
-        hash: call_hash(&server, &method, &name, arguments.as_deref()),
+        hash: call_hash(&server, &method, &name, arguments.as_ref()),
         server,
         method,
         name,
@@ -127,8 +127,8 @@ fn pending(host: &Host, slot: &Slot, until: Millis) -> Result<PendingApproval, R
     })
 }
 
-fn call_hash(server: &str, method: &str, name: &str, arguments: Option<&RawValue>) -> String {
-    let arguments = arguments.map_or("".into(), canonical);
+fn call_hash(server: &str, method: &str, name: &str, arguments: Option<&Raw>) -> String {
+    let arguments = arguments.map_or("".into(), |arguments| canonical(arguments.get()));
     let parts = [server, method, name].map(|part| raw(part).get().to_owned());
     sha256_hex(format!("[{},{arguments}]", parts.join(",")).as_bytes())
 }
@@ -150,7 +150,7 @@ async fn report_progress(host: &Host, slot: &Slot, pending: &PendingApproval, re
     // Small steps, so that the server's own progress, which follows, is not lower.
     params.set("progress", raw(&(f64::from(reports) / 10_000.0)));
     params.set("message", raw(&format!("waiting for approval, id {}", pending.id)));
-    host.notify_caller(slot, "notifications/progress".to_owned(), Some(params.to_raw())).await;
+    host.notify_caller(slot, "notifications/progress".to_owned(), Some(params.into_raw())).await;
 }
 
 async fn audit_approval(

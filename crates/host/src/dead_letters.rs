@@ -52,7 +52,7 @@ impl Host {
         }
         let (journal, letter) = found?;
         let rpc = Rpc { task: Some(TaskWish::default()), ..request(journal, &letter)? };
-        let body = Body::from_trusted(HostRequest::Rpc(rpc.clone()).into_json().into());
+        let body = Body::from_trusted(HostRequest::Rpc(rpc.clone()).to_json().into_bytes());
         let from = AgentRef { session_id: letter.key.caller.clone(), role: letter.role.clone() };
         let mut message = InboxMessage::new(from, InboxKind::McpRequest, body);
         message.id = MsgId::from(again);
@@ -97,7 +97,7 @@ fn request(journal: &Journal, letter: &DeadLetterRow) -> Result<Rpc, RpcError> {
         failure::bus(ErrorCode::JournalFailed, message)
     };
     let body = journal.request(&letter.request).map_err(|error| unreadable(error.to_string()))?;
-    match HostRequest::parse(&String::from_utf8_lossy(&body)) {
+    match HostRequest::parse(&*String::from_utf8_lossy(&body)) {
         Ok(HostRequest::Rpc(rpc)) => Ok(rpc),
         Ok(_) => Err(unreadable("it is not a call".to_owned())),
         Err(error) => Err(unreadable(error.to_string())),

@@ -10,9 +10,7 @@ use crate::session::SessionId;
 use crate::translate::legacy_on_modern::ClientIdentity;
 use std::sync::Arc;
 use toolbus_call::{CancelBy, Event};
-use toolbus_mcp::{
-    Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object, is_plain_notification, required_name,
-};
+use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object};
 use toolbus_protocol::{InboxKind, InboxMessage};
 
 impl Host {
@@ -22,7 +20,7 @@ impl Host {
         if message.kind != InboxKind::McpRequest {
             return self.outbox.ack(&message).await;
         }
-        let text = std::str::from_utf8(message.body.as_bytes()).unwrap_or_default();
+        let text = message.body.text().unwrap_or_default();
         match HostRequest::parse(text) {
             Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
             Ok(HostRequest::Notify(notify)) => self.begin_notify(message, notify).await,
@@ -117,19 +115,11 @@ impl Host {
         }
         let Some(server) = self.server(&notify.server).map(Arc::clone) else { return };
         // Modern clients send servers nothing but requests.
-        if notify.client.era == Era::Modern {
+        if notify.client.era == Era::Modern || check_names(&notify.server, &notify.session).is_err() {
             return;
         }
-        let role = message.from.role.as_deref();
-        let may_use_all = || self.options.policy.current().may_use_all(role, server.name());
-        let is_allowed = self.may_see(role, server.name()) && (is_plain_notification(&notify.method) || may_use_all());
-        // A notification with a name that rules could match would bypass the policy.
-        let is_plain = matches!(required_name(&notify.method, notify.params.as_deref()), Ok(None));
-        if !is_allowed || !is_plain {
+        if !self.authorise_notification(message.from.role.as_deref(), &notify) {
             return tracing::debug!(method = notify.method, "refused a client's notification");
-        }
-        if check_names(&notify.server, &notify.session).is_err() {
-            return;
         }
         let session = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
         self.queue_notification(PendingNotification { server: server.index, notify, session });
@@ -137,7 +127,7 @@ impl Host {
 
     /// In a worker's `notifications/cancelled`, `requestId` is the bus id of the call.
     fn cancel_by_notification(self: &Arc<Self>, message: &InboxMessage, notify: &Notify) {
-        let Ok(params) = Members::of(notify.params.as_deref()) else { return };
+        let Ok(params) = Members::of(notify.params.as_ref()) else { return };
         if let Some(id) = params.text("requestId") {
             let by = CancelBy::Caller(message.from.session_id.clone());
             self.feed(Event::CancelId { id: id.into(), by, reason: params.text("reason") });

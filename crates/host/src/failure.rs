@@ -5,18 +5,7 @@ use std::time::Duration;
 use toolbus_journal::{JournalError, Start};
 use toolbus_mcp::{RpcError, codes};
 use toolbus_policy::{Item, LimitKind, Rate};
-use toolbus_protocol::ErrorCode;
-
-/// Milliseconds since the Unix epoch.
-pub fn now() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
-}
-
-/// As RFC 3339 text.
-pub fn format_time(millis: u64) -> String {
-    let time = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    time.map(|time| time.to_string()).unwrap_or_default()
-}
+use toolbus_protocol::{ErrorCode, Timestamp};
 
 pub fn bus(code: ErrorCode, message: impl Into<String>) -> RpcError {
     RpcError::bus(code.code(), message, code.hint())
@@ -67,7 +56,7 @@ pub fn outcome_unknown(start: &Start) -> RpcError {
         );
         return unknown(start, message);
     }
-    let began = format_time(start.at);
+    let began = Timestamp::from_ms(start.at);
     let message = format!(
         "the host ended while tool {tool:?} of server {server:?} was running (started {began}); \
          whether it had an effect is unknown"
@@ -81,6 +70,15 @@ pub fn panicked(server: &str, method: &str) -> RpcError {
         ErrorCode::OutcomeUnknown,
         format!("{method} at server {server:?} ended by a bug of the host; whether it had an effect is unknown"),
     )
+}
+
+/// A bug of this host would have broken the rule, so it did not send the call. An earlier attempt may have been sent.
+pub fn broken_invariant(server: &str, method: &str, rule: &str) -> RpcError {
+    let message = format!(
+        "{method} at server {server:?} was not sent because of a bug of the host ({rule}); \
+         whether an earlier attempt had an effect is unknown"
+    );
+    bus(ErrorCode::OutcomeUnknown, message)
 }
 
 /// The call was answered, but its answer is unreadable.
@@ -103,7 +101,7 @@ fn unknown(start: &Start, message: String) -> RpcError {
     let Start { server, tool, attempt, .. } = start;
     bus(code, message).with_data(json!({"code": code.code(), "hint": code.hint(), "outcome": "unknown",
         "server": &**server, "tool": &**tool, "attempt": attempt,
-        "startedAt": (start.at > 0).then(|| format_time(start.at))}))
+        "startedAt": (start.at > 0).then(|| Timestamp::from_ms(start.at).to_string())}))
 }
 
 pub fn poison(tool: &str, attempts: u32) -> RpcError {

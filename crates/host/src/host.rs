@@ -1,11 +1,11 @@
 //! The state that all parts of a host share: servers, catalog, broker connection and limits.
 
 use crate::approvals::Approvals;
+use crate::callers::Callers;
 use crate::calls::{Calls, PendingCalls};
 use crate::catalog::Catalog;
 use crate::catalog::names::Owners;
 use crate::catalog::page::Viewer;
-use crate::inspection::Callers;
 use crate::live_policy::LivePolicy;
 use crate::outbox::Outbox;
 use crate::pins::Pins;
@@ -96,8 +96,21 @@ pub struct HostLimits {
     /// How long a caller must stay disconnected before another call may join its call; connections break for a moment
     /// and recover.
     pub caller_absence: Duration,
+    /// Size of the entries that wait for the call journal at which requests wait in the mailbox, and answers at their
+    /// servers. Requests that were taken from the mailbox before may still add their entries.
+    pub max_journal_backlog_bytes: usize,
     /// How long running calls may take to end at shutdown, before their servers are closed.
     pub drain: Duration,
+    /// How long servers, and calls that end with them, may take at shutdown after the drain.
+    pub close: Duration,
+}
+
+impl HostLimits {
+    /// How long [`run_host`](crate::run_host) takes at most to return once its token is cancelled: the drain, the end of
+    /// the servers, and the last replies on their way to the broker. A broker in the same process has to run that long.
+    pub fn stop(&self) -> Duration {
+        self.drain + self.close + toolbus_client::CLOSE_LIMIT
+    }
 }
 
 impl Default for HostLimits {
@@ -125,7 +138,9 @@ impl Default for HostLimits {
             max_tasks_per_agent: 256,
             caller_grace: Some(Duration::from_secs(120)),
             caller_absence: Duration::from_secs(2),
+            max_journal_backlog_bytes: 64 << 20,
             drain: Duration::from_secs(10),
+            close: Duration::from_secs(10),
         }
     }
 }
@@ -201,7 +216,7 @@ impl Host {
             configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();
         Arc::new(Self {
             outbox,
-            calls: Arc::new(Calls::new(machine_options(&options, &servers))),
+            calls: Arc::new(Calls::new(machine_options(&options, &servers), options.limits.max_journal_backlog_bytes)),
             servers,
             by_name,
             catalog,

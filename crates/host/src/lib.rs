@@ -8,13 +8,13 @@
 mod admin;
 mod announce;
 mod approvals;
+mod callers;
 mod calls;
 mod catalog;
 mod dead_letters;
 mod dispatch;
 mod failure;
 mod host;
-mod inspection;
 mod lanes;
 mod live_policy;
 mod original;
@@ -32,10 +32,10 @@ mod unmatched;
 mod upstream;
 
 pub use approvals::Approvals;
+pub use callers::Callers;
 pub use catalog::names::Owners;
 pub use catalog::page::Viewer;
 pub use host::{HostLimits, HostOptions};
-pub use inspection::Callers;
 pub use live_policy::LivePolicy;
 pub use pins::{PinOptions, Pins};
 pub use service::{HostError, run_host};

@@ -8,7 +8,6 @@ use crate::server::Server;
 use crate::upstream::{Usage, host_initialize};
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use toolbus_mcp::{ClientHello, HostManifest, Members, Outcome, Raw, Rpc, empty_object, meta, raw};
@@ -55,7 +54,7 @@ pub fn error(reason: &str) -> Raw {
 fn one_member(name: &'static str, value: Raw) -> Raw {
     let mut members = Members::default();
     members.set(name, value);
-    members.to_raw()
+    members.into_raw()
 }
 
 /// Replies to `manifest`. Such a worker asks once per connection, so the lists have to be complete and up to date.
@@ -98,16 +97,16 @@ pub async fn call(host: Arc<Host>, message: Arc<InboxMessage>, tool: String, arg
 /// The equivalent MCP request.
 fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_json::Error> {
     let text = if arguments.trim().is_empty() { "{}" } else { arguments };
-    let arguments: &RawValue = serde_json::from_str(text)?;
+    let arguments = Raw::parse(text)?;
     let mut params = Members::default();
     params.set("name", raw(tool));
-    params.set("arguments", arguments.to_owned());
+    params.set("arguments", arguments);
     Ok(Rpc {
         server: server.name().to_owned(),
         session: SESSION.to_owned(),
         client: ClientHello::legacy(host_initialize(Usage::Own)),
         method: "tools/call".to_owned(),
-        params: Some(params.to_raw()),
+        params: Some(params.into_raw()),
         task: None,
     })
 }
@@ -133,26 +132,28 @@ async fn server_of(host: &Arc<Host>, tool: &str) -> Option<Arc<Server>> {
     find()
 }
 
-fn message(error: &RawValue) -> String {
+fn message(error: &Raw) -> String {
     let message = Members::of(Some(error)).ok().and_then(|error| error.text("message"));
     message.unwrap_or_else(|| error.get().to_owned())
 }
 
 /// The result's text for workers that read nothing else. The complete content follows if it is more than a text and
 /// images, which fit into the fields of the library's results.
-fn proxied(result: &RawValue) -> Raw {
+fn proxied(result: &Raw) -> Raw {
     let members = Members::of(Some(result)).unwrap_or_default();
     let failed = members.get("isError").is_some_and(|failed| failed.get() == "true");
     let content: Vec<Raw> =
         members.get("content").and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
     let content: Vec<_> = content.iter().map(|part| Members::of(Some(part)).unwrap_or_default()).collect();
-    let is_text = |part: &Members<'_>| part.text("type").as_deref() == Some("text");
+    let is_text = |part: &Members| part.text("type").as_deref() == Some("text");
     let texts = content.iter().filter(|part| is_text(part)).filter_map(|part| part.text("text"));
     let mut proxied = Members::default();
     proxied.set("success", raw(&!failed));
     proxied.set("result", raw(&texts.collect::<Vec<_>>().join("\n")));
     let images: Option<Vec<Value>> = match content.split_first() {
-        Some((first, images)) if is_text(first) && first.iter().count() == 2 => images.iter().map(image).collect(),
+        Some((first, images)) if is_text(first) && first.iter().count() == 2 => {
+            images.iter().map(|part| image(part)).collect()
+        }
         _ => None,
     };
     match (images, members.get("content")) {
@@ -164,18 +165,18 @@ fn proxied(result: &RawValue) -> Raw {
     if let Some(structured) = members.get("structuredContent") {
         proxied.set("structured_content", structured.to_owned());
     }
-    let mut own = Members::of(members.get(meta::META)).unwrap_or_default();
+    let mut own = Members::of(members.get(meta::META)).unwrap_or_default().clone();
     if let Some(preference) = own.remove(meta::DISPLAY_PREFERENCE) {
         proxied.set("display_preference", preference);
     }
     if !own.is_empty() {
-        proxied.set(meta::META, own.to_raw());
+        proxied.set(meta::META, own.into_raw());
     }
-    proxied.to_raw()
+    proxied.into_raw()
 }
 
 /// An image without annotations.
-fn image(part: &Members<'_>) -> Option<Value> {
+fn image(part: &Members) -> Option<Value> {
     let is_plain = part.text("type")? == "image" && part.iter().count() == 3;
     is_plain.then_some(())?;
     Some(json!({"mime_type": part.text("mimeType")?, "data": part.text("data")?}))

@@ -2,11 +2,10 @@
 //! connection, so they arrive in the order in which they are sent.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use std::time::Duration;
 use toolbus_client::{BrokerClient, BrokerError, Resend, SendOptions};
 use toolbus_journal::End;
-use toolbus_mcp::{HostEvent, HostReply, Outcome, RpcError};
+use toolbus_mcp::{HostEvent, HostReply, Outcome, Raw, RpcError};
 use toolbus_protocol::{Body, ErrorCode, InboxKind, InboxMessage, MsgId};
 
 /// Deadline of a server's request to its client.
@@ -64,7 +63,7 @@ impl Outbox {
     }
 
     /// Sends queued messages and disconnects.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.client.close().await;
     }
 
@@ -74,7 +73,7 @@ impl Outbox {
 
     /// Sends a live event: ordered, but dropped if the worker is disconnected or too slow.
     pub async fn live(&self, to: &str, correlation: &MsgId, event: &HostEvent) {
-        let body = Body::from_trusted(Bytes::from(event.to_json()));
+        let body = Body::from_trusted(event.to_json().into_bytes());
         if let Err(error) = self.client.publish_event(to, correlation, body).await {
             tracing::debug!(%error, to, "could not send an event");
         }
@@ -82,7 +81,7 @@ impl Outbox {
 
     /// Sends an event as a durable message, because a server waits for its answer.
     pub async fn durable(&self, to: &str, correlation: &MsgId, event: &HostEvent) -> Result<(), BrokerError> {
-        let body = Body::from_trusted(Bytes::from(event.to_json()));
+        let body = Body::from_trusted(event.to_json().into_bytes());
         let message =
             InboxMessage::new(self.client.me(), InboxKind::from(EVENT), body).correlated_to(correlation.clone());
         let send = SendOptions { deadline: Some(CLIENT_REQUEST_DEADLINE) };
@@ -95,7 +94,7 @@ impl Outbox {
     }
 
     /// Replies in the original's format.
-    pub async fn reply_text(&self, request: &InboxMessage, reply: &RawValue) {
+    pub async fn reply_text(&self, request: &InboxMessage, reply: &Raw) {
         let body = Body::from_trusted(Bytes::copy_from_slice(reply.get().as_bytes()));
         self.answer(request, Answer { body, end: End::Done, form: Form::Original }).await;
     }
@@ -164,32 +163,6 @@ impl Outbox {
     }
 }
 
-/// The same text as [`HostReply::to_json`], without a copy of the result.
 pub fn reply_body(reply: &HostReply) -> Body {
-    let (name, value) = match reply {
-        HostReply::Task(_) => return Body::from_trusted(Bytes::from(reply.to_json())),
-        HostReply::Rpc(Outcome::Result(result)) => ("result", result.get()),
-        HostReply::Rpc(Outcome::Error(error)) => ("error", error.get()),
-        HostReply::Cancelled => ("cancelled", "true"),
-    };
-    let text = ["{\"rpc\":{\"", name, "\":", value, "}}"].concat();
-    Body::from_trusted(Bytes::from(text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reply_body_equals_to_json() {
-        let error = RpcError::new(-1, "no");
-        let replies = [
-            HostReply::Rpc(Outcome::Result(toolbus_mcp::raw(&serde_json::json!({"a": [1, 2.0]})))),
-            HostReply::Rpc(error.into()),
-            HostReply::Cancelled,
-        ];
-        for reply in replies {
-            assert_eq!(reply_body(&reply).as_bytes(), reply.to_json().as_bytes());
-        }
-    }
+    Body::from_trusted(reply.to_json().into_bytes())
 }

@@ -14,16 +14,16 @@ impl Host {
     /// `own`: the server's own name of the tool; `None` for vendor methods, whose effects are unknown.
     pub fn replay_setting(&self, server: &Server, own: Option<&str>) -> ReplaySetting {
         let Some(own) = own else { return ReplaySetting::Never };
-        let annotations = self.catalog.annotations(server.index, own);
-        let is_known = annotations.is_some();
-        let is_harmless = || annotations.is_none_or(|annotations| is_harmless(annotations.as_ref()));
-        match decided(&server.config.calls, own, is_harmless) {
-            Replay::Never => ReplaySetting::Never,
-            // The hints decide, and are not known yet.
-            Replay::Safe if !is_known && decided(&server.config.calls, own, || false) == Replay::Never => {
-                ReplaySetting::AsStarted
-            }
-            Replay::Safe => ReplaySetting::Safe,
+        let [without, with] = [false, true].map(|is_harmless| decided(&server.config.calls, own, || is_harmless));
+        match (without, with) {
+            (Replay::Safe, _) => ReplaySetting::Safe,
+            (_, Replay::Never) => ReplaySetting::Never,
+            // The hints decide.
+            _ => match self.catalog.annotations(server.index, own) {
+                None => ReplaySetting::AsStarted,
+                Some(annotations) if is_harmless(annotations.as_ref()) => ReplaySetting::Safe,
+                Some(_) => ReplaySetting::Never,
+            },
         }
     }
 }
@@ -39,7 +39,7 @@ pub fn never_joined(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw
     let mut hints: BTreeMap<String, Option<Raw>> = BTreeMap::new();
     hints.extend(settings.tool_join.keys().chain(settings.tool_replay.keys()).map(|own| (own.clone(), None)));
     if settings.trust_hints {
-        let listed = tools.iter().filter_map(|tool| Members::of(Some(tool)).ok());
+        let listed = tools.iter().filter_map(|tool| Members::parse(tool.text()).ok());
         hints.extend(listed.filter_map(|mut tool| Some((tool.text("name")?, tool.remove("annotations")))));
     }
     let differ = hints.iter().filter(|(own, annotations)| is_never_joined(own, annotations.as_ref()) != all);
@@ -56,7 +56,7 @@ fn decided(settings: &CallSettings, own: &str, is_harmless: impl FnOnce() -> boo
 
 /// Whether the tool is annotated as read-only or idempotent.
 fn is_harmless(annotations: Option<&Raw>) -> bool {
-    let Ok(annotations) = Members::of(annotations.map(|raw| &**raw)) else { return false };
+    let Ok(annotations) = Members::of(annotations) else { return false };
     let says = |hint: &str| annotations.get(hint).is_some_and(|value| value.get() == "true");
     says("readOnlyHint") || says("idempotentHint")
 }

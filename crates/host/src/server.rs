@@ -12,9 +12,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
+
+/// Minimum time between two searches for a connection that is idle for long enough to be closed.
+const MIN_EVICTION_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What the host knows about a server.
 #[derive(Debug, Clone)]
@@ -209,6 +213,28 @@ impl Server {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
+    /// Waits for a slot in FIFO order: until one is returned, or a connection is idle for long enough to be closed.
+    pub async fn wait_for_slot(&self, host: &Host) -> OwnedSemaphorePermit {
+        let mut returned = std::pin::pin!(Arc::clone(&self.slots).acquire_owned());
+        let mut idle_at = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                slot = &mut returned => return slot.expect("the slots are never closed"),
+                () = tokio::time::sleep_until(idle_at) => self.make_room(host).await,
+            }
+            idle_at = self.next_idle(host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
+        }
+    }
+
+    /// When the next connection may be idle for that long. One that is in use now is so later than those that are not.
+    fn next_idle(&self, idle: Duration) -> Instant {
+        let now = Instant::now();
+        let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
+        let next = sessions.values().filter_map(|session| session.idle_at(idle)).filter(|at| *at > now).min();
+        next.unwrap_or(now + idle).min(now + idle)
+    }
+
     /// Closes the longest idle connection, if it was idle for `evicted_after`: its client may have disconnected without
     /// closing its session. If not, its next call reconnects.
     async fn make_room(&self, host: &Host) {
@@ -356,12 +382,12 @@ pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde
 fn in_version_of(initialize: &Raw, handshake: Raw) -> Raw {
     let answer = || {
         let requested = toolbus_mcp::Members::of(Some(initialize)).ok()?.text("protocolVersion")?;
-        let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?;
+        let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?.clone();
         let spoken = members.text("protocolVersion")?;
         let older = toolbus_mcp::LEGACY_VERSIONS.contains(&requested.as_str()) && requested < spoken;
         older.then(|| {
             members.set("protocolVersion", raw(&requested));
-            members.to_raw()
+            members.into_raw()
         })
     };
     answer().unwrap_or(handshake)

@@ -10,12 +10,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
 use toolbus_call::{CancelBy, Event};
-use toolbus_client::{BrokerClient, BrokerError};
+use toolbus_client::{BrokerClient, BrokerError, Cancellation};
 use toolbus_journal::{Generation, Journal};
 use toolbus_protocol::JournalClaim;
 
-/// How long servers and calls may take to end at shutdown.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum interval between checks for idle sessions; a quarter of the idle time if that is shorter.
 const REAP_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -30,14 +28,20 @@ pub enum HostError {
     MailboxLost,
 }
 
-/// Serves the configured servers until the token is cancelled. All server processes have ended when this returns, or
-/// the shutdown timeout has passed.
+/// Serves the configured servers until the token is cancelled, then returns within [`HostLimits::stop`](crate::HostLimits::stop).
+/// All server processes have ended when this returns, or their time to close has passed, and queued replies are sent.
 pub async fn run_host(
     client: BrokerClient,
     options: HostOptions,
     shutdown: CancellationToken,
 ) -> Result<(), HostError> {
-    client.subscribe_with(claim_of(&options.journal)).await?;
+    tokio::select! {
+        subscribed = client.subscribe_with(claim_of(&options.journal)) => subscribed?,
+        () = shutdown.cancelled() => {
+            client.close().await;
+            return Ok(());
+        }
+    }
     let host = Host::new(Outbox::new(client), options, shutdown.child_token());
     host.calls.connect(&host);
     let timer = tokio::spawn(Arc::clone(&host).run_timer());
@@ -69,21 +73,20 @@ pub async fn run_host(
         // Running calls end with their servers and are answered.
         host.tracker.wait().await;
     };
-    if tokio::time::timeout(SHUTDOWN_TIMEOUT, ending).await.is_err() {
-        tracing::warn!("shutdown timeout: some servers or calls have not ended");
+    if tokio::time::timeout(host.options.limits.close, ending).await.is_err() {
+        tracing::warn!("the time to close is over: some servers or calls have not ended");
     }
     host.stopped.cancel();
     timer.await.ok();
-    // Sends queued replies.
-    if let Some(host) = Arc::into_inner(host) {
-        host.outbox.close().await;
-    }
+    // Also if some calls have not ended: the replies of the others are queued.
+    host.outbox.close().await;
     outcome
 }
 
 fn claim_of(journal: &Journal) -> JournalClaim {
-    let Generation { journal, epoch, instance } = journal.generation();
-    JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into() }
+    let Generation { journal, epoch, instance, ancestors } = journal.generation();
+    let ancestors = ancestors.iter().map(|name| name.as_str().into()).collect();
+    JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into(), ancestors }
 }
 
 /// Marks policy reloads in the audit log, so that each decision can be attributed to the rules in force, and has calls
@@ -140,14 +143,14 @@ async fn serve_mailbox(host: &Arc<Host>) -> HostError {
         tokio::select! {
             biased;
             reason = host.rejection.wait() => return HostError::Bus(reason),
-            cancel = client.next_cancel() => match cancel {
-                Some(id) => {
-                    let id = id.into_inner();
-                    host.feed(Event::CancelId { id, by: CancelBy::Broker, reason: None });
+            cancel = client.next_cancellation() => match cancel {
+                Some(Cancellation { id, from }) => {
+                    let by = from.map_or(CancelBy::Broker, CancelBy::Caller);
+                    host.feed(Event::CancelId { id: id.into_inner(), by, reason: None });
                 }
                 None => return lost(client),
             },
-            message = client.next_message() => match message {
+            message = async { host.journal_room().await; client.next_message().await } => match message {
                 Some(message) => host.dispatch(message).await,
                 None => return lost(client),
             },

@@ -146,10 +146,15 @@ impl Session {
     }
 
     pub fn is_idle(&self, idle: Duration) -> bool {
+        self.idle_at(idle).is_some_and(|at| at <= Instant::now())
+    }
+
+    /// When the session has been idle for that long; `None` while it is in use.
+    pub fn idle_at(&self, idle: Duration) -> Option<Instant> {
         let state = self.lock();
         let has_subscriptions = !state.uris.is_empty() || !state.listeners.is_empty() || state.listening.is_some();
         let limit = if has_subscriptions { idle.max(SUBSCRIBED_IDLE) } else { idle };
-        self.in_use.load(Ordering::Relaxed) == 0 && state.last_used.elapsed() >= limit
+        (self.in_use.load(Ordering::Relaxed) == 0).then(|| state.last_used + limit)
     }
 
     /// Delivers a notification that belongs to no call.
@@ -177,7 +182,7 @@ impl Session {
             return;
         }
         for call in self.listeners_of(method, params.as_ref()) {
-            let Ok(params) = listen::tagged(params.as_deref(), call.as_str()) else { continue };
+            let Ok(params) = listen::tagged(params.as_ref(), call.as_str()) else { continue };
             let (server, method) = (server.to_owned(), method.to_owned());
             let event = HostEvent::Notification { server, method, params: Some(params) };
             host.outbox.live(&self.id.mailbox, &call, &event).await;
@@ -218,13 +223,13 @@ impl Session {
     }
 
     fn is_subscribed(&self, params: Option<&Raw>) -> bool {
-        let uri = Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("uri"));
+        let uri = Members::of(params).ok().and_then(|params| params.text("uri"));
         uri.is_some_and(|uri| self.lock().uris.contains(&uri))
     }
 
     fn listeners_of(&self, method: &str, params: Option<&Raw>) -> Vec<MsgId> {
         let state = self.lock();
-        let wants = |listener: &&Listener| listener.filter.wants(method, params.map(|params| &**params));
+        let wants = |listener: &&Listener| listener.filter.wants(method, params);
         state.listeners.iter().filter(wants).map(|listener| listener.call.clone()).collect()
     }
 

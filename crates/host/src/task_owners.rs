@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
-use toolbus_mcp::{Members, Outcome};
+use toolbus_mcp::Outcome;
 use toolbus_protocol::principal_of;
 
 /// Maximum remembered tasks; the oldest are evicted first.
@@ -70,12 +70,9 @@ impl TaskOwners {
 /// Legacy: `{"task": {"taskId": …}}`; modern: `{"resultType": "task", "taskId": …}`.
 fn created_task(outcome: &Outcome) -> Option<String> {
     let Outcome::Result(result) = outcome else { return None };
-    if !result.get().contains("\"taskId\"") {
-        return None;
-    }
-    let result = Members::of(Some(result)).ok()?;
+    let result = result.members().ok()?;
     match result.get("task") {
-        Some(task) => Members::of(Some(task)).ok()?.text("taskId"),
+        Some(task) => task.members().ok()?.text("taskId"),
         None => result.text("taskId"),
     }
 }

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_answered_call_gets_the_same_answer() {
-        let reply = Location::Log { segment: 1, offset: 2, length: 3 };
+        let reply = Location::Log(toolbus_wal::Location { segment: 1, offset: 2, length: 3 });
         let known = Known::Answered { start: None, end: End::Unknown, reply_id: "r".into(), reply: reply.clone() };
         let expected = Decision::Reply { reply_id: "r".into(), end: End::Unknown, reply };
         assert_eq!(decide(Ok(known), Replay::Safe, 3), expected);

@@ -183,7 +183,7 @@ impl Entry {
     }
 
     /// Upper bound of the size of the entry's payload in bytes.
-    pub(crate) fn weight(&self) -> usize {
+    pub fn weight(&self) -> usize {
         let names = |server: &ByteString, tool: &ByteString| server.len() + tool.len();
         let role = |role: &Option<ByteString>| role.as_ref().map_or(0, |role| role.len());
         let story = |story: &[String]| story.iter().map(|line| line.len() + 8).sum::<usize>();

@@ -5,7 +5,6 @@ use crate::entry::{CallKey, Dead, Entry, Finish, Joined, Start, Task};
 use crate::lineage::lineage;
 use crate::log::{Location, LogOptions, Reader};
 use crate::options::{JournalError, JournalOptions};
-use crate::replay::Recovery;
 use crate::state::{Appended, JournalState, Wait};
 use crate::writer::{Clock, Listener, Shared};
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use toolbus_wal::{Disk, FolderDisk, MemoryDisk};
+use toolbus_wal::{Disk, FolderDisk, MemoryDisk, Opening, Recovery};
 
 /// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +27,14 @@ pub struct Generation {
     pub epoch: u64,
     /// A random id, new each time the journal is opened.
     pub instance: String,
+    /// The ids of the last openings before, latest first.
+    pub ancestors: Vec<String>,
 }
 
 impl Generation {
     fn unique() -> Self {
         let random = || uuid::Uuid::new_v4().to_string();
-        Self { journal: random(), epoch: 1, instance: random() }
+        Self { journal: random(), epoch: 1, instance: random(), ancestors: Vec::new() }
     }
 }
 
@@ -55,14 +56,15 @@ impl Journal {
     pub fn open(folder: &Path, options: JournalOptions) -> Result<Self, JournalError> {
         make_private(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
-        let epoch = disk.next_epoch(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
+        let opening = disk.next_opening(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
         let disk = Arc::new(disk);
         let options = JournalOptions { log, ..options };
         let mut journal = Self::on_disk(Arc::clone(&disk) as Arc<dyn Disk>, options, Arc::new(now_ms))?;
         // A journal that may have lost calls of an earlier process must not claim to be the same journal.
         let lineage = lineage(&*disk).map_err(|error| JournalError::Folder(Arc::new(error)))?;
-        (journal.generation.journal, journal.generation.epoch) = (lineage.unwrap_or(identity.id), epoch);
+        let Opening { epoch, instance, ancestors } = opening;
+        journal.generation = Generation { journal: lineage.unwrap_or(identity.id), epoch, instance, ancestors };
         Ok(journal)
     }
 

@@ -6,13 +6,14 @@
 //!
 //! - [`CallIndex`] holds the state of each call; it does no I/O, so that a simulation can compare it with a model.
 //! - [`decide`] decides what to do with an incoming call, from its state.
-//! - [`JournalLog`] stores the entries on a [`toolbus_wal::Disk`].
-//! - [`JournalState`] combines them: group commit, where one sync serves all waiting writers, rotation, and compaction,
-//!   which removes old segments of the log and copies the entries that are still needed.
+//! - [`JournalLog`] stores the entries in a [`toolbus_wal::Log`].
+//! - [`JournalState`] combines them with group commit, rotation, and compaction, which removes old segments of the log and
+//!   copies the entries that are still needed.
 //! - [`Journal`] is a [`JournalState`] with a thread that runs its slow operations.
 
 mod call_index;
 mod decide;
+mod deferral;
 mod entry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -24,8 +25,6 @@ mod maintenance;
 mod options;
 mod payload;
 mod planted;
-mod record;
-mod replay;
 mod state;
 mod writer;
 
@@ -37,11 +36,10 @@ pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
 pub use journal::{Generation, Journal};
 pub use lineage::lineage;
-pub use log::{JournalLog, Location, LogOptions, Reader, Unsynced};
+pub use log::{JournalLog, Location, LogOptions, Reader};
 pub use maintenance::{Maintained, Maintenance};
 pub use options::{JournalError, JournalOptions};
 pub use planted::PlantedBug;
-pub use replay::Recovery;
 pub use state::{Appended, JournalState, SyncGroup, Synced, Ticket, Wait};
-pub use toolbus_wal::OpenError;
+pub use toolbus_wal::{OpenError, Recovery};
 pub use writer::{Clock, Listener};

@@ -4,11 +4,13 @@
 
 use crate::call_index::CallIndex;
 use crate::entry::Entry;
-use crate::log::{Contents, CreatedSegment, JournalLog, Location, NextSegment, Reader, SegmentFile, Unsynced};
+use crate::log::{JournalLog, Location, Reader, entries_of};
 use crate::options::JournalOptions;
-use crate::state::JournalState;
+use crate::planted::PlantedBug;
+use crate::state::{JournalState, Waiting};
 use std::io;
 use std::vec;
+use toolbus_wal::{Contents, CreatedSegment, NextSegment, SegmentFile, Unsynced};
 
 /// A slow operation of rotation or compaction. It runs without access to the journal.
 pub struct Maintenance(Operation);
@@ -40,7 +42,7 @@ impl Maintenance {
         Maintained(match self.0 {
             Operation::CreateSegment(next) => next.create().map(Outcome::Created),
             Operation::SyncSealed(sealed) => sealed.sync().map(|()| Outcome::SealedSynced),
-            Operation::Read(contents) => contents.read().map(Outcome::Read),
+            Operation::Read(contents) => entries_of(&contents).map(Outcome::Read),
             Operation::Gather(part) => part.read_answers().map(Outcome::Gathered),
             Operation::SyncCopies(copies) => copies.sync().map(|()| Outcome::CopiesSynced(copies)),
             Operation::Remove(file) => file.remove().map(|()| Outcome::Removed),
@@ -52,61 +54,48 @@ impl JournalState {
     /// Begins the next step of rotation or compaction. `None` if nothing is due, while another slow operation runs, or
     /// if a sync has to come first.
     pub fn begin_maintenance(&mut self, now: u64) -> Option<Maintenance> {
-        if self.is_busy || self.failure().is_some() {
-            return None;
-        }
         self.forget(now);
-        match self.next_operation(now) {
-            Ok(operation) => {
-                self.is_busy = operation.is_some();
-                operation.map(Maintenance)
+        let Self { index, log, compactor, options, commit, .. } = self;
+        let operation = commit.begin_operation(|waiting: &[Waiting]| {
+            if let Some(sealed) = log.records.unsynced_sealed() {
+                return Ok(Some(Operation::SyncSealed(sealed)));
             }
-            Err(error) => {
-                self.fail(error);
-                None
+            if let Some(next) = log.records.next_segment() {
+                return Ok(Some(Operation::CreateSegment(next)));
             }
-        }
+            // Compaction would drop entries that are not in the index yet. Those of the active segment stay there.
+            let oldest = waiting.iter().filter_map(|waiting| waiting.location.segment()).min();
+            let is_applied = oldest.is_none_or(|oldest| oldest == log.records.active_segment());
+            if !is_applied && !options.log.has_planted(PlantedBug::UnappliedCompacted) {
+                return Ok(None);
+            }
+            compactor.next_operation(log, index, now)
+        });
+        self.report_failure();
+        operation.map(Maintenance)
     }
 
     /// Applies the result of a step.
     pub fn complete_maintenance(&mut self, done: Maintained) {
-        self.is_busy = false;
-        // After a failed write elsewhere, even a successful sync proves nothing: no segment may be removed.
-        if self.failure().is_none()
-            && let Err(error) = done.0.and_then(|outcome| self.apply(outcome))
-        {
-            self.fail(error);
-        }
+        let Self { index, log, compactor, commit, .. } = self;
+        commit.complete_operation(done.0, |outcome| apply(outcome, log, compactor, index));
+        self.report_failure();
     }
+}
 
-    fn next_operation(&mut self, now: u64) -> io::Result<Option<Operation>> {
-        if let Some(sealed) = self.log.unsynced_sealed() {
-            return Ok(Some(Operation::SyncSealed(sealed)));
+fn apply(outcome: Outcome, log: &mut JournalLog, compactor: &mut Compactor, index: &mut CallIndex) -> io::Result<()> {
+    match outcome {
+        Outcome::Created(created) => log.records.seal(created)?,
+        Outcome::SealedSynced => log.records.sealed(),
+        Outcome::CopiesSynced(copies) => {
+            log.records.synced(&copies);
+            compactor.are_copies_durable = true;
         }
-        if let Some(next) = self.log.next_segment() {
-            return Ok(Some(Operation::CreateSegment(next)));
-        }
-        // Compaction would drop entries that are not in the index yet. Those of the last segment stay there.
-        if !self.has_applied_sealed() {
-            return Ok(None);
-        }
-        self.compactor.next_operation(&mut self.log, &mut self.index, now)
+        Outcome::Read(entries) => compactor.begin_copy(entries),
+        Outcome::Removed => compactor.removed(log),
+        Outcome::Gathered(part) => compactor.copy_part(part, log, index)?,
     }
-
-    fn apply(&mut self, outcome: Outcome) -> io::Result<()> {
-        match outcome {
-            Outcome::Created(created) => self.log.seal(created)?,
-            Outcome::SealedSynced => self.log.sealed(),
-            Outcome::CopiesSynced(copies) => {
-                self.log.synced(&copies);
-                self.compactor.are_copies_durable = true;
-            }
-            Outcome::Read(entries) => self.compactor.begin_copy(entries),
-            Outcome::Removed => self.compactor.removed(&mut self.log),
-            Outcome::Gathered(part) => self.compactor.copy_part(part, &mut self.log, &mut self.index)?,
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Bytes that are copied per step, to bound the time for which the journal is locked.
@@ -154,25 +143,25 @@ impl Compactor {
     ) -> io::Result<Option<Operation>> {
         let Some(current) = &mut self.current else {
             self.current = self.choose(log, now);
-            let chosen = self.current.as_ref().map(|chosen| log.contents(chosen.number)).transpose()?;
+            let chosen = self.current.as_ref().map(|chosen| log.records.contents(chosen.number)).transpose()?;
             return Ok(chosen.map(Operation::Read));
         };
         if self.are_copies_durable {
-            return Ok(Some(Operation::Remove(log.file_of(current.number))));
+            return Ok(Some(Operation::Remove(log.records.file_of(current.number))));
         }
         if !current.rest.as_slice().is_empty() {
             return Ok(Some(Operation::Gather(current.next_part(log, index, now))));
         }
         // An entry that replaces one of the removed segment may only be staged yet.
-        log.flush()?;
-        Ok(log.unsynced().map(Operation::SyncCopies))
+        log.records.flush()?;
+        Ok(Some(Operation::SyncCopies(log.records.unsynced())))
     }
 
     fn choose(&self, log: &JournalLog, now: u64) -> Option<SegmentMove> {
-        let (number, segment) = log.oldest()?;
-        let over_limit = log.bytes() > self.compact_above;
-        let is_old = segment.newest.saturating_add(self.compact_after_ms) < now;
-        let chosen = SegmentMove { number, rest: Vec::new().into_iter(), over_limit, bytes: segment.bytes, copied: 0 };
+        let (number, bytes, newest) = log.oldest()?;
+        let over_limit = log.records.bytes() > self.compact_above;
+        let is_old = newest.saturating_add(self.compact_after_ms) < now;
+        let chosen = SegmentMove { number, rest: Vec::new().into_iter(), over_limit, bytes, copied: 0 };
         (over_limit || is_old).then_some(chosen)
     }
 
@@ -189,9 +178,9 @@ impl Compactor {
         if needed.is_empty() {
             return Ok(());
         }
-        let before = log.bytes();
+        let before = log.records.bytes();
         let locations = log.append_here(&needed, part.now)?;
-        self.current.iter_mut().for_each(|current| current.copied += log.bytes() - before);
+        self.current.iter_mut().for_each(|current| current.copied += log.records.bytes() - before);
         needed.iter().zip(locations).for_each(|(entry, location)| index.restore(entry, location));
         Ok(())
     }
@@ -203,7 +192,7 @@ impl Compactor {
         tracing::debug!(segment = number, bytes, copied, "compacted a segment of the call journal");
         if over_limit {
             let gained_little = copied > bytes / 2;
-            let more = if gained_little { log.bytes() + log.segment_bytes() } else { 0 };
+            let more = if gained_little { log.records.bytes() + log.records.segment_bytes() } else { 0 };
             self.compact_above = self.max_bytes.max(more);
         }
     }
@@ -234,7 +223,7 @@ impl SegmentMove {
     /// first, so an answer that stayed behind would vanish before the entry, which would then look like an open call.
     fn next_part(&mut self, log: &JournalLog, index: &mut CallIndex, now: u64) -> Part {
         let mut part = Part { entries: Vec::new(), answers: Vec::new(), reader: log.reader(), now };
-        let (mut weight, here) = (0, [Some(self.number), Some(log.last_segment()), None]);
+        let (mut weight, here) = (0, [Some(self.number), Some(log.records.active_segment()), None]);
         while weight < STEP_BYTES {
             let Some((location, entry)) = self.rest.next() else { break };
             // Skipped entries cost time too.

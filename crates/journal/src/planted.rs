@@ -1,5 +1,7 @@
 //! Defects that tests inject to prove that they would be detected.
 
+use toolbus_wal::PlantedBug as LogBug;
+
 /// A defect that breaks a guarantee. Has no effect without the feature `planted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
@@ -17,6 +19,18 @@ pub enum PlantedBug {
     OpenedWithoutSync,
     /// Compaction drops entries that are not in the index yet.
     UnappliedCompacted,
+}
+
+impl PlantedBug {
+    /// The same defect of the log below.
+    pub(crate) fn of_log(self) -> Option<LogBug> {
+        match self {
+            Self::NoSync => Some(LogBug::NoSync),
+            Self::CorruptionTakenForTornWrite => Some(LogBug::CorruptionTakenForTornWrite),
+            Self::OpenedWithoutSync => Some(LogBug::OpenedWithoutSync),
+            _ => None,
+        }
+    }
 }
 
 impl crate::LogOptions {

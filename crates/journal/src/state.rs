@@ -1,21 +1,15 @@
 //! A journal without a thread or a clock: index, log and group commit. The journal's thread and simulations drive it.
-//!
-//! Operations that block on the disk are split: `begin_…` returns a handle, the handle runs without access to the state,
-//! and `complete_…` applies its result. There is at most one such handle at a time, because the kernel reports a
-//! write-back error to one of several concurrent syncs only, so the success of another one would prove nothing.
 
 use crate::call_index::CallIndex;
 use crate::entry::Entry;
 use crate::lineage::renew_lineage;
-use crate::log::{JournalLog, Location, Reader, Unsynced};
+use crate::log::{JournalLog, Location, Reader};
 use crate::maintenance::Compactor;
 use crate::options::{JournalError, JournalOptions};
 use crate::planted::PlantedBug;
-use crate::record::MAX_PAYLOAD;
-use crate::replay::Recovery;
 use std::io;
 use std::sync::Arc;
-use toolbus_wal::Disk;
+use toolbus_wal::{Disk, GroupCommit, MAX_PAYLOAD, Recovery};
 
 /// When an append takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,36 +48,22 @@ pub struct JournalState {
     pub(crate) index: CallIndex,
     pub(crate) log: JournalLog,
     pub(crate) compactor: Compactor,
-    options: JournalOptions,
-    failure: Option<Arc<io::Error>>,
-    waiting: Vec<Waiting>,
+    pub(crate) options: JournalOptions,
+    pub(crate) commit: GroupCommit<Waiting>,
     last_ticket: u64,
-    /// Something is written or staged and not synced.
-    needs_sync: bool,
-    /// A handle of a slow operation is out.
-    pub(crate) is_busy: bool,
     warned_full: bool,
+    reported_failure: bool,
 }
 
 /// An append that waits to be durable. The entry is applied to the index then.
-struct Waiting {
+pub struct Waiting {
     ticket: Ticket,
     entry: Entry,
-    location: Location,
+    pub(crate) location: Location,
 }
 
 /// The appends that one sync makes durable.
-pub struct SyncGroup {
-    waiting: Vec<Waiting>,
-    written: Option<Unsynced>,
-}
-
-impl SyncGroup {
-    /// Makes the appends durable. Blocks.
-    pub fn sync(&self) -> io::Result<()> {
-        self.written.as_ref().map_or(Ok(()), Unsynced::sync)
-    }
-}
+pub type SyncGroup = toolbus_wal::SyncGroup<Waiting>;
 
 /// Maximum weight of an entry, with a margin for the encoding.
 const MAX_ENTRY: usize = MAX_PAYLOAD - (1 << 20);
@@ -94,13 +74,12 @@ impl JournalState {
         let mut index = CallIndex::new(options.limits.clone(), now);
         let opened =
             JournalLog::open(Arc::clone(&disk), options.log.clone(), |entry, location| index.restore(&entry, location));
-        let (log, mut recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
+        let (log, recovery) = opened.map_err(|error| JournalError::Read(Arc::new(error)))?;
         // A corrupt or torn journal may have lost the entries of calls that are not forgotten.
         if !recovery.is_damaged() && recovery.torn_bytes == 0 {
             index.forget_orphaned_joins();
         }
         let too_many = index.forget_interrupted();
-        recovery.forgotten_calls = too_many as u64;
         if too_many > 0 {
             tracing::error!(
                 calls = too_many,
@@ -116,12 +95,10 @@ impl JournalState {
             log,
             compactor: Compactor::new(&options),
             options,
-            failure: None,
-            waiting: Vec::new(),
+            commit: GroupCommit::default(),
             last_ticket: 0,
-            needs_sync: false,
-            is_busy: false,
             warned_full: false,
+            reported_failure: false,
         };
         Ok((state, recovery))
     }
@@ -143,21 +120,21 @@ impl JournalState {
 
     /// The I/O error after which all appends are rejected, if any.
     pub fn failure(&self) -> Option<Arc<io::Error>> {
-        self.failure.clone()
+        self.commit.failure().cloned()
     }
 
     /// Appends an entry. With [`Wait::Synced`] it is only staged: the next sync writes all staged entries together.
     pub fn append(&mut self, entry: Entry, wait: Wait, now: u64) -> Result<Appended, JournalError> {
         self.check(&entry, now)?;
         // During a rotation entries are only staged, so every append has to wait for the next sync.
-        let wait = if self.log.is_sealing() { Wait::Synced } else { self.planted_wait(&entry, wait) };
+        let wait = if self.log.records.is_sealing() { Wait::Synced } else { self.planted_wait(&entry, wait) };
         let location = match self.put(&entry, wait, now) {
             Ok(location) => location,
             Err(error) => return Err(self.fail(error)),
         };
-        self.needs_sync = true;
         match wait {
             Wait::Written => {
+                self.commit.changed(None);
                 self.index.enter(&entry, location);
                 Ok(Appended::Written)
             }
@@ -165,7 +142,7 @@ impl JournalState {
                 self.index.announce(&entry);
                 self.last_ticket += 1;
                 let ticket = Ticket(self.last_ticket);
-                self.waiting.push(Waiting { ticket, entry, location });
+                self.commit.changed(Some(Waiting { ticket, entry, location }));
                 Ok(Appended::Waits(ticket))
             }
         }
@@ -173,53 +150,34 @@ impl JournalState {
 
     /// Whether a sync is needed (something is written or staged and not synced).
     pub fn needs_sync(&self) -> bool {
-        self.needs_sync
+        self.commit.needs_sync()
     }
 
     /// Whether an append waits for the next sync.
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.commit.waiting().is_empty()
     }
 
     /// Whether a rotation has begun. Every append waits until maintenance has ended it.
     pub fn is_rotating(&self) -> bool {
-        self.log.is_sealing() && self.failure.is_none()
+        self.commit.is_rotating(&self.log.records)
     }
 
-    /// Takes all appends so far as one group: flushes them and returns the handle to sync. `None` if there is nothing to
-    /// sync, while another slow operation runs, or in the middle of a rotation, which maintenance has to end first.
+    /// Takes all appends so far as one group: see [`GroupCommit::begin_sync`].
     pub fn begin_sync(&mut self) -> Option<SyncGroup> {
-        if self.is_busy || self.is_rotating() || !self.needs_sync {
-            return None;
-        }
-        self.needs_sync = false;
-        self.is_busy = true;
-        if self.failure.is_none()
-            && let Err(error) = self.log.flush()
-        {
-            self.fail(error);
-        }
-        // Synced also after a failure, to make as many earlier writes durable as possible.
-        Some(SyncGroup { waiting: std::mem::take(&mut self.waiting), written: self.log.unsynced() })
+        self.commit.begin_sync(&mut self.log.records)
     }
 
     /// Ends the group with the result of [`SyncGroup::sync`]: applies its entries and returns its tickets.
     pub fn complete_sync(&mut self, group: SyncGroup, synced: io::Result<()>, now: u64) -> Synced {
-        self.is_busy = false;
-        let SyncGroup { waiting, written } = group;
+        let (waiting, outcome) = self.commit.complete_sync(&mut self.log.records, group, synced);
+        self.report_failure();
         let tickets = waiting.iter().map(|waiting| waiting.ticket).collect();
-        // After a failed write during the sync, the state on disk is unknown.
-        let outcome = match (self.failure.clone(), synced) {
-            (Some(failure), _) => Err(JournalError::Write(failure)),
-            (None, Err(error)) => Err(self.fail(error)),
-            (None, Ok(())) => {
-                written.iter().for_each(|written| self.log.synced(written));
-                waiting.iter().for_each(|waiting| self.index.enter(&waiting.entry, waiting.location.clone()));
-                Ok(())
-            }
-        };
+        if outcome.is_ok() {
+            waiting.into_iter().for_each(|waiting| self.index.enter(&waiting.entry, waiting.location));
+        }
         self.forget(now);
-        Synced { tickets, outcome }
+        Synced { tickets, outcome: outcome.map_err(JournalError::Write) }
     }
 
     /// Whether an entry may be appended.
@@ -229,7 +187,7 @@ impl JournalState {
             // Replay would treat a larger record as corruption.
             return Err(JournalError::TooLarge { bytes, most });
         }
-        if let Some(failure) = &self.failure {
+        if let Some(failure) = self.commit.failure() {
             return Err(JournalError::Write(Arc::clone(failure)));
         }
         match entry {
@@ -250,7 +208,7 @@ impl JournalState {
         }
         let location = self.log.stage(entry, now)?;
         if wait == Wait::Written {
-            self.log.flush()?;
+            self.log.records.flush()?;
         }
         Ok(location)
     }
@@ -262,13 +220,6 @@ impl JournalState {
             _ => false,
         };
         if is_early { Wait::Written } else { wait }
-    }
-
-    /// Whether all entries are in the index but those of the last segment.
-    pub(crate) fn has_applied_sealed(&self) -> bool {
-        let oldest = self.waiting.iter().filter_map(|waiting| waiting.location.segment()).min();
-        oldest.is_none_or(|oldest| oldest == self.log.last_segment())
-            || self.options.log.has_planted(PlantedBug::UnappliedCompacted)
     }
 
     /// Forgets calls that are past their retention time or over a limit.
@@ -283,10 +234,16 @@ impl JournalState {
     }
 
     /// Records a failure. The state on disk is unknown from now on, so no call may be started.
-    pub(crate) fn fail(&mut self, error: io::Error) -> JournalError {
-        if self.failure.is_none() {
+    fn fail(&mut self, error: io::Error) -> JournalError {
+        let failure = self.commit.fail(error);
+        self.report_failure();
+        JournalError::Write(failure)
+    }
+
+    pub(crate) fn report_failure(&mut self) {
+        if let Some(error) = self.commit.failure().filter(|_| !self.reported_failure) {
             tracing::error!(%error, "cannot write the call journal, calls are refused until the host is restarted");
+            self.reported_failure = true;
         }
-        JournalError::Write(Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error))))
     }
 }

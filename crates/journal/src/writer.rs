@@ -6,6 +6,7 @@
 //! writer.
 
 use crate::call_index::CallIndex;
+use crate::deferral::{Deferral, SYNC_INTERVAL};
 use crate::entry::Entry;
 use crate::options::JournalError;
 use crate::state::{Appended, JournalState, Synced, Ticket, Wait};
@@ -32,8 +33,7 @@ struct Locked {
     /// Writers that wait for their ticket themselves, in the order of the tickets. The listener gets all others.
     waiters: Vec<(Ticket, oneshot::Sender<SyncOutcome>)>,
     listener: Option<Listener>,
-    /// Time of the oldest write that is not synced.
-    unsynced_since: Option<Instant>,
+    deferral: Deferral,
     sleep: Sleep,
     /// Absent before the first sync.
     last_group: Option<Group>,
@@ -90,8 +90,6 @@ const CONCURRENT_WRITERS: usize = 3;
 const CONCURRENT_FOR: Duration = Duration::from_millis(5);
 /// Maximum linger before a sync.
 const MAX_LINGER: Duration = Duration::from_millis(1);
-/// Age at which an entry without a waiting writer is synced. The thread may notice up to one interval late.
-const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// Idle time after which the thread sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_millis(100);
 /// How often an idle journal checks for segments to compact.
@@ -103,7 +101,7 @@ impl Shared {
             state,
             waiters: Vec::new(),
             listener: None,
-            unsynced_since: None,
+            deferral: Deferral::default(),
             sleep: Sleep::None,
             last_group: None,
             stopping: false,
@@ -162,8 +160,8 @@ impl Shared {
         let now = (self.clock)();
         let mut locked = self.lock();
         let appended = locked.state.append(entry, wait, now)?;
-        locked.unsynced_since.get_or_insert_with(Instant::now);
         let waits = appended != Appended::Written;
+        locked.deferral.appended(waits, Instant::now());
         let then = then(&mut locked, appended);
         let wake = locked.sleep == Sleep::Long || (waits && locked.sleep == Sleep::Short);
         if wake {
@@ -194,12 +192,12 @@ impl Shared {
             if locked.stopping {
                 return locked.state.needs_sync();
             }
-            let is_due = locked.unsynced_since.is_some_and(|since| now >= since + SYNC_INTERVAL);
-            if at_once || locked.state.has_waiting() || is_due || now >= start + COMPACTION_INTERVAL {
+            let is_due = locked.state.has_waiting() || locked.deferral.is_due(now);
+            if at_once || is_due || now >= start + COMPACTION_INTERVAL {
                 return true;
             }
             // Under load the thread polls, so writers that don't wait for a sync need not wake it.
-            let is_idle = locked.unsynced_since.is_none() && now >= start + IDLE_AFTER;
+            let is_idle = locked.deferral.is_clean() && now >= start + IDLE_AFTER;
             let (sleep, time) =
                 if is_idle { (Sleep::Long, COMPACTION_INTERVAL) } else { (Sleep::Short, SYNC_INTERVAL) };
             locked.sleep = sleep;
@@ -217,7 +215,7 @@ impl Shared {
         }
         let mut locked = self.lock();
         let Some(group) = locked.state.begin_sync() else { return };
-        locked.unsynced_since = None;
+        locked.deferral.begins();
         drop(locked);
         let start = Instant::now();
         let synced = group.sync();

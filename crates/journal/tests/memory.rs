@@ -25,7 +25,7 @@ fn apply(index: &mut CallIndex, number: u64, caller: &str) {
     let finish = Finish { key, reply_id, reply, end: End::Done, at: number };
     for entry in [Entry::Start(Arc::new(start)), Entry::Finish(finish)] {
         index.announce(&entry);
-        index.enter(&entry, Location::Log { segment: 1, offset: number, length: 4300 });
+        index.enter(&entry, Location::Log(toolbus_wal::Location { segment: 1, offset: number as u32, length: 4300 }));
     }
 }
 

@@ -121,7 +121,7 @@ pub enum HostReply {
     /// The result or error of the request.
     Rpc(Outcome),
     /// The call became a task.
-    Task(TaskView),
+    Task(Box<TaskView>),
     /// The call was cancelled before the server answered; the client gets no response.
     Cancelled,
 }

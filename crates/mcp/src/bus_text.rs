@@ -1,8 +1,11 @@
 //! The JSON of the bodies in `bus`: how each is parsed and written.
 
 use crate::bus::*;
-use crate::{AdminRequest, Id, Outcome, Raw, TaskView, TaskWish};
-use serde::{Deserialize, Serialize};
+use crate::opened::{Opened, Part};
+use crate::{AdminRequest, Era, Id, Members, Outcome, Raw, TaskView, TaskWish, raw};
+use bytestring::ByteString;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 impl HostRequest {
     /// The `op` of every request of this module. The original system also has `manifest` and `call`.
@@ -10,48 +13,55 @@ impl HostRequest {
         ["rpc", "notify", "answer", "close", "approvals_list", "approvals_show", "approvals_decide"];
 
     /// Parses a message body.
-    pub fn parse(body: &str) -> Result<Self, BusBodyError> {
-        let wire: RequestWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
-        if AdminRequest::OPS.contains(&wire.op.as_str()) {
-            return serde_json::from_str(body).map(Self::Admin).map_err(|error| reason(error.to_string()));
+    pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
+        let body = body.into();
+        Self::parse_with::<Opened<'_>>(&body).or_else(|_| Self::parse_with::<&RawValue>(&body))
+    }
+
+    fn parse_with<'a, P: Part<'a>>(body: &'a ByteString) -> Result<Self, BusBodyError> {
+        let wire: RequestWire<'a, P> = serde_json::from_str(body)?;
+        if AdminRequest::OPS.contains(&&*wire.op) {
+            return Ok(Self::Admin(serde_json::from_str(body)?));
         }
-        match wire.op.as_str() {
+        let id = || required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id");
+        match &*wire.op {
             "approvals_list" => return Ok(Self::ApprovalsList),
-            "approvals_show" => {
-                let id = required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?;
-                return Ok(Self::ApprovalsShow { id });
-            }
+            "approvals_show" => return Ok(Self::ApprovalsShow { id: id()? }),
             "approvals_decide" => {
-                return Ok(Self::ApprovalsDecide(ApprovalDecision {
-                    id: required(wire.id.and_then(|id| serde_json::from_str(id.get()).ok()), "id")?,
-                    hash: required(wire.hash, "hash")?,
-                    approve: required(wire.approve, "approve")?,
-                }));
+                let (hash, approve) = (required(wire.hash, "hash"), required(wire.approve, "approve"));
+                return Ok(Self::ApprovalsDecide(ApprovalDecision { id: id()?, hash: hash?, approve: approve? }));
             }
             _ => {}
         }
+        let part = |part: &RawValue| Raw::part_of(body, part);
+        let params = wire.params.map(|params| opened(params, body)).transpose()?;
         let session = required(wire.session, "session")?;
-        Ok(match wire.op.as_str() {
+        // Sessions keep it longer than the message.
+        let client = wire.client.map(|ClientWire { era, initialize }| ClientHello {
+            era,
+            initialize: initialize.map(|initialize| part(initialize).detached()),
+        });
+        Ok(match &*wire.op {
             "rpc" => Self::Rpc(Rpc {
                 session,
                 server: required(wire.server, "server")?,
-                client: required(wire.client, "client")?,
+                client: required(client, "client")?,
                 method: required(wire.method, "method")?,
-                params: wire.params,
+                params,
                 task: wire.task,
             }),
             "notify" => Self::Notify(Notify {
                 session,
                 server: required(wire.server, "server")?,
-                client: required(wire.client, "client")?,
+                client: required(client, "client")?,
                 method: required(wire.method, "method")?,
-                params: wire.params,
+                params,
             }),
             "answer" => Self::Answer(Answer {
                 session,
                 server: required(wire.server, "server")?,
-                id: wire.id.as_deref().and_then(Id::from_raw).ok_or_else(|| reason("id is missing"))?,
-                outcome: outcome(wire.result, wire.error)?,
+                id: required_id(wire.id)?,
+                outcome: outcome(wire.result.map(part), wire.error.map(part))?,
             }),
             "close" => Self::Close { session },
             op => return Err(reason(format!("unknown op {op:?}"))),
@@ -59,52 +69,55 @@ impl HostRequest {
     }
 
     /// Serializes to a message body.
-    pub fn to_json(&self) -> String {
-        self.clone().into_json()
-    }
-
-    /// Like [`Self::to_json`], without copying the params.
-    pub fn into_json(self) -> String {
-        let mut wire = RequestWire::default();
+    pub fn to_json(&self) -> ByteString {
         match self {
-            Self::Admin(request) => return to_text(&request),
-            Self::Rpc(Rpc { server, session, client, method, params, task }) => {
-                wire.op = "rpc".into();
-                (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));
-                (wire.method, wire.params, wire.task) = (Some(method), params, task);
-            }
-            Self::Notify(Notify { server, session, client, method, params }) => {
-                wire.op = "notify".into();
-                (wire.server, wire.session, wire.client) = (Some(server), Some(session), Some(client));
-                (wire.method, wire.params) = (Some(method), params);
-            }
-            Self::Answer(Answer { server, session, id, outcome }) => {
-                wire.op = "answer".into();
-                (wire.server, wire.session, wire.id) = (Some(server), Some(session), Some(id.as_raw().to_owned()));
-                (wire.result, wire.error) = split(outcome);
-            }
-            Self::Close { session } => {
-                wire.op = "close".into();
-                wire.session = Some(session);
-            }
-            Self::ApprovalsList => wire.op = "approvals_list".into(),
-            Self::ApprovalsShow { id } => {
-                wire.op = "approvals_show".into();
-                wire.id = Some(crate::raw(&id));
-            }
-            Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => {
-                wire.op = "approvals_decide".into();
-                (wire.id, wire.hash, wire.approve) = (Some(crate::raw(&id)), Some(hash), Some(approve));
-            }
+            Self::Admin(request) => raw(request).text(),
+            Self::Rpc(Rpc { server, session, client, method, params, task }) => object([
+                ("op", Some(raw("rpc"))),
+                ("server", Some(raw(server))),
+                ("session", Some(raw(session))),
+                ("client", Some(client.to_raw())),
+                ("method", Some(raw(method))),
+                ("params", params.clone()),
+                ("task", task.as_ref().map(raw)),
+            ]),
+            Self::Notify(Notify { server, session, client, method, params }) => object([
+                ("op", Some(raw("notify"))),
+                ("server", Some(raw(server))),
+                ("session", Some(raw(session))),
+                ("client", Some(client.to_raw())),
+                ("method", Some(raw(method))),
+                ("params", params.clone()),
+            ]),
+            Self::Answer(Answer { server, session, id, outcome }) => object([
+                ("op", Some(raw("answer"))),
+                ("server", Some(raw(server))),
+                ("session", Some(raw(session))),
+                ("id", Some(id.to_raw())),
+                member_of(outcome),
+            ]),
+            Self::Close { session } => object([("op", Some(raw("close"))), ("session", Some(raw(session)))]),
+            Self::ApprovalsList => object([("op", Some(raw("approvals_list")))]),
+            Self::ApprovalsShow { id } => object([("op", Some(raw("approvals_show"))), ("id", Some(raw(id)))]),
+            Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => object([
+                ("op", Some(raw("approvals_decide"))),
+                ("id", Some(raw(id))),
+                ("hash", Some(raw(hash))),
+                ("approve", Some(raw(approve))),
+            ]),
         }
-        to_text(&wire)
     }
 }
 
 impl HostReply {
     /// Parses a message body.
-    pub fn parse(body: &str) -> Result<Self, BusBodyError> {
-        let wire: ReplyWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
+    pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
+        let body = body.into();
+        Self::parse_with::<Opened<'_>>(&body).or_else(|_| Self::parse_with::<&RawValue>(&body))
+    }
+
+    fn parse_with<'a, P: Part<'a>>(body: &'a ByteString) -> Result<Self, BusBodyError> {
+        let wire: ReplyWire<'a, P> = serde_json::from_str(body)?;
         // Original hosts, and hosts that can't parse the request, answer with an error text.
         if let Some(error) = wire.error {
             return Err(reason(error));
@@ -114,141 +127,161 @@ impl HostReply {
             return Ok(Self::Cancelled);
         }
         if let Some(task) = rpc.task {
-            return Ok(Self::Task(task));
+            return Ok(Self::Task(task.into()));
         }
-        Ok(Self::Rpc(outcome(rpc.result, rpc.error)?))
+        let result = rpc.result.map(|result| opened(result, body)).transpose()?;
+        Ok(Self::Rpc(outcome(result, rpc.error.map(|error| Raw::part_of(body, error)))?))
     }
 
-    /// Serializes to a message body.
-    pub fn to_json(&self) -> String {
-        self.clone().into_json()
-    }
-
-    /// Like [`Self::to_json`], without copying the result.
-    pub fn into_json(self) -> String {
-        let mut rpc = RpcWire::default();
-        match self {
-            Self::Rpc(outcome) => (rpc.result, rpc.error) = split(outcome),
-            Self::Task(task) => rpc.task = Some(task),
-            Self::Cancelled => rpc.cancelled = true,
-        }
-        to_text(&ReplyWire { rpc: Some(rpc), error: None })
+    /// Serializes to a message body. The result is copied once.
+    pub fn to_json(&self) -> ByteString {
+        let (name, value) = match self {
+            Self::Rpc(Outcome::Result(result)) => ("result", result.clone()),
+            Self::Rpc(Outcome::Error(error)) => ("error", error.clone()),
+            Self::Task(task) => ("task", raw(task)),
+            Self::Cancelled => ("cancelled", raw(&true)),
+        };
+        ["{\"rpc\":{\"", name, "\":", value.get(), "}}"].concat().into()
     }
 }
 
 impl HostEvent {
     /// Parses a message body.
-    pub fn parse(body: &str) -> Result<Self, BusBodyError> {
-        let wire: EventWire = serde_json::from_str(body).map_err(|error| reason(error.to_string()))?;
+    pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
+        let body = body.into();
+        let wire: EventWire<'_> = serde_json::from_str(&body)?;
+        let params = wire.params.map(|params| Raw::part_of(&body, params));
         let server = wire.server;
-        Ok(match wire.event.as_str() {
-            "notification" => {
-                Self::Notification { server, method: required(wire.method, "method")?, params: wire.params }
+        Ok(match &*wire.event {
+            "notification" => Self::Notification { server, method: required(wire.method, "method")?, params },
+            "request" => {
+                Self::Request { server, id: required_id(wire.id)?, method: required(wire.method, "method")?, params }
             }
-            "request" => Self::Request {
-                server,
-                id: wire.id.as_deref().and_then(Id::from_raw).ok_or_else(|| reason("id is missing"))?,
-                method: required(wire.method, "method")?,
-                params: wire.params,
-            },
             "closed" => Self::Closed { server, reason: wire.reason.unwrap_or_default() },
             event => return Err(reason(format!("unknown event {event:?}"))),
         })
     }
 
     /// Serializes to a message body.
-    pub fn to_json(&self) -> String {
-        self.clone().into_json()
-    }
-
-    /// Like [`Self::to_json`], without copying the params.
-    pub fn into_json(self) -> String {
-        let mut wire = EventWire::default();
+    pub fn to_json(&self) -> ByteString {
         match self {
-            Self::Notification { server, method, params } => {
-                (wire.event, wire.server) = ("notification".into(), server);
-                (wire.method, wire.params) = (Some(method), params);
-            }
-            Self::Request { server, id, method, params } => {
-                (wire.event, wire.server, wire.id) = ("request".into(), server, Some(id.as_raw().to_owned()));
-                (wire.method, wire.params) = (Some(method), params);
-            }
+            Self::Notification { server, method, params } => object([
+                ("event", Some(raw("notification"))),
+                ("server", Some(raw(server))),
+                ("method", Some(raw(method))),
+                ("params", params.clone()),
+            ]),
+            Self::Request { server, id, method, params } => object([
+                ("event", Some(raw("request"))),
+                ("server", Some(raw(server))),
+                ("id", Some(id.to_raw())),
+                ("method", Some(raw(method))),
+                ("params", params.clone()),
+            ]),
             Self::Closed { server, reason } => {
-                (wire.event, wire.server, wire.reason) = ("closed".into(), server, Some(reason));
+                object([("event", Some(raw("closed"))), ("server", Some(raw(server))), ("reason", Some(raw(reason)))])
             }
         }
-        to_text(&wire)
     }
 }
 
-#[derive(Default, Serialize, Deserialize)]
-struct RequestWire {
+impl ClientHello {
+    fn to_raw(&self) -> Raw {
+        let Self { era, initialize } = self;
+        Raw::trusted(object([("era", Some(raw(era))), ("initialize", initialize.clone())]))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct RequestWire<'a, P> {
     op: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     server: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    client: Option<ClientHello>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow)]
+    client: Option<ClientWire<'a>>,
     method: Option<String>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    params: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<Raw>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    result: Option<Raw>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    error: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present")]
+    params: Option<P>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
     hash: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     approve: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     task: Option<TaskWish>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
-struct ReplyWire {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    rpc: Option<RpcWire>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+#[derive(Deserialize)]
+struct ClientWire<'a> {
+    era: Era,
+    #[serde(borrow)]
+    initialize: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct ReplyWire<'a, P> {
+    #[serde(borrow)]
+    rpc: Option<RpcWire<'a, P>>,
     error: Option<String>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
-struct RpcWire {
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    result: Option<Raw>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    error: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "P: Deserialize<'de>, 'de: 'a"))]
+struct RpcWire<'a, P> {
+    #[serde(default, deserialize_with = "present")]
+    result: Option<P>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
     task: Option<TaskView>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     cancelled: bool,
 }
 
-#[derive(Default, Serialize, Deserialize)]
-struct EventWire {
+#[derive(Deserialize)]
+struct EventWire<'a> {
     event: String,
     server: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
     method: Option<String>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    params: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
     reason: Option<String>,
 }
 
 /// Keeps a `null` value, which serde would turn into `None`.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
-    Raw::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
-fn to_text(wire: &impl Serialize) -> String {
-    serde_json::to_string(wire).expect("toolbus bodies have string keys and finite numbers")
+impl From<serde_json::Error> for BusBodyError {
+    fn from(error: serde_json::Error) -> Self {
+        reason(error.to_string())
+    }
+}
+
+fn opened<'a>(part: impl Part<'a>, body: &ByteString) -> Result<Raw, BusBodyError> {
+    part.into_raw(body).ok_or_else(|| reason("an unusual object"))
+}
+
+/// An object of the members that are present.
+fn object<const N: usize>(members: [(&'static str, Option<Raw>); N]) -> ByteString {
+    let mut object = Members::default();
+    for (name, value) in members {
+        value.into_iter().for_each(|value| object.set(ByteString::from_static(name), value));
+    }
+    object.into_raw().text()
+}
+
+fn member_of(outcome: &Outcome) -> (&'static str, Option<Raw>) {
+    match outcome {
+        Outcome::Result(result) => ("result", Some(result.clone())),
+        Outcome::Error(error) => ("error", Some(error.clone())),
+    }
 }
 
 fn reason(reason: impl Into<String>) -> BusBodyError {
@@ -259,17 +292,14 @@ fn required<T>(value: Option<T>, name: &str) -> Result<T, BusBodyError> {
     value.ok_or_else(|| reason(format!("{name} is missing")))
 }
 
+fn required_id(id: Option<&RawValue>) -> Result<Id, BusBodyError> {
+    required(id.and_then(|id| Id::from_text(id.get())), "id")
+}
+
 fn outcome(result: Option<Raw>, error: Option<Raw>) -> Result<Outcome, BusBodyError> {
     match (result, error) {
         (Some(result), None) => Ok(Outcome::Result(result)),
         (None, Some(error)) => Ok(Outcome::Error(error)),
         _ => Err(reason("exactly one of result and error is required")),
-    }
-}
-
-fn split(outcome: Outcome) -> (Option<Raw>, Option<Raw>) {
-    match outcome {
-        Outcome::Result(result) => (Some(result), None),
-        Outcome::Error(error) => (None, Some(error)),
     }
 }

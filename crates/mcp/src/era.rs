@@ -1,10 +1,8 @@
 //! The two eras of MCP. A legacy session begins with `initialize`; in the modern era every request carries its protocol
 //! version and the client's capabilities.
 
-use crate::members::Members;
-use crate::meta;
+use crate::{Raw, meta};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 /// Protocol versions of the legacy era, oldest first.
 pub const LEGACY_VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -27,13 +25,8 @@ pub enum Era {
 
 impl Era {
     /// The era of a request. Only modern requests carry their version in `_meta`.
-    pub fn of_params(params: Option<&RawValue>) -> Self {
-        let modern = || {
-            let members = Members::of(params).ok()?;
-            let meta = Members::of(members.get(meta::META)).ok()?;
-            meta.contains(meta::PROTOCOL_VERSION).then_some(())
-        };
-        if modern().is_some() { Self::Modern } else { Self::Legacy }
+    pub fn of_params(params: Option<&Raw>) -> Self {
+        if meta::get(params, meta::PROTOCOL_VERSION).is_some() { Self::Modern } else { Self::Legacy }
     }
 
     /// The era of a protocol version, if the version is known.

@@ -14,6 +14,8 @@ mod members;
 mod message;
 pub mod meta;
 mod method;
+mod opened;
+mod raw;
 
 pub use admin::{
     AdminRequest, CallList, CallRow, CallState, DeadLetter, DeadList, TaskList, TaskName, TaskStatus, TaskView,
@@ -28,13 +30,12 @@ pub use manifest::{Down, HostManifest, ServerManifest, ServerState, SomeTools};
 pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
 pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};
-
-/// A JSON value in its original text.
-pub type Raw = Box<serde_json::value::RawValue>;
+pub use raw::Raw;
 
 /// Serializes a value of toolbus's own types as raw JSON.
 pub fn raw(value: &(impl serde::Serialize + ?Sized)) -> Raw {
-    serde_json::value::to_raw_value(value).expect("toolbus values have string keys and finite numbers")
+    let text = serde_json::to_string(value).expect("toolbus values have string keys and finite numbers");
+    Raw::trusted(text.into())
 }
 
 /// An empty object.

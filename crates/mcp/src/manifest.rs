@@ -11,6 +11,12 @@ pub struct HostManifest {
     /// Problems for the operator, such as name collisions and names that are too long. One sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Names that the broker holds back, because they belong to another host. Set by the broker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
+    /// Whether the host may offer only the names that are listed here. Set by the broker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listed_only: bool,
 }
 
 /// One server in a [`HostManifest`].

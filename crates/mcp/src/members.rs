@@ -2,44 +2,62 @@
 //! members are rejected: toolbus might check one and the server use the other.
 
 use crate::Raw;
+use crate::opened::{Opened, Part};
+use bytestring::ByteString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 
-/// The members of a JSON object, in order.
+/// The members of a JSON object, in order. Names and values are slices of its text.
 #[derive(Debug, Clone, Default)]
-pub struct Members<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
+pub struct Members(Vec<(ByteString, Raw)>);
 
 /// The text is not a JSON object, or has a duplicate member.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("not a valid JSON object: {0}")]
-pub struct MembersError(#[from] serde_json::Error);
+pub struct MembersError(ByteString);
 
-impl<'a> Members<'a> {
+impl From<serde_json::Error> for MembersError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+impl Members {
     /// Parses a JSON object.
-    pub fn parse(text: &'a str) -> Result<Self, MembersError> {
-        Ok(serde_json::from_str(text)?)
+    pub fn parse(text: impl Into<ByteString>) -> Result<Self, MembersError> {
+        Ok(parse_with(&text.into(), Wanted::Members)?.0)
     }
 
-    /// The members of a raw object. `None` counts as an empty object.
-    pub fn of(object: Option<&'a RawValue>) -> Result<Self, MembersError> {
-        object.map_or(Ok(Self::default()), |object| Self::parse(object.get()))
+    /// Parses a JSON object, and those of its members that are named and objects, in one pass.
+    pub(crate) fn parse_opening(text: &ByteString, names: &[&str]) -> Result<Self, MembersError> {
+        let opened = parse_with(text, Wanted::Opened(names));
+        opened.map(|(members, _)| members).or_else(|_| Self::parse(text.clone()))
+    }
+
+    /// The members of a raw object, as [`Raw::members`]. `None` counts as an empty object.
+    pub fn of(object: Option<&Raw>) -> Result<&Self, MembersError> {
+        object.map_or(Ok(Default::default()), Raw::members)
     }
 
     /// Parses an object and the items of its array member `list` in one pass. In the returned members, the array is
     /// empty.
-    pub fn with_items(text: &'a str, list: &str) -> Result<(Self, Option<Vec<&'a RawValue>>), MembersError> {
-        let mut items = None;
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        let members = deserializer.deserialize_map(MembersVisitor { list: Some((list, &mut items)) })?;
-        deserializer.end()?;
-        Ok((members, items))
+    pub fn with_items(object: &Raw, list: &str) -> Result<(Self, Option<Vec<Raw>>), MembersError> {
+        parse_with(&object.text(), Wanted::Items(list))
+    }
+
+    /// `None` if a name occurs twice.
+    pub(crate) fn unique(members: impl IntoIterator<Item = (ByteString, Raw)>) -> Option<Self> {
+        let mut unique = Unique::default();
+        members.into_iter().all(|(key, value)| unique.add(key, value)).then_some(Self(unique.members))
     }
 
     /// The raw value of a member.
-    pub fn get(&self, name: &str) -> Option<&RawValue> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
+    pub fn get(&self, name: &str) -> Option<&Raw> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// The value of a member, if it is a string.
@@ -52,33 +70,37 @@ impl<'a> Members<'a> {
         self.get(name).is_some()
     }
 
+    /// Whether the member is `true`.
+    pub fn is_true(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value.get() == "true")
+    }
+
     /// Replaces the member in place, or appends it.
-    pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: Raw) {
+    pub fn set(&mut self, name: impl Into<ByteString>, value: Raw) {
         let name = name.into();
         match self.0.iter_mut().find(|(key, _)| *key == name) {
-            Some((_, old)) => *old = Cow::Owned(value),
-            None => self.0.push((name, Cow::Owned(value))),
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
         }
     }
 
     /// Removes a member and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Raw> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
-        Some(self.0.remove(at).1.into_owned())
+        Some(self.0.remove(at).1)
     }
 
     /// Edits the object that is the value of this member. A missing member is created.
-    pub fn edit(&mut self, name: &'static str, change: impl FnOnce(&mut Members<'_>)) -> Result<(), MembersError> {
-        let mut inner = Members::of(self.get(name))?;
+    pub fn edit(&mut self, name: &'static str, change: impl FnOnce(&mut Members)) -> Result<(), MembersError> {
+        let mut inner = Members::of(self.get(name))?.clone();
         change(&mut inner);
-        let inner = inner.to_raw();
-        self.set(name, inner);
+        self.set(name, inner.into_raw());
         Ok(())
     }
 
     /// The members in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Raw)> {
+        self.0.iter().map(|(key, value)| (&**key, value))
     }
 
     /// Whether there are no members.
@@ -86,73 +108,122 @@ impl<'a> Members<'a> {
         self.0.is_empty()
     }
 
-    /// Serializes the object.
-    pub fn to_raw(&self) -> Raw {
-        let size: usize = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum();
-        let mut text = String::with_capacity(size + 2);
-        text.push('{');
-        for (key, value) in &self.0 {
-            if text.len() > 1 {
-                text.push(',');
+    /// The object as a value, which is written when its text is needed.
+    pub fn into_raw(self) -> Raw {
+        Raw::of_members(self)
+    }
+
+    pub(crate) fn write(&self, out: &mut String, push: fn(&mut String, &str)) {
+        out.push('{');
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
             }
-            text.push_str(crate::raw(&**key).get());
-            text.push(':');
-            text.push_str(value.get());
+            out.push_str(crate::raw(&**key).get());
+            out.push(':');
+            value.write(out, push);
         }
-        text.push('}');
-        RawValue::from_string(text).expect("members joined by commas form an object")
+        out.push('}');
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MembersVisitor { list: None })
+impl Default for &Members {
+    fn default() -> Self {
+        static EMPTY: Members = Members(Vec::new());
+        &EMPTY
     }
 }
 
-struct MembersVisitor<'v, 'de> {
-    /// The array member whose items are wanted, and where they are stored.
-    list: Option<(&'v str, &'v mut Option<Vec<&'de RawValue>>)>,
+fn parse_with(text: &ByteString, wanted: Wanted<'_>) -> Result<(Members, Option<Vec<Raw>>), MembersError> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let parsed = deserializer.deserialize_map(MembersVisitor { text, wanted })?;
+    deserializer.end()?;
+    Ok(parsed)
 }
 
-impl<'de> Visitor<'de> for MembersVisitor<'_, 'de> {
-    type Value = Members<'de>;
+struct MembersVisitor<'v> {
+    text: &'v ByteString,
+    wanted: Wanted<'v>,
+}
+
+/// What is wanted in addition to the members.
+enum Wanted<'v> {
+    Members,
+    /// The items of this array.
+    Items(&'v str),
+    /// The members of these objects.
+    Opened(&'v [&'v str]),
+}
+
+impl<'de> Visitor<'de> for MembersVisitor<'_> {
+    type Value = (Members, Option<Vec<Raw>>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members: Vec<(Cow<'de, str>, Cow<'de, RawValue>)> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        use serde::de::Error;
+        let (mut unique, mut items) = (Unique::default(), None);
         while let Some(Key(key)) = map.next_key()? {
-            // A hash set pays off only for objects with many members.
-            let repeated = match members.len() {
-                0..=16 => members.iter().any(|(earlier, _)| *earlier == key),
-                17 => {
-                    seen.extend(members.iter().map(|(earlier, _)| earlier.to_string()));
-                    !seen.insert(key.to_string())
-                }
-                _ => !seen.insert(key.to_string()),
+            let key = match key {
+                Cow::Borrowed(key) => self.text.slice_ref(key),
+                Cow::Owned(key) => key.into(),
             };
-            if repeated {
-                return Err(serde::de::Error::custom(format_args!("duplicate member {key:?}")));
+            if unique.contains(&key) {
+                return Err(A::Error::custom(format_args!("duplicate member {:?}", &*key)));
             }
-            let value = match &mut self.list {
-                Some((list, items)) if key == *list => {
-                    **items = Some(map.next_value()?);
-                    Cow::Owned(crate::raw(&[(); 0]))
+            let value = match self.wanted {
+                Wanted::Items(list) if key == list => {
+                    let found: Vec<&RawValue> = map.next_value()?;
+                    items = Some(found.into_iter().map(|item| Raw::part_of(self.text, item)).collect());
+                    crate::raw(&[(); 0])
                 }
-                _ => Cow::Borrowed(map.next_value::<&'de RawValue>()?),
+                Wanted::Opened(names) if names.contains(&&*key) => {
+                    let opened: Opened<'_> = map.next_value()?;
+                    opened.into_raw(self.text).ok_or_else(|| A::Error::custom("an unusual object"))?
+                }
+                _ => Raw::part_of(self.text, map.next_value()?),
             };
-            members.push((key, value));
+            unique.add(key, value);
         }
-        Ok(Members(members))
+        Ok((Members(unique.members), items))
+    }
+}
+
+/// Members with different names.
+#[derive(Default)]
+struct Unique {
+    members: Vec<(ByteString, Raw)>,
+    /// Pays off only for objects with many members.
+    names: HashSet<ByteString>,
+}
+
+impl Unique {
+    const MANY: usize = 16;
+
+    fn contains(&self, key: &ByteString) -> bool {
+        match self.members.len() > Self::MANY {
+            true => self.names.contains(key),
+            false => self.members.iter().any(|(earlier, _)| earlier == key),
+        }
+    }
+
+    /// Returns false if there is a member of this name.
+    fn add(&mut self, key: ByteString, value: Raw) -> bool {
+        let is_new = !self.contains(&key);
+        self.members.push((key, value));
+        match self.members.len().cmp(&(Self::MANY + 1)) {
+            Ordering::Less => {}
+            Ordering::Equal => self.names.extend(self.members.iter().map(|(name, _)| name.clone())),
+            Ordering::Greater => self.names.extend(self.members.last().map(|(name, _)| name.clone())),
+        }
+        is_new
     }
 }
 
 /// The value of one string member, without parsing the rest. `None` if it is missing, not a string, or duplicated.
-pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>> {
+pub fn member_text<'a>(object: &'a Raw, name: &str) -> Option<Cow<'a, str>> {
     struct TextVisitor<'n>(&'n str);
     impl<'de> Visitor<'de> for TextVisitor<'_> {
         type Value = Option<Cow<'de, str>>;
@@ -180,7 +251,7 @@ pub fn member_text<'a>(object: &'a RawValue, name: &str) -> Option<Cow<'a, str>>
 }
 
 /// A string that is borrowed unless it has escapes.
-struct Key<'a>(Cow<'a, str>);
+pub(crate) struct Key<'a>(pub Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -211,20 +282,22 @@ mod tests {
     #[test]
     fn array_items_are_returned_next_to_the_other_members() {
         let text = r#"{"a":1,"tools":[{"n":1.0}, 2],"b":[3]}"#;
-        let (members, items) = Members::with_items(text, "tools").expect("valid object");
-        let items: Vec<&str> = items.expect("items are found").into_iter().map(RawValue::get).collect();
+        let with_items = |text: &str| Members::with_items(&Raw::parse(text).expect("valid JSON"), "tools");
+        let (members, items) = with_items(text).expect("valid object");
+        let items = items.expect("items are found");
+        let items: Vec<&str> = items.iter().map(Raw::get).collect();
         assert_eq!(items, [r#"{"n":1.0}"#, "2"]);
-        assert_eq!(members.to_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
-        assert!(Members::with_items(r#"{"a":1}"#, "tools").expect("valid object").1.is_none());
-        for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]", r#"{"tools":[]} x"#] {
-            assert!(Members::with_items(bad, "tools").is_err(), "{bad}");
+        assert_eq!(members.into_raw().get(), r#"{"a":1,"tools":[],"b":[3]}"#);
+        assert!(with_items(r#"{"a":1}"#).expect("valid object").1.is_none());
+        for bad in [r#"{"tools":5}"#, r#"{"tools":[],"tools":[1]}"#, "[]"] {
+            assert!(with_items(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_duplicate_text_member_is_not_returned() {
         let text = |json: &str| {
-            let raw = RawValue::from_string(json.to_owned()).expect("valid JSON");
+            let raw = Raw::parse(json).expect("valid JSON");
             member_text(&raw, "name").map(Cow::into_owned)
         };
         assert_eq!(text(r#"{"x":{"name":"b"},"n\u0061me":"\u0061"}"#).as_deref(), Some("a"));

@@ -2,64 +2,54 @@
 
 use crate::members::{Members, MembersError};
 use crate::{Raw, RpcError, codes, raw};
-use serde_json::value::RawValue;
+use bytestring::ByteString;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
 /// The id of a request in its original text: `1`, `"1"` and `1.0` are three different ids.
-#[derive(Clone)]
-pub struct Id(Raw);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Id(Box<str>);
 
 impl Id {
     /// A number as an id.
     pub fn number(number: u64) -> Self {
-        Self(raw(&number))
+        Self(number.to_string().into())
     }
 
     /// A string as an id.
     pub fn text(text: &str) -> Self {
-        Self(raw(text))
+        Self(raw(text).get().into())
     }
 
     /// Returns `None` if the value is neither a string nor a number.
-    pub fn from_raw(value: &RawValue) -> Option<Self> {
-        let first = value.get().as_bytes().first()?;
-        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(value.to_owned()))
+    pub fn from_raw(value: &Raw) -> Option<Self> {
+        Self::from_text(value.get())
     }
 
-    /// The original text.
-    pub fn as_raw(&self) -> &RawValue {
-        &self.0
+    /// A copy of its own, because an id is remembered longer than the message. The text is known to be JSON.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let first = text.as_bytes().first()?;
+        matches!(first, b'"' | b'-' | b'0'..=b'9').then(|| Self(text.into()))
+    }
+
+    /// The id as a value.
+    pub fn to_raw(&self) -> Raw {
+        Raw::trusted(ByteString::from(&*self.0))
     }
 
     /// The value of a numeric id.
     pub fn as_u64(&self) -> Option<u64> {
-        self.0.get().parse().ok()
+        self.0.parse().ok()
     }
 
     /// The value of a string id.
     pub fn as_text(&self) -> Option<String> {
-        serde_json::from_str(self.0.get()).ok()
-    }
-}
-
-impl PartialEq for Id {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get()
-    }
-}
-
-impl Eq for Id {}
-
-impl Hash for Id {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.get().hash(state);
+        serde_json::from_str(&self.0).ok()
     }
 }
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.get())
+        f.write_str(&self.0)
     }
 }
 
@@ -99,6 +89,16 @@ pub enum Outcome {
     Result(Raw),
     /// The `error` member.
     Error(Raw),
+}
+
+impl Outcome {
+    /// Like [`Raw::detached`].
+    pub fn detached(&self) -> Self {
+        match self {
+            Self::Result(result) => Self::Result(result.detached()),
+            Self::Error(error) => Self::Error(error.detached()),
+        }
+    }
 }
 
 impl From<RpcError> for Outcome {
@@ -158,11 +158,12 @@ impl MessageError {
 
 impl Message {
     /// Parses a message.
-    pub fn parse(text: &str) -> Result<Self, MessageError> {
+    pub fn parse(text: impl Into<ByteString>) -> Result<Self, MessageError> {
+        let text = text.into();
         if text.trim_start().starts_with('[') {
             return Err(MessageError::Batch);
         }
-        let mut members = Members::parse(text)?;
+        let mut members = Members::parse_opening(&text, &["params", "result"])?;
         let id = members.get("id").and_then(Id::from_raw);
         let shape = |reason, id| Err(MessageError::Shape { reason, id });
         if members.text("jsonrpc").as_deref() != Some("2.0") {
@@ -191,7 +192,7 @@ impl Message {
     pub fn to_json(&self) -> String {
         match self {
             Self::Request(Request { id, method, params }) => {
-                write(Some(id.0.get()), Some(method), params.as_ref().map(|params| ("params", params)))
+                write(Some(&id.0), Some(method), params.as_ref().map(|params| ("params", params)))
             }
             Self::Notification(Notification { method, params }) => {
                 write(None, Some(method), params.as_ref().map(|params| ("params", params)))
@@ -201,14 +202,14 @@ impl Message {
                     Outcome::Result(result) => ("result", result),
                     Outcome::Error(error) => ("error", error),
                 };
-                write(Some(id.as_ref().map_or("null", |id| id.0.get())), None, Some(member))
+                write(Some(id.as_ref().map_or("null", |id| &id.0)), None, Some(member))
             }
         }
     }
 }
 
 fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -> String {
-    let size = member.map_or(0, |(_, value)| value.get().len());
+    let size = member.map_or(0, |(_, value)| value.size_hint());
     let mut text = String::with_capacity(size + 96);
     text.push_str(r#"{"jsonrpc":"2.0""#);
     if let Some(id) = id {
@@ -223,7 +224,7 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
         text.push_str(",\"");
         text.push_str(name);
         text.push_str("\":");
-        push_on_one_line(&mut text, value);
+        value.write(&mut text, push_on_one_line);
     }
     text.push('}');
     text
@@ -231,9 +232,8 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
 
 /// Raw JSON may contain line breaks between tokens, where a space is equivalent. Strings never contain a raw line
 /// break.
-fn push_on_one_line(text: &mut String, value: &RawValue) {
-    let value = value.get();
-    if value.as_bytes().iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+fn push_on_one_line(text: &mut String, value: &str) {
+    if memchr::memchr2(b'\n', b'\r', value.as_bytes()).is_some() {
         text.extend(value.chars().map(|c| if matches!(c, '\n' | '\r') { ' ' } else { c }));
     } else {
         text.push_str(value);

@@ -2,7 +2,6 @@
 
 use crate::members::{Members, MembersError};
 use crate::{Outcome, Raw, raw};
-use serde_json::value::RawValue;
 
 /// The member of params and results that holds metadata.
 pub const META: &str = "_meta";
@@ -30,38 +29,36 @@ pub const JOINED: &str = "toolbus/joined";
 pub const DISPLAY_PREFERENCE: &str = "toolbus/displayPreference";
 
 /// A member of the params' `_meta`.
-pub fn get(params: Option<&RawValue>, name: &str) -> Option<Raw> {
-    let members = Members::of(params).ok()?;
-    let meta = Members::of(members.get(META)).ok()?;
-    meta.get(name).map(ToOwned::to_owned)
+pub fn get(params: Option<&Raw>, name: &str) -> Option<Raw> {
+    params?.members().ok()?.get(META)?.members().ok()?.get(name).cloned()
 }
 
 /// The params with this member of their `_meta` set.
-pub fn set(params: Option<&RawValue>, name: &'static str, value: Raw) -> Result<Raw, MembersError> {
+pub fn set(params: Option<&Raw>, name: &'static str, value: Raw) -> Result<Raw, MembersError> {
     edit(params, |meta| meta.set(name, value))
 }
 
 /// The params without these members of their `_meta`. An empty `_meta` is removed.
-pub fn without(params: Option<&RawValue>, names: &[&str]) -> Result<Option<Raw>, MembersError> {
-    let mut members = Members::of(params)?;
-    let Some(meta) = members.get(META) else { return Ok(params.map(ToOwned::to_owned)) };
-    let mut meta = Members::of(Some(meta))?;
+pub fn without(params: Option<&Raw>, names: &[&str]) -> Result<Option<Raw>, MembersError> {
+    let mut members = Members::of(params)?.clone();
+    let Some(meta) = members.get(META) else { return Ok(params.cloned()) };
+    let mut meta = meta.members()?.clone();
     for name in names {
         meta.remove(name);
     }
-    let rest = (!meta.is_empty()).then(|| meta.to_raw());
+    let rest = (!meta.is_empty()).then(|| meta.into_raw());
     match rest {
         Some(rest) => members.set(META, rest),
         None => drop(members.remove(META)),
     }
-    Ok(Some(members.to_raw()))
+    Ok(Some(members.into_raw()))
 }
 
 /// The params with an edited `_meta`.
-pub fn edit(params: Option<&RawValue>, change: impl FnOnce(&mut Members<'_>)) -> Result<Raw, MembersError> {
-    let mut members = Members::of(params)?;
+pub fn edit(params: Option<&Raw>, change: impl FnOnce(&mut Members)) -> Result<Raw, MembersError> {
+    let mut members = Members::of(params)?.clone();
     members.edit(META, change)?;
-    Ok(members.to_raw())
+    Ok(members.into_raw())
 }
 
 /// The `_meta` members of a modern request.
@@ -80,9 +77,10 @@ pub fn mark_joined(outcome: Outcome, earlier: Raw) -> Outcome {
             Outcome::Result(marked.unwrap_or(result))
         }
         Outcome::Error(error) => {
-            let marked = Members::of(Some(&error)).and_then(|mut members| {
+            let marked = error.members().and_then(|members| {
+                let mut members = members.clone();
                 members.edit("data", |data| data.set(JOINED, earlier))?;
-                Ok(members.to_raw())
+                Ok(members.into_raw())
             });
             Outcome::Error(marked.unwrap_or(error))
         }

@@ -1,7 +1,7 @@
 //! The properties of methods that a proxy needs: which ones name an item of a server, and which ones list items.
 
+use crate::Raw;
 use crate::members::{Members, MembersError};
-use serde_json::value::RawValue;
 
 /// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -120,7 +120,7 @@ pub enum NameError {
 /// Members of params that determine which item a request names.
 const NAMING_MEMBERS: [&str; 6] = ["name", "uri", "arguments", "ref", "taskId", "type"];
 
-fn reject_other_case(members: &Members<'_>) -> Result<(), NameError> {
+fn reject_other_case(members: &Members) -> Result<(), NameError> {
     let is_ambiguous = |key: &str| {
         // Case folding never shortens a much longer text to one of these.
         key.len() <= 32
@@ -135,13 +135,13 @@ fn reject_other_case(members: &Members<'_>) -> Result<(), NameError> {
 
 fn differs_only_in_case(member: &str, key: &str) -> bool {
     let fold = |text: &str| text.to_uppercase().to_lowercase();
-    // Fast path: nearly all keys are ASCII, and every request is checked several times.
+    // Fast path: nearly all keys are ASCII.
     if key.is_ascii() { member.eq_ignore_ascii_case(key) } else { fold(member) == fold(key) }
 }
 
 /// The name in a request's params, if its method has one. A required name that can't be determined is an error:
 /// otherwise the policy could check one name while the server reads another.
-pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<NameKey>, NameError> {
+pub fn required_name(method: &str, params: Option<&Raw>) -> Result<Option<NameKey>, NameError> {
     let params = Members::of(params)?;
     let (member, key): (_, fn(String) -> NameKey) = match method {
         "tools/call" => ("name", NameKey::Tool),
@@ -149,24 +149,24 @@ pub fn required_name(method: &str, params: Option<&RawValue>) -> Result<Option<N
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" => ("uri", NameKey::Uri),
         "tasks/get" | "tasks/result" | "tasks/cancel" | "tasks/update" => ("taskId", NameKey::Task),
         "completion/complete" => {
-            reject_other_case(&params)?;
-            return name_of_reference(&params).map(Some);
+            reject_other_case(params)?;
+            return name_of_reference(params).map(Some);
         }
         _ => return Ok(None),
     };
-    reject_other_case(&params)?;
+    reject_other_case(params)?;
     let missing = || NameError::Missing { method: method.to_owned(), member };
     params.text(member).map(|name| Some(key(name))).ok_or_else(missing)
 }
 
 /// Like [`required_name`], but returns `None` on errors.
-pub fn routed_name(method: &str, params: Option<&RawValue>) -> Option<NameKey> {
+pub fn routed_name(method: &str, params: Option<&Raw>) -> Option<NameKey> {
     required_name(method, params).ok().flatten()
 }
 
-fn name_of_reference(params: &Members<'_>) -> Result<NameKey, NameError> {
+fn name_of_reference(params: &Members) -> Result<NameKey, NameError> {
     let reference = Members::of(params.get("ref"))?;
-    reject_other_case(&reference)?;
+    reject_other_case(reference)?;
     let name = match reference.text("type").as_deref() {
         Some("ref/prompt") => reference.text("name").map(NameKey::Prompt),
         Some("ref/resource") => reference.text("uri").map(NameKey::Uri),

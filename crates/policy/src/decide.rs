@@ -53,7 +53,7 @@ impl PolicySet {
             _ if matches!(question.item, Item::Resource(_)) => "{}",
             Arguments::Unknown => return matching.best_case(),
             Arguments::Absent => "{}",
-            Arguments::Known(arguments) => arguments.get(),
+            Arguments::Known(arguments) => arguments,
         };
         matching
             .for_call(document)

@@ -5,6 +5,7 @@
 //! - `read` reads a set from a document. `pattern` and `index` find the rules that
 //!   match a name, `condition` and `pointer` evaluate a call's arguments, `normalize` detects path traversal and
 //!   equivalent URIs.
+//! - [`PolicySet::offer`] says which host may offer a name.
 //! - [`Limit`] restricts rate, concurrency, result size and duration. The host does the counting, with [`Bucket`].
 //!
 //! There is no I/O, clock or randomness here: the same question to the same set always gets the same decision.
@@ -14,6 +15,7 @@ mod decide;
 mod index;
 mod limits;
 mod normalize;
+mod offers;
 mod pattern;
 mod pointer;
 mod question;
@@ -27,9 +29,11 @@ mod unmatched;
 
 pub use condition::Condition;
 pub use limits::{Limit, LimitKind, Rate};
+pub use offers::Offer;
 pub use pointer::ArgumentsProblem;
 pub use question::{Arguments, Decision, Effect, Item, Question, Reason};
 pub use rate::Bucket;
+pub use role_names::confusable_key;
 pub use rule::Rule;
 pub use set::PolicySet;
 pub use toolbus_config::{ConfigError, Position, Warning};

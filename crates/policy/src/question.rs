@@ -3,7 +3,6 @@
 use crate::limits::Limit;
 use crate::pointer::ArgumentsProblem;
 use crate::rule::Rule;
-use serde_json::value::RawValue;
 use std::fmt;
 
 /// A request to be decided: may the role use the item of the server?
@@ -59,8 +58,8 @@ pub enum Arguments<'a> {
     Unknown,
     /// A call without arguments, equivalent to an empty object.
     Absent,
-    /// The arguments as raw JSON.
-    Known(&'a RawValue),
+    /// The arguments as JSON text.
+    Known(&'a str),
 }
 
 /// What a rule or a decision does with a request, from the most permissive to the strictest.

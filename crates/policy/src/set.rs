@@ -2,6 +2,7 @@
 
 use crate::index::{Index, Servers};
 use crate::limits::Limit;
+use crate::offers::HostRules;
 use crate::pattern::Pattern;
 use crate::pointer::Pointers;
 use crate::question::Effect;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_config::{ConfigError, Document, Position, Warning};
 
-/// The roles and limits of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
+/// The roles, limits and hosts of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
 #[derive(Debug, Clone)]
 pub struct PolicySet {
     /// `None` only for a shared token without `[roles]`: every role may use everything.
@@ -21,6 +22,8 @@ pub struct PolicySet {
     pub(crate) others: Option<Role>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) limit_index: Index,
+    /// The names that hosts may offer.
+    pub(crate) hosts: HostRules,
     /// Whether the roles come from the file.
     pub(crate) own_roles: bool,
 }
@@ -66,7 +69,7 @@ impl PolicySet {
         Self::read_from(&Document::parse_toml(text)?)
     }
 
-    /// Reads the `[roles]` and `[limits]` of a toolbus.toml. If it has no roles, the built-in ones
+    /// Reads the `[roles]`, `[limits]` and `[hosts]` of a toolbus.toml. If it has no roles, the built-in ones
     /// ([`PolicySet::built_in`]) apply; if it has some, only the built-in operator is added.
     pub fn read_from(file: &Document) -> Result<(Self, Vec<Warning>), ConfigError> {
         let (mut set, warnings) = read::read(file)?;
@@ -91,6 +94,18 @@ impl PolicySet {
         Self { own_roles: false, ..set }
     }
 
+    /// Without any rule.
+    pub(crate) fn empty() -> Self {
+        Self {
+            roles: None,
+            others: None,
+            limits: Vec::new(),
+            limit_index: Index::default(),
+            hosts: HostRules::new(),
+            own_roles: false,
+        }
+    }
+
     /// Every role may use everything and send to every mailbox. Only for brokers without identities.
     pub fn everyone() -> Self {
         Self { roles: None, ..Self::built_in() }
@@ -108,7 +123,7 @@ impl PolicySet {
             (name.to_owned(), Role::allowing(name, tools.into_iter().map(|tool| Pattern::exact(tool.as_ref()))))
         };
         let roles = Some(roles.into_iter().map(role).collect());
-        Self { roles, others: None, limits: Vec::new(), limit_index: Index::default(), own_roles: true }
+        Self { roles, own_roles: true, ..Self::empty() }
     }
 
     /// Lets roles without an entry, and callers without a role, use everything.

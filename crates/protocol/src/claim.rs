@@ -10,18 +10,25 @@ use bytestring::ByteString;
 pub struct JournalClaim {
     /// Names the journal; a new or damaged one has a new name.
     pub journal: ByteString,
-    /// Counts the times that the journal was opened. An older copy of it counts from an older number.
+    /// Counts the times that the journal was opened.
     pub epoch: u64,
     /// Names the process that has the journal open.
     pub instance: ByteString,
+    /// Names the last processes that had it open before, latest first. An older copy of the journal does not name those
+    /// that opened the original since. Empty from a host of an earlier version.
+    pub ancestors: Vec<ByteString>,
 }
+
+/// Number of ancestors of a claim; further ones are ignored.
+pub const MAX_ANCESTORS: usize = 64;
 
 impl JournalClaim {
     /// Whether everything that was pushed under the earlier claim is known to the journal of this one: it is the same
     /// process after a reconnect, or a later process with the same journal.
     pub fn continues(&self, earlier: &Self) -> bool {
         let same_process = self.epoch == earlier.epoch && self.instance == earlier.instance;
-        self.journal == earlier.journal && (same_process || self.epoch > earlier.epoch)
+        let is_descendant = self.ancestors.is_empty() || self.ancestors.contains(&earlier.instance);
+        self.journal == earlier.journal && (same_process || (self.epoch > earlier.epoch && is_descendant))
     }
 }
 
@@ -35,6 +42,7 @@ mod tests {
             journal: journal.into(),
             epoch,
             instance: instance.into(),
+            ancestors: Vec::new(),
         };
         let earlier = claim("j", 5, "a");
         assert!(claim("j", 5, "a").continues(&earlier), "a reconnect");
@@ -43,5 +51,11 @@ mod tests {
         assert!(!claim("j", 4, "b").continues(&earlier), "an older copy");
         assert!(!claim("j", 5, "b").continues(&earlier), "a copy that was opened as often");
         assert!(!claim("k", 5, "a").continues(&earlier));
+        let with = |ancestors: &[&'static str]| JournalClaim {
+            ancestors: ancestors.iter().map(|name| ByteString::from_static(name)).collect(),
+            ..claim("j", 7, "c")
+        };
+        assert!(with(&["b", "a", "0"]).continues(&earlier), "the second restart");
+        assert!(!with(&["b", "0"]).continues(&earlier), "an older copy that was opened more often");
     }
 }

@@ -69,6 +69,11 @@ impl Body {
         Ok(serde_json::from_slice(&self.0)?)
     }
 
+    /// Returns the raw JSON as text, which shares its memory.
+    pub fn text(&self) -> Result<ByteString, std::str::Utf8Error> {
+        ByteString::try_from(self.0.clone())
+    }
+
     /// Returns the raw JSON.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0

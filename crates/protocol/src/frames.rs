@@ -180,6 +180,8 @@ pub enum BrokerFrame {
     Cancel {
         /// Id of the message.
         correlation_id: ByteString,
+        /// The mailbox that sent the message. `None` if the broker does not know it, or is an older one.
+        from: Option<ByteString>,
     },
     /// Answer to `cancel` with a `request_id` (version 2).
     CancelResult(CancelResult),

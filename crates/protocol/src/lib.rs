@@ -31,7 +31,7 @@ mod proof;
 mod varint;
 
 pub use cancel::{CancelOutcome, CancelResult};
-pub use claim::JournalClaim;
+pub use claim::{JournalClaim, MAX_ANCESTORS};
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};
 pub use errors::{DecodeError, ErrorCode};
 pub use follow::{Follow, Followed};

@@ -1,29 +1,20 @@
 //! In-memory index: the location of every pending message and the number of live bytes in each segment.
 
-use crate::DiskFile;
 use hashbrown::HashMap;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use toolbus_engine::{AttemptsNote, Fingerprint, Millis, Seq};
+use toolbus_wal::Location;
 
-/// The location of a record in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Location {
-    pub segment: u32,
-    pub offset: u32,
-    /// Zero marks the slot of a settled message.
-    pub length: u32,
-}
-
-impl Location {
-    /// Marks a message whose record is corrupt and whose segment was removed. Reads report it as damaged until it is
-    /// settled. No segment has the number zero.
-    const CORRUPT: Self = Self { segment: 0, offset: 0, length: 1 };
-}
+/// Marks a message whose record is corrupt and whose segment was removed. Reads report it as damaged until it is settled.
+/// No segment has the number zero.
+const CORRUPT: Location = Location { segment: 0, offset: 0, length: 1 };
 
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
     pub seq: Seq,
+    /// A length of zero marks the slot of a settled message.
     pub location: Location,
 }
 
@@ -105,17 +96,17 @@ pub struct RememberedId {
     pub segment: u32,
 }
 
-pub struct Segment {
-    pub file: Arc<dyn DiskFile>,
+/// The pending messages of a segment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Live {
+    pub messages: u64,
     pub bytes: u64,
-    pub live: u64,
-    pub live_bytes: u64,
 }
 
 #[derive(Default)]
 pub struct Index {
     pub mailboxes: HashMap<Arc<str>, MailboxIndex>,
-    pub segments: BTreeMap<u32, Segment>,
+    live: BTreeMap<u32, Live>,
     /// Oldest settlement first.
     pub remembered: VecDeque<RememberedId>,
     /// Push attempts of pending messages. A note is written after its message, so it is enough to copy it with the
@@ -126,10 +117,9 @@ pub struct Index {
 impl Index {
     /// Adds a message, or replaces its location by that of a newer copy.
     pub fn add(&mut self, mailbox: &Arc<str>, seq: Seq, location: Location) {
-        if let Some(segment) = self.segments.get_mut(&location.segment) {
-            segment.live += 1;
-            segment.live_bytes += u64::from(location.length);
-        }
+        let live = self.live.entry(location.segment).or_default();
+        live.messages += 1;
+        live.bytes += u64::from(location.length);
         let mailbox_index = match self.mailboxes.get_mut(mailbox) {
             Some(mailbox_index) => mailbox_index,
             None => self.mailboxes.entry(Arc::clone(mailbox)).or_default(),
@@ -141,7 +131,7 @@ impl Index {
 
     /// Keeps a pending message with a corrupt record in the index, so that reads of its mailbox report it.
     pub fn mark_corrupt(&mut self, mailbox: &Arc<str>, seq: Seq) {
-        self.add(mailbox, seq, Location::CORRUPT);
+        self.add(mailbox, seq, CORRUPT);
     }
 
     pub fn note_attempts(&mut self, note: &AttemptsNote) {
@@ -166,9 +156,13 @@ impl Index {
     }
 
     fn release(&mut self, location: Location) {
-        if let Some(segment) = self.segments.get_mut(&location.segment) {
-            segment.live -= 1;
-            segment.live_bytes -= u64::from(location.length);
+        if let Entry::Occupied(mut entry) = self.live.entry(location.segment) {
+            let live = entry.get_mut();
+            live.messages -= 1;
+            live.bytes -= u64::from(location.length);
+            if live.messages == 0 {
+                entry.remove();
+            }
         }
     }
 
@@ -219,8 +213,14 @@ impl Index {
         self.remembered.retain(|id| id.segment > up_to);
     }
 
-    pub fn totals(&self) -> (u64, u64) {
-        self.segments.values().fold((0, 0), |(bytes, live), segment| (bytes + segment.bytes, live + segment.live_bytes))
+    /// The pending messages of a segment.
+    pub fn live(&self, segment: u32) -> Live {
+        self.live.get(&segment).copied().unwrap_or_default()
+    }
+
+    /// Bytes of all pending messages.
+    pub fn live_bytes(&self) -> u64 {
+        self.live.values().map(|live| live.bytes).sum()
     }
 }
 

@@ -1,14 +1,14 @@
 //! The append-only log: writes and syncs batches.
 
-use crate::index::{Index, Location, RememberedId, Segment};
+use crate::Disk;
+use crate::index::{Index, RememberedId};
 use crate::reclaim::Urgency;
-use crate::record::{self, ChecksumKey, PutRange};
-use crate::replay::{self, Recovery, Replay, restored};
-use crate::{Disk, DiskFile};
+use crate::record;
+use crate::replay::{Recovery, Replay, Replaying};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use toolbus_engine::{Batch, Message, Millis, Page, Seq};
-use toolbus_wal::{Segments, is_full};
+use toolbus_engine::{Batch, Millis, Page, Seq};
+use toolbus_wal::{ChecksumKey, GroupCommit, Location, Log, LogOptions, PlantedBug, Reader, Segments, is_full};
 
 /// Durable storage for the engine's batches.
 pub trait Store: Send + Sync {
@@ -71,8 +71,16 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    pub(crate) fn checksum_key(&self) -> ChecksumKey {
-        ChecksumKey(self.checksum_seed)
+    pub(crate) fn of_log(&self) -> LogOptions {
+        LogOptions {
+            segments: SEGMENTS,
+            segment_bytes: self.segment_bytes,
+            key: ChecksumKey(self.checksum_seed),
+            // A sender repeats the messages of a torn write, so later ones would overtake them.
+            keep_after_torn: false,
+            readable_after_removal: 0,
+            planted: self.planted_no_sync.then_some(PlantedBug::NoSync),
+        }
     }
 }
 
@@ -93,26 +101,21 @@ pub struct LogStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: StoreOptions,
     pub(crate) index: Mutex<Index>,
+    pub(crate) reader: Reader,
     writer: Mutex<Writer>,
 }
 
-/// The append position of the log.
+/// The end of the log.
 struct Writer {
-    segment: u32,
-    file: Arc<dyn DiskFile>,
-    bytes: u64,
-    next_number: u64,
+    log: Log,
+    commit: GroupCommit<()>,
     next_seq: Seq,
-    /// True if there are writes since the last sync.
-    dirty: bool,
-    buffer: Vec<u8>,
 }
 
-/// Where a batch was appended.
+/// Where the messages of a batch were appended, and the segment of all its records.
 pub(crate) struct Appended {
     pub segment: u32,
-    start: u64,
-    put_ranges: Vec<PutRange>,
+    puts: Vec<Location>,
 }
 
 impl LogStore {
@@ -122,50 +125,15 @@ impl LogStore {
         options: StoreOptions,
         replay: &mut dyn Replay,
     ) -> Result<(Self, Recovery), StoreError> {
-        let mut replayed = replay::replay(&*disk, &options, replay)?;
-        let segment = replayed.index.segments.keys().next_back().copied();
-        let (segment, file) = match segment {
-            Some(last) => (last, Arc::clone(&replayed.index.segments[&last].file)),
-            None => (1, begin_segment(&*disk, &mut replayed.index, 1)?),
-        };
-        let bytes = file.size().map_err(io_error("get the size of", segment))?;
-        let writer = Writer {
-            segment,
-            file,
-            bytes,
-            next_number: replayed.next_number,
-            next_seq: replayed.recovery.next_seq,
-            dirty: false,
-            buffer: Vec::new(),
-        };
-        let store = Self { disk, options, index: Mutex::new(replayed.index), writer: Mutex::new(writer) };
-        store.rewrite_salvaged(replayed.salvaged, &replayed.recovery, replay)?;
-        Ok((store, replayed.recovery))
-    }
-
-    /// Rewrites the intact messages of a torn batch. They are replayed only once they are durable.
-    fn rewrite_salvaged(
-        &self,
-        salvaged: Vec<Message>,
-        recovery: &Recovery,
-        replay: &mut dyn Replay,
-    ) -> Result<(), StoreError> {
-        // With the torn write truncated, corruption before it may be the end of the log. Only a batch after it, even an
-        // empty one, keeps the next replay from truncating it as a torn write.
-        let needs_end = recovery.torn_bytes > 0 && recovery.damaged > 0;
-        if salvaged.is_empty() && !needs_end {
-            return Ok(());
-        }
-        let batch = Batch { puts: salvaged.into_iter().map(Arc::new).collect(), ..Batch::default() };
-        match self.write(&batch).and_then(|()| self.sync()) {
-            Ok(()) => batch.puts.iter().for_each(|message| replay.message(restored(message))),
-            // These messages were never receipted, so a full disk must not prevent the broker from starting.
-            Err(StoreError::Full) => {
-                tracing::warn!(messages = batch.puts.len(), "disk full: dropped the messages of a torn batch")
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
+        let mut replaying = Replaying::new(&options, replay);
+        let opened =
+            Log::open(Arc::clone(&disk), options.of_log(), &mut || Ok(()), &mut |frame| replaying.record(frame));
+        let (log, log_recovery) =
+            opened.map_err(|source| StoreError::Io { what: "open", file: "the message log".into(), source })?;
+        let (index, recovery) = replaying.finish(log_recovery);
+        let reader = log.reader().clone();
+        let writer = Writer { log, commit: GroupCommit::default(), next_seq: recovery.next_seq };
+        Ok((Self { disk, options, index: Mutex::new(index), reader, writer: Mutex::new(writer) }, recovery))
     }
 
     pub(crate) fn index(&self) -> MutexGuard<'_, Index> {
@@ -176,18 +144,9 @@ impl LogStore {
         self.writer.lock().expect("no code panics while holding the writer lock")
     }
 
-    /// The segment that batches are appended to.
-    pub(crate) fn active_segment(&self) -> u32 {
-        self.writer().segment
-    }
-
-    fn sync_writer(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        let skip = cfg!(feature = "testing") && self.options.planted_no_sync;
-        if writer.dirty && !skip {
-            writer.file.sync().map_err(io_error("sync", writer.segment))?;
-        }
-        writer.dirty = false;
-        Ok(())
+    /// Gives access to the log. Writers wait meanwhile.
+    pub(crate) fn with_log<T>(&self, operation: impl FnOnce(&mut Log) -> T) -> T {
+        operation(&mut self.writer().log)
     }
 
     /// Settlements that failed on a full disk are retried, but the space of the settled messages can be reclaimed
@@ -202,86 +161,82 @@ impl LogStore {
         }
     }
 
-    fn rotate_if_full(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        if writer.bytes < self.options.segment_bytes { Ok(()) } else { self.rotate(writer) }
-    }
-
     /// Rotates to a new segment if most of the active one is settled: the active segment can't be removed.
     fn seal_wasteful_segment(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
-        let live = self.index().segments.get(&writer.segment).map_or(0, |segment| segment.live_bytes);
-        if writer.bytes < SMALLEST_SEALED || live > writer.bytes / 2 {
+        let (segment, bytes) = (writer.log.active_segment(), writer.log.active_bytes());
+        if bytes < SMALLEST_SEALED || self.index().live(segment).bytes > bytes / 2 {
             return Ok(());
         }
-        self.sync_writer(&mut writer)?;
-        self.rotate(&mut writer)
-    }
-
-    fn rotate(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        let next = writer.segment + 1;
-        writer.file = match begin_segment(&*self.disk, &mut self.index(), next) {
-            Ok(file) => file,
-            // Without space for a new file the active segment keeps growing.
-            Err(StoreError::Io { source, .. }) if is_full(&source) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        writer.segment = next;
-        writer.bytes = 0;
-        Ok(())
+        writer.sync()?;
+        writer.rotate()
     }
 
     /// Appends a batch to the log. The caller updates the index.
     pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, StoreError> {
-        let mut guard = self.writer();
-        let writer = &mut *guard;
-        // Invariant: a batch is durable before the next one is appended. Replay relies on it to tell a torn write (the
-        // last batch) from corruption (an unreadable batch before a readable one).
-        self.sync_writer(writer)?;
-        self.rotate_if_full(writer)?;
-        writer.next_seq = writer.next_seq.max(batch.next_seq);
-        let mut buffer = std::mem::take(&mut writer.buffer);
-        buffer.clear();
-        let put_ranges =
-            record::encode_batch(self.options.checksum_key(), batch, writer.next_number, writer.next_seq, &mut buffer);
-        let appended = match writer.bytes + buffer.len() as u64 {
-            // Offsets in the index have 32 bits.
-            0..=0xffff_ffff => writer.file.append(&buffer),
-            _ => Err(io::ErrorKind::StorageFull.into()),
-        };
-        let written = buffer.len() as u64;
-        buffer.shrink_to(4 << 20);
-        writer.buffer = buffer;
-        if let Err(source) = appended {
-            // Remove a partially written batch, or replay would find it.
-            writer.file.truncate(writer.bytes).map_err(io_error("truncate", writer.segment))?;
-            writer.dirty = true;
-            if !is_full(&source) {
-                return Err(io_error("write", writer.segment)(source));
-            }
-            drop(guard);
+        let appended = self.writer().append(batch);
+        if let Err(StoreError::Full) = appended {
             self.free_settled(batch);
-            return Err(StoreError::Full);
         }
-        let start = writer.bytes;
-        let segment = writer.segment;
-        writer.bytes += written;
-        writer.dirty = true;
-        writer.next_number += 1;
-        let bytes = writer.bytes;
-        drop(guard);
-        if let Some(segment) = self.index().segments.get_mut(&segment) {
-            segment.bytes = bytes;
-        }
-        Ok(Appended { segment, start, put_ranges })
+        appended
     }
+}
+
+impl Writer {
+    fn append(&mut self, batch: &Batch) -> Result<Appended, StoreError> {
+        // A batch is durable before the next one is appended, so that replay finds only the last one torn.
+        self.sync()?;
+        if self.log.next_segment().is_some() {
+            self.rotate()?;
+        }
+        self.next_seq = self.next_seq.max(batch.next_seq);
+        let segment = self.log.active_segment();
+        let staged = record::stage_batch(&mut self.log, batch, self.next_seq);
+        let written = staged.and_then(|puts| self.log.flush().map(|()| puts));
+        self.commit.changed(Some(()));
+        match written {
+            Ok(puts) => Ok(Appended { segment, puts }),
+            Err(error) if is_full(&error) => {
+                self.log.discard_staged();
+                Err(StoreError::Full)
+            }
+            Err(error) => Err(self.fail("write", error)),
+        }
+    }
+
+    /// Makes all batches durable. A failure is final: a second sync could succeed although the data is lost.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if let Some(group) = self.commit.begin_sync(&mut self.log) {
+            let synced = group.sync();
+            self.commit.complete_sync(&mut self.log, group, synced).1.ok();
+        }
+        let failure = self.commit.failure();
+        failure.map_or(Ok(()), |error| Err(io_error("sync", self.log.active_segment())(repeated(error))))
+    }
+
+    fn rotate(&mut self) -> Result<(), StoreError> {
+        match self.log.rotate() {
+            // Without space for a new file the active segment keeps growing.
+            Err(error) if is_full(&error) => Ok(()),
+            rotated => rotated.map_err(|error| self.fail("create", error)),
+        }
+    }
+
+    fn fail(&mut self, what: &'static str, error: io::Error) -> StoreError {
+        io_error(what, self.log.active_segment())(repeated(&self.commit.fail(error)))
+    }
+}
+
+/// A copy of an error, which can't be cloned.
+fn repeated(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 impl Store for LogStore {
     fn write(&self, batch: &Batch) -> Result<(), StoreError> {
-        let Appended { segment, start, put_ranges } = self.append(batch)?;
+        let Appended { segment, puts } = self.append(batch)?;
         let mut index = self.index();
-        for (message, range) in batch.puts.iter().zip(put_ranges) {
-            let location = Location { segment, offset: (start + range.offset as u64) as u32, length: range.length };
+        for (message, location) in batch.puts.iter().zip(puts) {
             index.add(&message.mailbox, message.seq, location);
         }
         for settled in &batch.settled {
@@ -297,7 +252,7 @@ impl Store for LogStore {
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.sync_writer(&mut self.writer())
+        self.writer().sync()
     }
 
     fn read(&self, mailbox: &str, from: Seq, max_messages: usize, max_bytes: u64) -> Result<Page, StoreError> {
@@ -322,13 +277,6 @@ impl Store for LogStore {
 const SMALLEST_SEALED: u64 = 64 << 10;
 
 pub(crate) const SEGMENTS: Segments = Segments { prefix: "segment-" };
-
-fn begin_segment(disk: &dyn Disk, index: &mut Index, number: u32) -> Result<Arc<dyn DiskFile>, StoreError> {
-    let file = SEGMENTS.create(disk, number).map_err(io_error("create", number))?;
-    let segment = Segment { file: Arc::clone(&file), bytes: 0, live: 0, live_bytes: 0 };
-    index.segments.insert(number, segment);
-    Ok(file)
-}
 
 pub(crate) fn io_error(what: &'static str, segment: u32) -> impl Fn(io::Error) -> StoreError {
     move |source| StoreError::Io { what, file: SEGMENTS.name(segment), source }

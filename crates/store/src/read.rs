@@ -1,13 +1,13 @@
 //! Reads messages back from the log. Records that are close to each other are fetched with one read.
 
-use crate::index::{Location, Slot};
+use crate::index::Slot;
 use crate::log::io_error;
 use crate::record::{self, Record};
 use crate::{DiskFile, LogStore, StoreError};
 use bytes::Bytes;
 use std::sync::Arc;
 use toolbus_engine::{Page, Seq};
-use toolbus_wal::set_aside;
+use toolbus_wal::{Location, set_aside};
 
 /// Largest gap in bytes between two records that are fetched with one read.
 const MAX_GAP: u32 = 4 << 10;
@@ -29,7 +29,7 @@ impl LogStore {
             for slot in &run.slots {
                 let offset = (slot.location.offset - run.start) as usize;
                 let raw = bytes.slice(offset..offset + slot.location.length as usize);
-                match record::read_record(self.options.checksum_key(), raw.clone()) {
+                match self.reader.decode(slot.location, &raw).and_then(record::read_record) {
                     Some(Record::Put(message)) if message.seq == slot.seq => page.messages.push(Arc::new(message)),
                     _ => {
                         self.report_damage(mailbox, slot.location, &raw);
@@ -49,7 +49,7 @@ impl LogStore {
         let Some(mailbox_index) = index.mailboxes.get(mailbox) else { return (runs, corrupt) };
         let mut bytes = 0;
         for slot in mailbox_index.live_from(from).take(max_messages.max(1)) {
-            let Some(segment) = index.segments.get(&slot.location.segment) else {
+            let Some(file) = self.reader.file(slot.location.segment) else {
                 corrupt.push(slot.seq);
                 continue;
             };
@@ -59,9 +59,7 @@ impl LogStore {
             }
             match runs.last_mut() {
                 Some(run) if run.can_extend_to(slot.location) => run.slots.push(*slot),
-                _ => {
-                    runs.push(Run { file: Arc::clone(&segment.file), start: slot.location.offset, slots: vec![*slot] })
-                }
+                _ => runs.push(Run { file, start: slot.location.offset, slots: vec![*slot] }),
             }
         }
         (runs, corrupt)

@@ -2,7 +2,7 @@
 //! message, so removing it can't bring the message back: the message's segment is older and already removed.
 
 use crate::index::{Index, RememberedId};
-use crate::log::{SEGMENTS, Store, io_error};
+use crate::log::{Store, io_error};
 use crate::{LogStore, StoreError};
 use std::sync::Arc;
 use toolbus_engine::{AttemptsNote, Batch, Seq, Settled};
@@ -23,7 +23,7 @@ impl LogStore {
         self.sync()?;
         let mut freed = 0;
         // Copies go to this segment or later ones and are not moved again.
-        let end = self.active_segment();
+        let end = self.with_log(|log| log.active_segment());
         while let Some(oldest) = self.oldest_to_clean(urgency).filter(|oldest| *oldest < end) {
             if !self.move_out(oldest)? {
                 break;
@@ -35,16 +35,15 @@ impl LogStore {
 
     /// The oldest segment, if it has no pending messages or most of the log is waste.
     fn oldest_to_clean(&self, urgency: Urgency) -> Option<u32> {
+        let (number, bytes) = self.with_log(|log| Some((log.oldest()?.0, log.bytes())))?;
         let index = self.index();
-        let (number, segment) = index.segments.first_key_value()?;
-        let (bytes, live) = index.totals();
-        let needed = live + index.remembered.len() as u64 * ID_BYTES;
+        let needed = index.live_bytes() + index.remembered.len() as u64 * ID_BYTES;
         let tolerated = match urgency {
             Urgency::Routine => 2 * self.options.segment_bytes,
             Urgency::DiskLow => 0,
         };
         let wasteful = bytes > 2 * needed + tolerated;
-        (segment.live == 0 || wasteful).then_some(*number)
+        (!has_live(&index, number) || wasteful).then_some(number)
     }
 
     /// Copies the pending messages of a segment to the end of the log. Returns false if the disk is full.
@@ -117,9 +116,9 @@ impl LogStore {
                 Err(error) => return Err(error),
             }
         }
-        let removed = self.index().segments.remove(&number);
-        SEGMENTS.remove(&*self.disk, number).map_err(io_error("remove", number))?;
-        Ok(removed.map_or(0, |segment| segment.bytes))
+        let file = self.with_log(|log| log.file_of(number));
+        file.remove().map_err(io_error("remove", number))?;
+        Ok(self.with_log(|log| log.removed(number)))
     }
 
     fn ids_to_rewrite(&self, segment: u32) -> Vec<Settled> {
@@ -132,5 +131,5 @@ impl LogStore {
 }
 
 fn has_live(index: &Index, segment: u32) -> bool {
-    index.segments.get(&segment).is_some_and(|segment| segment.live > 0)
+    index.live(segment).messages > 0
 }

@@ -1,203 +1,65 @@
-//! The on-disk format. A batch is a header and records; every record has its own checksum, so that corruption of one
-//! record does not affect its neighbours.
-//!
-//! ```text
-//! batch:  magic u32 · body length u32 · number u64 · next seq u64 · records u32 · header checksum u64
-//! record: length u32 · checksum u64 (over kind and payload) · kind u8 · payload
-//! ```
-//!
-//! Checksums are keyed with a secret of the data folder. After corruption the log is scanned for intact records, also
-//! inside message bodies, which are untrusted: without the key a sender could embed forged batches in a body.
+//! The records of the message log. A batch is several records, which are synced together.
 
 use bytes::{Buf, BufMut, Bytes};
 use bytestring::ByteString;
+use std::io;
 use std::sync::Arc;
-use toolbus_engine::{AttemptsNote, Batch, Fingerprint, Message, Sender, Settled};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use toolbus_engine::{AttemptsNote, Batch, Fingerprint, Message, Sender, Seq, Settled};
+use toolbus_wal::{Frame, Location, Log};
 
-pub const MAGIC: u32 = 0x5442_4c31;
-pub const HEADER_BYTES: usize = 36;
-const HEADER_CHECKSUM_BYTES: usize = 8;
-pub const RECORD_HEADER_BYTES: usize = 13;
+const PUT: u8 = 1;
+const SETTLED: u8 = 2;
+const ATTEMPTS: u8 = 3;
+/// Logs of an older format have one in the header of each batch.
+const NEXT_SEQ: u8 = toolbus_wal::BATCH;
 
-/// The secret key of the checksums.
-#[derive(Clone, Copy)]
-pub struct ChecksumKey(pub u64);
-
-impl ChecksumKey {
-    fn checksum(self, bytes: &[u8]) -> u64 {
-        xxh3_64_with_seed(bytes, self.0)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchHeader {
-    pub body_bytes: u32,
-    pub number: u64,
-    pub next_seq: u64,
-    pub records: u32,
-}
-
-impl BatchHeader {
-    pub fn write(&self, key: ChecksumKey, out: &mut [u8]) {
-        let mut cursor = &mut out[..HEADER_BYTES];
-        cursor.put_u32_le(MAGIC);
-        cursor.put_u32_le(self.body_bytes);
-        cursor.put_u64_le(self.number);
-        cursor.put_u64_le(self.next_seq);
-        cursor.put_u32_le(self.records);
-        let (content, checksum) = out[..HEADER_BYTES].split_at_mut(HEADER_BYTES - HEADER_CHECKSUM_BYTES);
-        checksum.copy_from_slice(&key.checksum(content).to_le_bytes());
-    }
-
-    pub fn read(key: ChecksumKey, bytes: &[u8]) -> Option<Self> {
-        let header = bytes.get(..HEADER_BYTES)?;
-        let mut cursor = header;
-        (cursor.get_u32_le() == MAGIC).then_some(())?;
-        let parsed = Self {
-            body_bytes: cursor.get_u32_le(),
-            number: cursor.get_u64_le(),
-            next_seq: cursor.get_u64_le(),
-            records: cursor.get_u32_le(),
-        };
-        let content = &header[..HEADER_BYTES - HEADER_CHECKSUM_BYTES];
-        (cursor.get_u64_le() == key.checksum(content)).then_some(parsed)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Put = 1,
-    Settled = 2,
-    Attempts = 3,
-}
-
-/// A decoded record with a valid checksum.
+/// A decoded record.
 #[derive(Debug)]
 pub enum Record {
     Put(Message),
     Settled(Vec<Settled>),
     Attempts(Vec<AttemptsNote>),
+    /// The first sequence number that was not assigned yet. Those of elided messages have no other trace.
+    NextSeq(Seq),
 }
 
-/// The byte range of a message record within the encoded batch.
-pub struct PutRange {
-    pub offset: usize,
-    pub length: u32,
-}
-
-/// Encodes a batch including its header and returns the byte ranges of its messages.
-pub fn encode_batch(key: ChecksumKey, batch: &Batch, number: u64, next_seq: u64, out: &mut Vec<u8>) -> Vec<PutRange> {
-    let start = out.len();
-    out.resize(start + HEADER_BYTES, 0);
-    let mut records = 0;
-    let mut put_ranges = Vec::with_capacity(batch.puts.len());
-    for message in &batch.puts {
-        let offset = out.len() - start;
-        encode_record(key, out, Kind::Put, |out| encode_message(message, out));
-        put_ranges.push(PutRange { offset, length: (out.len() - start - offset) as u32 });
-        records += 1;
-    }
+/// Stages the records of a batch and returns the locations of its messages. The next sequence number comes first: if the
+/// batch is torn, the numbers of its lost messages are not assigned again.
+pub fn stage_batch(log: &mut Log, batch: &Batch, next_seq: Seq) -> io::Result<Vec<Location>> {
+    log.stage(|out| {
+        out.put_u64_le(next_seq);
+        NEXT_SEQ
+    })?;
+    let put = |message: &Arc<Message>| {
+        log.stage(|out| {
+            encode_message(message, out);
+            PUT
+        })
+    };
+    let puts = batch.puts.iter().map(put).collect::<io::Result<_>>()?;
     if !batch.settled.is_empty() {
-        encode_record(key, out, Kind::Settled, |out| {
-            batch.settled.iter().for_each(|settled| encode_settled(settled, out))
-        });
-        records += 1;
+        log.stage(|out| {
+            batch.settled.iter().for_each(|settled| encode_settled(settled, out));
+            SETTLED
+        })?;
     }
     if !batch.attempts.is_empty() {
-        encode_record(key, out, Kind::Attempts, |out| {
-            batch.attempts.iter().for_each(|note| encode_attempts(note, out))
-        });
-        records += 1;
+        log.stage(|out| {
+            batch.attempts.iter().for_each(|note| encode_attempts(note, out));
+            ATTEMPTS
+        })?;
     }
-    let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
-    BatchHeader { body_bytes, number, next_seq, records }.write(key, &mut out[start..]);
-    put_ranges
+    Ok(puts)
 }
 
-fn encode_record(key: ChecksumKey, out: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
-    encode_kind(key, out, kind as u8, write);
-}
-
-/// A record with a right checksum, whatever its payload is.
-#[cfg(feature = "fuzzing")]
-pub fn encode_raw(key: ChecksumKey, kind: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    encode_kind(key, &mut out, kind, |out| out.extend_from_slice(payload));
-    out
-}
-
-fn encode_kind(key: ChecksumKey, out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
-    let start = out.len();
-    out.resize(start + RECORD_HEADER_BYTES - 1, 0);
-    out.push(kind);
-    write(out);
-    let length = (out.len() - start - RECORD_HEADER_BYTES) as u32;
-    let checksum = key.checksum(&out[start + RECORD_HEADER_BYTES - 1..]);
-    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    out[start + 4..start + 12].copy_from_slice(&checksum.to_le_bytes());
-}
-
-/// Splits the first record off a batch's body. Returns `None` if its length exceeds the body; the rest is unreadable
-/// then.
-pub fn split_record(body: &mut Bytes) -> Option<Bytes> {
-    let length = u32::from_le_bytes(body.get(..4)?.try_into().ok()?) as usize;
-    let whole = length.checked_add(RECORD_HEADER_BYTES)?;
-    (whole <= body.len()).then(|| body.split_to(whole))
-}
-
-/// A byte range of a corrupt batch.
-#[derive(Debug)]
-pub enum Piece {
-    Whole { at: usize, length: usize, record: Record },
-    Unreadable { at: usize, length: usize },
-}
-
-/// Finds all intact records at any offset, so that a corrupt length field does not hide the records after it.
-pub fn pieces(key: ChecksumKey, bytes: &Bytes) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    let (mut at, mut bad_from) = (0, 0);
-    while at < bytes.len() {
-        let Some((length, record)) = whole_record_at(key, bytes, at) else {
-            at += 1;
-            continue;
-        };
-        if bad_from < at {
-            pieces.push(Piece::Unreadable { at: bad_from, length: at - bad_from });
-        }
-        pieces.push(Piece::Whole { at, length, record });
-        at += length;
-        bad_from = at;
-    }
-    if bad_from < at {
-        pieces.push(Piece::Unreadable { at: bad_from, length: at - bad_from });
-    }
-    pieces
-}
-
-fn whole_record_at(key: ChecksumKey, bytes: &Bytes, at: usize) -> Option<(usize, Record)> {
-    let rest = &bytes[at..];
-    let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize + RECORD_HEADER_BYTES;
-    // Cheap filter before the checksum is computed.
-    let plausible = length <= rest.len() && (Kind::Put as u8..=Kind::Attempts as u8).contains(&rest[12]);
-    let record = plausible.then(|| read_record(key, bytes.slice(at..at + length)))??;
-    Some((length, record))
-}
-
-/// Decodes one record. Returns `None` if its length or checksum is wrong.
-pub fn read_record(key: ChecksumKey, mut record: Bytes) -> Option<Record> {
-    if record.len() < RECORD_HEADER_BYTES {
-        return None;
-    }
-    let length = record.get_u32_le() as usize;
-    let checksum = record.get_u64_le();
-    if length + 1 != record.len() || key.checksum(&record) != checksum {
-        return None;
-    }
-    match record.get_u8() {
-        1 => read_message(&mut record).map(Record::Put),
-        2 => read_all(record, read_settled).map(Record::Settled),
-        3 => read_all(record, read_attempts).map(Record::Attempts),
+/// Decodes a record. Returns `None` if it is of another version.
+pub fn read_record(frame: Frame) -> Option<Record> {
+    let mut payload = frame.payload;
+    match frame.kind {
+        PUT => read_message(&mut payload).map(Record::Put),
+        SETTLED => read_all(payload, read_settled).map(Record::Settled),
+        ATTEMPTS => read_all(payload, read_attempts).map(Record::Attempts),
+        NEXT_SEQ => payload.try_get_u64_le().ok().map(Record::NextSeq),
         _ => None,
     }
 }

@@ -68,7 +68,7 @@ const JOURNAL: [JournalBug; 7] = [
     JournalBug::UnappliedCompacted,
 ];
 
-const CALL: [CallBug; 22] = [
+const CALL: [CallBug; 23] = [
     CallBug::StartNotSynced,
     CallBug::StartNotWritten,
     CallBug::ResultAfterReply,
@@ -90,6 +90,7 @@ const CALL: [CallBug; 22] = [
     CallBug::PermitsLeak,
     CallBug::OrderIgnored,
     CallBug::OrphanWithJoiner,
+    CallBug::CallerBackIgnored,
     CallBug::TimeoutIgnored,
 ];
 

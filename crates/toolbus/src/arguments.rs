@@ -3,7 +3,6 @@
 
 use crate::schema;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use toolbus_base::{nearest, or_list};
 use toolbus_mcp::{Members, Raw, empty_object, raw};
 
@@ -33,7 +32,7 @@ pub fn from_json(text: &str) -> Result<Raw, ArgumentsError> {
     }
     let value: Raw = serde_json::from_str(text).map_err(ArgumentsError::NotJson)?;
     // Also rejects duplicate keys.
-    match Members::parse(value.get()) {
+    match value.members() {
         Ok(_) => Ok(value),
         Err(_) if !value.get().starts_with('{') => Err(ArgumentsError::NotAnObject),
         Err(error) => Err(ArgumentsError::NotJson(serde::de::Error::custom(error))),
@@ -65,11 +64,11 @@ pub fn from_pairs(tool: &str, pairs: &[String], schema: &Value) -> Result<Raw, A
         };
         members.set(name.to_owned(), value);
     }
-    Ok(members.to_raw())
+    Ok(members.into_raw())
 }
 
 /// Validates the arguments against the tool's schema.
-pub fn check(tool: &str, arguments: &RawValue, schema: &Value) -> Result<(), ArgumentsError> {
+pub fn check(tool: &str, arguments: &Raw, schema: &Value) -> Result<(), ArgumentsError> {
     let value: Value = serde_json::from_str(arguments.get()).map_err(ArgumentsError::NotJson)?;
     let problems = schema::problems(schema, &value);
     if problems.is_empty() { Ok(()) } else { Err(ArgumentsError::Refused { tool: tool.to_owned(), problems }) }

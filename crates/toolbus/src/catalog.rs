@@ -35,10 +35,10 @@ pub struct KnownTool<'a> {
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Catalog {
-    /// Asks the broker for the manifests, repeatedly for a short time if there is no host or a server is starting.
+    /// Asks the broker for the manifests. If there is no host or a server is starting, waits a short time for changes.
     pub async fn fetch(client: &BrokerClient, only_host: Option<&str>) -> Result<Self, Failure> {
-        const POLL: Duration = Duration::from_millis(100);
         let until = Instant::now() + SETTLE_TIMEOUT;
+        let mut changes = None;
         loop {
             let mut catalog = Self::now(client).await?;
             let known: Vec<String> = catalog.hosts.iter().map(|host| host.name.clone()).collect();
@@ -51,7 +51,11 @@ impl Catalog {
                     _ => Ok(catalog),
                 };
             }
-            tokio::time::sleep(POLL).await;
+            match &mut changes {
+                // What changed before the watch began is in the next answer.
+                None => changes = Some(client.watch_hosts()),
+                Some(changes) => drop(tokio::time::timeout_at(until, changes.changed()).await),
+            }
         }
     }
 

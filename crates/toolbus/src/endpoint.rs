@@ -109,6 +109,11 @@ impl HttpApp for Endpoint {
             }
         })
     }
+
+    /// Clients whose connection ends with the server cancelled nothing.
+    fn stopping(&self) {
+        self.service.detach();
+    }
 }
 
 fn refused(failure: &AuthFailure) -> Response<AppBody> {

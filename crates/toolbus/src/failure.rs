@@ -134,6 +134,8 @@ pub enum Failure {
     PinHashMismatch { server: String, tool: String },
     #[error("verification failed for {count} of {checked} audit logs")]
     AuditProblems { count: usize, checked: usize },
+    #[error("the audit log in {} belongs to another user", folder.display())]
+    ForeignAuditLog { folder: PathBuf },
     #[error("no audit log in {}", folder.display())]
     NoAuditLog { folder: PathBuf },
     #[error("{tool} asks for input, which `toolbus call` can't provide")]
@@ -142,7 +144,7 @@ pub enum Failure {
 
 impl Failure {
     /// From the JSON-RPC error object of a host.
-    pub fn refused_by_host(host: &str, error: &serde_json::value::RawValue) -> Self {
+    pub fn refused_by_host(host: &str, error: &toolbus_mcp::Raw) -> Self {
         let error = toolbus_mcp::Members::of(Some(error)).unwrap_or_default();
         let data = toolbus_mcp::Members::of(error.get("data")).unwrap_or_default();
         let code = data.text("code").and_then(|code| ErrorCode::from_code(&code));
@@ -264,6 +266,7 @@ impl Failure {
             Self::AuditProblems { .. } => {
                 Some("keep the folder as evidence; compare it with a backup or with a hash noted earlier")
             }
+            Self::ForeignAuditLog { .. } => Some("run the command as the user of the service, who has to read the key"),
             Self::NoAuditLog { .. } => Some("give the broker's data folder with --data, or a host's own with --state"),
             Self::InputRequired { .. } => {
                 Some("call it through `toolbus connect` from an MCP client that supports elicitation")

@@ -83,6 +83,7 @@ fn the_errors_of_commands_are_as_reviewed() {
         Failure::NotHeldBack { tool: tool() },
         Failure::PinHashMismatch { server: "files".into(), tool: tool() },
         Failure::AuditProblems { count: 1, checked: 2 },
+        Failure::ForeignAuditLog { folder: folder() },
         Failure::NoAuditLog { folder: folder() },
         Failure::InputRequired { tool: tool() },
     ];

@@ -10,9 +10,10 @@ use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_host::pins::LOCK_FILE;
 use toolbus_host::{Approvals, HostOptions, PinOptions, Pins};
 use toolbus_journal::{Journal, JournalOptions};
+use toolbus_ship::{ShipOptions, Shipper, Target};
 use toolbus_upstream::PinMode;
 
-pub const AUDIT_FOLDER: &str = "audit";
+const AUDIT_FOLDER: &str = "audit";
 const JOURNAL_FOLDER: &str = "journal";
 const HOSTS_FOLDER: &str = "hosts";
 
@@ -25,17 +26,19 @@ pub struct StateFolder {
     pub config: Option<PathBuf>,
     pub pin: PinMode,
     pub journal: JournalSettings,
+    /// Where lines of the audit log are copied to.
+    pub ship_audit: Option<Target>,
 }
 
 impl StateFolder {
     /// Opens the state of the host with that name and adds it to its options. Without `--state` it is in `data`, the
-    /// folder of a broker, or in the user's data folder.
-    pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<(), Failure> {
+    /// folder of a broker, or in the user's data folder. Dropping the shipper stops it.
+    pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<Option<Shipper>, Failure> {
         let folder = match &self.state {
             Some(folder) => folder.clone(),
             None => data.map_or_else(data_folder, |data| Ok(data.to_owned()))?.join(HOSTS_FOLDER).join(name),
         };
-        let audit = AuditLog::open(&folder.join(AUDIT_FOLDER), AuditOptions::default())?;
+        let (audit, shipper) = open_audit(&folder, &format!("host {name}"), self.ship_audit.as_ref())?;
         let lock_file = lock_file(self.config.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE));
         let pins = PinOptions {
             state: Some(folder.clone()),
@@ -48,7 +51,7 @@ impl StateFolder {
         let approvals = Approvals::open(&folder);
         options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);
         options.audit = Some(audit);
-        Ok(())
+        Ok(shipper)
     }
 
     fn open_journal(&self, folder: &Path) -> Result<Arc<Journal>, Failure> {
@@ -64,6 +67,14 @@ impl StateFolder {
         }
         Ok(Arc::new(journal))
     }
+}
+
+/// Opens the audit log of a broker or host, and copies its lines to the target, if there is one.
+pub fn open_audit(state: &Path, source: &str, target: Option<&Target>) -> Result<(AuditLog, Option<Shipper>), Failure> {
+    let folder = state.join(AUDIT_FOLDER);
+    let log = AuditLog::open(&folder, AuditOptions::default())?;
+    let shipper = target.map(|target| Shipper::start(&folder, source, target, ShipOptions::default())).transpose();
+    Ok((log, shipper.map_err(Failure::Runtime)?))
 }
 
 /// The lock file, in the folder of its configuration file.

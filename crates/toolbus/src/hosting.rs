@@ -85,7 +85,7 @@ impl HostingArgs {
     /// The folder of the host's persistent state.
     pub fn state_folder(&self, config: &Config) -> StateFolder {
         let (state, file, journal) = (self.state.clone(), config.file.clone(), config.journal.clone());
-        StateFolder { state, config: file, pin: config.pin, journal }
+        StateFolder { state, config: file, pin: config.pin, journal, ship_audit: config.ship_audit.clone() }
     }
 
     /// Reads the file of the start again. If it is missing, no other file replaces it.

@@ -1,6 +1,7 @@
 //! Admin queries to one host or to all connected hosts. A host that fails to answer does not hide the others.
 
 use crate::failure::Failure;
+use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
 /// Timeout of an admin query; a connected host answers at once.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a query to all hosts: the answers of the others are shown soon, whatever one of them does.
+const ALL_REPLIES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All hosts sorted by name, or only the given one.
 pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec<HostEntry>, Failure> {
@@ -31,15 +34,18 @@ pub fn note_hosts_away(hosts: &[HostEntry], consequence: &str) {
     }
 }
 
-/// Sends the query to all connected hosts. Fails only if it failed for at least one host and none answered.
+/// Sends the query to all connected hosts at once, so that a silent host delays the answer once and not for every
+/// query. Fails only if it failed for at least one host and none answered.
 pub async fn ask_all<T: DeserializeOwned>(
     client: &MultiplexedClient,
     hosts: &[HostEntry],
     request: &AdminRequest,
 ) -> Result<Vec<(String, T)>, Failure> {
     let (mut answers, mut failed) = (Vec::new(), None);
-    for host in hosts.iter().filter(|host| host.online) {
-        match ask(client, &host.id, request.clone()).await {
+    let online: Vec<&HostEntry> = hosts.iter().filter(|host| host.online).collect();
+    let asked = join_all(online.iter().map(|host| query(client, &host.id, request.clone(), ALL_REPLIES_TIMEOUT))).await;
+    for (host, answer) in online.into_iter().zip(asked) {
+        match answer {
             Ok(answer) => answers.push((host.id.to_string(), answer)),
             Err(failure) => {
                 eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
@@ -55,15 +61,28 @@ pub async fn ask<T: DeserializeOwned>(
     host: &str,
     request: AdminRequest,
 ) -> Result<T, Failure> {
-    let answer = ask_raw(client, host, HostRequest::Admin(request)).await?;
+    query(client, host, request, REPLY_TIMEOUT).await
+}
+
+async fn query<T: DeserializeOwned>(
+    client: &MultiplexedClient,
+    host: &str,
+    request: AdminRequest,
+    limit: Duration,
+) -> Result<T, Failure> {
+    let answer = send(client, host, HostRequest::Admin(request), limit).await?;
     serde_json::from_str(answer.get()).map_err(|error| Failure::BadReply(error.to_string()))
 }
 
 pub async fn ask_raw(client: &MultiplexedClient, host: &str, request: HostRequest) -> Result<Raw, Failure> {
-    let body = Body::parse(request.into_json())?;
+    send(client, host, request, REPLY_TIMEOUT).await
+}
+
+async fn send(client: &MultiplexedClient, host: &str, request: HostRequest, limit: Duration) -> Result<Raw, Failure> {
+    let body = Body::parse(request.to_json().into_bytes())?;
     let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, body);
-    let reply = client.request_message(host, message, REPLY_TIMEOUT).await?;
-    let text = std::str::from_utf8(reply.body.as_bytes()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let reply = client.request_message(host, message, limit).await?;
+    let text = reply.body.text().map_err(|error| Failure::BadReply(error.to_string()))?;
     match HostReply::parse(text)? {
         HostReply::Rpc(Outcome::Result(result)) => Ok(result),
         HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),

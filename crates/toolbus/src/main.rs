@@ -78,7 +78,7 @@ enum Command {
     Approvals(commands::approvals::ApprovalsArgs),
     /// Pin tools to their definitions, and review changed ones.
     Pin(commands::pin::PinArgs),
-    /// Verify and read the audit logs.
+    /// Verify, seal and read the audit logs.
     Audit(commands::audit::AuditArgs),
     /// Serve the built-in demo MCP server on stdin and stdout.
     #[command(hide = true)]

@@ -2,7 +2,6 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ impl Progress {
     }
 
     /// Takes the params of `notifications/progress`.
-    pub fn report(&mut self, params: Option<&RawValue>) {
+    pub fn report(&mut self, params: Option<&toolbus_mcp::Raw>) {
         if self.stopped {
             return;
         }

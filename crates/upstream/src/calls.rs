@@ -93,7 +93,7 @@ impl Calls {
     }
 
     pub fn open(&self, server: &str, method: &str, params: Option<Raw>) -> Result<NewCall, ServerError> {
-        let token = meta::get(params.as_deref(), meta::PROGRESS_TOKEN);
+        let token = meta::get(params.as_ref(), meta::PROGRESS_TOKEN);
         let mut table = self.lock();
         if let Some(error) = &table.closed {
             return Err(error.clone());
@@ -131,8 +131,8 @@ impl Calls {
         // A prefix that no client is expected to use, so that it can't collide with a token that is passed on
         // unchanged.
         let ours = raw(&format!("toolbus-{call}"));
-        let params = meta::set(params.as_deref(), meta::PROGRESS_TOKEN, ours.clone())?;
-        table.tokens.insert(ours.get().to_owned(), Token { call, original: Some(token) });
+        let params = meta::set(params.as_ref(), meta::PROGRESS_TOKEN, ours.clone())?;
+        table.tokens.insert(ours.get().to_owned(), Token { call, original: Some(token.detached()) });
         Ok((ours.get().to_owned(), Some(params)))
     }
 
@@ -171,7 +171,7 @@ impl Calls {
         if self.era == Era::Legacy || method != CANCELLED {
             return None;
         }
-        let params = Members::of(params.as_deref()).ok()?;
+        let params = Members::of(params.as_ref()).ok()?;
         let number = params.get("requestId")?.get().parse().ok()?;
         self.is_open(number).then(|| (number, params.text("reason").unwrap_or_default()))
     }
@@ -283,14 +283,15 @@ impl Table {
 
 /// As JSON text: `7` and `"7"` are different tokens.
 fn progress_token(params: &Option<Raw>) -> Option<String> {
-    let params = Members::of(params.as_deref()).ok()?;
+    let params = Members::of(params.as_ref()).ok()?;
     params.get(meta::PROGRESS_TOKEN).map(|token| token.get().to_owned())
 }
 
 fn set_token(params: &mut Option<Raw>, token: &Raw) {
-    let edited = Members::of(params.as_deref()).map(|mut members| {
+    let edited = Members::of(params.as_ref()).map(|members| {
+        let mut members = members.clone();
         members.set(meta::PROGRESS_TOKEN, token.clone());
-        members.to_raw()
+        members.into_raw()
     });
     if let Ok(edited) = edited {
         *params = Some(edited);
@@ -301,6 +302,6 @@ fn subscription(params: &Option<Raw>) -> Option<u64> {
     // Searches the text first: most notifications have no subscription id, and parsing costs more.
     let text = params.as_ref()?.get();
     text.contains(meta::SUBSCRIPTION_ID).then_some(())?;
-    let id = meta::get(params.as_deref(), meta::SUBSCRIPTION_ID)?;
+    let id = meta::get(params.as_ref(), meta::SUBSCRIPTION_ID)?;
     Id::from_raw(&id)?.as_u64()
 }

@@ -10,7 +10,6 @@ use crate::inbound::{Counters, Inbound, Oddities};
 use crate::options::ConnectionOptions;
 use crate::secrets;
 use crate::stdio::StdioLink;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use toolbus_mcp::{Era, Id, Message, Notification, Outcome, Raw, Request, Response};
@@ -125,7 +124,7 @@ impl ServerConnection {
 
     /// Teaches an HTTP connection which tool arguments are repeated as headers, from a result of `tools/list`. Lists
     /// that pass through the connection are learned automatically; this is for lists from another source.
-    pub fn learn_tools(&self, list: &RawValue) {
+    pub fn learn_tools(&self, list: &Raw) {
         if let Link::Http(link) = &self.0.link {
             link.learn_tools(list);
         }

@@ -5,9 +5,9 @@ use crate::calls::Origin;
 use crate::error::ServerError;
 use crate::inbound::Inbound;
 use async_trait::async_trait;
+use bytestring::ByteString;
 use futures_util::FutureExt;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub trait InProcessServer: Send + Sync {
     fn list_tools(&self) -> Vec<Raw>;
 
     /// Runs a tool. Dropping the future cancels the call; a panic is reported as an error.
-    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &RawValue) -> Outcome;
+    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &Raw) -> Outcome;
 }
 
 /// Two configurations are equal if they have the same server, not if the servers behave alike.
@@ -115,7 +115,7 @@ impl Shared {
                 Outcome::Result(list)
             }
             "tools/call" => {
-                let params = Members::of(request.params.as_deref()).unwrap_or_default();
+                let params = Members::of(request.params.as_ref()).unwrap_or_default();
                 let Some(tool) = params.text("name") else {
                     return RpcError::invalid_params("the name of the tool is missing").into();
                 };
@@ -136,14 +136,15 @@ impl Shared {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let listed = lock(&self.listed).as_ref().map(|list| list.get().to_owned());
             if listed.is_some_and(|listed| listed != self.list().get()) {
-                self.inbound.deliver(LIST_CHANGED, Origin::Outside).await;
+                let changed = self.inbound.receive(ByteString::from_static(LIST_CHANGED));
+                self.inbound.deliver(changed, Origin::Outside).await;
             }
         }
     }
 }
 
 fn panicked(request: &Request) -> RpcError {
-    let tool = Members::of(request.params.as_deref()).ok().and_then(|params| params.text("name"));
+    let tool = Members::of(request.params.as_ref()).ok().and_then(|params| params.text("name"));
     RpcError::new(codes::INTERNAL_ERROR, format!("tool '{}' panicked", tool.as_deref().unwrap_or(&request.method)))
 }
 

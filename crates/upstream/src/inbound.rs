@@ -7,6 +7,8 @@ use crate::connection::ServerEvent;
 use crate::error::ServerError;
 use crate::queue::CallQueue;
 use crate::secrets::Redactor;
+use bytestring::ByteString;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -55,6 +57,21 @@ pub(crate) struct Inbound {
     pub events: mpsc::Sender<ServerEvent>,
 }
 
+/// A message of the server, without secrets.
+pub(crate) struct Received {
+    text: ByteString,
+    message: Result<Message, MessageError>,
+}
+
+impl Received {
+    pub fn response(&self) -> Option<&Response> {
+        match &self.message {
+            Ok(Message::Response(response)) => Some(response),
+            _ => None,
+        }
+    }
+}
+
 /// The follow-up to a delivered message.
 #[derive(Debug)]
 pub(crate) enum Reaction {
@@ -68,24 +85,31 @@ pub(crate) enum Reaction {
 }
 
 impl Inbound {
-    pub async fn deliver(&self, text: &str, origin: Origin) -> Reaction {
-        let redacted = self.redact_results.then(|| self.redactor.redact_message(text));
-        let text = redacted.as_deref().unwrap_or(text);
-        match Message::parse(text) {
-            Ok(Message::Response(response)) => self.response(self.with_redacted_error(response, text), origin),
+    /// Redacts and parses a message.
+    pub fn receive(&self, text: ByteString) -> Received {
+        let text = if self.redact_results { self.redacted(text) } else { text };
+        let message = match Message::parse(text.clone()) {
+            Ok(message @ Message::Response(Response { outcome: Outcome::Error(_), .. })) if !self.redact_results => {
+                Message::parse(self.redacted(text.clone())).or(Ok(message))
+            }
+            parsed => parsed,
+        };
+        Received { text, message }
+    }
+
+    pub async fn deliver(&self, Received { text, message }: Received, origin: Origin) -> Reaction {
+        match message {
+            Ok(Message::Response(response)) => self.response(response, origin),
             Ok(Message::Notification(notification)) => self.notification(notification, origin).await,
             Ok(Message::Request(request)) => self.request(request, origin).await,
-            Err(error) => self.invalid(error, text, origin),
+            Err(error) => self.invalid(error, &text, origin),
         }
     }
 
-    fn with_redacted_error(&self, response: Response, text: &str) -> Response {
-        if self.redact_results || matches!(response.outcome, Outcome::Result(_)) {
-            return response;
-        }
-        match Message::parse(&self.redactor.redact_message(text)) {
-            Ok(Message::Response(redacted)) => redacted,
-            _ => response,
+    fn redacted(&self, text: ByteString) -> ByteString {
+        match self.redactor.redact_message(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(redacted) => redacted.into(),
         }
     }
 
@@ -185,7 +209,7 @@ impl Inbound {
         scan.feed(text.as_bytes());
         let found = scan.finish();
         let is_json = text.trim_start().starts_with('{') && found.balanced;
-        let id = is_json.then(|| found.id.as_deref().and_then(Id::from_raw)).flatten();
+        let id = is_json.then(|| found.id.as_ref().and_then(Id::from_raw)).flatten();
         match (id, found.has_method) {
             (Some(id), true) => reject(id, &error.to_string()),
             (Some(id), false) if id.as_u64().is_some_and(|number| self.calls.is_open(number)) => {
@@ -204,7 +228,7 @@ impl Inbound {
     /// Handles a message over the limit, of which only the scan result is known.
     pub fn too_large(&self, found: crate::stdio::scan::Found, limit: usize) -> Reaction {
         increment(&self.counters.too_large);
-        let id = found.id.as_deref().and_then(Id::from_raw);
+        let id = found.id.as_ref().and_then(Id::from_raw);
         match (id, found.has_method) {
             (Some(id), true) => reject(id, "the request is too large"),
             (Some(id), false) => {

@@ -1,13 +1,13 @@
 //! The real disk: a folder that belongs to one process at a time.
 
 use crate::identity::{Identity, Unusable};
+use crate::opening::Opening;
 use crate::{Disk, DiskFile};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Why a folder can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -86,19 +86,12 @@ impl FolderDisk {
         Ok((disk, identity))
     }
 
-    /// Counts the times that the folder was opened for writing, durably. An older copy of the folder counts from an older
-    /// number, which is how it can be told. An unreadable counter starts again at one, like that of a new folder.
-    pub fn next_epoch(&self, identity: &Identity) -> io::Result<u64> {
-        let checksum = |epoch: u64| xxh3_64_with_seed(&epoch.to_le_bytes(), identity.seed);
-        let read = |text: String| {
-            let (epoch, sum) = text.trim().split_once(' ')?;
-            let epoch = epoch.parse().ok()?;
-            (u64::from_str_radix(sum, 16).ok()? == checksum(epoch)).then_some(epoch)
-        };
-        let last = fs::read_to_string(self.path.join(EPOCH_FILE)).ok().and_then(read).unwrap_or_default();
-        let epoch = last + 1;
-        self.replace(EPOCH_FILE, &format!("{epoch} {:016x}\n", checksum(epoch)))?;
-        Ok(epoch)
+    /// Records durably that the folder is opened for writing. An unreadable record starts again, like that of a new folder.
+    pub fn next_opening(&self, identity: &Identity) -> io::Result<Opening> {
+        let last = fs::read_to_string(self.path.join(EPOCH_FILE)).ok();
+        let opening = last.and_then(|text| Opening::parse(&text, identity)).unwrap_or_default().next();
+        self.replace(EPOCH_FILE, &opening.to_text(identity))?;
+        Ok(opening)
     }
 
     fn identity(&self) -> Result<Identity, OpenError> {

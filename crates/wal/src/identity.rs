@@ -1,7 +1,7 @@
 //! The `identity` file of a folder: its name and the secret that keys its checksums.
 //!
 //! ```text
-//! toolbus log 3
+//! toolbus log 4
 //! <id>
 //! <seed>
 //! <checksum of the lines above>
@@ -33,11 +33,14 @@ pub(crate) enum Unusable {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub identity: Identity,
-    /// Written by a version that had no checksum yet.
+    /// Written by an earlier version. It has to be replaced before a record of this version is written, because the earlier
+    /// version would take that for damage.
     pub is_old: bool,
 }
 
-const FORMAT: &str = "toolbus log 3";
+const FORMAT: &str = "toolbus log 4";
+/// The two logs had different records: see `old_format`.
+const FORMAT_WITH_OLD_RECORDS: &str = "toolbus log 3";
 const FORMAT_WITHOUT_CHECKSUM: &str = "toolbus log 2";
 
 impl Identity {
@@ -46,24 +49,26 @@ impl Identity {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let lines = format!("{FORMAT}\n{}\n{}\n", self.id, self.seed);
+        self.text_of(FORMAT)
+    }
+
+    fn text_of(&self, format: &str) -> String {
+        let lines = format!("{format}\n{}\n{}\n", self.id, self.seed);
         let checksum = xxh3_64(lines.as_bytes());
         format!("{lines}{checksum:016x}\n")
     }
 
     pub(crate) fn parse(text: &str) -> Result<Parsed, Unusable> {
         let mut lines = text.lines();
-        let is_old = match lines.next() {
-            Some(FORMAT) => false,
-            Some(FORMAT_WITHOUT_CHECKSUM) => true,
-            _ => return Err(Unusable::OtherFormat),
-        };
+        let known = [FORMAT, FORMAT_WITH_OLD_RECORDS, FORMAT_WITHOUT_CHECKSUM];
+        let format = lines.next().filter(|format| known.contains(format)).ok_or(Unusable::OtherFormat)?;
         let (Some(id), Some(seed)) = (lines.next(), lines.next()) else { return Err(Unusable::Damaged) };
         let seed = seed.parse().map_err(|_| Unusable::Damaged)?;
         let identity = Self { id: id.to_owned(), seed };
-        // One flipped bit makes the new format's first line the old one's, so the number of lines has to fit as well.
-        let is_whole = if is_old { lines.next().is_none() } else { identity.to_text() == text };
-        if is_whole { Ok(Parsed { identity, is_old }) } else { Err(Unusable::Damaged) }
+        // One flipped bit makes the first line that of another format, so the number of lines has to fit as well.
+        let is_whole =
+            if format == FORMAT_WITHOUT_CHECKSUM { lines.next().is_none() } else { identity.text_of(format) == text };
+        if is_whole { Ok(Parsed { identity, is_old: format != FORMAT }) } else { Err(Unusable::Damaged) }
     }
 }
 
@@ -88,10 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_format_without_checksum_is_read_and_marked_as_old() {
-        let parsed = Identity::parse("toolbus log 2\nx\n7\n").expect("readable");
-        assert!(parsed.is_old && parsed.identity.seed == 7);
-        assert_eq!(Identity::parse("toolbus log 4\nx\n7\n").err(), Some(Unusable::OtherFormat));
+    fn files_of_older_formats_are_read_and_marked_as_old() {
+        let identity = Identity { id: "x".into(), seed: 7 };
+        for text in ["toolbus log 2\nx\n7\n".to_owned(), identity.text_of(FORMAT_WITH_OLD_RECORDS)] {
+            let parsed = Identity::parse(&text).expect("readable");
+            assert!(parsed.is_old && parsed.identity == identity);
+        }
+        assert!(!Identity::parse(&identity.to_text()).expect("readable").is_old);
+        assert_eq!(Identity::parse("toolbus log 5\nx\n7\n").err(), Some(Unusable::OtherFormat));
         assert_eq!(Identity::parse("").err(), Some(Unusable::OtherFormat));
     }
 }

@@ -271,7 +271,7 @@ impl SessionEvents {
 
     fn dispatch(&self, key: &str, host: &str, body: &Body) {
         let Some(session) = lock(&self.open).get(key).cloned() else { return };
-        let event = std::str::from_utf8(body.as_bytes()).ok().and_then(|text| HostEvent::parse(text).ok());
+        let event = body.text().ok().and_then(|text| HostEvent::parse(text).ok());
         let Some(event) = event else { return };
         if session.try_send(SessionEvent { host: host.to_owned(), event }).is_err() {
             tracing::debug!(%host, session = %key, "an event was dropped: the session's queue is full or closed");

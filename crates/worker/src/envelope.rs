@@ -13,8 +13,7 @@ pub struct Envelope {
 impl Envelope {
     pub fn read(params: Option<&Raw>) -> Result<Self, RpcError> {
         let missing = |names: &str| RpcError::invalid_params(format!("params._meta lacks {names}"));
-        let params =
-            Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        let params = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
         let meta = params.get(meta::META).and_then(|meta| Members::of(Some(meta)).ok());
         let Some(meta) = meta else {
             return Err(missing(&format!("{} and {}", meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES)));

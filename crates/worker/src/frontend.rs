@@ -56,8 +56,6 @@ struct State {
     pending_requests: PendingRequests,
     /// Hosts that may hold state for this session.
     contacted: BTreeSet<String>,
-    /// The worker stops: calls that are dropped go on at their hosts.
-    is_detached: bool,
     /// Sink for messages that belong to none of the client's calls, if the session has a reader for them.
     out_of_band: Option<mpsc::Sender<Message>>,
 }
@@ -82,16 +80,6 @@ impl Frontend {
     /// A session under the given key, which hosts use to tell sessions apart.
     pub fn new(worker: Arc<Worker>, session: SessionKey) -> Arc<Self> {
         Arc::new(Self { worker, session, state: Mutex::default() })
-    }
-
-    /// From now on a dropped call is not cancelled at its host. For a worker that is stopped: its client cancelled nothing,
-    /// and may repeat the call through another worker.
-    pub fn detach(&self) {
-        lock(&self.state).is_detached = true;
-    }
-
-    fn is_detached(&self) -> bool {
-        lock(&self.state).is_detached
     }
 
     /// Starts a request of the client. Its messages are read from the [`FrontendCall`].
@@ -215,5 +203,5 @@ impl Frontend {
 }
 
 fn body(request: HostRequest) -> Body {
-    Body::from_trusted(request.into_json().into())
+    Body::from_trusted(request.to_json().into_bytes())
 }

@@ -18,6 +18,7 @@ use crate::options::WorkerOptions;
 use crate::worker::{Worker, lock};
 use abandoned::AbandonedCalls;
 use bytes::{Bytes, BytesMut};
+use bytestring::ByteString;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::header::{ALLOW, HeaderMap, HeaderValue};
@@ -25,6 +26,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use session::Sessions;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolbus_client::BrokerError;
@@ -111,6 +113,7 @@ pub struct HttpService {
     workers: Mutex<HashMap<Principal, Arc<Worker>>>,
     sessions: Arc<Sessions>,
     abandoned: Arc<AbandonedCalls>,
+    is_detached: AtomicBool,
 }
 
 /// Number of cached workers from which on those without a session are evicted.
@@ -121,7 +124,15 @@ impl HttpService {
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
         let abandoned = Arc::new(AbandonedCalls::new(options.join_window, options.max_join_bytes));
-        Arc::new(Self { options, principals, pool, workers: Mutex::default(), sessions, abandoned })
+        let (workers, is_detached) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { options, principals, pool, workers, sessions, abandoned, is_detached })
+    }
+
+    /// Detaches all workers, before the server ends its connections: see [`Worker::detach`].
+    pub fn detach(&self) {
+        let workers = lock(&self.workers);
+        self.is_detached.store(true, Ordering::Relaxed);
+        workers.values().for_each(|worker| worker.detach());
     }
 
     /// Handles one HTTP request.
@@ -167,7 +178,7 @@ impl HttpService {
             Ok(body) => body,
             Err((status, error)) => return reply::error(status, None, error),
         };
-        let message = match std::str::from_utf8(&body).map(Message::parse) {
+        let message = match ByteString::try_from(body).map(Message::parse) {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, error.id().cloned(), error.to_rpc_error()),
             Err(_) => {
@@ -175,7 +186,6 @@ impl HttpService {
                 return reply::error(StatusCode::BAD_REQUEST, None, error);
             }
         };
-        drop(body);
         match era_of(headers, &message) {
             Era::Legacy => legacy::post(self, principal, headers, message).await,
             Era::Modern => modern::post(self, &principal, headers, message).await,
@@ -221,6 +231,9 @@ impl HttpService {
             return Ok(Arc::clone(worker));
         }
         let worker = Worker::new(bus, self.options.worker.clone());
+        if self.is_detached.load(Ordering::Relaxed) {
+            worker.detach();
+        }
         workers.insert(principal.clone(), Arc::clone(&worker));
         Ok(worker)
     }
@@ -237,7 +250,7 @@ impl HttpService {
 /// The body takes precedence: a modern request with a legacy header, or without one, is then rejected for the mismatch.
 fn era_of(headers: &HeaderMap, message: &Message) -> Era {
     if let Message::Request(request) = message
-        && Era::of_params(request.params.as_deref()) == Era::Modern
+        && Era::of_params(request.params.as_ref()) == Era::Modern
     {
         return Era::Modern;
     }

@@ -71,7 +71,7 @@ pub async fn serve_streams(
         // A reply that is acknowledged and not passed on would count as collected, and its call would run again.
         frontend.worker.bus.abort().await;
         service.forward_received().await;
-        frontend.detach();
+        frontend.worker.detach();
     }
     // Dropping the service cancels running calls, which has to happen before the session is closed.
     drop(service);
@@ -161,13 +161,10 @@ impl<W: AsyncWrite + Unpin> Service<W> {
                 return self.reject(None, RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8")).await;
             }
         };
-        match Message::parse(&text) {
+        match Message::parse(text) {
             Ok(Message::Request(request)) => {
-                let era = if request.method == "initialize" {
-                    Era::Legacy
-                } else {
-                    Era::of_params(request.params.as_deref())
-                };
+                let era =
+                    if request.method == "initialize" { Era::Legacy } else { Era::of_params(request.params.as_ref()) };
                 if era == Era::Modern
                     && let Err(error) =
                         Envelope::read(request.params.as_ref()).and_then(|envelope| envelope.check_version())

@@ -10,7 +10,8 @@ use routes::Routes;
 use std::sync::{Arc, OnceLock};
 use toolbus_mcp::{Era, HostManifest, ListKind, Members, NameKey, Raw, ServerManifest, ServerState, meta};
 
-/// The known servers, ordered by host name, then by the order in the host's configuration.
+/// The known servers, in the broker's order of hosts (by their first announcement), then in the order of the host's
+/// configuration.
 pub struct View {
     upstreams: Vec<Arc<Upstream>>,
     routes: OnceLock<Routes>,
@@ -33,11 +34,9 @@ pub struct Upstream {
 impl View {
     /// A view of all hosts, or of the host named `only`.
     pub fn new(hosts: &[HostEntry], only: Option<&str>) -> Self {
-        let mut hosts: Vec<&HostEntry> =
-            hosts.iter().filter(|host| only.is_none_or(|only| only == host.name)).collect();
-        hosts.sort_by(|a, b| a.name.cmp(&b.name));
         let servers = hosts
             .iter()
+            .filter(|host| only.is_none_or(|only| only == host.name))
             .flat_map(|host| (0..host.manifest.servers.len()).map(move |server_index| (host, server_index)));
         let upstreams = servers.enumerate().map(|(index, (host, server_index))| {
             let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
@@ -46,10 +45,11 @@ impl View {
         Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
     }
 
-    /// The only server, for which the worker is a transparent proxy; `None` if there are none or several.
+    /// The only server, for which the worker is a transparent proxy; `None` if there are none or several, or if the
+    /// names of the server are limited, because then its lists have to be filtered.
     pub fn sole(&self) -> Option<&Arc<Upstream>> {
         match &self.upstreams[..] {
-            [sole] => Some(sole),
+            [sole] if sole.may_offer_everything() => Some(sole),
             _ => None,
         }
     }
@@ -148,6 +148,16 @@ impl Upstream {
             }
         };
         declared().is_some()
+    }
+
+    /// Whether the broker holds none of the host's names back.
+    fn may_offer_everything(&self) -> bool {
+        !self.manifest.listed_only && self.manifest.held_back.is_empty()
+    }
+
+    /// Whether the server may offer a name that its manifest doesn't list.
+    pub fn may_offer_unlisted(&self, name: &str) -> bool {
+        !self.manifest.listed_only && !self.manifest.held_back.iter().any(|held| held == name)
     }
 
     /// Whether this is the server with this name at this host.

@@ -4,6 +4,7 @@ use crate::bus::{Bus, Hosts};
 use crate::options::WorkerOptions;
 use crate::view::{Upstream, View};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
@@ -20,6 +21,7 @@ pub struct Worker {
     learned: Mutex<Learned>,
     /// Tasks that were queued in the mailbox of an absent host, including those that were withdrawn from there.
     pub(crate) queued_tasks: Mutex<HashMap<TaskName, TaskView>>,
+    is_detached: AtomicBool,
 }
 
 impl Worker {
@@ -29,7 +31,18 @@ impl Worker {
         let snapshot = hosts.borrow().clone();
         let view = Arc::new(View::new(&snapshot, options.host.as_deref()));
         let (view, learned) = (Mutex::new((snapshot, view)), Mutex::default());
-        Arc::new(Self { bus, options, hosts, view, learned, queued_tasks: Mutex::default() })
+        let (queued_tasks, is_detached) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { bus, options, hosts, view, learned, queued_tasks, is_detached })
+    }
+
+    /// From now on a dropped call is not cancelled at its host. For a worker that is stopped: its clients cancelled
+    /// nothing, and may repeat their calls through another worker.
+    pub fn detach(&self) {
+        self.is_detached.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.is_detached.load(Ordering::Relaxed)
     }
 
     /// The connection to the bus.
@@ -80,6 +93,9 @@ impl Worker {
         if let Some(owner) = view.owner_of_item(kind, &key) {
             return owner.index == upstream.index;
         }
+        if !upstream.may_offer_unlisted(&key) {
+            return false;
+        }
         let mut learned = lock(&self.learned);
         if let Some((host, server)) = learned.items.get(&(kind, key.clone()))
             && view.find(host, server).is_some()
@@ -93,12 +109,13 @@ impl Worker {
         true
     }
 
+    /// The first server with a task of that id keeps it.
     pub(crate) fn remember_task(&self, task: String, upstream: &Upstream) {
         let mut learned = lock(&self.learned);
         if learned.tasks.len() >= MAX_LEARNED {
             learned.tasks.clear();
         }
-        learned.tasks.insert(task, (upstream.host.clone(), upstream.server().to_owned()));
+        learned.tasks.entry(task).or_insert_with(|| (upstream.host.clone(), upstream.server().to_owned()));
     }
 }
 

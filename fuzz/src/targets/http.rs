@@ -150,7 +150,8 @@ impl EchoBus {
             fail_fast: SomeTools::default(),
             alone: SomeTools::default(),
         };
-        let manifest = Arc::new(HostManifest { servers: vec![server], problems: Vec::new() });
+        let manifest =
+            Arc::new(HostManifest { servers: vec![server], problems: Vec::new(), ..HostManifest::default() });
         let host = HostEntry { name: "host".into(), away_since_ms: None, manifest };
         Self { hosts: watch::channel(Arc::new(vec![host])).0, sessions: Mutex::default() }
     }
@@ -165,7 +166,7 @@ impl Bus for EchoBus {
     ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
         let request: Value = body.to().expect("a request of the worker is valid");
         let reply = HostReply::Rpc(Outcome::Result(raw(&json!({"asked": request["method"]}))));
-        let call = EchoCall(Some(Body::from_trusted(reply.to_json().into())));
+        let call = EchoCall(Some(Body::from_trusted(reply.to_json().into_bytes())));
         Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
     }
 

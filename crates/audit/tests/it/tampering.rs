@@ -1,8 +1,8 @@
 //! Every modification of the log is detected.
 
-use crate::support::{SMALL, checked, edit, files, problem, write};
+use crate::support::{SMALL, checked, edit, expecting, files, problem, write};
 use std::fs;
-use toolbus_audit::{AuditLog, AuditOptions, sha256_hex, verify};
+use toolbus_audit::{AuditLog, AuditOptions, sha256_hex};
 
 async fn log() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,10 +159,10 @@ async fn a_rewritten_log_lacks_the_expected_hash() {
     let folder = log().await;
     let expected = checked(folder.path()).last_hash;
     write(folder.path(), 3, &SMALL).await;
-    assert_eq!(verify(folder.path(), Some(&expected)).expect("readable").problem, None);
+    assert_eq!(expecting(folder.path(), &expected).problem, None);
     fs::remove_dir_all(folder.path()).expect("removed");
     write(folder.path(), 15, &AuditOptions::default()).await;
     assert_eq!(checked(folder.path()).problem, None);
-    let report = verify(folder.path(), Some(&expected)).expect("readable");
+    let report = expecting(folder.path(), &expected);
     assert!(report.problem.expect("a problem").what.contains("no line has the expected hash"));
 }

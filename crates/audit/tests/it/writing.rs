@@ -1,7 +1,7 @@
 //! Writing, rotation, limits, and reading the tail.
 
-use crate::support::{SMALL, checked, decision, files, write};
-use toolbus_audit::{AuditError, AuditLog, AuditOptions, Tail, verify};
+use crate::support::{SMALL, checked, decision, expecting, files, write};
+use toolbus_audit::{AuditError, AuditLog, AuditOptions, Tail};
 
 #[tokio::test]
 async fn every_record_is_one_line_in_order() {
@@ -14,7 +14,7 @@ async fn every_record_is_one_line_in_order() {
     let last: serde_json::Value = serde_json::from_str(&lines[1]).expect("JSON");
     assert_eq!((&last["seq"], &last["event"], &last["name"]), (&6.into(), &"decision".into(), &"read_4".into()));
     assert!(last["time"].as_str().is_some_and(|time| time.ends_with('Z') && time.len() == 24), "{last}");
-    assert_eq!(verify(folder.path(), last["hash"].as_str()).expect("readable").problem, None);
+    assert_eq!(expecting(folder.path(), last["hash"].as_str().expect("a hash")).problem, None);
 }
 
 #[tokio::test]

@@ -20,6 +20,23 @@ async fn health_endpoints_respond_and_other_paths_are_404() {
 }
 
 #[tokio::test]
+async fn a_draining_broker_is_not_ready_and_refuses_new_connections_but_serves_the_others() {
+    let bus = Bus::start().await;
+    let mut healthy = HealthyPair::join(&bus).await;
+    bus.server().drain();
+    let ready = get(bus.address, "/readyz").await;
+    assert_eq!((ready.status, ready.body.as_str()), (503, "stopping\n"));
+    assert_eq!(get(bus.address, "/healthz").await.status, 200);
+    let mut refused = Peer::connect(bus.address).await;
+    refused.send(crate::support::hello("late")).await;
+    refused.expect_error("TB0209").await;
+    healthy.exchange_message().await;
+    // The applications of the broker's own process still open connections.
+    bus.piped_peer("inside").await;
+    bus.stop().await;
+}
+
+#[tokio::test]
 async fn other_methods_get_405_with_the_allowed_one() {
     let bus = Bus::start().await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {

@@ -17,6 +17,7 @@ mod heartbeat;
 mod holes;
 mod host_and_origin_headers;
 mod host_manifests;
+mod host_names;
 mod limits;
 mod mailboxes_contract;
 mod memory_bounds;

@@ -1,7 +1,7 @@
 //! What the journal knows about a request decides whether it runs, or how it is answered instead.
 
 use crate::requests::{call, read, replay_safe, resumed, task};
-use crate::support::{Host, Step};
+use crate::support::{Host, Step, key};
 use toolbus_call::{CancelBy, Effects, Event, Now, Origin, ReplaySetting, Request, Stage};
 
 fn delivered(delivery: u32, unsure: bool, request: Request) -> Request {
@@ -237,9 +237,28 @@ fn a_cancel_that_arrives_before_its_call_is_applied_to_it() {
     host.hold(Step::Authorise);
     host.arrives(call("w#1", "a"));
     host.expect(["authorise a", "journal a: RESULT Cancelled cancelled, synced"]);
-    host.handle(Event::CancelId { id: "b".into(), by: CancelBy::Broker, reason: None });
-    host.arrives(call("w#3", "b"));
-    host.expect(["authorise b", "journal b: RESULT Cancelled cancelled, synced"]);
+}
+
+#[test]
+fn a_cancel_without_a_caller_that_arrives_before_its_call_cancels_no_other_callers_call() {
+    let mut host = Host::new();
+    host.handle(Event::CancelId { id: "a".into(), by: CancelBy::Broker, reason: None });
+    host.running(call("w#1", "a"));
+}
+
+#[test]
+fn a_refused_request_whose_reply_did_not_reach_the_broker_is_decided_again() {
+    let mut host = Host::with(|options| options.max_calls = 1);
+    host.running(call("v#1", "x"));
+    host.arrives(call("w#1", "a"));
+    host.arrives(call("w#1", "a"));
+    host.expect(["reply a: TooManyCalls", "ignored"]);
+    host.handle(Event::ReplySettled { key: key("w#1", "a"), refused: true });
+    host.arrives(call("w#1", "a"));
+    host.expect(["reply a: TooManyCalls"]);
+    host.handle(Event::ReplySettled { key: key("w#1", "a"), refused: false });
+    host.arrives(call("w#1", "a"));
+    host.expect(["ignored"]);
 }
 
 #[test]

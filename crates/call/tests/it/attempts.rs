@@ -3,7 +3,7 @@
 use crate::requests::{call, read, replay_safe};
 use crate::states::{At, check};
 use crate::support::{Host, Step};
-use toolbus_call::{Event, Request};
+use toolbus_call::{Event, PlantedBug, Request};
 use toolbus_journal::End;
 
 #[test]
@@ -172,12 +172,10 @@ fn a_call_whose_code_panicked_never_runs_again() {
                     At::Authorising,
                     At::Accepting,
                     At::AskingToJoin,
-                    At::RetryingToJoin,
                     At::AwaitingReceipt,
                     At::AwaitingAbsence,
                     At::Joined,
                     At::ReadingAnswer,
-                    At::AskingForCaller,
                     At::AwaitingCaller,
                     At::Ordered,
                     At::Queued,
@@ -206,4 +204,42 @@ fn a_read_whose_code_panicked_leaves_no_record() {
     host.arrives(read("w#1", "a"));
     host.crashes("a");
     host.expect(["send a", "abort a", "reply a: Crashed"]);
+}
+
+#[test]
+fn a_call_that_a_bug_would_send_without_its_start_ends_with_an_error_and_is_not_sent() {
+    let mut host = Host::with(|options| options.planted = Some(PlantedBug::StartSkipped));
+    host.arrives(call("w#1", "a"));
+    host.synced();
+    let broken = "BrokenInvariant(\"no request is sent before its START is written\")";
+    host.expect([&*format!("journal a: RESULT Unknown {broken}, synced"), &*format!("reply a: {broken}")]);
+}
+
+#[test]
+fn a_connection_that_does_not_take_the_request_is_not_awaited_forever() {
+    for (timeout, limit) in [(None, 10_000), (Some(3_000), 3_000), (Some(20_000), 10_000)] {
+        let mut host = Host::with(|options| options.wait_limit = 10_000);
+        host.hold(Step::Send);
+        host.arrives(Request { timeout, ..call("w#1", "a") });
+        host.synced();
+        host.seen();
+        host.passes(limit - 1);
+        host.expect([]);
+        host.passes(1);
+        host.expect(["abort a", "journal a: RESULT Failed Timeout, written", "reply a: Timeout"]);
+    }
+}
+
+#[test]
+fn a_cancelled_call_waits_only_a_little_for_the_connection_to_take_it() {
+    let mut host = Host::new();
+    host.hold(Step::Send);
+    host.arrives(call("w#1", "a"));
+    host.synced();
+    host.seen();
+    host.cancels("a");
+    host.passes(999);
+    host.expect([]);
+    host.passes(1);
+    host.expect(["abort a", "journal a: RESULT Cancelled cancelled, written", "reply a: cancelled"]);
 }

@@ -19,6 +19,8 @@ pub fn describe(effect: &Effect<&'static str>, name: impl Fn(CallNo) -> String, 
             let all: Vec<String> = peers.iter().map(ToString::to_string).chain(replies).collect();
             format!("inspect {}", all.join(" "))
         }
+        Effect::Follow { caller } => format!("follow {caller}"),
+        Effect::Unfollow { caller } => format!("unfollow {caller}"),
         Effect::Reserve { call } => format!("reserve {}", name(*call)),
         Effect::Connect { call } => format!("connect {}", name(*call)),
         Effect::Append { call, record, wait } => {

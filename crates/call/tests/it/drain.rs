@@ -14,12 +14,10 @@ fn calls_that_were_not_started_are_left_to_the_next_host() {
                 &[
                     At::Authorising,
                     At::AskingToJoin,
-                    At::RetryingToJoin,
                     At::AwaitingReceipt,
                     At::AwaitingAbsence,
                     At::Joined,
                     At::ReadingAnswer,
-                    At::AskingForCaller,
                     At::AwaitingCaller,
                     At::TaskShare,
                     At::Queued,

@@ -2,7 +2,7 @@
 
 use crate::requests::{call, equal, in_session, replay_safe, task, until};
 use crate::support::{Host, Step};
-use toolbus_call::{Event, JoinMode, Origin, Request, Stage};
+use toolbus_call::{AskNo, Event, Inspected, JoinMode, Origin, Request, Stage};
 
 /// A call `a` of `w#1` runs, and its caller is gone.
 fn abandoned() -> Host {
@@ -134,27 +134,27 @@ fn a_chain_of_joiners_waits_for_the_first_call_and_all_its_callers_must_be_gone(
 }
 
 #[test]
-fn if_the_broker_cannot_be_asked_it_is_asked_again() {
-    let mut host = abandoned();
-    host.arrives(equal("w#2", "b"));
-    host.broker_answers(None);
-    host.passes(249);
-    host.expect(["inspect w#1"]);
-    host.passes(1);
-    host.expect(["inspect w#1"]);
-}
-
-#[test]
-fn an_answer_of_the_broker_that_does_not_come_is_not_awaited_forever() {
+fn an_answer_of_the_broker_that_does_not_come_is_not_awaited_forever_and_the_call_does_not_run() {
     let mut host = Host::with(|options| options.wait_limit = 10_000);
     host.running(equal("w#1", "a"));
     host.arrives(equal("w#2", "b"));
-    host.passes(10_249);
+    host.passes(9_999);
     host.expect(["inspect w#1"]);
     host.passes(1);
-    host.expect(["inspect w#1"]);
-    // The answer to the first question comes too late.
+    host.expect(["reply b: Timeout"]);
     host.inspected(&[true], &[]);
+    host.expect([]);
+}
+
+#[test]
+fn an_answer_to_an_earlier_question_of_the_call_does_not_count() {
+    let mut host = abandoned();
+    host.arrives(equal("w#2", "b"));
+    host.inspected(&[false], &[]);
+    host.passes(2_000);
+    host.expect(["inspect w#1", "inspect w#1"]);
+    let view = Inspected { connected: vec![true], uncollected: Vec::new() };
+    host.handle(Event::Inspected { call: host.no("b"), ask: AskNo(1), view });
     host.expect([]);
     host.inspected(&[true], &[]);
     host.expect(["journal b: START 1, synced"]);

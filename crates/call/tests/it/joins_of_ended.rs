@@ -86,8 +86,8 @@ fn a_reply_that_the_broker_refused_is_uncollected() {
     host.expect(["inspect w#1"]);
     // The same reply, sent again and receipted this time.
     host.handle(Event::ReplySettled { key: key("w#1", "a"), refused: false });
-    host.broker_answers(None);
-    host.passes(250);
+    host.inspected(&[false], &[]);
+    host.passes(2_000);
     host.expect(["inspect w#1 w#1/reply-1"]);
 }
 

@@ -50,7 +50,7 @@ pub struct Host {
     arriving: Option<Request>,
     requests: HashMap<CallNo, Request>,
     by_id: HashMap<ByteString, CallNo>,
-    asks: VecDeque<AskNo>,
+    asks: VecDeque<(CallNo, AskNo)>,
     replies: u32,
     seen: Vec<String>,
     tickets: HashMap<Ticket, (CallNo, RecordKind)>,
@@ -218,12 +218,13 @@ impl Host {
     /// The broker answers the oldest question.
     pub fn inspected(&mut self, connected: &[bool], uncollected: &[bool]) {
         let view = Inspected { connected: connected.into(), uncollected: uncollected.into() };
-        self.broker_answers(Some(view));
+        let (call, ask) = self.asks.pop_front().expect("the broker was asked");
+        self.handle(Event::Inspected { call, ask, view });
     }
 
-    pub fn broker_answers(&mut self, view: Option<Inspected>) {
-        let ask = self.asks.pop_front().expect("the broker was asked");
-        self.handle(Event::Inspected { ask, view });
+    /// The broker reports about a followed caller; `None` if it can't tell.
+    pub fn followed(&mut self, caller: &str, connected: Option<bool>) {
+        self.handle(Event::Followed { caller: caller.into(), connected });
     }
 
     /// The broker receipts the reply to a call.
@@ -332,8 +333,8 @@ impl Host {
                 }
                 Some(Event::Appended { call, record: kind, outcome })
             }
-            Effect::Inspect { ask, .. } => {
-                self.asks.push_back(ask);
+            Effect::Inspect { call, ask, .. } => {
+                self.asks.push_back((call, ask));
                 None
             }
             _ => None,

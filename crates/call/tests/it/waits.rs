@@ -1,6 +1,6 @@
 //! What a call waits for before it may start: its caller, approval, rate limits and time limits.
 
-use crate::requests::{call, in_session, resumed, task, until};
+use crate::requests::{call, equal, in_session, resumed, task, until};
 use crate::states::{At, check};
 use crate::support::{Host, Step};
 use std::num::NonZeroU32;
@@ -89,12 +89,10 @@ fn a_change_of_the_rules_concerns_calls_that_have_not_started() {
             (
                 &[
                     At::AskingToJoin,
-                    At::RetryingToJoin,
                     At::AwaitingReceipt,
                     At::AwaitingAbsence,
                     At::Joined,
                     At::ReadingAnswer,
-                    At::AskingForCaller,
                     At::AwaitingCaller,
                     At::Parked,
                     At::TaskShare,
@@ -141,12 +139,10 @@ fn a_refusal_ends_a_call_that_has_not_started() {
                     At::Authorising,
                     At::Accepting,
                     At::AskingToJoin,
-                    At::RetryingToJoin,
                     At::AwaitingReceipt,
                     At::AwaitingAbsence,
                     At::Joined,
                     At::ReadingAnswer,
-                    At::AskingForCaller,
                     At::AwaitingCaller,
                     At::Ordered,
                     At::Queued,
@@ -265,28 +261,44 @@ fn with_grace() -> Host {
 fn an_old_request_waits_for_its_caller() {
     let mut host = with_grace();
     host.arrives(Request { age: 120_000, ..call("w#1", "a") });
-    host.inspected(&[false], &[]);
-    host.passes(999);
-    host.expect(["inspect w#1"]);
-    host.passes(1);
-    host.expect(["inspect w#1"]);
-    host.inspected(&[true], &[]);
+    host.followed("w#1", Some(false));
+    host.passes(119_999);
+    host.expect(["follow w#1"]);
+    host.followed("w#1", Some(true));
     host.expect(["journal a: START 1, synced"]);
 }
 
 #[test]
-fn a_fresh_request_or_one_of_a_caller_that_was_just_seen_does_not_wait() {
+fn an_old_request_whose_caller_stays_away_is_answered_without_its_server() {
+    let mut host = with_grace();
+    host.arrives(Request { age: 120_000, ..call("w#1", "a") });
+    host.followed("w#1", Some(false));
+    host.passes(120_000);
+    host.expect(["follow w#1", "reply a: CallerGone", "unfollow w#1"]);
+}
+
+#[test]
+fn an_old_request_that_another_one_joins_does_not_wait_for_its_caller() {
+    let mut host = with_grace();
+    host.arrives(Request { age: 120_000, ..equal("w#1", "a") });
+    host.followed("w#1", Some(false));
+    host.arrives(equal("w#2", "b"));
+    host.inspected(&[false], &[]);
+    host.passes(2_000);
+    host.inspected(&[false], &[]);
+    let seen = host.seen();
+    assert_eq!(seen.last().map(String::as_str), Some("journal a: START 1, synced"), "{seen:?}");
+}
+
+#[test]
+fn a_fresh_request_or_one_of_a_caller_that_is_connected_does_not_wait() {
     let mut host = with_grace();
     host.running(Request { age: 119_999, ..call("w#1", "a") });
     host.arrives(Request { age: 120_000, ..call("w#2", "b") });
-    host.inspected(&[true], &[]);
-    host.seen();
-    host.now += 30_000;
+    host.followed("w#2", Some(true));
+    host.expect(["follow w#2", "journal b: START 1, synced"]);
     host.arrives(Request { age: 120_000, ..call("w#2", "c") });
-    assert!(host.seen().contains(&"journal c: START 1, synced".to_owned()));
-    host.now += 1;
-    host.arrives(Request { age: 120_000, ..call("w#2", "d") });
-    host.expect(["inspect w#2"]);
+    host.expect(["journal c: START 1, synced"]);
     let mut host = Host::new();
     host.running(Request { age: 120_000_000, ..call("w#1", "a") });
 }
@@ -295,15 +307,15 @@ fn a_fresh_request_or_one_of_a_caller_that_was_just_seen_does_not_wait() {
 fn if_the_broker_cannot_tell_an_old_request_runs() {
     let mut host = with_grace();
     host.arrives(Request { age: 120_000, ..call("w#1", "a") });
-    host.broker_answers(None);
-    host.expect(["inspect w#1", "journal a: START 1, synced"]);
+    host.followed("w#1", None);
+    host.expect(["follow w#1", "journal a: START 1, synced"]);
     let mut host = Host::with(|options| (options.caller_grace, options.wait_limit) = (Some(120_000), 10_000));
     host.arrives(Request { age: 120_000, ..call("w#1", "a") });
     host.passes(9_999);
-    host.expect(["inspect w#1"]);
+    host.expect(["follow w#1"]);
     host.passes(1);
     host.expect(["journal a: START 1, synced"]);
-    host.inspected(&[false], &[]);
+    host.followed("w#1", Some(false));
     host.synced();
     host.expect(["send a"]);
 }

@@ -81,7 +81,7 @@ fn a_message_in_flight_is_running_and_the_cancel_is_forwarded() {
     harness.send(alice, "bob", "a");
     cancel(&mut harness, alice, "bob", "a");
     assert_eq!(harness.received(alice), [result("a", CancelOutcome::Running)], "without waiting for the disk");
-    assert_eq!(harness.received(bob), [message("a", 1), Received::Cancel("a".into())]);
+    assert_eq!(harness.received(bob), [message("a", 1), Received::Cancel("a from alice".into())]);
 }
 
 #[test]

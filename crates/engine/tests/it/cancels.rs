@@ -107,7 +107,7 @@ fn a_message_cancelled_in_flight_can_still_be_answered() {
     let (alice, bob) = (harness.subscribe("alice"), harness.subscribe("bob"));
     harness.send(alice, "bob", "a");
     cancel(&mut harness, alice, "bob", "a");
-    assert_eq!(harness.received(bob), [message("a", 1), Received::Cancel("a".into())]);
+    assert_eq!(harness.received(bob), [message("a", 1), Received::Cancel("a from alice".into())]);
     assert_eq!(harness.received(alice), []);
     let mut reply = delivery("alice", "r");
     reply.ack = Some(harness.tag("a"));

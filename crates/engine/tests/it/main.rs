@@ -19,5 +19,6 @@ mod presence;
 mod receipts;
 mod replies;
 mod rights;
+mod shares;
 mod support;
 mod window;

@@ -208,7 +208,7 @@ fn a_request_cancelled_in_flight_may_still_be_answered() {
     fixture
         .harness
         .handle(fixture.ana, Command::Cancel { to: "host".into(), correlation_id: "q".into(), request_id: None });
-    assert_eq!(fixture.harness.received(fixture.host), [Received::Cancel("q".into())]);
+    assert_eq!(fixture.harness.received(fixture.host), [Received::Cancel("q from ana".into())]);
     fixture.accepts(fixture.host, reply(Purpose::HostReply, "ana", "r", "q"));
 }
 

@@ -286,7 +286,10 @@ fn received(outgoing: Outgoing) -> Received {
         Outgoing::AckResult { id, request_id, refusal } => {
             Received::AckResult { id: id.to_string(), request_id: request_id.to_string(), refusal }
         }
-        Outgoing::Cancel { correlation_id } => Received::Cancel(correlation_id.to_string()),
+        Outgoing::Cancel { correlation_id, from: None } => Received::Cancel(correlation_id.to_string()),
+        Outgoing::Cancel { correlation_id, from: Some(from) } => {
+            Received::Cancel(format!("{correlation_id} from {from}"))
+        }
         Outgoing::CancelResult { request_id, correlation_id, outcome } => {
             let (id, request_id) = (correlation_id.to_string(), request_id.to_string());
             Received::CancelResult { id, request_id, outcome }

@@ -30,7 +30,7 @@ async fn call(worker: &MultiplexedClient, tool: &str, arguments: Value) -> Resul
         params: Some(raw(&json!({"name": tool, "arguments": arguments}))),
         task: None,
     };
-    let body = Body::parse(HostRequest::Rpc(rpc).to_json()).expect("JSON");
+    let body = Body::parse(HostRequest::Rpc(rpc).to_json().into_bytes()).expect("JSON");
     let reply = worker.request(HOST, InboxKind::McpRequest, body, Duration::from_secs(20)).await.expect("a reply");
     let value = |text: &str| serde_json::from_str(text).expect("JSON");
     match HostReply::parse(std::str::from_utf8(reply.body.as_bytes()).expect("UTF-8")).expect("a reply of a host") {

@@ -7,7 +7,7 @@ use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
 use toolbus_audit::{Caller as AuditCaller, Record, Subject};
-use toolbus_mcp::{ApprovalDecision, Members, Outcome, RpcError, codes, raw};
+use toolbus_mcp::{ApprovalDecision, Members, Outcome, Raw, RpcError, codes, raw};
 use toolbus_protocol::{AgentRef, ErrorCode, principal_of};
 
 /// The role that may approve its own calls.
@@ -55,7 +55,7 @@ impl Host {
     async fn try_decide(&self, from: &AgentRef, decision: ApprovalDecision) -> Result<Arc<PendingApproval>, RpcError> {
         self.may_decide(from)?;
         let ApprovalDecision { id, hash, approve } = decision;
-        let at_ms = jiff::Timestamp::now().as_millisecond().max(0) as u64;
+        let at_ms = toolbus_base::now_ms();
         let by = from.session_id.to_string();
         let is_operator = is_operator(from);
         let is_own = |pending: &PendingApproval| {
@@ -101,7 +101,7 @@ pub fn is_operator(from: &AgentRef) -> bool {
 fn one_member(name: &'static str, value: &(impl serde::Serialize + ?Sized)) -> Outcome {
     let mut members = Members::default();
     members.set(name, raw(value));
-    Outcome::Result(members.to_raw())
+    Outcome::Result(members.into_raw())
 }
 
 /// The audit record of a decision that was refused.
@@ -120,7 +120,7 @@ fn subject(pending: &PendingApproval) -> Subject {
         server: pending.server.clone(),
         kind: pending.method.clone(),
         name: Some(truncated_name(&pending.name).to_owned()),
-        args: Some(toolbus_audit::argument_hash(pending.arguments.as_deref())),
+        args: Some(toolbus_audit::argument_hash(pending.arguments.as_ref().map(Raw::get))),
         ..Subject::default()
     }
 }

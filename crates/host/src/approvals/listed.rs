@@ -2,7 +2,7 @@
 
 use super::PendingApproval;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use toolbus_mcp::Raw;
 
 /// Arguments longer than this are truncated.
 const MAX_ARGUMENT_BYTES: usize = 4 << 10;
@@ -17,7 +17,7 @@ pub struct Listed<'a> {
     method: &'a str,
     name: &'a str,
     /// `None` if they are too long.
-    arguments: Option<&'a RawValue>,
+    arguments: Option<&'a Raw>,
     /// The start of arguments that are too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments_begin: Option<&'a str>,
@@ -32,8 +32,8 @@ pub struct Listed<'a> {
 
 impl<'a> From<&'a PendingApproval> for Listed<'a> {
     fn from(pending: &'a PendingApproval) -> Self {
-        let arguments = pending.arguments.as_deref();
-        let cut = arguments.map(RawValue::get).filter(|text| text.len() > MAX_ARGUMENT_BYTES);
+        let arguments = pending.arguments.as_ref();
+        let cut = arguments.map(Raw::get).filter(|text| text.len() > MAX_ARGUMENT_BYTES);
         Self {
             id: &pending.id,
             hash: &pending.hash,

@@ -5,9 +5,8 @@ use super::PendingApproval;
 use crate::host::HostLimits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -241,13 +240,8 @@ fn kept(mut verdicts: BTreeMap<String, Verdict>, now_ms: u64) -> BTreeMap<String
 }
 
 fn write(file: &Path, verdicts: &BTreeMap<String, Verdict>) -> io::Result<()> {
-    let temporary = file.with_extension("new");
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
-    out.write_all(&serde_json::to_vec(verdicts)?)?;
-    out.sync_all()?;
-    fs::rename(&temporary, file)?;
-    file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    toolbus_base::replace_file(file, &serde_json::to_vec(verdicts)?)
 }

@@ -4,11 +4,13 @@ use super::slot::Slot;
 use crate::failure;
 use crate::outbox::{Answer as ReplyBody, Form};
 use crate::translate::is_input_required;
+use bytes::Bytes;
+use bytestring::ByteString;
 use serde_json::json;
 use toolbus_call::{Answer, Failure};
 use toolbus_journal::{CallKey, End};
 use toolbus_mcp::{HostReply, Members, Outcome, RpcError, meta, raw};
-use toolbus_protocol::ErrorCode;
+use toolbus_protocol::{ErrorCode, Timestamp};
 
 /// An answer that did not come from the machine.
 #[derive(Debug, Clone)]
@@ -50,8 +52,8 @@ impl Given {
 
 /// The answer of an earlier call, read from the journal for another one. `None`: an `input_required` result, a task handle
 /// or a cancellation, which are of no use to another caller.
-pub fn shared_answer(body: &[u8]) -> Result<Option<Given>, String> {
-    let reply = std::str::from_utf8(body).ok().and_then(|text| HostReply::parse(text).ok());
+pub fn shared_answer(body: Bytes) -> Result<Option<Given>, String> {
+    let reply = ByteString::try_from(body).ok().and_then(|text| HostReply::parse(text).ok());
     match reply {
         Some(HostReply::Rpc(Outcome::Result(result))) if is_input_required(&result) => Ok(None),
         Some(HostReply::Rpc(outcome)) => Ok(Some(outcome.into())),
@@ -102,6 +104,7 @@ impl Slot {
             Failure::Unreadable(why) => failure::unreadable_answer(tool, why),
             Failure::Poisoned { attempts } => failure::poison(tool, *attempts),
             Failure::Crashed => failure::panicked(server, method),
+            Failure::BrokenInvariant(rule) => failure::broken_invariant(server, method, rule),
             Failure::Expired => {
                 failure::bus(ErrorCode::Expired, format!("the caller's deadline passed before {method} was answered"))
             }
@@ -170,7 +173,7 @@ impl Slot {
 
 /// The same answer, with the id and start time of the earlier call in its metadata.
 fn marked(outcome: Outcome, to: &CallKey, started_at: Option<u64>) -> Outcome {
-    let earlier = raw(&json!({"call": &*to.id, "startedAt": started_at.map(failure::format_time)}));
+    let earlier = raw(&json!({"call": &*to.id, "startedAt": started_at.map(|at| Timestamp::from_ms(at).to_string())}));
     meta::mark_joined(outcome, earlier)
 }
 
@@ -185,7 +188,7 @@ fn word_for(outcome: &Outcome) -> String {
         Outcome::Result(result) if is_tool_error(result) => "tool_error".to_owned(),
         Outcome::Result(_) => "ok".to_owned(),
         Outcome::Error(error) => {
-            let members = Members::parse(error.get()).unwrap_or_default();
+            let members = error.members().unwrap_or_default();
             let data = Members::of(members.get("data")).ok();
             let ours = data.and_then(|data| data.text("code"));
             ours.or_else(|| members.get("code").map(|code| code.get().to_owned())).unwrap_or_default()
@@ -193,10 +196,9 @@ fn word_for(outcome: &Outcome) -> String {
     }
 }
 
-/// Whether the tool reports an error. Only a result that contains the word is parsed.
+/// Whether the tool reports an error.
 pub fn is_tool_error(result: &toolbus_mcp::Raw) -> bool {
-    result.get().contains("\"isError\"")
-        && Members::of(Some(result)).is_ok_and(|result| result.get("isError").is_some_and(|flag| flag.get() == "true"))
+    result.members().is_ok_and(|result| result.is_true("isError"))
 }
 
 /// The stable code of an error of the host, or else its JSON-RPC code.
@@ -233,10 +235,10 @@ mod tests {
     fn only_final_answers_are_shared() {
         let body = |reply: HostReply| reply.to_json().into_bytes();
         let result = raw(&json!({"content": []}));
-        assert!(matches!(shared_answer(&body(HostReply::Rpc(Outcome::Result(result)))), Ok(Some(_))));
+        assert!(matches!(shared_answer(body(HostReply::Rpc(Outcome::Result(result)))), Ok(Some(_))));
         let asks = raw(&json!({"resultType": "input_required", "inputRequests": {}}));
-        assert!(matches!(shared_answer(&body(HostReply::Rpc(Outcome::Result(asks)))), Ok(None)));
-        assert!(matches!(shared_answer(&body(HostReply::Cancelled)), Ok(None)));
-        assert!(shared_answer(b"no JSON").is_err());
+        assert!(matches!(shared_answer(body(HostReply::Rpc(Outcome::Result(asks)))), Ok(None)));
+        assert!(matches!(shared_answer(body(HostReply::Cancelled)), Ok(None)));
+        assert!(shared_answer(Bytes::from_static(b"no JSON")).is_err());
     }
 }

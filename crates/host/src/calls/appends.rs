@@ -2,12 +2,12 @@
 
 use super::answers::Given;
 use super::slot::Slot;
-use crate::failure::now;
 use crate::host::Host;
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_call::Record;
+use toolbus_base::now_ms;
+use toolbus_call::{Answer, Failure, Record};
 use toolbus_journal::{
     Appended, CallKey, Dead, Entry, Finish, Joined, JournalError, Known, Location, Start, Task, Ticket, Wait,
 };
@@ -21,7 +21,7 @@ impl Host {
         record: Record<Given>,
         wait: Wait,
     ) -> Result<Option<Ticket>, JournalError> {
-        let (key, at) = (slot.key(), now());
+        let (key, at) = (slot.key(), now_ms());
         let (server, tool, content) =
             (ByteString::from(slot.server.name()), slot.parsed.tool.clone(), slot.parsed.content);
         let role = slot.role().map(ByteString::from);
@@ -39,6 +39,9 @@ impl Host {
                 Entry::Dead(Dead { key, server, tool, request, role, attempts, story: history, at })
             }
             Record::Result { answer, end } => {
+                if let Answer::Failure(Failure::BrokenInvariant(rule)) = &answer {
+                    tracing::error!(rule, id = slot.id().as_str(), "a bug of the host: a call was not sent");
+                }
                 slot.state().outcome = Some(slot.word_for(&answer));
                 let (reply, end) = self.outbox.fitting(&slot.request, slot.encode(&answer, end));
                 return self.append_result(slot, reply, end, wait);
@@ -56,7 +59,7 @@ impl Host {
     ) -> Result<Option<Ticket>, JournalError> {
         let finish = |reply: &InboxMessage, end| {
             let (reply_id, body) = (reply.id.as_str().into(), reply.body.as_bytes().clone());
-            Entry::Finish(Finish { key: slot.key(), reply_id, reply: body, end, at: now() })
+            Entry::Finish(Finish { key: slot.key(), reply_id, reply: body, end, at: now_ms() })
         };
         let mut appended = self.append_entry(finish(&reply, end), wait);
         if let Err(error @ JournalError::TooLarge { .. }) = &appended {
@@ -85,9 +88,13 @@ impl Host {
     }
 
     fn append_entry(&self, entry: Entry, wait: Wait) -> Result<Option<Ticket>, JournalError> {
+        let bytes = entry.weight();
         match self.options.journal.append(entry, wait) {
             Ok(Appended::Written) => Ok(None),
-            Ok(Appended::Waits(ticket)) => Ok(Some(ticket)),
+            Ok(Appended::Waits(ticket)) => {
+                self.calls.backlog.add(ticket, bytes);
+                Ok(Some(ticket))
+            }
             Err(error) => {
                 self.journal_failed(&error);
                 Err(error)

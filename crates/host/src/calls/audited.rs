@@ -11,6 +11,7 @@ use toolbus_audit::{AuditLog, CallEnd, Caller as AuditCaller, Record};
 use toolbus_call::Grant;
 use toolbus_mcp::RpcError;
 use toolbus_policy::Effect;
+use toolbus_protocol::ErrorCode;
 
 impl Host {
     /// The decision about a request if it needs no audit record; `None` if it does.
@@ -68,7 +69,8 @@ async fn audit_decision(
         Ok(Authorised { why, .. }) => ("allow", why.clone(), None),
         Err(error) => {
             let code = code_of(error);
-            let effect = if matches!(code.as_str(), "TB0403" | "TB0419") { "deny" } else { "refuse" };
+            let by_rule = [ErrorCode::NotAllowed, ErrorCode::BadArguments].map(ErrorCode::code);
+            let effect = if by_rule.contains(&code.as_str()) { "deny" } else { "refuse" };
             (effect, error.message.clone(), Some(code))
         }
     };

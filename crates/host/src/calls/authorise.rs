@@ -1,4 +1,4 @@
-//! Authorises requests. No other code decides about requests.
+//! Authorises requests and notifications. No other code decides about them.
 
 use super::slot::Slot;
 use crate::catalog::collision;
@@ -9,7 +9,10 @@ use crate::pins::PinnedServer;
 use crate::translate::listen::{Filter, LISTEN};
 use std::sync::Arc;
 use toolbus_call::{Grant, Limit};
-use toolbus_mcp::{ListKind, Members, MembersError, NameKey, RpcError, codes, is_plain_request};
+use toolbus_mcp::{
+    ListKind, Members, MembersError, NameKey, Notify, RpcError, codes, is_plain_notification, is_plain_request,
+    required_name,
+};
 use toolbus_policy::{Arguments, Decision, Effect, Item, LimitKind, PolicySet, Question, Reason};
 use toolbus_protocol::ErrorCode;
 
@@ -46,10 +49,19 @@ impl Host {
         Ok(authorised)
     }
 
+    /// Whether a client's notification may be forwarded to its server.
+    pub fn authorise_notification(&self, role: Option<&str>, notify: &Notify) -> bool {
+        let (method, server) = (notify.method.as_str(), notify.server.as_str());
+        // A notification with a name that rules could match would bypass the policy.
+        let is_unnamed = matches!(required_name(method, notify.params.as_ref()), Ok(None));
+        let may_use_all = || self.options.policy.current().may_use_all(role, server);
+        is_unnamed && self.may_see(role, server) && (is_plain_notification(method) || may_use_all())
+    }
+
     fn decide(&self, slot: &Slot, key: Option<&NameKey>) -> Result<Authorised, RpcError> {
         let policy = self.options.policy.current();
-        let params = Members::of(slot.parsed.rpc.params.as_deref()).map_err(bad_params)?;
-        let given = params.get("arguments").map_or(Arguments::Absent, Arguments::Known);
+        let params = Members::of(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
+        let given = params.get("arguments").map_or(Arguments::Absent, |arguments| Arguments::Known(arguments.get()));
         let is_completion = slot.parsed.rpc.method == "completion/complete";
         let (item, arguments) = match key {
             Some(NameKey::Tool(name)) => (Item::Tool(name), given),
@@ -69,7 +81,7 @@ impl Host {
             return Err(failure::not_allowed(item, slot.server.name(), slot.role()));
         }
         if slot.parsed.rpc.method == LISTEN {
-            let filter = Filter::of_listen(slot.parsed.rpc.params.as_deref()).map_err(bad_params)?;
+            let filter = Filter::of_listen(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
             for uri in &filter.uris {
                 let item = Item::Resource(uri);
                 if permitted(slot, &policy, item, Arguments::Absent)?.effect == Effect::Ask {

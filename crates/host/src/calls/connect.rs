@@ -112,9 +112,8 @@ async fn modern(host: &Arc<Host>, slot: &Slot, eras: &Eras, params: Option<Raw>)
 
 /// The states of suspended calls are made by this host, so a modern server can't know them.
 fn is_repetition_of_legacy(slot: &Slot) -> bool {
-    let request_state = || Repetition::of(slot.parsed.rpc.params.as_deref()).ok().flatten();
-    let may_be = slot.parsed.rpc.params.as_ref().is_some_and(|params| params.get().contains("requestState"));
-    may_be && request_state().is_some_and(|repetition| CallIdentity::is_own_state(&repetition.state))
+    let repetition = Repetition::of(slot.parsed.rpc.params.as_ref()).ok().flatten();
+    repetition.is_some_and(|repetition| CallIdentity::is_own_state(&repetition.state))
 }
 
 async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Connected, NotConnected> {
@@ -148,7 +147,7 @@ async fn modern_on_legacy(
     params: Option<Raw>,
 ) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
-    let envelope = Box::new(Envelope::of(rpc.params.as_deref())?);
+    let envelope = Box::new(Envelope::of(rpc.params.as_ref())?);
     if rpc.method == "server/discover"
         && let Some(initialize) = &eras.legacy
     {
@@ -158,7 +157,7 @@ async fn modern_on_legacy(
     if modern_on_legacy::is_removed(&rpc.method) {
         return Err(RpcError::method_not_found(&rpc.method).into());
     }
-    if let Some(repetition) = Repetition::of(rpc.params.as_deref())? {
+    if let Some(repetition) = Repetition::of(rpc.params.as_ref())? {
         let style = Style::Continue(envelope, repetition);
         return Ok(linked(Link { upstream: None, session: None, in_use: None, lane: None, params: None, style }));
     }
@@ -172,7 +171,7 @@ async fn modern_on_legacy(
         set_level(&upstream, level).await;
     }
     let is_listen = rpc.method == LISTEN;
-    let params = if is_listen { params } else { modern_on_legacy::params(params.as_deref()).map_err(bad_params)? };
+    let params = if is_listen { params } else { modern_on_legacy::params(params.as_ref()).map_err(bad_params)? };
     let style = if is_listen { Style::ListenOnLegacy } else { Style::ModernOnLegacy(envelope) };
     Ok(linked(Link { upstream: Some(upstream), session: Some(session), in_use, lane, params, style }))
 }
@@ -254,7 +253,7 @@ impl Link {
             return Ok(flow);
         }
         let Some(upstream) = upstream else { return Err(failure::panicked(server, method).into()) };
-        let wants_log = params.as_ref().is_some_and(|params| params.get().contains(meta::LOG_LEVEL));
+        let wants_log = meta::get(params.as_ref(), meta::LOG_LEVEL).is_some();
         let log = (wants_log && session.is_none()).then(|| upstream.add_log_receiver(slot));
         let phase = match &style {
             Style::ListenOnLegacy => Phase::Listening,
@@ -313,7 +312,7 @@ fn answered_here(rpc: &Rpc, session: &Session, upstream: &Upstream) -> Result<Op
     if upstream.usage != Usage::Shared {
         return Ok(None);
     }
-    let uri = || Ok::<_, RpcError>(Members::of(rpc.params.as_deref()).map_err(bad_params)?.text("uri"));
+    let uri = || Ok::<_, RpcError>(Members::of(rpc.params.as_ref()).map_err(bad_params)?.text("uri"));
     let settled = match rpc.method.as_str() {
         "ping" => true,
         "resources/subscribe" => match uri()? {
@@ -345,13 +344,13 @@ fn own_params(server: &Server, rpc: &Rpc, key: Option<&NameKey>) -> Result<Optio
         return Ok(rpc.params.clone());
     }
     let renamed = || -> Result<Raw, MembersError> {
-        let mut params = Members::of(rpc.params.as_deref())?;
+        let mut params = Members::of(rpc.params.as_ref())?.clone();
         if rpc.method == "completion/complete" {
             params.edit("ref", |reference| reference.set("name", raw(own)))?;
         } else {
             params.set("name", raw(own));
         }
-        Ok(params.to_raw())
+        Ok(params.into_raw())
     };
     renamed().map(Some).map_err(bad_params)
 }

@@ -165,7 +165,7 @@ impl Flow {
         let answer = match (&self.kind, outcome) {
             (Kind::Rounds(_), Outcome::Result(result)) => return self.round_answered(result).await,
             (Kind::Listen, Outcome::Result(result)) => {
-                Outcome::Result(super::listen::with_subscription(result, self.slot.id().as_str()))
+                Outcome::Result(super::listen::with_subscription(result, self.slot.id().as_str())).into()
             }
             (Kind::Resumable(_), Outcome::Result(result)) => {
                 match translate::result(&self.slot.parsed.rpc.method, &result) {
@@ -173,13 +173,13 @@ impl Flow {
                     Err(error) => return Some(FlowEnd::Failed(bad_result(&self.slot, &error).into())),
                 }
             }
-            (Kind::Resumable(_), Outcome::Error(error)) => Outcome::Error(translate::error(&error)),
+            (Kind::Resumable(_), Outcome::Error(error)) => Outcome::Error(translate::error(&error)).into(),
             (_, outcome) => {
                 self.remember(&outcome);
                 self.filtered(outcome)
             }
         };
-        Some(FlowEnd::Answered(answer.into()))
+        Some(FlowEnd::Answered(answer))
     }
 
     async fn failed(&mut self, error: ServerError) -> FlowEnd {
@@ -208,16 +208,16 @@ impl Flow {
     }
 
     /// Filters a list for this worker; other outcomes are unchanged.
-    pub(super) fn filtered(&self, outcome: Outcome) -> Outcome {
+    pub(super) fn filtered(&self, outcome: Outcome) -> Given {
         let slot = &self.slot;
-        let Some(kind) = ListKind::of_method(&slot.parsed.rpc.method) else { return outcome };
-        let Outcome::Result(result) = outcome else { return outcome };
+        let Some(kind) = ListKind::of_method(&slot.parsed.rpc.method) else { return outcome.into() };
+        let Outcome::Result(result) = outcome else { return outcome.into() };
         let owners = self.host.catalog.owners();
         let policy = self.host.options.policy.current();
         let viewer = self.host.viewer(slot.role(), &policy, &owners, &slot.server);
         let viewer = Viewer { era: slot.state().era, ..viewer };
         match viewer.page(kind, result) {
-            Ok(page) => Outcome::Result(page),
+            Ok(page) => Outcome::Result(page).into(),
             Err(error) => {
                 let message =
                     format!("server {:?} answered {} with {error}", slot.server.name(), slot.parsed.rpc.method);
@@ -232,7 +232,7 @@ impl Flow {
         if self.upstream.usage == Usage::Shared || matches!(outcome, Outcome::Error(_)) {
             return;
         }
-        let text = |name: &str| Members::of(self.slot.parsed.rpc.params.as_deref()).ok()?.text(name);
+        let text = |name: &str| Members::of(self.slot.parsed.rpc.params.as_ref()).ok()?.text(name);
         match self.slot.parsed.rpc.method.as_str() {
             "logging/setLevel" => {
                 if let Some(level) = text("level").as_deref().and_then(LogLevel::parse) {
@@ -255,7 +255,7 @@ impl Flow {
                 translate::Destination::Dropped => {}
             },
             Kind::Listen => {
-                let params = listen::tagged(params.as_deref(), self.slot.id().as_str()).map(Some).unwrap_or(params);
+                let params = listen::tagged(params.as_ref(), self.slot.id().as_str()).map(Some).unwrap_or(params);
                 self.host.notify_caller(&self.slot, method, params).await;
             }
             // On a shared connection, such notifications concern all sessions.

@@ -16,7 +16,7 @@ impl Flow {
     /// Subscribes, and acknowledges the listen: the acknowledgement must be the first message on the stream.
     pub(super) async fn begin_listen_on_legacy(&mut self) -> Option<FlowEnd> {
         let (slot, upstream) = (Arc::clone(&self.slot), Arc::clone(&self.upstream));
-        let wanted = match Filter::of_listen(slot.parsed.rpc.params.as_deref()) {
+        let wanted = match Filter::of_listen(slot.parsed.rpc.params.as_ref()) {
             Ok(wanted) => wanted,
             Err(error) => return Some(FlowEnd::Failed(bad_params(error).into())),
         };

@@ -8,6 +8,7 @@ mod answers;
 mod appends;
 mod audited;
 mod authorise;
+mod backlog;
 mod connect;
 mod flow;
 mod listen;
@@ -27,12 +28,15 @@ pub use suspended::PendingCalls;
 
 use crate::host::Host;
 use answers::shared_answer;
+use backlog::Backlog;
+use bytestring::ByteString;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 use toolbus_call::{
     BreakerChange, CallMachine, CallNo, CallView, Effect, Effects, Event, MachineOptions, Millis, NotificationNo, Now,
     Request, SessionKey,
@@ -46,6 +50,8 @@ pub struct Calls {
     inner: Mutex<Inner>,
     /// Start of the machine's time.
     began: Instant,
+    /// Entries that wait for the journal.
+    backlog: Arc<Backlog>,
     /// What arrived from the journal's thread and from the broker's client since the last event.
     arrived: Arc<Arrived>,
     /// When the machine has to be woken, in its time; `u64::MAX` for never.
@@ -56,6 +62,8 @@ pub struct Calls {
 struct Inner {
     machine: CallMachine<Given>,
     slots: HashMap<CallNo, Arc<Slot>>,
+    /// The callers that are followed; at most one for each call.
+    follows: HashMap<ByteString, DropGuard>,
     notifications: HashMap<NotificationNo, PendingNotification>,
     next_notification: u64,
 }
@@ -76,16 +84,18 @@ struct Arrived {
 }
 
 impl Calls {
-    pub fn new(options: MachineOptions) -> Self {
+    pub fn new(options: MachineOptions, max_backlog_bytes: usize) -> Self {
         let inner = Inner {
             machine: CallMachine::new(options),
             slots: HashMap::new(),
+            follows: HashMap::new(),
             notifications: HashMap::new(),
             next_notification: 0,
         };
         Self {
             inner: Mutex::new(inner),
             began: Instant::now(),
+            backlog: Arc::new(Backlog::new(max_backlog_bytes)),
             arrived: Arc::default(),
             next_wake: AtomicU64::new(u64::MAX),
             timer: Notify::new(),
@@ -102,7 +112,7 @@ impl Calls {
     }
 
     fn now(&self) -> Now {
-        Now { ms: self.millis(Instant::now()), wall: crate::failure::now() }
+        Now { ms: self.millis(Instant::now()), wall: toolbus_base::now_ms() }
     }
 
     /// All calls in progress, with their state.
@@ -135,8 +145,9 @@ impl Calls {
 
     /// Receives what other threads report. Set once per host.
     pub fn connect(self: &Arc<Self>, host: &Host) {
-        let arrived = Arc::clone(&self.arrived);
+        let (arrived, backlog) = (Arc::clone(&self.arrived), Arc::clone(&self.backlog));
         host.options.journal.set_listener(Arc::new(move |synced| {
+            backlog.synced(&synced.tickets);
             arrived.synced.lock().expect("no code panics while it holds this lock").push(synced);
             arrived.wake.notify_one();
         }));
@@ -203,7 +214,7 @@ impl Host {
             Effect::ReadAnswer { call, of, location } => {
                 let Some(slot) = inner.slots.get(&call) else { return };
                 let body = self.stored_answer(&of, &slot.parsed.content, &location);
-                let answer = body.map_err(|error| error.to_string()).and_then(|body| shared_answer(&body));
+                let answer = body.map_err(|error| error.to_string()).and_then(shared_answer);
                 events.push_back(Event::AnswerRead { call, answer });
             }
             Effect::Authorise { call, again } => {
@@ -211,16 +222,24 @@ impl Host {
                 // Without an audit record there is nothing to wait for.
                 match self.authorised_at_once(slot, again) {
                     Some(grant) => events.push_back(Event::Authorised { call, verdict: Ok(grant) }),
-                    None => slot.push(Effect::Authorise { call, again }),
+                    None if slot.effects.push(Effect::Authorise { call, again }) => {}
+                    None => events.push_back(Event::Crashed { call }),
                 }
             }
-            Effect::Inspect { ask, peers, replies } => {
-                let host = Arc::clone(self);
+            Effect::Inspect { call, ask, peers, replies } => {
+                let Some(slot) = inner.slots.get(&call) else { return };
+                let (host, ended) = (Arc::clone(self), slot.ended.clone());
                 self.tracker.spawn(async move {
-                    let view = host.inspect(peers, replies).await;
-                    host.feed(Event::Inspected { ask, view });
+                    if let Some(Some(view)) = ended.run_until_cancelled(host.inspect(&peers, &replies)).await {
+                        host.feed(Event::Inspected { call, ask, view });
+                    }
                 });
             }
+            Effect::Follow { caller } => {
+                let guard = self.follow_caller(caller.clone());
+                inner.follows.insert(caller, guard);
+            }
+            Effect::Unfollow { caller } => drop(inner.follows.remove(&caller)),
             Effect::Breaker { server, change } => self.breaker_changed(server, change),
             Effect::Forward { notification } => {
                 let Some(pending) = inner.notifications.remove(&notification) else { return };
@@ -232,7 +251,7 @@ impl Host {
             }
             Effect::Ended { call, left } => {
                 if let Some(slot) = inner.slots.remove(&call) {
-                    slot.push(Effect::Ended { call, left });
+                    slot.effects.push(Effect::Ended { call, left });
                 }
             }
             Effect::Park { call, .. }
@@ -246,8 +265,9 @@ impl Host {
             | Effect::Reply { call, .. }
             | Effect::Resend { call, .. }
             | Effect::ResendTask { call } => {
-                if let Some(slot) = inner.slots.get(&call) {
-                    slot.push(effect);
+                if inner.slots.get(&call).is_some_and(|slot| !slot.effects.push(effect)) {
+                    tracing::error!(call = call.0, "the task of a call does not carry out its effects");
+                    events.push_back(Event::Crashed { call });
                 }
             }
         }

@@ -11,6 +11,7 @@ use toolbus_mcp::{Members, NameKey, Rpc, RpcError, meta, required_name};
 use toolbus_protocol::{ErrorCode, InboxMessage};
 
 const TRACE_PARENT: &str = "traceparent";
+const ARGUMENTS: &str = "arguments";
 
 /// MCP methods without an effect outside their connection, or whose repetition has no further effect.
 const READS: [&str; 9] = [
@@ -61,14 +62,17 @@ pub struct ParsedCall {
 
 impl ParsedCall {
     pub fn new(message: &InboxMessage, rpc: Rpc, form: Form) -> Self {
-        let name = required_name(&rpc.method, rpc.params.as_deref());
+        let name = required_name(&rpc.method, rpc.params.as_ref());
         let name = name.map_err(|error| RpcError::invalid_params(format!("Invalid params: {error}")));
         let tool = match &name {
             Ok(Some(NameKey::Tool(tool))) => truncated_name(tool),
             _ => truncated_name(&rpc.method),
         };
-        let subject = subject_of(message, &rpc, name.as_ref().ok().and_then(Option::as_ref));
-        let content = content_of(&rpc, form);
+        // Only the arguments can be large, so they are hashed once, for both.
+        let arguments = Members::of(rpc.params.as_ref()).ok().and_then(|params| params.get(ARGUMENTS));
+        let arguments = arguments.map(|arguments| argument_hash(Some(arguments.get())));
+        let content = content_of(&rpc, form, arguments.as_deref());
+        let subject = subject_of(message, &rpc, name.as_ref().ok().and_then(Option::as_ref), arguments);
         Self { rpc, name, tool, content, subject }
     }
 
@@ -86,7 +90,7 @@ impl ParsedCall {
 }
 
 /// The subject of a request, as its caller names it.
-fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>) -> Subject {
+fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>, arguments: Option<String>) -> Subject {
     let (kind, name) = match key {
         Some(NameKey::Tool(name)) => ("tool", Some(name)),
         Some(NameKey::Prompt(name)) => ("prompt", Some(name)),
@@ -94,18 +98,16 @@ fn subject_of(message: &InboxMessage, rpc: &Rpc, key: Option<&NameKey>) -> Subje
         Some(NameKey::Task(task)) => ("task", Some(task)),
         None => (rpc.method.as_str(), None),
     };
-    let params = rpc.params.as_deref();
     let takes_arguments = matches!(kind, "tool" | "prompt");
-    let arguments = || argument_hash(Members::of(params).unwrap_or_default().get("arguments"));
     // From the bus message, or from the request in it.
     let of_message = message.trace.as_deref().and_then(trace_id);
     Subject {
         server: rpc.server.clone(),
         kind: kind.to_owned(),
         name: name.cloned(),
-        args: takes_arguments.then(arguments),
+        args: takes_arguments.then(|| arguments.unwrap_or_else(|| argument_hash(None))),
         request: message.id.to_string(),
-        trace: of_message.or_else(|| trace_id(meta::get(params, TRACE_PARENT)?.get())),
+        trace: of_message.or_else(|| trace_id(meta::get(rpc.params.as_ref(), TRACE_PARENT)?.get())),
     }
 }
 
@@ -116,8 +118,8 @@ fn trace_id(trace_parent: &str) -> Option<String> {
 }
 
 /// A hash over era, server, method and params without `_meta`: equal for equal calls. The eras format answers
-/// differently, and so does the original, so their calls are never equal.
-fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
+/// differently, and so does the original, so their calls are never equal. The arguments are given by their hash.
+fn content_of(rpc: &Rpc, form: Form, arguments: Option<&str>) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     let mut update = |part: &str| {
         hash.update(&(part.len() as u64).to_le_bytes());
@@ -128,14 +130,17 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
         Form::Original => "original",
     };
     [era, &rpc.server, &rpc.method].into_iter().for_each(&mut update);
-    let params = rpc.params.as_deref();
+    let params = rpc.params.as_ref();
     match Members::of(params) {
         Ok(members) => {
             let mut members: Vec<_> = members.iter().filter(|(name, _)| *name != meta::META).collect();
             members.sort_unstable_by_key(|(name, _)| *name);
             for (name, value) in members {
                 update(name);
-                update(&canonical(value));
+                match arguments.filter(|_| name == ARGUMENTS) {
+                    Some(hash) => update(hash),
+                    None => update(&canonical(value.get())),
+                }
             }
         }
         Err(_) => params.iter().for_each(|params| update(params.get())),
@@ -148,13 +153,14 @@ fn content_of(rpc: &Rpc, form: Form) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::value::RawValue;
-    use toolbus_mcp::ClientHello;
+    use toolbus_mcp::{ClientHello, Raw};
+    use toolbus_protocol::{AgentRef, Body};
 
     fn content(server: &str, method: &str, params: Option<&str>) -> [u8; 32] {
-        let params = params.map(|params| RawValue::from_string(params.to_owned()).expect("JSON"));
+        let params = params.map(|params| Raw::parse(params).expect("JSON"));
         let (server, method, session) = (server.to_owned(), method.to_owned(), "s".to_owned());
-        content_of(&Rpc { server, session, client: ClientHello::modern(), method, params, task: None }, Form::Mcp)
+        let rpc = Rpc { server, session, client: ClientHello::modern(), method, params, task: None };
+        ParsedCall::new(&InboxMessage::new(AgentRef::new("w"), "mcp_request", Body::null()), rpc, Form::Mcp).content
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::translate::client_can;
 use crate::upstream::Usage;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{HostEvent, Id, Members, Raw, empty_object, meta};
+use toolbus_mcp::{HostEvent, Id, Members, Raw, meta};
 use toolbus_protocol::ErrorCode;
 
 impl Host {
@@ -71,9 +71,10 @@ impl Flow {
 }
 
 fn client_of_call_can(slot: &Slot, method: &str) -> bool {
-    let initialize = Members::of(slot.parsed.rpc.client.initialize.as_deref()).ok();
-    let capabilities = initialize.and_then(|mut members| members.remove("capabilities"));
-    client_can(&capabilities.unwrap_or_else(empty_object), method)
+    let initialize = Members::of(slot.parsed.rpc.client.initialize.as_ref()).ok();
+    initialize
+        .and_then(|members| members.get("capabilities"))
+        .is_some_and(|capabilities| client_can(capabilities, method))
 }
 
 /// The notification for a joined call. Progress carries the joined call's own token, and is dropped if it has none.
@@ -82,7 +83,7 @@ fn notification_for(joiner: &Slot, method: &str, params: Option<&Raw>) -> Option
         return Some(params.cloned());
     }
     let token = joiner.progress_token()?;
-    let mut params = Members::of(params.map(|params| &**params)).ok()?;
+    let mut params = Members::of(params).ok()?.clone();
     params.set(meta::PROGRESS_TOKEN, token);
-    Some(Some(params.to_raw()))
+    Some(Some(params.into_raw()))
 }

@@ -89,14 +89,9 @@ impl Host {
     /// clients answer by repeating the request.
     fn continues_pending_call(&self, new: &NewCall) -> bool {
         let rpc = &new.parsed.rpc;
-        if rpc.client.era != Era::Modern
-            || !rpc.params.as_ref().is_some_and(|params| params.get().contains("requestState"))
-        {
-            return false;
-        }
-        let repetition = Repetition::of(rpc.params.as_deref()).ok().flatten();
-        let identity = super::suspended::CallIdentity::of(&new.request, &new.parsed, &new.server);
-        repetition.is_some_and(|repetition| self.pending_calls.knows(&identity, &repetition.state))
+        let repetition = Repetition::of(rpc.params.as_ref()).ok().flatten().filter(|_| rpc.client.era == Era::Modern);
+        let identity = || super::suspended::CallIdentity::of(&new.request, &new.parsed, &new.server);
+        repetition.is_some_and(|repetition| self.pending_calls.knows(&identity(), &repetition.state))
     }
 }
 

@@ -52,7 +52,7 @@ impl Rounds {
     }
 
     pub fn first_params(&self) -> Result<Raw, MembersError> {
-        self.identity.add_envelope(self.params.as_deref(), self.level)
+        self.identity.add_envelope(self.params.as_ref(), self.level)
     }
 
     pub fn has_asked(&self) -> bool {
@@ -81,7 +81,7 @@ impl Flow {
     pub(super) async fn round_answered(&mut self, result: Raw) -> Option<FlowEnd> {
         let (requests, state) = match translate::result(&result) {
             Ok(ModernResult::Complete(result)) => {
-                return Some(FlowEnd::Answered(self.filtered(Outcome::Result(result)).into()));
+                return Some(FlowEnd::Answered(self.filtered(Outcome::Result(result))));
             }
             Ok(ModernResult::InputRequired { requests, state }) => (requests, state),
             Err(error) => return Some(FlowEnd::Failed(bad_result(&self.slot, &error).into())),
@@ -143,7 +143,7 @@ impl Flow {
     /// Repeats the request with the client's answers. START is journaled already.
     pub(super) async fn next_round(&mut self, responses: Vec<(String, Raw)>) -> Option<FlowEnd> {
         let Kind::Rounds(rounds) = &mut self.kind else { return None };
-        let repeated = translate::repetition(rounds.params.as_deref(), responses, rounds.state.take());
+        let repeated = translate::repetition(rounds.params.as_ref(), responses, rounds.state.take());
         let enveloped = repeated.and_then(|params| rounds.identity.add_envelope(Some(&params), rounds.level));
         let params = match enveloped {
             Ok(params) => params,
@@ -176,7 +176,7 @@ pub async fn answered_here(
     let method = slot.parsed.rpc.method.as_str();
     let discover = eras.modern.clone().unwrap_or_else(empty_object);
     let unknown = || RpcError::method_not_found(method);
-    let params = Members::of(slot.parsed.rpc.params.as_deref()).map_err(bad_params)?;
+    let params = Members::of(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
     match method {
         "ping" => {}
         "logging/setLevel" if server_has(&discover, "logging") => {
@@ -272,7 +272,7 @@ impl Listening {
                 }
                 CallEvent::Notification { method, params } => {
                     let Some(session) = self.session.upgrade() else { return false };
-                    let params = listen::untagged(params.as_deref());
+                    let params = listen::untagged(params.as_ref());
                     session.deliver_notification(host, self.server.name(), Usage::Own, &method, params).await;
                 }
                 CallEvent::Request { id, method, .. } => upstream.answer_or_refuse(&id, &method).await,

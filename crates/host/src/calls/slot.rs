@@ -17,6 +17,10 @@ use toolbus_mcp::{Era, Raw, RpcError, TaskView, meta};
 use toolbus_protocol::{InboxMessage, MsgId, principal_of};
 use toolbus_upstream::Caller;
 
+/// Maximum effects that wait for the task of a call. The machine waits for the answer to most of them, so there are few
+/// unless the task is stuck; the call then ends as after a panic.
+const MAX_EFFECTS: usize = 16;
+
 /// A request that is about to become a call.
 pub struct NewCall {
     pub request: Arc<InboxMessage>,
@@ -37,9 +41,7 @@ pub struct Slot {
     pub received_at: Instant,
     /// Cancelled when the call is over.
     pub ended: CancellationToken,
-    /// The effects of the machine for this call, in order. Few at a time: the machine waits for the answer to most.
-    effects: Mutex<VecDeque<Effect<Given>>>,
-    wake: Notify,
+    pub effects: EffectQueue,
     state: Mutex<SlotState>,
 }
 
@@ -70,8 +72,7 @@ impl Slot {
             form,
             received_at: Instant::now(),
             ended: CancellationToken::new(),
-            effects: Mutex::default(),
-            wake: Notify::new(),
+            effects: EffectQueue::default(),
             state: Mutex::new(SlotState { operator, ..SlotState::default() }),
         })
     }
@@ -109,21 +110,42 @@ impl Slot {
     }
 
     pub fn progress_token(&self) -> Option<Raw> {
-        meta::get(self.parsed.rpc.params.as_deref(), meta::PROGRESS_TOKEN)
+        meta::get(self.parsed.rpc.params.as_ref(), meta::PROGRESS_TOKEN)
     }
 
     pub fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().expect("no code panics while it holds this lock")
     }
+}
 
-    /// Adds an effect for the task of the call.
-    pub fn push(&self, effect: Effect<Given>) {
-        self.effects.lock().expect("no code panics while it holds this lock").push_back(effect);
-        self.wake.notify_one();
+/// The effects of the machine for one call, in order.
+#[derive(Default)]
+pub struct EffectQueue {
+    effects: Mutex<VecDeque<Effect<Given>>>,
+    wake: Notify,
+}
+
+impl EffectQueue {
+    /// Adds an effect. Returns false if [`MAX_EFFECTS`] wait already: all are dropped, and the machine has to end the call.
+    pub fn push(&self, effect: Effect<Given>) -> bool {
+        let mut effects = self.effects.lock().expect("no code panics while it holds this lock");
+        if effects.iter().any(|waiting| is_same(waiting, &effect)) {
+            return true;
+        }
+        let is_full = effects.len() >= MAX_EFFECTS;
+        if is_full {
+            effects.clear();
+        }
+        // Without it, the task of the call would not end.
+        if !is_full || matches!(effect, Effect::Ended { .. }) {
+            effects.push_back(effect);
+            self.wake.notify_one();
+        }
+        !is_full
     }
 
     /// The next effect. Cancellation-safe.
-    pub async fn next_effect(&self) -> Effect<Given> {
+    pub async fn next(&self) -> Effect<Given> {
         loop {
             let next = self.effects.lock().expect("no code panics while it holds this lock").pop_front();
             match next {
@@ -134,6 +156,52 @@ impl Slot {
     }
 }
 
+/// Whether both are one of the effects that the machine repeats without an answer, after each change of the rules and for
+/// each delivery of a task: carried out once, they have the same result.
+fn is_same(one: &Effect<Given>, other: &Effect<Given>) -> bool {
+    match (one, other) {
+        (Effect::Authorise { again, .. }, Effect::Authorise { again: other, .. }) => *again && *other,
+        (Effect::Accepted { .. }, Effect::Accepted { .. }) => true,
+        _ => false,
+    }
+}
+
 pub fn key_of(request: &InboxMessage) -> CallKey {
     CallKey { caller: (&*request.from.session_id).into(), id: request.id.as_str().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: CallNo = CallNo(1);
+
+    #[tokio::test]
+    async fn a_repeated_effect_that_waits_already_is_dropped() {
+        let queue = EffectQueue::default();
+        for _ in 0..MAX_EFFECTS {
+            assert!(queue.push(Effect::Authorise { call: CALL, again: true }));
+            assert!(queue.push(Effect::Accepted { call: CALL }));
+        }
+        assert!(matches!(queue.next().await, Effect::Authorise { again: true, .. }));
+        assert!(matches!(queue.next().await, Effect::Accepted { .. }));
+        assert!(queue.push(Effect::Send { call: CALL }));
+        assert!(matches!(queue.next().await, Effect::Send { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_drops_its_effects_and_keeps_only_the_end_of_the_call() {
+        let full = || {
+            let queue = EffectQueue::default();
+            assert!((0..MAX_EFFECTS).all(|_| queue.push(Effect::Send { call: CALL })));
+            queue
+        };
+        let queue = full();
+        assert!(!queue.push(Effect::Send { call: CALL }));
+        assert!(queue.push(Effect::Abort { call: CALL }));
+        assert!(matches!(queue.next().await, Effect::Abort { .. }));
+        let queue = full();
+        assert!(!queue.push(Effect::Ended { call: CALL, left: false }));
+        assert!(matches!(queue.next().await, Effect::Ended { .. }));
+    }
 }

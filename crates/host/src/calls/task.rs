@@ -44,6 +44,7 @@ enum Waited {
     Approved(Result<(), Given>),
     Reserved(Vec<OwnedSemaphorePermit>),
     Connected(Result<Connected, NotConnected>),
+    Sent(Result<Box<Flow>, NotConnected>),
 }
 
 enum Next {
@@ -93,7 +94,7 @@ impl CallTask {
         loop {
             let next = tokio::select! {
                 biased;
-                effect = self.slot.next_effect() => Next::Effect(effect),
+                effect = self.slot.effects.next() => Next::Effect(effect),
                 next = self.activity.next() => next,
             };
             match next {
@@ -104,7 +105,7 @@ impl CallTask {
                 Next::Effect(effect) => self.carry_out(effect).await,
                 Next::Waited(waited) => {
                     self.activity = Activity::None;
-                    self.waited(waited);
+                    self.waited(waited).await;
                 }
                 Next::Step(step) => self.step(step).await,
             }
@@ -137,7 +138,7 @@ impl CallTask {
                 (self.activity, self.link) = (Activity::None, None);
                 self.wait(async move { Waited::Connected(connect::connect(&host, &slot).await) });
             }
-            Effect::Send { .. } => self.send().await,
+            Effect::Send { .. } => self.send(),
             Effect::CancelAtServer { reason, .. } => {
                 if let Activity::Following(flow) = &mut self.activity {
                     flow.cancel(reason.as_deref()).await;
@@ -165,7 +166,7 @@ impl CallTask {
         }
     }
 
-    fn waited(&mut self, waited: Waited) {
+    async fn waited(&mut self, waited: Waited) {
         let call = self.slot.no;
         let event = match waited {
             Waited::Approved(verdict) => Event::Approved { call, verdict },
@@ -181,39 +182,43 @@ impl CallTask {
                 Event::Refused { call, answer }
             }
             Waited::Connected(Err(NotConnected::ServerFailed(error))) => Event::Connected { call, outcome: Err(error) },
+            Waited::Sent(Ok(flow)) => return self.sent(flow).await,
+            Waited::Sent(Err(NotConnected::ServerFailed(error))) => Event::NotTaken { call, error },
+            Waited::Sent(Err(NotConnected::Refused(answer))) => Event::Refused { call, answer },
         };
         self.host.feed(event);
     }
 
-    async fn send(&mut self) {
-        let call = self.slot.no;
+    /// Sends the request. A connection that does not take it must not hold up later effects, such as the end of the call.
+    fn send(&mut self) {
+        let (host, slot, call) = (Arc::clone(&self.host), Arc::clone(&self.slot), self.slot.no);
         let Some(link) = self.link.take() else {
             let error = failure::panicked(self.slot.server.name(), &self.slot.parsed.rpc.method);
             return self.host.feed(Event::Refused { call, answer: error.into() });
         };
         self.slot.state().started_at = Some(Instant::now());
-        match link.send(&self.host, &self.slot).await {
-            Ok(mut flow) => {
-                self.host.feed(Event::Sent { call });
-                let end = flow.begin().await;
-                self.activity = Activity::Following(flow);
-                if let Some(end) = end {
-                    self.server_done(end);
-                }
-            }
-            Err(NotConnected::ServerFailed(error)) => self.host.feed(Event::NotTaken { call, error }),
-            Err(NotConnected::Refused(answer)) => self.host.feed(Event::Refused { call, answer }),
+        self.wait(async move { Waited::Sent(link.send(&host, &slot).await) });
+    }
+
+    async fn sent(&mut self, mut flow: Box<Flow>) {
+        self.host.feed(Event::Sent { call: self.slot.no });
+        let end = flow.begin().await;
+        self.activity = Activity::Following(flow);
+        if let Some(end) = end {
+            self.server_done(end).await;
         }
     }
 
     async fn step(&mut self, step: Step) {
         let Activity::Following(flow) = &mut self.activity else { return };
         if let Some(end) = flow.handle(step).await {
-            self.server_done(end);
+            self.server_done(end).await;
         }
     }
 
-    fn server_done(&mut self, end: FlowEnd) {
+    async fn server_done(&mut self, end: FlowEnd) {
+        // Its RESULT is to be journaled.
+        self.host.journal_room().await;
         let Activity::Following(flow) = std::mem::replace(&mut self.activity, Activity::None) else { return };
         let call = self.slot.no;
         let event = match end {
@@ -287,7 +292,7 @@ impl CallTask {
         }
         if let Some(error) = refusal().filter(|_| slot.is_task()) {
             // Its worker may have accepted it while this host was away.
-            host.task_memory.note_refusal(slot.id(), slot.agent(), error.to_raw());
+            host.task_memory.note_refusal(slot.id(), slot.agent(), error);
         }
         let journaled = slot.state().reply.take();
         match journaled {

@@ -160,7 +160,7 @@ impl Catalog {
         // Problems name servers and tools that other roles may not see.
         let problems = || state.host_problem.iter().chain(&state.problems).cloned().collect();
         let problems = if sees_all { problems() } else { Vec::new() };
-        HostManifest { servers, problems }
+        HostManifest { servers, problems, ..HostManifest::default() }
     }
 
     /// Server and visible name of every item; `None` unless all servers are up.
@@ -172,7 +172,7 @@ impl Catalog {
         let mut names = Vec::new();
         for (entry, kind) in state.entries.iter().flat_map(|entry| ListKind::ALL.map(|kind| (entry, kind))) {
             let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
-            let own = |item: &Raw| Members::of(Some(item)).ok()?.text(kind.key());
+            let own = |item: &Raw| Members::parse(item.text()).ok()?.text(kind.key());
             let own = entry.lists.of(kind).iter().filter_map(own);
             names.extend(own.map(|own| (entry.name.clone(), visible_name(prefix, &own))));
         }
@@ -186,7 +186,7 @@ impl Catalog {
         entry.eras.as_ref()?;
         let mut tools = entry.lists.of(ListKind::Tools).iter();
         let named = tools.find(|tool| member_text(tool, "name").is_some_and(|name| name == own));
-        Some(named.and_then(|tool| Members::of(Some(tool)).ok()?.remove("annotations")))
+        Some(named.and_then(|tool| Members::parse(tool.text()).ok()?.remove("annotations")))
     }
 
     /// Sets why the circuit breaker is open, or `None` if it is closed.

@@ -2,7 +2,6 @@
 
 use super::names::{Owners, is_prefixed, visible_name};
 use crate::pins::{PinnedServer, Pins};
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use toolbus_mcp::{Era, ListKind, Members, MembersError, Raw, raw};
 use toolbus_policy::{Arguments, Item, PolicySet, Question};
@@ -42,28 +41,27 @@ pub fn item_of(kind: ListKind, name: &str) -> Item<'_> {
 impl Viewer<'_> {
     /// Filters and renames the fresh result of a list request. Cursors are kept; a page may become empty.
     pub fn page(&self, kind: ListKind, result: Raw) -> Result<Raw, MembersError> {
-        let (mut members, items) = Members::with_items(result.get(), kind.items())?;
+        let (mut members, items) = Members::with_items(&result, kind.items())?;
         let Some(items) = items else { return Ok(result) };
         if kind == ListKind::Tools {
             self.inspect_tools(&items);
         }
-        let kept: Vec<Cow<'_, RawValue>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
+        let kept: Vec<Cow<'_, Raw>> = items.iter().filter_map(|item| self.shown(kind, item)).collect();
         let same = kept.len() == items.len() && kept.iter().all(|item| matches!(item, Cow::Borrowed(_)));
         // One role's page must not be cached for another.
         let private = !self.policy.is_everyone() && members.contains("cacheScope");
         if same && !private {
             return Ok(result);
         }
-        let kept = raw(&kept);
-        members.set(kind.items(), kept);
+        members.set(kind.items(), Raw::array(kept.iter().map(|item| &**item)));
         if private {
             members.set("cacheScope", raw("private"));
         }
-        Ok(members.to_raw())
+        Ok(members.into_raw())
     }
 
     /// Checks the pins of all tools on the page, including those that this viewer may not see.
-    fn inspect_tools(&self, tools: &[&RawValue]) {
+    fn inspect_tools(&self, tools: &[Raw]) {
         for tool in tools {
             if let Some(name) = toolbus_mcp::member_text(tool, ListKind::Tools.key()) {
                 self.pins.holds_back(self.pinned(), self.era, &name, tool);
@@ -82,7 +80,7 @@ impl Viewer<'_> {
     }
 
     /// The item under its visible name; `None` if it is hidden from this viewer.
-    pub fn shown<'a>(&self, kind: ListKind, item: &'a RawValue) -> Option<Cow<'a, RawValue>> {
+    pub fn shown<'a>(&self, kind: ListKind, item: &'a Raw) -> Option<Cow<'a, Raw>> {
         let own = toolbus_mcp::member_text(item, kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
         let visible = visible_name(prefix, &own);
@@ -95,9 +93,9 @@ impl Viewer<'_> {
         if prefix.is_none() {
             return Some(Cow::Borrowed(item));
         }
-        let mut members = Members::of(Some(item)).ok()?;
+        let mut members = Members::parse(item.text()).ok()?;
         members.set(kind.key(), raw(&visible));
-        Some(Cow::Owned(members.to_raw()))
+        Some(Cow::Owned(members.into_raw()))
     }
 }
 
@@ -115,7 +113,7 @@ mod tests {
     #[test]
     fn a_page_without_changes_keeps_its_text() {
         let text = r#"{ "tools":[ {"name":"a","n":1.0} ],"nextCursor":"x"}"#;
-        let page = RawValue::from_string(text.to_owned()).expect("JSON");
+        let page = Raw::parse(text).expect("JSON");
         let owners = Owners::default();
         assert_eq!(
             viewer(&PolicySet::everyone(), &owners, None).page(ListKind::Tools, page).expect("a page").get(),

@@ -8,7 +8,6 @@ use crate::translate::legacy_on_modern::ClientIdentity;
 use crate::translate::{listen, server_has};
 use crate::upstream::{Upstream, host_listen};
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -279,7 +278,7 @@ impl Pages {
         self.next.take()
     }
 
-    fn take(&mut self, page: &RawValue) {
+    fn take(&mut self, page: &Raw) {
         let read = || {
             let members = Members::of(Some(page)).ok()?;
             let items: Vec<Raw> = serde_json::from_str(members.get(self.kind.items())?.get()).ok()?;
@@ -305,7 +304,7 @@ impl Pages {
     }
 
     /// A server may have resources without having resource templates.
-    fn fail(&mut self, error: &RawValue) {
+    fn fail(&mut self, error: &Raw) {
         let code = Members::of(Some(error)).ok().and_then(|error| error.get("code")?.get().parse::<i64>().ok());
         if code != Some(codes::METHOD_NOT_FOUND) {
             self.stop(format!("{} failed: {error}", self.kind.method()));

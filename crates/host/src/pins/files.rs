@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use toolbus_mcp::{Era, Raw};
@@ -257,12 +257,9 @@ fn lock(file: &Path) -> Result<File, PinFileError> {
 
 fn write(file: &Path, content: &impl Serialize, mode: u32) -> Result<(), PinFileError> {
     let io = |source| PinFileError::Io { what: "write", file: file.to_owned(), source };
-    let text = serde_json::to_string_pretty(content).map_err(|error| io(error.into()))?;
-    let temporary = file.with_extension("new");
-    let mut out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&temporary).map_err(io)?;
-    out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.sync_all()).map_err(io)?;
-    fs::rename(&temporary, file).map_err(io)?;
-    File::open(folder_of(file)).and_then(|folder| folder.sync_all()).map_err(io)
+    let mut text = serde_json::to_string_pretty(content).map_err(|error| io(error.into()))?;
+    text.push('\n');
+    toolbus_base::replace_file_with_mode(file, text.as_bytes(), mode).map_err(io)
 }
 
 fn folder_of(file: &Path) -> &Path {

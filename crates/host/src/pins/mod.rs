@@ -9,13 +9,12 @@ pub use files::{Approved, Held, LockFile, Pin, PinFile, PinFileError};
 pub use watch::watch;
 
 use crate::catalog::Lists;
-use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
-use toolbus_mcp::{Era, Members};
+use toolbus_mcp::{Era, Members, Raw};
 use toolbus_upstream::PinMode;
 
 /// Name of the pin file in the host's state folder.
@@ -96,7 +95,7 @@ impl Pins {
 
     /// Checks a definition that the server has just sent; returns true if it is held back. Only this function sets
     /// holds, or lifts them without an approval.
-    pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
+    pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode == PinMode::Off {
             return false;
@@ -127,7 +126,7 @@ impl Pins {
     }
 
     /// Whether a previously checked definition is hidden. It may be outdated, so it neither sets nor lifts a hold.
-    pub fn hides(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &RawValue) -> bool {
+    pub fn hides(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> bool {
         let mode = server.mode.unwrap_or(self.options.mode);
         if mode == PinMode::Off {
             return false;
@@ -139,7 +138,7 @@ impl Pins {
         if let Some(held) = state.verdict_on(server.name, era, tool, definition) {
             return held;
         }
-        let approved = state.approves(server.name, mode, tool, &sha256_hex(canonical(definition).as_bytes()));
+        let approved = state.approves(server.name, mode, tool, &sha256_hex(canonical(definition.get()).as_bytes()));
         // An unapproved one is not remembered, so that `holds_back` still judges it when the server sends it.
         if approved {
             state.remember(server.name, era, tool, definition, false);
@@ -203,29 +202,28 @@ enum Verdict {
 }
 
 /// Compares definitions without the members that only one era has.
-fn is_equal_except_era(one: &RawValue, other: &str) -> bool {
+fn is_equal_except_era(one: &Raw, other: &str) -> bool {
     let without = |text: &str| {
         let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
         let members = value.as_object_mut()?;
         ERA_MEMBERS.iter().for_each(|name| drop(members.remove(*name)));
-        let text = RawValue::from_string(value.to_string()).ok()?;
-        Some(canonical(&text).to_string())
+        Some(canonical(&value.to_string()).into_owned())
     };
     without(one.get()).is_some_and(|one| without(other).is_some_and(|other| one == other))
 }
 
-fn name_of(tool: &RawValue) -> Option<String> {
-    Members::of(Some(tool)).ok()?.text("name")
+fn name_of(tool: &Raw) -> Option<String> {
+    Members::parse(tool.text()).ok()?.text("name")
 }
 
 impl State {
     /// The verdict on exactly this text, if it is the last one seen in its era.
-    fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue) -> Option<bool> {
+    fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &Raw) -> Option<bool> {
         let seen = self.seen.get(server)?.get(tool)?;
         seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.held)
     }
 
-    fn remember(&mut self, server: &str, era: Option<Era>, tool: &str, definition: &RawValue, held: bool) {
+    fn remember(&mut self, server: &str, era: Option<Era>, tool: &str, definition: &Raw, held: bool) {
         let seen = self.seen.entry(server.to_owned()).or_default().entry(tool.to_owned()).or_default();
         seen.retain(|seen| seen.era != era);
         seen.push(Seen { text: definition.get().into(), era, held });
@@ -263,13 +261,13 @@ impl State {
         any
     }
 
-    fn judge(&mut self, server: &str, mode: PinMode, era: Option<Era>, tool: &str, definition: &RawValue) -> Verdict {
-        let text = canonical(definition);
+    fn judge(&mut self, server: &str, mode: PinMode, era: Option<Era>, tool: &str, definition: &Raw) -> Verdict {
+        let text = canonical(definition.get());
         let hash = sha256_hex(text.as_bytes());
         let approved = self.approves(server, mode, tool, &hash);
         let pin = self.known.pin_mut(server, tool);
         let since = jiff::Timestamp::now().to_string();
-        let definition = || RawValue::from_string(text.to_string()).expect("canonical JSON is JSON");
+        let definition = || Raw::parse(text.to_string()).expect("canonical JSON is JSON");
         if approved {
             let known = pin.approves(&hash);
             if !known {

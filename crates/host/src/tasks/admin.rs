@@ -4,10 +4,11 @@
 use super::view::refused;
 use crate::approvals::is_operator;
 use crate::calls::Slot;
-use crate::failure::{self, now};
+use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
 use std::time::Duration;
+use toolbus_base::now_ms;
 use toolbus_call::{Cause, Event};
 use toolbus_journal::TaskRow;
 use toolbus_mcp::{AdminRequest, Outcome, RpcError, TaskList, TaskView, raw};
@@ -39,7 +40,7 @@ impl Host {
 
     fn known_task(&self, from: &AgentRef, id: &str) -> Result<KnownTask, RpcError> {
         let agent = seen_agent(from);
-        let row = self.options.journal.task(id, agent).filter(|row| row.manifest.expires_at() > now());
+        let row = self.options.journal.task(id, agent).filter(|row| row.manifest.expires_at() > now_ms());
         if let Some(row) = row {
             return Ok(KnownTask::Written(row));
         }
@@ -97,7 +98,7 @@ impl Host {
 
     /// Oldest first. A page starts after the cursor, even if the task at the cursor is gone.
     fn list_tasks(&self, from: &AgentRef, after: Option<&str>) -> TaskList {
-        let (agent, now) = (seen_agent(from), now());
+        let (agent, now) = (seen_agent(from), now_ms());
         let after = after.and_then(Cursor::parse);
         let rows = self.options.journal.tasks();
         let shown = |row: &&TaskRow| {

@@ -3,7 +3,6 @@
 
 use crate::failure;
 use crate::session::SessionId;
-use serde_json::value::RawValue;
 use toolbus_mcp::{ClientHello, Era, Members, MembersError, Raw, Rpc, RpcError, meta};
 use toolbus_protocol::{ErrorCode, MsgId};
 
@@ -34,7 +33,7 @@ pub fn without_client(rpc: Rpc, session: &str) -> Result<Rpc, RpcError> {
     let (client, params) = match rpc.client.era {
         Era::Legacy => (hello_without_requests(rpc.client).map_err(unreadable)?, rpc.params),
         Era::Modern => {
-            let params = rpc.params.as_deref().map(params_without_requests).transpose().map_err(unreadable)?;
+            let params = rpc.params.as_ref().map(params_without_requests).transpose().map_err(unreadable)?;
             (rpc.client, params)
         }
     };
@@ -49,29 +48,29 @@ pub fn no_client_to_ask(what: &str) -> RpcError {
 
 fn hello_without_requests(client: ClientHello) -> Result<ClientHello, MembersError> {
     let Some(initialize) = &client.initialize else { return Ok(client) };
-    let mut members = Members::of(Some(initialize))?;
+    let mut members = Members::of(Some(initialize))?.clone();
     let capabilities = without_requests(members.get("capabilities"))?;
     members.set("capabilities", capabilities);
-    Ok(ClientHello { initialize: Some(members.to_raw()), ..client })
+    Ok(ClientHello { initialize: Some(members.into_raw()), ..client })
 }
 
-fn params_without_requests(params: &RawValue) -> Result<Raw, MembersError> {
+fn params_without_requests(params: &Raw) -> Result<Raw, MembersError> {
     let Some(capabilities) = meta::get(Some(params), meta::CLIENT_CAPABILITIES) else { return Ok(params.to_owned()) };
     meta::set(Some(params), meta::CLIENT_CAPABILITIES, without_requests(Some(&capabilities))?)
 }
 
-fn without_requests(capabilities: Option<&RawValue>) -> Result<Raw, MembersError> {
-    let mut members = Members::of(capabilities)?;
+fn without_requests(capabilities: Option<&Raw>) -> Result<Raw, MembersError> {
+    let mut members = Members::of(capabilities)?.clone();
     for name in REQUEST_CAPABILITIES {
         members.remove(name);
     }
     if let Some(extensions) = members.get("extensions") {
-        let mut own = Members::of(Some(extensions))?;
+        let mut own = Members::of(Some(extensions))?.clone();
         own.remove(meta::TASKS_EXTENSION);
-        let own = own.to_raw();
+        let own = own.into_raw();
         members.set("extensions", own);
     }
-    Ok(members.to_raw())
+    Ok(members.into_raw())
 }
 
 #[cfg(test)]

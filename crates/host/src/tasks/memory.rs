@@ -1,9 +1,9 @@
 //! State of tasks that is not journaled: last progress, refusals, and reservations of tasks that are being accepted. It
 //! is lost when the host ends, and only messages to people depend on it.
 
-use crate::failure::now;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
+use toolbus_base::now_ms;
 use toolbus_mcp::{Members, Raw, RpcError};
 use toolbus_protocol::MsgId;
 
@@ -46,7 +46,7 @@ pub struct LastProgress {
 pub struct Refusal {
     pub id: MsgId,
     pub agent: String,
-    pub error: Raw,
+    pub error: RpcError,
     pub at: u64,
 }
 
@@ -102,7 +102,7 @@ impl TaskMemory {
             return;
         };
         let message = message.chars().take(MAX_MESSAGE_CHARS).collect();
-        self.lock().progress.insert(id.clone(), LastProgress { message, at: now() });
+        self.lock().progress.insert(id.clone(), LastProgress { message, at: now_ms() });
     }
 
     pub fn progress(&self, id: &MsgId) -> Option<LastProgress> {
@@ -113,8 +113,8 @@ impl TaskMemory {
         self.lock().progress.remove(id);
     }
 
-    pub fn note_refusal(&self, id: &MsgId, agent: &str, error: Raw) {
-        let refusal = Refusal { id: id.clone(), agent: agent.to_owned(), error: truncated(error), at: now() };
+    pub fn note_refusal(&self, id: &MsgId, agent: &str, error: RpcError) {
+        let refusal = Refusal { id: id.clone(), agent: agent.to_owned(), error: truncated(error), at: now_ms() };
         let mut memory = self.lock();
         let own = memory.refusals.iter().filter(|known| known.agent == agent).count();
         if own == MAX_REFUSALS_PER_AGENT {
@@ -182,36 +182,27 @@ impl Drop for RequestPermit<'_> {
 }
 
 /// The error, reduced to code, hint and the start of its message if it is too long.
-fn truncated(error: Raw) -> Raw {
-    if error.get().len() <= MAX_REFUSAL_BYTES {
+fn truncated(error: RpcError) -> RpcError {
+    if error.to_raw().get().len() <= MAX_REFUSAL_BYTES {
         return error;
     }
-    let parsed = serde_json::from_str::<RpcError>(error.get());
-    let parsed = parsed.unwrap_or_else(|_| RpcError::invalid_params("the task was refused"));
-    let message: String = parsed.message.chars().take(MAX_REASON_CHARS).collect();
-    let code = parsed.data.as_ref().and_then(|data| Some((data["code"].as_str()?, data["hint"].as_str()?)));
+    let message: String = error.message.chars().take(MAX_REASON_CHARS).collect();
+    let code = error.data.as_ref().and_then(|data| Some((data["code"].as_str()?, data["hint"].as_str()?)));
     let known = code.filter(|(code, hint)| code.len() + hint.len() <= MAX_REASON_CHARS);
     match known {
-        Some((code, hint)) => RpcError::bus(code, message, hint).to_raw(),
-        None => RpcError::new(parsed.code, message).to_raw(),
+        Some((code, hint)) => RpcError::bus(code, message, hint),
+        None => RpcError::new(error.code, message),
     }
 }
 
 /// The server's message, or the numbers if it sent none.
 fn progress_text(params: Option<&Raw>) -> Option<String> {
-    let params = Members::of(params.map(|params| &**params)).ok()?;
+    let params = Members::of(params).ok()?;
     let numbers = || {
         let done = params.get("progress")?.get();
         Some(params.get("total").map_or(done.to_owned(), |total| format!("{done} of {}", total.get())))
     };
     params.text("message").or_else(numbers)
-}
-
-impl Refusal {
-    /// The message of the error.
-    pub fn message(&self) -> Option<String> {
-        serde_json::from_str::<RpcError>(self.error.get()).ok().map(|error| error.message)
-    }
 }
 
 #[cfg(test)]
@@ -251,13 +242,13 @@ mod tests {
     fn the_oldest_refusals_are_evicted_first() {
         let memory = TaskMemory::default();
         for number in 0..=MAX_REFUSALS {
-            memory.note_refusal(&MsgId::from(number.to_string()), "a", raw(&json!({})));
+            memory.note_refusal(&MsgId::from(number.to_string()), "a", RpcError::invalid_params("no"));
         }
         let first = MAX_REFUSALS - MAX_REFUSALS_PER_AGENT;
         assert!(memory.refusal(&first.to_string()).is_none() && memory.refusal(&(first + 1).to_string()).is_some());
         for number in 0..=MAX_REFUSALS {
             let (id, agent) = (MsgId::from(format!("b{number}")), format!("b{}", number % 8));
-            memory.note_refusal(&id, &agent, raw(&json!({})));
+            memory.note_refusal(&id, &agent, RpcError::invalid_params("no"));
         }
         let kept = memory.lock().refusals.len();
         assert!(kept == MAX_REFUSALS && memory.refusal("b0").is_none() && memory.refusal("b1").is_some());
@@ -267,11 +258,10 @@ mod tests {
     fn a_long_refusal_is_truncated() {
         let memory = TaskMemory::default();
         let error = RpcError::bus("TB0403", "\u{1}".repeat(1 << 20), "ask somebody");
-        memory.note_refusal(&MsgId::from("1"), "a", error.to_raw());
+        memory.note_refusal(&MsgId::from("1"), "a", error);
         let kept = memory.refusal("1").expect("remembered").error;
-        let error: RpcError = serde_json::from_str(kept.get()).expect("an error");
-        assert!(kept.get().len() <= MAX_REFUSAL_BYTES, "{}", kept.get().len());
-        assert_eq!(error.data.expect("data")["code"], "TB0403");
+        assert!(kept.to_raw().get().len() <= MAX_REFUSAL_BYTES, "{}", kept.to_raw().get().len());
+        assert_eq!(kept.data.expect("data")["code"], "TB0403");
     }
 
     #[test]

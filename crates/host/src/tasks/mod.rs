@@ -23,7 +23,7 @@ use crate::session::SessionId;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use toolbus_call::Origin;
-use toolbus_mcp::{HostReply, Members, Outcome, Rpc, RpcError, TaskView};
+use toolbus_mcp::{HostReply, Outcome, Rpc, RpcError, TaskView};
 use toolbus_protocol::{ErrorCode, InboxMessage, principal_of};
 
 impl Host {
@@ -37,7 +37,7 @@ impl Host {
             Err(error) => {
                 // Its worker may have accepted it while this host was away.
                 let agent = principal_of(&message.from.session_id);
-                self.task_memory.note_refusal(&message.id, agent, error.to_raw());
+                self.task_memory.note_refusal(&message.id, agent, error.clone());
                 self.refuse(&message, error).await;
             }
         }
@@ -58,7 +58,7 @@ impl Host {
     pub async fn resend_task(&self, message: &InboxMessage) {
         let agent = principal_of(&message.from.session_id);
         if let Some(row) = self.options.journal.task(message.id.as_str(), Some(agent)) {
-            self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row))).await;
+            self.outbox.reply(message, &HostReply::Task(self.view_of_task(&row).into())).await;
         }
     }
 
@@ -77,9 +77,8 @@ impl Host {
 /// Turns an `input_required` result of a modern server into an error, because a task has no client to answer it.
 pub fn without_input_required(answer: Given) -> Given {
     let Given::Outcome(Outcome::Result(result)) = &answer else { return answer };
-    let kind = Members::of(Some(result)).ok().and_then(|result| result.text("resultType"));
-    match kind.as_deref() {
-        Some("input_required") => detached::no_client_to_ask("the server asked for input").into(),
-        _ => answer,
+    match crate::translate::is_input_required(result) {
+        true => detached::no_client_to_ask("the server asked for input").into(),
+        false => answer,
     }
 }

@@ -5,15 +5,12 @@ use crate::calls::Slot;
 use crate::host::Host;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbus_mcp::Era;
 
 /// The share of all tasks, and of the tasks of one agent, as divisors.
 const SHARE_OF_ALL: usize = 2;
 const SHARE_OF_AGENT: usize = 4;
-/// Retry interval while all session slots are taken. Calls don't wait for a slot, so they come first.
-const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The tasks' share of one kind of permit.
 pub struct TaskPermits {
@@ -49,7 +46,7 @@ impl TaskPermits {
 }
 
 /// Waits for a session slot of the task's server, if the task needs a session of its own. Returns the permits of its share,
-/// to be held until the task ends.
+/// to be held until the task ends. The machine ends the wait when the task expires.
 pub async fn reserve_session(host: &Arc<Host>, slot: &Slot) -> Vec<OwnedSemaphorePermit> {
     let server = &slot.server;
     // Unknown eras are reported when the task reaches its server.
@@ -60,18 +57,14 @@ pub async fn reserve_session(host: &Arc<Host>, slot: &Slot) -> Vec<OwnedSemaphor
     }
     let permits = Vec::from(server.task_sessions.acquire(slot.agent()).await);
     let Ok(session) = server.session(host, slot.session_id(), client) else { return permits };
-    loop {
-        if let Some(slot) = server.free_slot(host).await {
-            session.reserve(slot);
-            return permits;
-        }
-        tokio::time::sleep(SLOT_RETRY_INTERVAL).await;
-    }
+    session.reserve(server.wait_for_slot(host).await);
+    permits
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_gets_a_quarter_and_all_tasks_get_half() {

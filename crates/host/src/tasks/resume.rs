@@ -3,13 +3,14 @@
 
 use super::detached;
 use crate::calls::{NewCall, ParsedCall};
-use crate::failure::{self, now};
+use crate::failure;
 use crate::host::Host;
 use crate::outbox::Form;
 use crate::session::SessionId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use toolbus_base::now_ms;
 use toolbus_call::Origin;
 use toolbus_journal::{CallKey, End, Finish, Journal, TaskRow, Wait};
 use toolbus_mcp::{HostReply, HostRequest, Rpc, RpcError};
@@ -37,7 +38,7 @@ impl Host {
         let mut parsed = ParsedCall::new(&message, rpc, Form::Mcp);
         parsed.rpc = detached::without_client(parsed.rpc, &SessionId::of_task(&message.id))?;
         let new = NewCall { request: message, parsed, server, form: Form::Mcp, operator: None };
-        let remaining = Duration::from_millis(row.manifest.expires_at().saturating_sub(now()));
+        let remaining = Duration::from_millis(row.manifest.expires_at().saturating_sub(now_ms()));
         let deadline = self.calls.millis(Instant::now() + remaining);
         let request = self.request_from(&new, Origin::Journal, Some(deadline));
         self.admit(request, new);
@@ -47,14 +48,14 @@ impl Host {
 
 /// The original request of the task.
 fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rpc), RpcError> {
-    if row.manifest.expires_at() <= now() {
+    if row.manifest.expires_at() <= now_ms() {
         return Err(failure::bus(ErrorCode::Expired, "the task expired before it ran"));
     }
     let unreadable = |reason: String| {
         failure::bus(ErrorCode::JournalFailed, format!("cannot read the task from the journal: {reason}"))
     };
     let body = journal.request(&row.manifest.request).map_err(|error| unreadable(error.to_string()))?;
-    let rpc = match HostRequest::parse(&String::from_utf8_lossy(&body)) {
+    let rpc = match HostRequest::parse(&*String::from_utf8_lossy(&body)) {
         Ok(HostRequest::Rpc(rpc)) => rpc,
         Ok(_) => return Err(unreadable("it is not a call".to_owned())),
         Err(error) => return Err(unreadable(error.to_string())),
@@ -72,9 +73,9 @@ fn message_of(journal: &Journal, row: &TaskRow) -> Result<(Arc<InboxMessage>, Rp
 /// Ends a task that can't be given to the machine.
 async fn fail(journal: Arc<Journal>, key: CallKey, error: RpcError) {
     tracing::warn!(id = &*key.id, %error, "could not resume a task");
-    let reply = HostReply::Rpc(error.into()).into_json();
+    let reply = HostReply::Rpc(error.into()).to_json();
     let reply_id = MsgId::new().into_inner();
-    let finish = Finish { key, reply_id, reply: reply.into(), end: End::Failed, at: now() };
+    let finish = Finish { key, reply_id, reply: reply.into_bytes(), end: End::Failed, at: now_ms() };
     if let Err(error) = journal.finish(finish, Wait::Synced).await {
         tracing::error!(%error, "could not journal the end of a task");
     }

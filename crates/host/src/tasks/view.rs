@@ -68,7 +68,7 @@ impl Host {
             )
         };
         let body = self.options.journal.reply(location).map_err(|error| unreadable(error.to_string()))?;
-        HostReply::parse(&String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
+        HostReply::parse(&*String::from_utf8_lossy(&body)).map_err(|error| unreadable(error.to_string()))
     }
 
     fn stage_of_task(&self, id: &MsgId, status: TaskStatus) -> Option<String> {
@@ -88,7 +88,7 @@ impl Host {
 pub fn refused(refusal: Refusal) -> TaskView {
     TaskView {
         id: refusal.id.to_string(),
-        message: refusal.message(),
+        message: Some(refusal.error.message.clone()),
         agent: refusal.agent,
         server: String::new(),
         tool: String::new(),
@@ -98,6 +98,6 @@ pub fn refused(refusal: Refusal) -> TaskView {
         ttl_ms: TaskWish::DEFAULT_TTL_MS,
         tool_failed: false,
         result: None,
-        error: Some(refusal.error),
+        error: Some(refusal.error.to_raw()),
     }
 }

@@ -5,27 +5,24 @@
 use super::log_level::LogLevel;
 use super::{InputRequest, SERVER_INFO, TASKS_EXTENSION, server_has};
 use serde_json::json;
-use serde_json::value::RawValue;
 use toolbus_mcp::{
     LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, Members, MembersError, Outcome, Raw, empty_object, meta, raw,
 };
 
 /// The result of `initialize`, from the server's result of `server/discover`.
-pub fn initialize_result(discover: &RawValue, initialize: &RawValue, server_name: &str) -> Result<Raw, MembersError> {
-    let mut from = Members::of(Some(discover))?;
+pub fn initialize_result(discover: &Raw, initialize: &Raw, server_name: &str) -> Result<Raw, MembersError> {
+    let mut from = Members::of(Some(discover))?.clone();
     let requested = Members::of(Some(initialize))?.text("protocolVersion").unwrap_or_default();
     let version = if LEGACY_VERSIONS.contains(&requested.as_str()) { requested } else { LATEST_LEGACY.to_owned() };
-    let mut capabilities = Members::of(from.get("capabilities"))?;
-    if let Ok(mut extensions) = Members::of(capabilities.get("extensions"))
-        && extensions.remove(TASKS_EXTENSION).is_some()
-    {
-        let rest = (!extensions.is_empty()).then(|| extensions.to_raw());
-        match rest {
-            Some(rest) => capabilities.set("extensions", rest),
-            None => drop(capabilities.remove("extensions")),
+    let mut capabilities = Members::of(from.get("capabilities"))?.clone();
+    let mut extensions = Members::of(capabilities.get("extensions")).unwrap_or_default().clone();
+    if extensions.remove(TASKS_EXTENSION).is_some() {
+        match extensions.is_empty() {
+            true => drop(capabilities.remove("extensions")),
+            false => capabilities.set("extensions", extensions.into_raw()),
         }
     }
-    let capabilities = capabilities.to_raw();
+    let capabilities = capabilities.into_raw();
     let mut result = Members::default();
     result.set("protocolVersion", raw(&version));
     result.set("capabilities", capabilities);
@@ -36,7 +33,7 @@ pub fn initialize_result(discover: &RawValue, initialize: &RawValue, server_name
     if let Some(instructions) = from.remove("instructions") {
         result.set("instructions", instructions);
     }
-    Ok(result.to_raw())
+    Ok(result.into_raw())
 }
 
 /// Methods that a modern server lacks and that can't be emulated.
@@ -52,8 +49,8 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    pub fn of_initialize(initialize: &RawValue) -> Result<Self, MembersError> {
-        let mut members = Members::of(Some(initialize))?;
+    pub fn of_initialize(initialize: &Raw) -> Result<Self, MembersError> {
+        let mut members = Members::of(Some(initialize))?.clone();
         let capabilities = members.remove("capabilities").unwrap_or_else(empty_object);
         Ok(Self { capabilities, client_info: members.remove("clientInfo") })
     }
@@ -65,7 +62,7 @@ impl ClientIdentity {
     }
 
     /// Adds the envelope to the params; other members of `_meta` are kept.
-    pub fn add_envelope(&self, params: Option<&RawValue>, level: Option<LogLevel>) -> Result<Raw, MembersError> {
+    pub fn add_envelope(&self, params: Option<&Raw>, level: Option<LogLevel>) -> Result<Raw, MembersError> {
         meta::edit(params, |own| {
             for (name, value) in meta::modern(MODERN_VERSION, self.capabilities.clone(), self.client_info.clone()) {
                 own.set(name, value);
@@ -78,7 +75,7 @@ impl ClientIdentity {
 }
 
 /// The level for a legacy client that never set one: what servers commonly send.
-pub fn default_level(discover: &RawValue) -> Option<LogLevel> {
+pub fn default_level(discover: &Raw) -> Option<LogLevel> {
     server_has(discover, "logging").then_some(LogLevel::Info)
 }
 
@@ -93,17 +90,17 @@ pub enum ModernResult {
     },
 }
 
-pub fn result(result: &RawValue) -> Result<ModernResult, MembersError> {
-    let mut members = Members::of(Some(result))?;
+pub fn result(result: &Raw) -> Result<ModernResult, MembersError> {
+    let mut members = Members::of(Some(result))?.clone();
     if members.text("resultType").as_deref() != Some("input_required") {
         for name in ["resultType", "ttlMs", "cacheScope"] {
             members.remove(name);
         }
-        return Ok(ModernResult::Complete(members.to_raw()));
+        return Ok(ModernResult::Complete(members.into_raw()));
     }
     let mut requests = Vec::new();
     for (key, request) in Members::of(members.get("inputRequests"))?.iter() {
-        let mut request = Members::of(Some(request))?;
+        let mut request = Members::of(Some(request))?.clone();
         let method = request.text("method").unwrap_or_default();
         requests.push(InputRequest { key: key.to_owned(), method, params: request.remove("params") });
     }
@@ -122,22 +119,22 @@ pub fn input_response(method: &str, outcome: Outcome) -> Result<Raw, Raw> {
 
 /// The request again, with the client's answers.
 pub fn repetition(
-    params: Option<&RawValue>,
+    params: Option<&Raw>,
     responses: Vec<(String, Raw)>,
     state: Option<Raw>,
 ) -> Result<Raw, MembersError> {
-    let mut members = Members::of(params)?;
+    let mut members = Members::of(params)?.clone();
     let mut given = Members::default();
     for (key, response) in responses {
         given.set(key, response);
     }
     if !given.is_empty() {
-        members.set("inputResponses", given.to_raw());
+        members.set("inputResponses", given.into_raw());
     }
     if let Some(state) = state {
         members.set("requestState", state);
     }
-    Ok(members.to_raw())
+    Ok(members.into_raw())
 }
 
 #[cfg(test)]

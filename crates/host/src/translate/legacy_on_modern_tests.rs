@@ -7,7 +7,7 @@ fn json(value: Value) -> Raw {
     raw(&value)
 }
 
-fn value(raw: &RawValue) -> Value {
+fn value(raw: &Raw) -> Value {
     serde_json::from_str(raw.get()).expect("JSON")
 }
 
@@ -34,7 +34,7 @@ fn each_request_carries_the_clients_capabilities_and_info() {
     let initialize = json(json!({"protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
         "clientInfo": {"name": "c", "version": "1"}}));
     let identity = ClientIdentity::of_initialize(&initialize).expect("an object");
-    let given = RawValue::from_string(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5}}"#.to_owned());
+    let given = Raw::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5}}"#);
     let params = identity.add_envelope(Some(&given.expect("JSON")), Some(LogLevel::Warning)).expect("an object");
     assert!(params.get().starts_with(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"progressToken":5,"#));
     let expected = json!({"progressToken": 5, meta::PROTOCOL_VERSION: "2026-07-28",
@@ -47,9 +47,8 @@ fn each_request_carries_the_clients_capabilities_and_info() {
 
 #[test]
 fn results_lose_members_of_the_modern_era() {
-    let given = RawValue::from_string(
-        r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#
-            .to_owned(),
+    let given = Raw::parse(
+        r#"{"tools":[{"name":"a","ttlMs":1}],"resultType":"complete","ttlMs":5,"cacheScope":"public","x":1.0}"#,
     )
     .expect("JSON");
     let ModernResult::Complete(result) = result(&given).expect("an object") else { panic!("complete") };

@@ -2,7 +2,6 @@
 
 use super::server_flag;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::BTreeSet;
 use toolbus_mcp::{Members, MembersError, Raw, meta, raw};
 
@@ -25,7 +24,7 @@ pub struct Filter {
 
 impl Filter {
     /// From the params of a `subscriptions/listen`.
-    pub fn of_listen(params: Option<&RawValue>) -> Result<Self, MembersError> {
+    pub fn of_listen(params: Option<&Raw>) -> Result<Self, MembersError> {
         let params = Members::of(params)?;
         let wanted = Members::of(params.get("notifications"))?;
         let list_changes = LIST_CHANGES
@@ -41,13 +40,13 @@ impl Filter {
     }
 
     /// All list changes that the server supports, and these resources.
-    pub fn everything(server: &RawValue, uris: BTreeSet<String>) -> Self {
+    pub fn everything(server: &Raw, uris: BTreeSet<String>) -> Self {
         let list_changes = LIST_CHANGES.iter().map(|(_, _, method)| *method).collect();
         Self { list_changes, uris }.honoured_by(server)
     }
 
     /// Removes what the server's capabilities don't cover.
-    pub fn honoured_by(mut self, server: &RawValue) -> Self {
+    pub fn honoured_by(mut self, server: &Raw) -> Self {
         for (_, capability, method) in LIST_CHANGES {
             if !server_flag(server, capability, "listChanged") {
                 self.list_changes.remove(method);
@@ -63,7 +62,7 @@ impl Filter {
         self.list_changes.is_empty() && self.uris.is_empty()
     }
 
-    pub fn wants(&self, method: &str, params: Option<&RawValue>) -> bool {
+    pub fn wants(&self, method: &str, params: Option<&Raw>) -> bool {
         if method == RESOURCE_UPDATED {
             let uri = Members::of(params).ok().and_then(|params| params.text("uri"));
             return uri.is_some_and(|uri| self.uris.contains(&uri));
@@ -97,12 +96,12 @@ pub fn is_listen_notification(method: &str) -> bool {
 }
 
 /// Adds the listen stream's id to a notification.
-pub fn tagged(params: Option<&RawValue>, subscription: &str) -> Result<Raw, MembersError> {
+pub fn tagged(params: Option<&Raw>, subscription: &str) -> Result<Raw, MembersError> {
     meta::set(params, meta::SUBSCRIPTION_ID, raw(subscription))
 }
 
 /// Removes the listen stream's id from a notification.
-pub fn untagged(params: Option<&RawValue>) -> Option<Raw> {
+pub fn untagged(params: Option<&Raw>) -> Option<Raw> {
     let stripped = meta::without(params, &[meta::SUBSCRIPTION_ID]).ok()??;
     (stripped.get() != "{}").then_some(stripped)
 }

@@ -1,6 +1,5 @@
 //! The eight MCP log levels, in order. A modern request carries a level; a legacy session has one.
 
-use serde_json::value::RawValue;
 use toolbus_mcp::Members;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,12 +35,12 @@ impl LogLevel {
     }
 
     /// The level named by a JSON string.
-    pub fn of_raw(value: &RawValue) -> Option<Self> {
+    pub fn of_raw(value: &toolbus_mcp::Raw) -> Option<Self> {
         serde_json::from_str::<String>(value.get()).ok().as_deref().and_then(Self::parse)
     }
 
     /// Whether a `notifications/message` reaches this level.
-    pub fn passes(self, message: Option<&RawValue>) -> bool {
+    pub fn passes(self, message: Option<&toolbus_mcp::Raw>) -> bool {
         let level = Members::of(message).ok().and_then(|members| members.get("level").and_then(Self::of_raw));
         level.is_none_or(|level| level >= self)
     }

@@ -7,8 +7,7 @@ pub mod listen;
 pub mod log_level;
 pub mod modern_on_legacy;
 
-use serde_json::value::RawValue;
-use toolbus_mcp::{Members, member_text};
+use toolbus_mcp::{Members, Raw, member_text};
 
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -18,11 +17,11 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 pub struct InputRequest {
     pub key: String,
     pub method: String,
-    pub params: Option<toolbus_mcp::Raw>,
+    pub params: Option<Raw>,
 }
 
 /// Whether a client with these capabilities accepts that request.
-pub fn client_can(capabilities: &RawValue, method: &str) -> bool {
+pub fn client_can(capabilities: &Raw, method: &str) -> bool {
     let name = match method {
         "elicitation/create" => "elicitation",
         "sampling/createMessage" => "sampling",
@@ -33,12 +32,12 @@ pub fn client_can(capabilities: &RawValue, method: &str) -> bool {
 }
 
 /// Whether a result is `input_required`.
-pub fn is_input_required(result: &RawValue) -> bool {
+pub fn is_input_required(result: &Raw) -> bool {
     member_text(result, "resultType").is_some_and(|kind| kind == "input_required")
 }
 
 /// Whether `capabilities.NAME.FLAG` is true in the result of `initialize` or `server/discover`.
-pub fn server_flag(result: &RawValue, name: &str, flag: &str) -> bool {
+pub fn server_flag(result: &Raw, name: &str, flag: &str) -> bool {
     let find = || {
         let members = Members::of(Some(result)).ok()?;
         let capabilities = Members::of(members.get("capabilities")).ok()?;
@@ -49,7 +48,7 @@ pub fn server_flag(result: &RawValue, name: &str, flag: &str) -> bool {
 }
 
 /// Whether `capabilities.NAME` exists in the result of `initialize` or `server/discover`.
-pub fn server_has(result: &RawValue, name: &str) -> bool {
+pub fn server_has(result: &Raw, name: &str) -> bool {
     let find = || {
         let members = Members::of(Some(result)).ok()?;
         let capabilities = Members::of(members.get("capabilities")).ok()?;

@@ -6,7 +6,6 @@ use super::log_level::LogLevel;
 use super::{InputRequest, SERVER_INFO, listen};
 use crate::failure;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use toolbus_mcp::{LATEST_LEGACY, ListKind, MODERN_VERSIONS, Members, MembersError, Raw, RpcError, codes, meta, raw};
 
@@ -23,7 +22,7 @@ const ENVELOPE_KEYS: [&str; 4] =
     [meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES, meta::CLIENT_INFO, meta::LOG_LEVEL];
 
 impl Envelope {
-    pub fn of(params: Option<&RawValue>) -> Result<Self, RpcError> {
+    pub fn of(params: Option<&Raw>) -> Result<Self, RpcError> {
         let missing = || {
             let keys = format!("{} and {}", meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES);
             RpcError::invalid_params(format!("params._meta must be an object with {keys}"))
@@ -52,12 +51,12 @@ impl Envelope {
 }
 
 /// The result of `server/discover`, from the server's result of `initialize`.
-pub fn discover(initialize_result: &RawValue) -> Result<Raw, MembersError> {
-    let mut from = Members::of(Some(initialize_result))?;
-    let mut capabilities = Members::of(from.get("capabilities"))?;
+pub fn discover(initialize_result: &Raw) -> Result<Raw, MembersError> {
+    let mut from = Members::of(Some(initialize_result))?.clone();
+    let mut capabilities = Members::of(from.get("capabilities"))?.clone();
     // The tasks of the legacy era differ from the modern extension.
     capabilities.remove("tasks");
-    let capabilities = capabilities.to_raw();
+    let capabilities = capabilities.into_raw();
     let mut result = Members::default();
     result.set("supportedVersions", raw(MODERN_VERSIONS));
     result.set("capabilities", capabilities);
@@ -67,12 +66,12 @@ pub fn discover(initialize_result: &RawValue) -> Result<Raw, MembersError> {
     add_complete(&mut result);
     add_caching(&mut result);
     if let Some(info) = from.remove("serverInfo") {
-        let mut own = Members::of(from.get(meta::META))?;
+        let mut own = Members::of(from.get(meta::META))?.clone();
         own.set(SERVER_INFO, info);
-        let own = own.to_raw();
+        let own = own.into_raw();
         result.set(meta::META, own);
     }
-    Ok(result.to_raw())
+    Ok(result.into_raw())
 }
 
 /// Methods that the modern era removed or that differ in the legacy era.
@@ -87,45 +86,45 @@ pub fn may_request_input(method: &str) -> bool {
 }
 
 /// The params without the envelope and without the members of a repetition.
-pub fn params(params: Option<&RawValue>) -> Result<Option<Raw>, MembersError> {
+pub fn params(params: Option<&Raw>) -> Result<Option<Raw>, MembersError> {
     let Some(stripped) = meta::without(params, &ENVELOPE_KEYS)? else { return Ok(None) };
-    let mut members = Members::of(Some(&stripped))?;
+    let mut members = Members::of(Some(&stripped))?.clone();
     members.remove("inputResponses");
     members.remove("requestState");
-    Ok((!members.is_empty()).then(|| members.to_raw()))
+    Ok((!members.is_empty()).then(|| members.into_raw()))
 }
 
 /// The result with the members that the modern era requires.
-pub fn result(method: &str, result: &RawValue) -> Result<Raw, MembersError> {
-    let mut members = Members::of(Some(result))?;
+pub fn result(method: &str, result: &Raw) -> Result<Raw, MembersError> {
+    let mut members = Members::of(Some(result))?.clone();
     add_complete(&mut members);
     if ListKind::of_method(method).is_some() || method == "resources/read" {
         add_caching(&mut members);
     }
-    Ok(members.to_raw())
+    Ok(members.into_raw())
 }
 
 /// The modern era has no code of its own for an unknown resource.
-pub fn error(error: &RawValue) -> Raw {
+pub fn error(error: &Raw) -> Raw {
     let translate = || {
-        let mut members = Members::of(Some(error)).ok()?;
+        let mut members = Members::of(Some(error)).ok()?.clone();
         let code: i64 = serde_json::from_str(members.get("code")?.get()).ok()?;
         (code == codes::RESOURCE_NOT_FOUND).then(|| {
             members.set("code", raw(&codes::INVALID_PARAMS));
-            members.to_raw()
+            members.into_raw()
         })
     };
     translate().unwrap_or_else(|| error.to_owned())
 }
 
-fn add_complete(result: &mut Members<'_>) {
+fn add_complete(result: &mut Members) {
     if !result.contains("resultType") {
         result.set("resultType", raw("complete"));
     }
 }
 
 /// Legacy results may differ between sessions, so they must not be cached.
-fn add_caching(result: &mut Members<'_>) {
+fn add_caching(result: &mut Members) {
     if !result.contains("ttlMs") {
         result.set("ttlMs", raw(&0));
     }
@@ -153,7 +152,7 @@ pub fn notification(envelope: &Envelope, method: &str, params: Option<Raw>) -> D
             None => Destination::Dropped,
         },
         "notifications/message" => match envelope.log_level {
-            Some(level) if level.passes(params.as_deref()) => Destination::Call(params),
+            Some(level) if level.passes(params.as_ref()) => Destination::Call(params),
             _ => Destination::Dropped,
         },
         method if listen::is_listen_notification(method) => Destination::Listeners,
@@ -164,14 +163,15 @@ pub fn notification(envelope: &Envelope, method: &str, params: Option<Raw>) -> D
     }
 }
 
-fn with_token(params: Option<Raw>, token: &RawValue) -> Option<Raw> {
+fn with_token(params: Option<Raw>, token: &Raw) -> Option<Raw> {
     let params = params?;
-    let Ok(mut members) = Members::of(Some(&params)) else { return Some(params) };
+    let Ok(members) = Members::of(Some(&params)) else { return Some(params) };
+    let mut members = members.clone();
     if members.get(meta::PROGRESS_TOKEN).is_some_and(|old| old.get() == token.get()) {
         return Some(params);
     }
     members.set(meta::PROGRESS_TOKEN, token.to_owned());
-    Some(members.to_raw())
+    Some(members.into_raw())
 }
 
 /// The result that sends the server's requests to the client.
@@ -183,13 +183,13 @@ pub fn input_required(requests: &[InputRequest], state: &str) -> Raw {
         if let Some(params) = &request.params {
             one.set("params", params.clone());
         }
-        asked.set(request.key.clone(), one.to_raw());
+        asked.set(request.key.clone(), one.into_raw());
     }
     let mut result = Members::default();
     result.set("resultType", raw("input_required"));
-    result.set("inputRequests", asked.to_raw());
+    result.set("inputRequests", asked.into_raw());
     result.set("requestState", raw(state));
-    result.to_raw()
+    result.into_raw()
 }
 
 /// The state and the answers of a repeated request.
@@ -201,7 +201,7 @@ pub struct Repetition {
 
 impl Repetition {
     /// `None` for a request that is not a repetition.
-    pub fn of(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
+    pub fn of(params: Option<&Raw>) -> Result<Option<Self>, RpcError> {
         let members = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
         if !members.contains("requestState") {
             return Ok(None);

@@ -32,7 +32,7 @@ fn an_incomplete_envelope_or_another_version_is_refused() {
 #[test]
 fn params_lose_the_envelope_and_are_otherwise_unchanged() {
     let text = r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":7,"x.y/z":[1.10]},"requestState":"s","inputResponses":{}}"#;
-    let given = RawValue::from_string(text.to_owned()).expect("JSON");
+    let given = Raw::parse(text).expect("JSON");
     let expected =
         r#"{"name":"t","arguments":{"n":12345678901234567890,"f":1.0},"_meta":{"progressToken":7,"x.y/z":[1.10]}}"#;
     assert_eq!(params(Some(&given)).expect("an object").expect("params").get(), expected);
@@ -55,7 +55,7 @@ fn discover_is_answered_from_initialize() {
 #[test]
 fn results_get_the_required_members_only() {
     let translated = |method: &str, text: &str| {
-        let given = RawValue::from_string(text.to_owned()).expect("JSON");
+        let given = Raw::parse(text).expect("JSON");
         result(method, &given).expect("an object").get().to_owned()
     };
     let call = translated("tools/call", r#"{"content":[{"type":"text","text":"a"}],"isError":false,"z":1.0}"#);

@@ -15,7 +15,7 @@ use toolbus_protocol::Body;
 
 /// The result of an admin query, or its error code.
 async fn ask<T: DeserializeOwned>(worker: &Worker, request: AdminRequest) -> Result<T, String> {
-    let body = Body::parse(HostRequest::Admin(request).into_json()).expect("JSON");
+    let body = Body::parse(HostRequest::Admin(request).to_json().into_bytes()).expect("JSON");
     let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
     let reply = within("an answer", worker.bus.request_message("host", message, TIMEOUT)).await.expect("a reply");
     match HostReply::parse(std::str::from_utf8(reply.body.as_bytes()).expect("UTF-8")).expect("a reply") {

@@ -32,7 +32,7 @@ pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker 
 }
 
 async fn ask(worker: &Worker, request: HostRequest) -> Reply {
-    let body = Body::parse(request.to_json()).expect("JSON");
+    let body = Body::parse(request.to_json().into_bytes()).expect("JSON");
     let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
     finish(worker.bus.start_call("host", message, TIMEOUT).await.expect("a call")).await
 }

@@ -5,7 +5,7 @@ use crate::support::{Rig, fake, open_host, within};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
-use toolbus_audit::{AuditLog, AuditOptions, Tail, argument_hash, verify};
+use toolbus_audit::{AuditLog, AuditOptions, Tail, VerifyOptions, argument_hash, verify};
 use toolbus_host::LivePolicy;
 use toolbus_mcp::raw;
 use toolbus_upstream::HostConfig;
@@ -53,7 +53,7 @@ async fn every_decision_and_every_call_is_logged_as_one_line() {
     let effects: Vec<&str> = decisions.iter().map(|line| line["effect"].as_str().expect("an effect")).collect();
     assert_eq!(effects, ["allow", "allow", "allow", "deny"]);
     let first = &decisions[0];
-    assert_eq!(first["args"], argument_hash(Some(&raw(&secret))));
+    assert_eq!(first["args"], argument_hash(Some(raw(&secret).get())));
     let fields = ["who", "role", "server", "kind", "name", "trace"].map(|name| first[name].as_str().expect(name));
     assert_eq!(fields, ["w", "reader", "one", "tool", "echo", "4bf92f3577b34da6a3ce929d0e0e4736"]);
     assert!(first["rule"].as_str().is_some_and(|rule| rule.contains("echo")), "{first}");
@@ -65,7 +65,7 @@ async fn every_decision_and_every_call_is_logged_as_one_line() {
     assert_eq!((&calls[0]["attempt"], &calls[0]["request"]), (&json!(1), &first["request"]));
     assert!(calls[0]["result_bytes"].as_u64() > Some(10) && calls[0]["request_bytes"].as_u64() > Some(10));
     rig.stop_host().await;
-    assert_eq!(verify(folder.path(), None).expect("readable").problem, None);
+    assert_eq!(verify(folder.path(), &VerifyOptions::default()).expect("readable").problem, None);
     let text = std::fs::read_to_string(folder.path().join("audit-000001.jsonl")).expect("a log");
     assert!(!text.contains("do-not-write-me-down"));
 }

@@ -21,6 +21,7 @@ struct State {
     blocked: bool,
     failing: bool,
     waiting: usize,
+    writes: Vec<Vec<u8>>,
 }
 
 impl GatedDisk {
@@ -44,6 +45,12 @@ impl GatedDisk {
     /// True while a sync is blocked.
     pub fn has_blocked_sync(&self) -> bool {
         self.lock().waiting > 0
+    }
+
+    /// The largest number of occurrences of a text in one write.
+    pub fn most_in_one_write(&self, text: &[u8]) -> usize {
+        let count = |write: &Vec<u8>| write.windows(text.len()).filter(|part| *part == text).count();
+        self.lock().writes.iter().map(count).max().unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,7 +99,9 @@ impl DiskFile for GatedFile {
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        if self.gate.state.lock().expect("no panic").failing { Err(failure()) } else { self.inner.append(bytes) }
+        let mut state = self.gate.state.lock().expect("no panic");
+        state.writes.push(bytes.to_owned());
+        if state.failing { Err(failure()) } else { self.inner.append(bytes) }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {

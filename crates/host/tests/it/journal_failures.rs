@@ -6,6 +6,8 @@ use crate::support::{Rig, Worker, fake, finish, open_host, within};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use toolbus_client::AgentRef;
+use toolbus_host::HostOptions;
 use toolbus_journal::{Journal, JournalOptions};
 use toolbus_upstream::{HostConfig, ServerConfig, TripSettings};
 use toolbus_wal::FolderDisk;
@@ -19,11 +21,11 @@ pub async fn host_on_gated_disk(folder: &TestFolder, server: ServerConfig) -> (R
     host_on_gated_disk_with(folder, server, JournalOptions::default()).await
 }
 
-async fn host_on_gated_disk_with(
+fn options_on_gated_disk(
     folder: &TestFolder,
     server: ServerConfig,
     options: JournalOptions,
-) -> (Rig, GatedDisk, CrashingHost) {
+) -> (HostOptions, GatedDisk) {
     let journal_folder = folder.path("journal");
     std::fs::create_dir_all(&journal_folder).expect("a folder");
     let (disk, _) = FolderDisk::open(&journal_folder).expect("a disk");
@@ -31,6 +33,15 @@ async fn host_on_gated_disk_with(
     let journal = Journal::on_disk(Arc::new(disk.clone()), options, Arc::new(|| 0)).expect("a journal");
     let mut options = open_host(HostConfig { servers: vec![server] });
     options.journal = Arc::new(journal);
+    (options, disk)
+}
+
+async fn host_on_gated_disk_with(
+    folder: &TestFolder,
+    server: ServerConfig,
+    options: JournalOptions,
+) -> (Rig, GatedDisk, CrashingHost) {
+    let (options, disk) = options_on_gated_disk(folder, server, options);
     let rig = Rig::without_host().await;
     let host = CrashingHost::with(&rig, options).await;
     (rig, disk, host)
@@ -93,6 +104,77 @@ async fn by_default_the_result_is_written_but_not_synced_before_the_reply() {
         assert!(is_written, "{era} {legacy}: the reply was sent before RESULT was written");
         disk.unblock_syncs();
     }
+}
+
+#[tokio::test]
+async fn requests_wait_while_the_entries_that_wait_for_the_journal_are_at_their_limit() {
+    let folder = TestFolder::new();
+    let (mut options, disk) = options_on_gated_disk(&folder, fake("one", "modern"), JournalOptions::default());
+    options.limits.max_journal_backlog_bytes = 1;
+    let rig = Rig::with(options).await;
+    let worker = rig.modern("w").await;
+    disk.block_syncs();
+    let mut calls = vec![start_call(&worker, "whoami", &json!({"n": 0})).await];
+    wait_for_blocked_sync(&disk).await;
+    for n in 1..4 {
+        calls.push(start_call(&worker, "whoami", &json!({"n": n})).await);
+    }
+    // Meanwhile the host would have started the others: it runs on the thread of the broker, which answers these.
+    for _ in 0..20 {
+        worker.bus.client().status().await.expect("a status");
+    }
+    let started = rig.journal().calls().len();
+    disk.unblock_syncs();
+    // The host awaited the second one before it reached the limit.
+    assert!(started <= 2, "{started} calls were started");
+    for call in calls {
+        finish(call).await.text();
+    }
+}
+
+#[tokio::test]
+async fn answers_wait_while_the_entries_that_wait_for_the_journal_are_at_their_limit() {
+    let folder = TestFolder::new();
+    let journal = JournalOptions { sync_results: true, ..JournalOptions::default() };
+    let (mut options, disk) = options_on_gated_disk(&folder, fake("one", "modern"), journal);
+    options.limits.max_journal_backlog_bytes = 1;
+    let rig = Rig::with(options).await;
+    let worker = rig.modern("w").await;
+    let mut calls = Vec::new();
+    for effects in 1..4 {
+        calls.push(start_call(&worker, "effect", &folder.waiting()).await);
+        folder.expect_effects(effects).await;
+    }
+    disk.block_syncs();
+    folder.release();
+    wait_for_blocked_sync(&disk).await;
+    disk.unblock_syncs();
+    for call in calls {
+        assert_eq!(finish(call).await.text(), "effected");
+    }
+    assert_eq!(disk.most_in_one_write(b"effected"), 1, "RESULTs that waited for one sync");
+}
+
+#[tokio::test]
+async fn a_host_whose_calls_do_not_end_disconnects_after_its_time_to_close() {
+    let folder = TestFolder::new();
+    let (mut options, disk) = options_on_gated_disk(&folder, server(), JournalOptions::default());
+    options.limits.drain = Duration::from_millis(10);
+    options.limits.close = Duration::from_millis(100);
+    let mut rig = Rig::with(options).await;
+    let (worker, observer) = (rig.legacy("w").await, rig.client(AgentRef::new("observer")).await);
+    disk.block_syncs();
+    let _call = start_call(&worker, "effect", &folder.quick()).await;
+    wait_for_blocked_sync(&disk).await;
+    rig.stop_host().await;
+    within("the host's disconnection", async {
+        let is_host = |it: &toolbus_protocol::Connection| &*it.agent.session_id == "host";
+        while observer.status().await.expect("a status").connections.iter().any(is_host) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    disk.unblock_syncs();
 }
 
 #[tokio::test]

@@ -34,22 +34,28 @@ async fn reply_code(rig: &Rig) -> String {
     client.subscribe().await.expect("a mailbox");
     let reply = within("the reply", client.next_message()).await.expect("a message");
     let text = std::str::from_utf8(reply.body.as_bytes()).expect("UTF-8").to_owned();
-    let Ok(HostReply::Rpc(Outcome::Error(error))) = HostReply::parse(&text) else { panic!("{text}") };
+    let Ok(HostReply::Rpc(Outcome::Error(error))) = HostReply::parse(text.as_str()) else { panic!("{text}") };
     let error: Value = serde_json::from_str(error.get()).expect("JSON");
     error["data"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
 async fn an_orphan_is_ended_after_the_grace_period_and_other_calls_continue() {
-    let (rig, folder) = (Rig::without_host().await, TestFolder::new());
-    let _host = CrashingHost::with(&rig, options(&folder, Some(Duration::from_secs(1)))).await;
+    for rig in [Rig::without_host().await, Rig::without_follows().await] {
+        ends_orphans(&rig).await;
+    }
+}
+
+async fn ends_orphans(rig: &Rig) {
+    let folder = TestFolder::new();
+    let _host = CrashingHost::with(rig, options(&folder, Some(Duration::from_secs(1)))).await;
     let stays = rig.modern("stays").await;
     let call = crate::crashing::start_call(&stays, "effect", &folder.waiting()).await;
     let gone = rig.modern("gone").await;
     send(&gone, folder.waiting(), Duration::ZERO).await;
     folder.expect_effects(2).await;
     gone.bus.close().await;
-    assert_eq!(reply_code_for_absent_caller(&rig).await, "TB0426");
+    assert_eq!(reply_code_for_absent_caller(rig).await, "TB0426");
     folder.release();
     assert_eq!(crate::support::finish(call).await.text(), "effected");
 }

@@ -4,7 +4,7 @@ use crate::support::{Rig, Worker, fake, finish, open_host};
 use serde_json::{Value, json};
 use toolbus_client::AgentRef;
 use toolbus_host::LivePolicy;
-use toolbus_mcp::{ClientHello, raw};
+use toolbus_mcp::{ClientHello, Raw, raw};
 use toolbus_policy::PolicySet;
 use toolbus_upstream::{HostConfig, ServerConfig};
 
@@ -89,7 +89,7 @@ async fn a_request_with_a_missing_or_ambiguous_name_is_rejected() {
         ("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"add","name":"greet"}}"#),
         ("subscriptions/listen", r#"{"notifications":{"resourceSubscriptions":["test://one",7]}}"#),
     ] {
-        let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+        let params = Raw::parse(params).expect("JSON");
         let error = finish(worker.start_raw("one", method, params).await).await.error();
         assert_eq!(error["code"], -32602, "{method}: {error}");
     }
@@ -181,7 +181,7 @@ async fn ambiguous_arguments_are_refused() {
     let rig = rig_with(vec![fake("one", "legacy")], CONDITIONS).await;
     let reader = worker(&rig, Some("reader"), true).await;
     let params = r#"{"name":"echo","arguments":{"path":"/tmp/a","path":"/etc/passwd"}}"#;
-    let params = serde_json::value::RawValue::from_string(params.to_owned()).expect("JSON");
+    let params = Raw::parse(params).expect("JSON");
     let error = finish(reader.start_raw("one", "tools/call", params).await).await.error();
     assert_eq!(error["data"]["code"], "TB0419");
     assert_eq!(error["message"], "tool 'echo': the arguments have a duplicate key");

@@ -96,5 +96,5 @@ fn unknown_server() -> Body {
         params: Some(toolbus_mcp::raw(&serde_json::json!({"name": "effect"}))),
         task: None,
     };
-    Body::parse(toolbus_mcp::HostRequest::Rpc(rpc).to_json()).expect("JSON")
+    Body::parse(toolbus_mcp::HostRequest::Rpc(rpc).to_json().into_bytes()).expect("JSON")
 }

@@ -61,7 +61,18 @@ impl Rig {
     }
 
     pub async fn without_host_on(broker: ServerOptions) -> Self {
-        let (address, folder) = serve_broker(broker).await;
+        Self::on_core(broker, CoreOptions::default()).await
+    }
+
+    /// A broker without a host that refuses every `follow`.
+    pub async fn without_follows() -> Self {
+        let mut core = CoreOptions::default();
+        core.engine.followed_items = 0;
+        Self::on_core(ServerOptions::default(), core).await
+    }
+
+    async fn on_core(broker: ServerOptions, core: CoreOptions) -> Self {
+        let (address, folder) = serve_broker(broker, core).await;
         let options = open_host(HostConfig::default());
         Self {
             address,
@@ -77,7 +88,7 @@ impl Rig {
     }
 
     pub async fn on(options: HostOptions, broker: ServerOptions) -> Self {
-        let (address, folder) = serve_broker(broker).await;
+        let (address, folder) = serve_broker(broker, CoreOptions::default()).await;
         let shutdown = CancellationToken::new();
         let host = Self::run(address, &options, &shutdown).await;
         Self { address, _folder: folder, options, shutdown, host }
@@ -167,9 +178,9 @@ impl Rig {
     }
 }
 
-async fn serve_broker(broker: ServerOptions) -> (SocketAddr, TempDir) {
+async fn serve_broker(broker: ServerOptions, core: CoreOptions) -> (SocketAddr, TempDir) {
     let folder = TempDir::new().expect("a folder");
-    let core = BrokerCore::open(folder.path(), CoreOptions::default()).expect("the folder opens");
+    let core = BrokerCore::open(folder.path(), core).expect("the folder opens");
     let server = BrokerServer::with_options(core, Box::new(SharedToken::new(TOKEN)), broker);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("a bound address");
@@ -340,7 +351,7 @@ impl Worker {
     }
 
     fn message(&self, request: HostRequest) -> InboxMessage {
-        let body = Body::parse(request.to_json()).expect("JSON");
+        let body = Body::parse(request.to_json().into_bytes()).expect("JSON");
         InboxMessage::new(self.bus.client().me(), InboxKind::McpRequest, body)
     }
 

@@ -16,7 +16,7 @@ use toolbus_upstream::{HostConfig, ServerConfig};
 #[track_caller]
 pub fn created(reply: &Reply) -> TaskView {
     match &reply.end {
-        HostReply::Task(view) => view.clone(),
+        HostReply::Task(view) => (**view).clone(),
         other => panic!("expected a task, got {other:?}"),
     }
 }

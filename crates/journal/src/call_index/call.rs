@@ -44,9 +44,7 @@ pub struct Started {
 pub struct Answer {
     pub at: u64,
     /// The location of the reply in the log.
-    offset: u64,
-    segment: u32,
-    length: u32,
+    location: toolbus_wal::Location,
     pub end: End,
 }
 
@@ -105,11 +103,11 @@ impl Call {
     }
 
     pub fn set_answer(&mut self, end: End, at: u64, reply: Location) {
-        let (reply, segment, offset, length) = match reply {
-            Location::Log { segment, offset, length } => (None, segment, offset, length),
-            Location::InMemory(bytes) => (Some(bytes), 0, 0, 0),
+        let (reply, location) = match reply {
+            Location::Log(location) => (None, location),
+            Location::InMemory(bytes) => (Some(bytes), toolbus_wal::Location { segment: 0, offset: 0, length: 0 }),
         };
-        self.answer = Some(Answer { at, offset, segment, length, end });
+        self.answer = Some(Answer { at, location, end });
         if self.rare.is_some() || reply.is_some() {
             self.rare_mut().reply = reply;
         }
@@ -117,9 +115,9 @@ impl Call {
 
     /// The location of the reply, if the call is answered.
     pub fn reply(&self) -> Option<Location> {
-        let Answer { offset, segment, length, .. } = self.answer?;
+        let location = self.answer?.location;
         let in_memory = self.rare.as_ref().and_then(|rare| rare.reply.clone());
-        Some(in_memory.map_or(Location::Log { segment, offset, length }, Location::InMemory))
+        Some(in_memory.map_or(Location::Log(location), Location::InMemory))
     }
 
     /// The id of the message with the durable answer to this call.

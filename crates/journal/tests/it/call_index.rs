@@ -5,6 +5,10 @@ use bytes::Bytes;
 use toolbus_journal::{CallIndex, CallKey, Dead, Entry, Finish, Joined, Known, Limits, Location, Start, Task};
 use toolbus_wal::sim_disk::Rng;
 
+fn in_log(offset: u32, length: u32) -> Location {
+    Location::Log(toolbus_wal::Location { segment: 1, offset, length })
+}
+
 fn of(mailbox: u64, id: u64) -> CallKey {
     CallKey { caller: format!("w#{mailbox}").into(), id: id.to_string().into() }
 }
@@ -41,7 +45,7 @@ fn entries() -> Vec<Entry> {
 fn index_of(entries: &[(usize, Entry)]) -> CallIndex {
     let mut index = CallIndex::new(Limits::default(), 0);
     for (number, entry) in entries {
-        index.restore(entry, Location::Log { segment: 1, offset: *number as u64, length: 1 });
+        index.restore(entry, in_log(*number as u32, 1));
     }
     index
 }
@@ -98,7 +102,7 @@ fn the_first_answer_wins_in_any_order() {
         Ok(Known::Answered { reply_id, reply, .. }) => (reply_id.to_string(), reply),
         other => panic!("{other:?}"),
     };
-    let location = |offset| Location::Log { segment: 1, offset, length: 1 };
+    let location = |offset| in_log(offset, 1);
     for order in [[0, 1], [1, 0]] {
         let answers = [(answer("first", 5), location(0)), (answer("second", 6), location(1))];
         let mut index = CallIndex::new(Limits::default(), 0);
@@ -129,7 +133,7 @@ fn a_dropped_dead_letter_is_not_needed_by_compaction() {
     let mut index = CallIndex::default();
     let (server, tool, request) = ("files".into(), "write".into(), Bytes::from_static(b"{}"));
     let dead_letter = Dead { key: key(1), server, tool, request, role: None, attempts: 3, story: Vec::new(), at: 1 };
-    let (entry, location) = (Entry::Dead(dead_letter), Location::Log { segment: 1, offset: 0, length: 100 });
+    let (entry, location) = (Entry::Dead(dead_letter), in_log(0, 100));
     index.enter(&entry, location.clone());
     assert!(index.needs(&entry, &location));
     index.announce(&Entry::Dropped(key(1)));

@@ -2,7 +2,7 @@
 
 use crate::support::{CONTENT, finish, key, reply, start, started};
 use std::sync::Arc;
-use toolbus_journal::{CallIndex, Entry, JournalLog, Known, Location, LogOptions, PlantedBug};
+use toolbus_journal::{CallIndex, Entry, JournalLog, Known, Location, LogOptions};
 use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 /// Small segments, so that crashes hit rotations.
@@ -73,76 +73,4 @@ fn after_a_crash_at_any_disk_call_synced_entries_are_known() {
             check(&disk, &synced, &format!("seed {seed}, stopped after {calls} calls"));
         }
     }
-}
-
-#[test]
-fn without_syncs_entries_are_lost_and_the_test_detects_it() {
-    let broken = (0..200).any(|seed| {
-        let disk = SimDisk::default();
-        let planted = LogOptions { planted: Some(PlantedBug::NoSync), ..options() };
-        let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), planted, |_, _| {}).expect("it opens");
-        log.append([&started(1)], 1).and_then(|_| log.sync()).expect("the disk works");
-        disk.crash(&mut Rng::new(seed));
-        let mut index = CallIndex::default();
-        JournalLog::open(Arc::new(disk), options(), |entry, location| index.restore(&entry, location))
-            .expect("it opens");
-        index.look_up(&key(1), &CONTENT) == Ok(Known::New)
-    });
-    assert!(broken);
-}
-
-#[test]
-fn corruption_in_the_middle_is_reported_and_costs_one_entry() {
-    let disk = SimDisk::default();
-    let large = LogOptions { segment_bytes: 1 << 20, ..options() };
-    let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), large.clone(), |_, _| {}).expect("it opens");
-    let locations = log.append(&[0, 1, 2].map(started), 1).expect("the disk works");
-    let Location::Log { offset, length, .. } = locations[1] else { panic!("it is written") };
-    log.sync().expect("the disk works");
-    // Only a later record shows that the corrupt one was durable.
-    log.append([&started(3)], 1).and_then(|_| log.sync()).expect("the disk works");
-    disk.flip("journal-0000000001.log", offset as usize + 20, 3);
-    let mut index = CallIndex::default();
-    let (_, recovery) =
-        JournalLog::open(Arc::new(disk), large, |entry, location| index.restore(&entry, location)).expect("it opens");
-    assert_eq!(recovery.damaged_bytes, u64::from(length));
-    let known = [0, 1, 2].map(|id| index.look_up(&key(id), &CONTENT) != Ok(Known::New));
-    assert_eq!(known, [true, false, true]);
-}
-
-/// Writes a START and a RESULT without a sync, opens the journal in a new process, and stops the machine right after.
-fn crash_after_open(planted: Option<PlantedBug>, seed: u64) -> Known {
-    let disk = SimDisk::default();
-    let options = LogOptions { planted, ..options() };
-    let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
-    log.append([&started(1), &Entry::Finish(finish(1))], 1).expect("the disk works");
-    drop(log);
-    JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
-    disk.crash(&mut Rng::new(seed));
-    let mut index = CallIndex::default();
-    JournalLog::open(Arc::new(disk), options, |entry, location| index.restore(&entry, location)).expect("it opens");
-    index.look_up(&key(1), &CONTENT).expect("the same call")
-}
-
-#[test]
-fn entries_of_a_killed_process_are_durable_once_the_journal_is_open_again() {
-    let is_kept = |planted, seed| matches!(crash_after_open(planted, seed), Known::Answered { .. });
-    assert!((0..100).all(|seed| is_kept(None, seed)));
-    assert!(!(0..100).all(|seed| is_kept(Some(PlantedBug::OpenedWithoutSync), seed)), "the check can fail");
-}
-
-#[test]
-fn corruption_of_durable_entries_is_not_taken_for_a_torn_write() {
-    let damaged = |planted| {
-        let disk = SimDisk::default();
-        let options = LogOptions { planted, ..options() };
-        let (mut log, _) = JournalLog::open(Arc::new(disk.clone()), options.clone(), |_, _| {}).expect("it opens");
-        for id in 0..2 {
-            log.append([&started(id)], 1).and_then(|_| log.sync()).expect("the disk works");
-        }
-        disk.flip("journal-0000000001.log", 30, 3);
-        JournalLog::open(Arc::new(disk), options, |_, _| {}).expect("it opens").1.is_damaged()
-    };
-    assert!(damaged(None));
-    assert!(!damaged(Some(PlantedBug::CorruptionTakenForTornWrite)), "the check can fail");
 }

@@ -109,3 +109,18 @@ fn a_journal_that_lost_entries_without_a_repair_has_a_new_name() {
     assert!(reopen(&disk, JournalOptions { limits, ..JournalOptions::default() }));
     assert!(lineage_of(&disk).is_some(), "a call was forgotten");
 }
+
+#[test]
+fn an_older_copy_of_a_journal_does_not_name_the_openings_of_the_original_since() {
+    let (folder, copy) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (first, _) = open(folder.path());
+    for file in fs::read_dir(folder.path()).expect("a folder").flatten() {
+        fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
+    }
+    let (second, _) = open(folder.path());
+    assert_eq!(second.ancestors, std::slice::from_ref(&first.instance));
+    open(copy.path());
+    let (copied, _) = open(copy.path());
+    assert!(copied.journal == second.journal && copied.epoch > second.epoch);
+    assert!(copied.ancestors.contains(&first.instance) && !copied.ancestors.contains(&second.instance));
+}

@@ -8,5 +8,6 @@ mod group_commit;
 mod journal;
 mod lineage;
 mod lists;
+mod old_format;
 mod support;
 mod test_journal;

@@ -3,7 +3,7 @@
 use toolbus_mcp::{Answer, ClientHello, HostEvent, HostReply, HostRequest, Id, Notify, Outcome, Rpc};
 
 fn raw(text: &str) -> toolbus_mcp::Raw {
-    serde_json::value::RawValue::from_string(text.to_owned()).expect("JSON")
+    toolbus_mcp::Raw::parse(text).expect("JSON")
 }
 
 fn check_request(request: HostRequest, text: &str) {

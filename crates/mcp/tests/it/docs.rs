@@ -10,12 +10,12 @@ fn every_example_in_the_docs_is_unchanged_by_parsing_and_writing() {
     let examples: Vec<&str> = page.lines().filter(|line| line.starts_with('{')).collect();
     for example in &examples {
         let again = match example {
-            line if line.starts_with("{\"op\"") => HostRequest::parse(line).expect("valid request").to_json(),
-            line if line.starts_with("{\"rpc\"") => HostReply::parse(line).expect("valid reply").to_json(),
-            line if line.starts_with("{\"event\"") => HostEvent::parse(line).expect("valid event").to_json(),
+            line if line.starts_with("{\"op\"") => HostRequest::parse(*line).expect("valid request").to_json(),
+            line if line.starts_with("{\"rpc\"") => HostReply::parse(*line).expect("valid reply").to_json(),
+            line if line.starts_with("{\"event\"") => HostEvent::parse(*line).expect("valid event").to_json(),
             line => {
                 let manifest: HostManifest = serde_json::from_str(line).expect("valid manifest");
-                serde_json::to_string(&manifest).expect("serializable")
+                toolbus_mcp::raw(&manifest).text()
             }
         };
         assert_eq!(again, *example);

@@ -1,14 +1,14 @@
 //! Changing one member keeps every byte of the others.
 
 use proptest::prelude::*;
-use toolbus_mcp::{Members, meta, raw};
+use toolbus_mcp::{Members, Message, meta, raw};
 
 #[test]
 fn a_changed_member_keeps_its_position() {
     let mut members = Members::parse(r#"{"a": 1.50, "b":[1, 2],"c":{"x":1e2}}"#).expect("valid object");
     members.set("b", raw("new"));
     members.remove("nothing");
-    assert_eq!(members.to_raw().get(), r#"{"a":1.50,"b":"new","c":{"x":1e2}}"#);
+    assert_eq!(members.into_raw().get(), r#"{"a":1.50,"b":"new","c":{"x":1e2}}"#);
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn a_missing_inner_object_is_created() {
 
 #[test]
 fn a_meta_that_is_no_object_is_an_error() {
-    let params = serde_json::value::RawValue::from_string(r#"{"_meta":3}"#.into()).expect("valid JSON");
+    let params = toolbus_mcp::Raw::parse(r#"{"_meta":3}"#).expect("valid JSON");
     assert!(meta::set(Some(&params), meta::PROGRESS_TOKEN, raw(&7)).is_err());
 }
 
@@ -46,8 +46,20 @@ proptest! {
     fn any_object_is_unchanged_by_parsing_and_writing(map in prop::collection::btree_map(".{0,8}", any_json(), 0..24)) {
         let value = serde_json::Value::Object(map.into_iter().collect());
         let text = serde_json::to_string_pretty(&value).expect("valid JSON");
-        let again = Members::parse(&text).expect("valid object").to_raw();
+        let again = Members::parse(text.as_str()).expect("valid object").into_raw();
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("valid JSON");
         prop_assert_eq!(parse(&text), parse(again.get()));
+    }
+
+    #[test]
+    fn any_params_are_found_in_the_text_of_their_message(map in prop::collection::btree_map(".{0,8}", any_json(), 0..24)) {
+        let value = serde_json::Value::Object(map.into_iter().collect());
+        let text = serde_json::to_string_pretty(&value).expect("valid JSON");
+        let message = Message::parse(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\": {text} }}"));
+        let Ok(Message::Notification(notification)) = message else { panic!("a notification") };
+        let params = notification.params.expect("params");
+        prop_assert_eq!(params.get(), &text);
+        let alone = Members::parse(text.as_str()).expect("valid object");
+        prop_assert_eq!(format!("{:?}", params.members().expect("valid object")), format!("{alone:?}"));
     }
 }

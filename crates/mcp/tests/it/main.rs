@@ -4,3 +4,4 @@ mod bodies;
 mod docs;
 mod edits;
 mod messages;
+mod parsed_once;

@@ -1,5 +1,6 @@
-//! Reads `[roles]` and `[limits]` of a toolbus.toml.
+//! Reads `[roles]`, `[limits]` and `[hosts]` of a toolbus.toml.
 
+mod hosts;
 mod limit;
 mod role;
 mod rules;
@@ -15,8 +16,7 @@ use toolbus_config::{ConfigError, Document, Position, Setting, Warning};
 /// The set has no roles if the file has none.
 pub fn read(file: &Document) -> Result<(PolicySet, Vec<Warning>), ConfigError> {
     let mut reader = Reader::default();
-    let mut set =
-        PolicySet { roles: None, others: None, limits: Vec::new(), limit_index: Index::default(), own_roles: false };
+    let mut set = PolicySet::empty();
     if let Some(roles) = file.root().read("roles", |roles| reader.roles(roles))? {
         set.own_roles = !roles.is_empty();
         set.roles = Some(roles).filter(|_| set.own_roles);
@@ -24,6 +24,7 @@ pub fn read(file: &Document) -> Result<(PolicySet, Vec<Warning>), ConfigError> {
     if let Some(limits) = file.root().read("limits", limits_of)? {
         (set.limits, set.limit_index) = limits;
     }
+    set.hosts = file.root().read("hosts", hosts::hosts_of)?.unwrap_or_default();
     reader.warnings.sort_by_key(|warning| warning.position);
     Ok((set, reader.warnings))
 }

@@ -62,7 +62,7 @@ fn path_traversal_satisfies_no_allow_and_bypasses_no_deny() {
 fn denied_for(arguments: &str, problem: ArgumentsProblem) {
     let set = set(RULES);
     let arguments = RawValue::from_string(arguments.to_owned()).expect("JSON");
-    let decision = set.decide(&question("r", "files", Item::Tool("read"), Arguments::Known(&arguments)));
+    let decision = set.decide(&question("r", "files", Item::Tool("read"), Arguments::Known(arguments.get())));
     match decision.reason {
         Reason::BadArguments(_, found) => assert_eq!(found, problem, "{arguments}"),
         other => panic!("{arguments}: {other:?}"),
@@ -88,7 +88,7 @@ fn arguments_without_conditions_are_not_checked() {
     assert_eq!(call(&set, "r", "s", "a", "[]"), Effect::Allow);
     assert_eq!(call(&set, "r", "s", "b", "[]"), Effect::Deny);
     let arguments = RawValue::from_string("[]".into()).expect("JSON");
-    let decision = set.decide(&question("r", "s", Item::Tool("c"), Arguments::Known(&arguments)));
+    let decision = set.decide(&question("r", "s", Item::Tool("c"), Arguments::Known(arguments.get())));
     assert!(matches!(decision.reason, Reason::Rule(_)), "denied anyway: {}", decision.reason);
     assert_eq!(call(&set, "r", "s", "b", r#"{"y":1,"y":2}"#), Effect::Allow);
 }

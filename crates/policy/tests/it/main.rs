@@ -19,7 +19,7 @@ fn question<'a>(role: &'a str, server: &'a str, item: Item<'a>, arguments: Argum
 /// The effect on a call with these arguments.
 fn call(set: &PolicySet, role: &str, server: &str, tool: &str, arguments: &str) -> Effect {
     let arguments = RawValue::from_string(arguments.to_owned()).expect("JSON");
-    set.decide(&question(role, server, Item::Tool(tool), Arguments::Known(&arguments))).effect
+    set.decide(&question(role, server, Item::Tool(tool), Arguments::Known(arguments.get()))).effect
 }
 
 /// The effect on the item in a list.

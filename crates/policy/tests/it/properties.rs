@@ -96,7 +96,7 @@ fn uses() -> impl Strategy<Value = Use> {
 }
 
 fn decide(set: &PolicySet, used: &Use) -> Effect {
-    set.decide(&question("r", used.server, used.item, Arguments::Known(&used.arguments))).effect
+    set.decide(&question("r", used.server, used.item, Arguments::Known(used.arguments.get()))).effect
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use crate::envelope::SealedParts;
 use crate::frames::*;
 use crate::{
     AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, DecodeError, Envelope, ErrorCode, Followed,
-    JournalClaim, MsgId, Timestamp, check_name,
+    JournalClaim, MAX_ANCESTORS, MsgId, Timestamp, check_name,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -46,6 +46,7 @@ struct FlatClient<'a> {
     journal: Option<String>,
     epoch: Option<u64>,
     instance: Option<String>,
+    ancestors: Option<Vec<String>>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
 }
@@ -126,6 +127,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             journal: required(flat.journal, "claim", "journal")?,
             epoch: flat.epoch.ok_or(DecodeError::Missing("claim", "epoch"))?,
             instance: required(flat.instance, "claim", "instance")?,
+            ancestors: flat.ancestors.unwrap_or_default().into_iter().take(MAX_ANCESTORS).map(Into::into).collect(),
         }),
         "hosts" => ClientFrame::Hosts(AskHosts {
             request_id: required(flat.request_id, "hosts", "request_id")?,
@@ -233,7 +235,10 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             accepted: flat.accepted.ok_or(DecodeError::Missing("ack_result", "accepted"))?,
             reason: flat.reason,
         }),
-        "cancel" => BrokerFrame::Cancel { correlation_id: required(flat.correlation_id, "cancel", "correlation_id")? },
+        "cancel" => BrokerFrame::Cancel {
+            correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
+            from: flat.from.map(ByteString::from),
+        },
         "cancel_result" => BrokerFrame::CancelResult(CancelResult {
             request_id: required(flat.request_id, "cancel_result", "request_id")?,
             correlation_id: required(flat.correlation_id, "cancel_result", "correlation_id")?,

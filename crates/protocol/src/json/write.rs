@@ -48,8 +48,12 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::Follow(follow) => follow_text(follow),
         ClientFrame::Unfollow { request_id } => json!({"kind": "unfollow", "request_id": &**request_id}).to_string(),
         ClientFrame::Announce(announce) => announce_text(announce),
-        ClientFrame::Claim(JournalClaim { journal, epoch, instance }) => {
-            json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance}).to_string()
+        ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors }) => {
+            let mut value = json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance});
+            if !ancestors.is_empty() {
+                value["ancestors"] = ancestors.iter().map(|name| &**name).collect();
+            }
+            value.to_string()
         }
         ClientFrame::Hosts(ask) => {
             let known: serde_json::Map<_, _> =
@@ -83,8 +87,12 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
             }
             value.to_string()
         }
-        BrokerFrame::Cancel { correlation_id } => {
-            json!({"kind": "cancel", "correlation_id": &**correlation_id}).to_string()
+        BrokerFrame::Cancel { correlation_id, from } => {
+            let mut value = json!({"kind": "cancel", "correlation_id": &**correlation_id});
+            if let Some(from) = from {
+                value["from"] = (&**from).into();
+            }
+            value.to_string()
         }
         BrokerFrame::CancelResult(CancelResult { request_id, correlation_id, outcome }) => json!({
             "kind": "cancel_result", "request_id": &**request_id, "correlation_id": &**correlation_id,

@@ -74,14 +74,8 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("follow", follow()),
         ("follow_nothing", ClientFrame::Follow(Follow { request_id: "f-1".into(), ..Follow::default() })),
         ("unfollow", ClientFrame::Unfollow { request_id: "f-1".into() }),
-        (
-            "claim",
-            ClientFrame::Claim(JournalClaim {
-                journal: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into(),
-                epoch: 7,
-                instance: "5b1c2d3e-9d0b-4f9f-7b0f-0c8a3a540a8f".into(),
-            }),
-        ),
+        ("claim", claim(vec![])),
+        ("claim_ancestors", claim(vec!["9d0b4f9f-7b0f-4c8a-b540-0a8f5b1c2d3e".into(), "older".into()])),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),
@@ -230,7 +224,8 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("receipts_out_of_order", BrokerFrame::Receipts { ranges: vec![(7, 9), (2, 2), (1, u64::MAX)] }),
         ("ack_result", ack_result(true, None)),
         ("ack_result_refused", ack_result(false, Some("no such message"))),
-        ("cancel", BrokerFrame::Cancel { correlation_id: CALL.into() }),
+        ("cancel", BrokerFrame::Cancel { correlation_id: CALL.into(), from: Some("worker-7#mcp".into()) }),
+        ("cancel_without_sender", BrokerFrame::Cancel { correlation_id: CALL.into(), from: None }),
         ("cancel_result", cancel_result(CancelOutcome::Withdrawn)),
         ("cancel_result_running", cancel_result(CancelOutcome::Running)),
         ("cancel_result_finished", cancel_result(CancelOutcome::Finished)),
@@ -341,4 +336,13 @@ pub fn message(id: &str, kind: &str, text: &str) -> InboxMessage {
 
 fn body(text: &str) -> Body {
     Body::parse(text.to_owned()).expect("the samples' bodies are JSON")
+}
+
+fn claim(ancestors: Vec<ByteString>) -> ClientFrame {
+    ClientFrame::Claim(JournalClaim {
+        journal: "0c8a3a54-7b0f-4f9f-9d0b-0a8f5b1c2d3e".into(),
+        epoch: 7,
+        instance: "5b1c2d3e-9d0b-4f9f-7b0f-0c8a3a540a8f".into(),
+        ancestors,
+    })
 }

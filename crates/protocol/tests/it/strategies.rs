@@ -34,8 +34,8 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => inspect().prop_map(ClientFrame::Inspect),
         1 => follow().prop_map(ClientFrame::Follow),
         1 => name().prop_map(|request_id| ClientFrame::Unfollow { request_id }),
-        1 => (name(), any::<u64>(), name()).prop_map(|(journal, epoch, instance)| {
-            ClientFrame::Claim(JournalClaim { journal, epoch, instance })
+        1 => (name(), any::<u64>(), name(), vec(name(), 0..5)).prop_map(|(journal, epoch, instance, ancestors)| {
+            ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors })
         }),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),
@@ -60,7 +60,8 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => name().prop_map(|id| BrokerFrame::Delivered { id }),
         1 => vec(range(), 0..20).prop_map(|ranges| BrokerFrame::Receipts { ranges }),
         1 => ack_result.prop_map(BrokerFrame::AckResult),
-        1 => name().prop_map(|correlation_id| BrokerFrame::Cancel { correlation_id }),
+        1 => (name(), of(name()))
+            .prop_map(|(correlation_id, from)| BrokerFrame::Cancel { correlation_id, from }),
         1 => cancel_result().prop_map(BrokerFrame::CancelResult),
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),

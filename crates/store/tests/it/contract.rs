@@ -127,7 +127,7 @@ mod suite {
         assert_eq!(again.replayed.seqs(), [1, 2, 3, 4, 5, 6, 7], "in log order");
         assert_eq!(again.replayed.messages[0], ("bob".into(), 1, id_of(1)));
         assert_eq!(again.replayed.settled, [settled("bob", 2)]);
-        assert_eq!(again.recovery, Recovery { next_seq: 8, batches: 2, ..Recovery::default() });
+        assert_eq!(again.recovery, Recovery { next_seq: 8, records: 10, ..Recovery::default() });
         assert_eq!(pending_of_bob(&again.store), [1, 3, 4, 5, 6, 7]);
     }
 

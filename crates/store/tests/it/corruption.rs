@@ -6,7 +6,7 @@ use crate::support::{
 };
 use std::fs;
 use std::ops::Range;
-use std::sync::Arc;
+
 use toolbus_engine::Seq;
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{Store, StoreOptions};
@@ -60,100 +60,6 @@ fn a_flipped_bit_anywhere_in_a_middle_batch_costs_at_most_one_message() {
 #[test]
 fn a_flipped_bit_in_a_folder_costs_at_most_one_message() {
     check_flipped_bits::<Folder>(149);
-}
-
-const SECRET: u64 = 0x5eed;
-
-/// Replays a log whose second batch has a corrupt header and a body with forged batches, whose checksums are keyed with
-/// the guessed seed.
-fn replayed_with_forged_batches(guessed_seed: u64) -> Vec<Seq> {
-    let with_seed = |checksum_seed| StoreOptions { checksum_seed, ..StoreOptions::default() };
-    let forgery = SimDisk::default();
-    let forger = forgery.open_with(with_seed(guessed_seed)).store;
-    (900..910).for_each(|seq| write(&forger, &puts([seq])));
-    let mut carrier = Arc::into_inner(message_of("bob", 2, 0)).unwrap();
-    carrier.sealed = forgery.bytes_of(FIRST_SEGMENT).into();
-
-    let disk = SimDisk::default();
-    let store = disk.open_with(with_seed(SECRET)).store;
-    write(&store, &puts([1]));
-    let header = disk.bytes_of(FIRST_SEGMENT).len();
-    write(&store, &batch(vec![carrier.into()]));
-    write(&store, &puts([3]));
-    // Overwrite the batch header and the record's length, so that replay has to scan the body for records.
-    let mut bytes = disk.bytes_of(FIRST_SEGMENT);
-    bytes[header..header + 40].fill(0xff);
-    SimDisk::holding(&bytes).open_with(with_seed(SECRET)).replayed.seqs()
-}
-
-#[test]
-fn batches_forged_in_a_body_are_not_replayed_from_a_corrupt_log() {
-    for guess in [0, 1, SECRET + 1, u64::MAX] {
-        assert_eq!(replayed_with_forged_batches(guess), [1, 3], "guessed {guess}");
-    }
-    let known = replayed_with_forged_batches(SECRET);
-    assert!(known.contains(&905), "with the right key the forgery is accepted: {known:?}");
-}
-
-#[test]
-fn corrupt_bytes_are_copied_unchanged() {
-    let (bytes, middle) = log();
-    let position = middle.end - 1;
-    let disk: SimDisk = flipped(&bytes, position, 0);
-    let recovery = disk.open().recovery;
-    let kept = disk.bytes_of(&disk.names("damaged-")[0]);
-    assert_eq!(kept.len() as u64, recovery.damaged_bytes);
-    assert_eq!(kept.last(), Some(&(bytes[position] ^ 1)));
-}
-
-#[test]
-fn a_corrupt_log_stays_usable() {
-    let (bytes, middle) = log();
-    for position in middle {
-        let disk: SimDisk = flipped(&bytes, position, 3);
-        let opened = disk.open();
-        write(&opened.store, &puts([10]));
-        let expected = pending_of_bob(&opened.store);
-        drop(opened);
-        let again = disk.open();
-        assert_eq!(pending_of_bob(&again.store), expected, "byte {position}");
-        assert_eq!(again.recovery.damaged, 1, "byte {position}");
-    }
-}
-
-#[test]
-fn corruption_before_a_torn_write_is_still_corruption_when_the_log_is_opened_again() {
-    /// An offset in the first record of a batch, so that no message of the torn batch is kept.
-    const IN_FIRST_RECORD: usize = 60;
-    let (bytes, middle) = log();
-    for position in middle.clone() {
-        let mut bytes = bytes.clone();
-        bytes[position] ^= 1;
-        bytes[middle.end + IN_FIRST_RECORD] ^= 1;
-        let disk = SimDisk::holding(&bytes);
-        let Opened { store, recovery, .. } = disk.open();
-        let expected = pending_of_bob(&store);
-        assert!(expected.len() >= 5 && recovery.torn_bytes > 0, "byte {position}: {expected:?} {recovery:?}");
-        drop(store);
-        let again = disk.open();
-        assert_eq!(pending_of_bob(&again.store), expected, "byte {position}");
-        assert_eq!((again.recovery.damaged, again.recovery.torn_bytes), (1, 0), "byte {position}");
-    }
-}
-
-#[test]
-fn a_flipped_bit_in_the_last_batch_loses_no_earlier_batch() {
-    let (bytes, middle) = log();
-    for position in middle.end..bytes.len() {
-        let disk: SimDisk = flipped(&bytes, position, position % 8);
-        let Opened { store, recovery, .. } = disk.open();
-        let read = pending_of_bob(&store);
-        assert_eq!(read[..6], [1, 2, 3, 4, 5, 6], "byte {position}");
-        assert!([7, 8, 9].starts_with(&read[6..]), "byte {position}: {read:?}");
-        assert!(recovery.torn_bytes > 0, "byte {position}");
-        drop(store);
-        assert!(!disk.names("damaged-").is_empty(), "byte {position}");
-    }
 }
 
 #[test]

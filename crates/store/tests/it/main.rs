@@ -6,6 +6,7 @@ mod compaction;
 mod contract;
 mod corruption;
 mod failures;
+mod old_format;
 mod reclaim;
 mod support;
 mod torn_writes;

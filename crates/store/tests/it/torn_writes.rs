@@ -14,27 +14,17 @@ fn log() -> (Vec<u8>, usize) {
     (disk.bytes_of(FIRST_SEGMENT), before)
 }
 
-fn check_earlier_batches<P: TestDisk>(every: usize) {
+#[test]
+fn a_log_cut_anywhere_in_its_last_batch_opens_with_all_earlier_batches() {
     let (bytes, last) = log();
-    for length in (last..bytes.len()).step_by(every) {
-        let Opened { store, recovery, replayed } = P::holding(&bytes[..length]).open();
+    for length in last..bytes.len() {
+        let Opened { store, recovery, replayed } = SimDisk::holding(&bytes[..length]).open();
         let read = pending_of_bob(&store);
         assert_eq!(read[..5], [1, 2, 3, 4, 5], "cut at {length}");
         assert!([6, 7, 8].starts_with(&read[5..]), "cut at {length}: {read:?}");
         assert_eq!(replayed.seqs(), read, "cut at {length}: replay and index agree");
-        assert_eq!(recovery.torn_bytes, (length - last) as u64, "cut at {length}");
         assert_eq!(recovery.damaged, 0, "cut at {length}: a torn write is not corruption");
     }
-}
-
-#[test]
-fn a_log_cut_anywhere_in_its_last_batch_opens_with_all_earlier_batches() {
-    check_earlier_batches::<SimDisk>(1);
-}
-
-#[test]
-fn a_log_in_a_folder_cut_in_its_last_batch_opens_with_all_earlier_batches() {
-    check_earlier_batches::<Folder>(23);
 }
 
 #[test]
@@ -60,43 +50,4 @@ fn intact_messages_at_the_head_of_a_torn_batch_are_kept() {
     let (bytes, _) = log();
     let folder = Folder::holding(&bytes[..bytes.len() - 1]);
     assert_eq!(pending_of_bob(&folder.open().store), [1, 2, 3, 4, 5, 6, 7], "all but the truncated one");
-}
-
-#[test]
-fn a_truncated_torn_write_is_copied_aside() {
-    let (bytes, last) = log();
-    let folder = Folder::holding(&bytes[..bytes.len() - 1]);
-    folder.open();
-    let kept = folder.names("damaged-");
-    assert_eq!(kept.len(), 1);
-    assert_eq!(folder.bytes_of(&kept[0]), bytes[last..bytes.len() - 1]);
-}
-
-#[test]
-fn trailing_zeros_are_truncated() {
-    let (mut bytes, _) = log();
-    bytes.extend([0; 5_000]);
-    let folder = Folder::holding(&bytes);
-    let Opened { store, recovery, .. } = folder.open();
-    assert_eq!(pending_of_bob(&store), [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!((recovery.torn_bytes, recovery.damaged), (5_000, 0));
-}
-
-/// A file may get blocks of a removed one, whose batches are intact and have the same key.
-#[test]
-fn batches_of_a_removed_file_behind_the_end_are_not_replayed() {
-    let (bytes, last) = log();
-    for leftover in [&bytes[..], &bytes[..last], &bytes[last..]] {
-        let mut with_leftover = bytes.clone();
-        with_leftover.extend(leftover);
-        let disk = SimDisk::holding(&with_leftover);
-        let Opened { store, recovery, replayed } = disk.open();
-        assert_eq!(replayed.seqs(), (1..9).collect::<Vec<_>>(), "each message once");
-        assert_eq!((recovery.batches, recovery.next_seq), (3, 9));
-        assert_eq!((recovery.torn_bytes, recovery.damaged), (leftover.len() as u64, 0));
-        write(&store, &puts([9]));
-        drop(store);
-        let again = disk.open();
-        assert_eq!((again.recovery.batches, again.recovery.torn_bytes), (4, 0));
-    }
 }

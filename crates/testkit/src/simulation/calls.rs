@@ -7,11 +7,12 @@
 //! - `plan` draws the parameters of a run, `steps` the next event; `drain` ends a run without faults.
 //! - `broker` is the engine with its store and disk, `network` the links to it.
 //! - `worker` sends calls. `host` is a process at a host: `admission` feeds it the frames of the broker, `effects` carries
-//!   out what its machine decides, `replies` sends what it answers, `journal` drives its journal, `restart` ends it.
+//!   out what its machine decides, `callers` asks the broker about callers, `replies` sends what it answers, `journal` drives its journal, `restart` ends it.
 //! - `servers` runs tools, `policy` decides about calls, `tasks` queries tasks.
 
 mod admission;
 mod broker;
+mod callers;
 mod drain;
 mod effects;
 mod host;

@@ -158,7 +158,12 @@ impl Model {
                 *messages >= options.mailbox_messages || bytes + size > options.mailbox_bytes
             }
             Refusal::BrokerFull { messages, bytes } => {
-                *messages >= options.total_messages || bytes + size > options.total_bytes
+                // Some peers may not use the reserve.
+                let usable = |limit: u64| limit - limit * options.reserve / 100;
+                *messages >= usable(options.total_messages) || bytes + size > usable(options.total_bytes)
+            }
+            Refusal::ShareFull { messages, bytes } => {
+                *messages >= options.agent_messages || bytes + size > options.agent_bytes
             }
             Refusal::Expired { .. } => sent.deadline_ms.is_some(),
             Refusal::DiskFull | Refusal::TooManyMailboxes { .. } => true,

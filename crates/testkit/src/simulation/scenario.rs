@@ -40,14 +40,19 @@ impl Scenario {
         let window_messages = *pick(rng, &[1, 2, 4, 8, 64]);
         let window_bytes = *pick(rng, &[300, 1_000, 3_000, 1 << 20]);
         let max_attempts = *pick(rng, &[1, 2, 3, 1_000, 1_000, 1_000]);
+        let (mailbox_messages, mailbox_bytes) =
+            (*pick(rng, &[4, 12, 1_000, 1_000]), *pick(rng, &[2_000, 1 << 20, 1 << 20, 1 << 20]));
         let engine = EngineOptions {
             window_messages,
             window_bytes,
             // The model has one window for all peers.
             host_window_messages: window_messages,
             host_window_bytes: window_bytes,
-            mailbox_messages: *pick(rng, &[4, 12, 1_000, 1_000]),
-            mailbox_bytes: *pick(rng, &[2_000, 1 << 20, 1 << 20, 1 << 20]),
+            mailbox_messages,
+            mailbox_bytes,
+            agent_messages: mailbox_messages + 2,
+            agent_bytes: mailbox_bytes + 2_000,
+            reserve: 10,
             total_messages: *pick(rng, &[10, 1_000, 1_000, 1_000]),
             total_bytes: *pick(rng, &[6_000, 1 << 20, 1 << 20, 1 << 20]),
             mailboxes: *pick(rng, &[3, 1_000, 1_000, 1_000]),

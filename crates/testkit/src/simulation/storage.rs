@@ -37,7 +37,7 @@ pub fn open(disk: &SimDisk, scenario: &Scenario) -> Result<(Recovered, LogStore)
         forger::set_roles(&mut recovered.engine);
     }
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), scenario.store.clone(), &mut recovered)?;
-    recovered.engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
+    recovered.engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
     recovered.damaged = recovery.damaged;
     Ok((recovered, store))
 }

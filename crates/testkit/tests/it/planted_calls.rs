@@ -132,6 +132,11 @@ fn an_orphan_cancelled_while_another_call_waits_for_it_is_found() {
 }
 
 #[test]
+fn an_orphan_cancelled_although_its_caller_is_back_is_found() {
+    check_machine(CallBug::CallerBackIgnored, "as an orphan of a connected caller");
+}
+
+#[test]
 fn a_wait_without_an_end_is_found() {
     check_machine(CallBug::TimeoutIgnored, "the drain did not finish");
 }

@@ -5,7 +5,7 @@ use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
-use crate::host_state::AUDIT_FOLDER;
+use crate::host_state::open_audit;
 use crate::hosting::Identities;
 use crate::reach::dial_address;
 use crate::reload;
@@ -16,13 +16,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings, read_token};
 use toolbus_host::LivePolicy;
 use toolbus_identity::{
     AuthConfig, Authenticator, CertificateAuthenticator, Chain, JwtAuthenticator, Registry, ensure_broker_key,
     ensure_local_credentials,
 };
+use toolbus_ship::{Shipper, Target};
 
 pub const DEFAULT_PORT: u16 = 7420;
 
@@ -41,6 +41,9 @@ pub struct BrokerArgs {
     /// From the configuration file.
     #[arg(skip)]
     auth: AuthConfig,
+    /// From the configuration file.
+    #[arg(skip)]
+    ship_audit: Option<Target>,
     /// Maximum number of connections.
     #[arg(long, default_value_t = ServerOptions::default().max_connections, value_name = "N")]
     max_connections: usize,
@@ -83,6 +86,7 @@ pub struct OpenBroker {
     pub shared_token: bool,
     /// Whether the port uses TLS.
     pub is_secure: bool,
+    _shipper: Option<Shipper>,
 }
 
 #[derive(Args)]
@@ -103,8 +107,13 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let stop = service_stop_signal()?;
-    let broker_args =
-        args.broker.or_config(local.listen, local.data.clone(), local.shared_token_file.clone(), local.auth.clone());
+    let broker_args = args.broker.or_config(
+        local.listen,
+        local.data.clone(),
+        local.shared_token_file.clone(),
+        local.auth.clone(),
+        local.ship_audit.clone(),
+    );
     let mode = broker_args.identities();
     let broker = broker_args.open().await?;
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);
@@ -141,11 +150,12 @@ impl BrokerArgs {
         data: Option<PathBuf>,
         shared_token_file: Option<PathBuf>,
         auth: AuthConfig,
+        ship_audit: Option<Target>,
     ) -> Self {
         self.listen = self.listen.or(listen);
         self.data = self.data.or(data);
         self.shared_token_file = self.shared_token_file.or(shared_token_file);
-        self.auth = auth;
+        (self.auth, self.ship_audit) = (auth, ship_audit);
         self
     }
 
@@ -179,18 +189,29 @@ impl BrokerArgs {
         let cannot = |source| Failure::Listen { address: listen, source };
         let listener = TcpListener::bind(listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
+        let (audit, shipper) = open_audit(&data, "broker", self.ship_audit.as_ref())?;
         let options = ServerOptions {
             max_connections: self.max_connections,
             max_frame_bytes: self.max_frame,
             allowed_origins: self.allow_origin,
             allowed_hosts: self.allow_host,
-            audit: Some(AuditLog::open(&data.join(AUDIT_FOLDER), AuditOptions::default())?),
+            audit: Some(audit),
             tls,
             broker_key: Some(ensure_broker_key(&data)?),
             ..ServerOptions::default()
         };
         let server = BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options);
-        Ok(OpenBroker { server, authenticator, listener, address, data, token_file, shared_token, is_secure })
+        Ok(OpenBroker {
+            server,
+            authenticator,
+            listener,
+            address,
+            data,
+            token_file,
+            shared_token,
+            is_secure,
+            _shipper: shipper,
+        })
     }
 
     fn tls(&self) -> Option<TlsSettings> {
@@ -209,8 +230,18 @@ fn authenticators(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
 }
 
 impl OpenBroker {
-    /// Takes the rules for messages from the policy, also after the policy was replaced.
+    /// Takes the rules for messages and for the names of hosts from the policy, also after the policy was replaced.
     pub fn use_policy(&self, policy: &Arc<LivePolicy>) {
+        let (server, mut changes) = (Arc::downgrade(&self.server), policy.watch());
+        self.server.set_offer_rules(Arc::clone(&changes.borrow_and_update()));
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let (rules, Some(server)) = (Arc::clone(&changes.borrow_and_update()), server.upgrade()) else {
+                    return;
+                };
+                tokio::task::spawn_blocking(move || server.set_offer_rules(rules)).await.ok();
+            }
+        });
         let rules = PolicySendRules { policy: Arc::clone(policy), authenticator: Arc::clone(&self.authenticator) };
         self.server.set_send_rules(Arc::new(rules));
     }

@@ -273,7 +273,7 @@ impl FailFast<'_> {
 fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure> {
     let reply = reply?;
     let body = String::from_utf8_lossy(reply.body.as_bytes());
-    Ok(match HostReply::parse(&body)? {
+    Ok(match HostReply::parse(&*body)? {
         HostReply::Rpc(outcome) => Ended::Outcome(outcome),
         HostReply::Task(_) => return Err(Failure::BadReply("an unexpected task".to_owned())),
         HostReply::Cancelled => Ended::Cancelled,
@@ -282,9 +282,9 @@ fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure
 
 fn show_event(body: &Body, progress: &mut Progress) {
     let text = String::from_utf8_lossy(body.as_bytes());
-    let Ok(HostEvent::Notification { method, params, .. }) = HostEvent::parse(&text) else { return };
+    let Ok(HostEvent::Notification { method, params, .. }) = HostEvent::parse(&*text) else { return };
     match method.as_str() {
-        "notifications/progress" => progress.report(params.as_deref()),
+        "notifications/progress" => progress.report(params.as_ref()),
         "notifications/message" => {
             let params = params.and_then(|params| serde_json::from_str::<Value>(params.get()).ok()).unwrap_or_default();
             let text = params["data"].as_str().map_or_else(|| params["data"].to_string(), str::to_owned);
@@ -305,12 +305,12 @@ fn params(tool: &str, arguments: Raw) -> Raw {
     let mut params = Members::default();
     params.set("name", raw(tool));
     params.set("arguments", arguments);
-    params.set(meta::META, meta_members.to_raw());
-    params.to_raw()
+    params.set(meta::META, meta_members.into_raw());
+    params.into_raw()
 }
 
 fn message(client: &MultiplexedClient, request: &HostRequest) -> Result<InboxMessage, Failure> {
-    Ok(InboxMessage::new(client.client().me(), "mcp_request", Body::parse(request.to_json())?))
+    Ok(InboxMessage::new(client.client().me(), "mcp_request", Body::parse(request.to_json().into_bytes())?))
 }
 
 async fn send(client: &MultiplexedClient, host: &str, request: &HostRequest) -> Result<(), Failure> {

@@ -40,7 +40,8 @@ pub async fn start(
         task: Some(wish),
     });
     let host = tool.host.name.as_str();
-    let message = InboxMessage::new(client.client().me(), InboxKind::McpRequest, Body::parse(request.into_json())?);
+    let message =
+        InboxMessage::new(client.client().me(), InboxKind::McpRequest, Body::parse(request.to_json().into_bytes())?);
     let id = message.id.clone();
     let name = TaskName { host: host.to_owned(), id: message.id.to_string() };
     // The request may wait for its host for the lifetime of the task.
@@ -85,7 +86,7 @@ async fn answer(call: &mut Call) -> Result<Answer, Failure> {
             None => return Err(Failure::Client(toolbus_client::BrokerError::Closed)),
         }
     };
-    match HostReply::parse(&String::from_utf8_lossy(reply.body.as_bytes()))? {
+    match HostReply::parse(&*String::from_utf8_lossy(reply.body.as_bytes()))? {
         HostReply::Task(_) => Ok(Answer::Task),
         HostReply::Rpc(outcome) => Ok(Answer::Other(outcome)),
         HostReply::Cancelled => Err(Failure::TaskCancelled),

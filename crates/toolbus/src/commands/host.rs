@@ -52,7 +52,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
     let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
     let mut backoff = hosting::reconnect_backoff();
-    let mut has_state = false;
+    let mut shipper = None;
     loop {
         let began = Instant::now();
         let token = args.bus.token_in_file();
@@ -63,10 +63,9 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
         let failure = match outcome {
             Ok(client) => {
                 // The name, and with it the state folder, is known only after the handshake.
-                if !has_state {
+                if shipper.is_none() {
                     let name = client.me().session_id;
-                    state.open(&mut hosting.options, data.as_deref(), &name)?;
-                    has_state = true;
+                    shipper = Some(state.open(&mut hosting.options, data.as_deref(), &name)?);
                 }
                 serve(client, &hosting.options, &stop).await
             }

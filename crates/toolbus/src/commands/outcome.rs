@@ -7,7 +7,7 @@ use crate::show::show;
 use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
-use toolbus_mcp::{Members, Outcome, Raw, codes};
+use toolbus_mcp::{Outcome, Raw, codes};
 
 /// How to print an outcome.
 pub struct OutputOptions<'a> {
@@ -25,7 +25,7 @@ pub fn report(output: &OutputOptions<'_>, outcome: Outcome) -> Result<ExitCode, 
         Outcome::Error(error) => return report_error(output.json, &error),
     };
     // Member by member, because a number that fits no Rust type would make parsing the whole result fail.
-    let members = Members::parse(result.get()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    let members = result.members().map_err(|error| Failure::BadReply(error.to_string()))?;
     if members.text("resultType").as_deref() == Some("input_required") {
         return Err(Failure::InputRequired { tool: output.tool.to_owned() });
     }

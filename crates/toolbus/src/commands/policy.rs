@@ -65,7 +65,7 @@ pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
         eprintln!("warning: {warning}");
     }
     let arguments = args.arguments()?;
-    let arguments = arguments.as_deref().map_or(Arguments::Unknown, Arguments::Known);
+    let arguments = arguments.as_ref().map_or(Arguments::Unknown, |arguments| Arguments::Known(arguments.get()));
     let servers = match (&args.server, rules.servers.as_slice()) {
         (Some(server), _) => vec![server.clone()],
         (None, []) => vec![ANY_SERVER.to_owned()],

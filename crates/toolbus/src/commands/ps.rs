@@ -4,12 +4,14 @@ use super::print_line;
 use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
 use crate::hosts_admin::hosts;
+use crate::progress::one_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
 use toolbus_client::HostEntry;
-use toolbus_protocol::Status;
+use toolbus_mcp::HostManifest;
+use toolbus_protocol::{Body, Status};
 
 #[derive(Args)]
 pub struct PsArgs {
@@ -47,7 +49,7 @@ fn as_json(shown: &Shown) -> String {
     let hosts = hosts.iter().map(|host| {
         json!({
             "name": &*host.id, "online": host.online, "since_ms": host.since_ms,
-            "calls": counts.get(&*host.id).cloned().unwrap_or_default(),
+            "calls": counts.get(&*host.id).cloned().unwrap_or_default(), "problems": problems(host),
         })
     });
     let connections = status.connections.iter().map(|c| {
@@ -86,6 +88,11 @@ fn as_table(shown: &Shown) -> String {
     let mut text = table(&rows, None);
     if !hosts.is_empty() {
         text.push_str(&format!("\n\n{}", hosts_table(hosts, calls)));
+        for host in hosts {
+            for problem in problems(host) {
+                text.push_str(&format!("\nproblem on {}: {}", host.id, one_line(&problem)));
+            }
+        }
     }
     let mut rows = vec![["MAILBOX", "WAITING", "IN FLIGHT", "BYTES", "OLDEST"].map(str::to_owned)];
     for m in &status.mailboxes {
@@ -106,6 +113,12 @@ fn as_table(shown: &Shown) -> String {
         text.push_str(&format!("\n{} corrupt records were set aside; see the broker's log", status.set_aside));
     }
     text
+}
+
+/// Problems that the host or the broker reports, such as names that belong to another host.
+fn problems(host: &HostEntry) -> Vec<String> {
+    let read = |manifest: &Body| serde_json::from_slice::<HostManifest>(manifest.as_bytes()).ok();
+    host.manifest.as_ref().and_then(read).map(|manifest| manifest.problems).unwrap_or_default()
 }
 
 fn hosts_table(hosts: &[HostEntry], calls: &[Call]) -> String {

@@ -172,7 +172,7 @@ impl Admin<'_> {
             let tasks: Vec<Raw> = tasks.iter().map(|task| as_json(&task.name, &task.view)).collect();
             let mut list = Members::default();
             list.set("tasks", raw(&tasks));
-            print_line(list.to_raw().get())?;
+            print_line(list.into_raw().get())?;
         } else if tasks.is_empty() {
             print_line("no tasks")?;
         } else {
@@ -300,10 +300,10 @@ impl Admin<'_> {
     }
 
     async fn ask(&self, host: &str, request: AdminRequest, timeout: Duration) -> Result<Raw, Failure> {
-        let body = Body::parse(HostRequest::Admin(request).into_json())?;
+        let body = Body::parse(HostRequest::Admin(request).to_json().into_bytes())?;
         let message = InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body);
         let reply = self.client.request_message(host, message, timeout).await?;
-        match HostReply::parse(&String::from_utf8_lossy(reply.body.as_bytes()))? {
+        match HostReply::parse(&*String::from_utf8_lossy(reply.body.as_bytes()))? {
             HostReply::Rpc(Outcome::Result(result)) => Ok(result),
             HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
             HostReply::Task(_) | HostReply::Cancelled => {
@@ -352,7 +352,7 @@ fn as_json(name: &TaskName, view: &TaskView) -> Raw {
     if let Some(error) = &view.error {
         task.set("error", error.clone());
     }
-    task.to_raw()
+    task.into_raw()
 }
 
 fn as_table(tasks: &[Named], all: bool) -> String {

@@ -62,7 +62,7 @@ fn as_json(catalog: &Catalog) -> String {
     members.set("tools", raw(&catalog.tools().map(tool).collect::<Vec<_>>()));
     members.set("servers", raw(&servers.map(server).collect::<Vec<_>>()));
     members.set("hosts", raw(&catalog.hosts.iter().map(host).collect::<Vec<_>>()));
-    members.to_raw().get().to_owned()
+    members.into_raw().get().to_owned()
 }
 
 #[derive(Serialize)]

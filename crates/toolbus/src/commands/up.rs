@@ -11,7 +11,6 @@ use crate::reload;
 use crate::stop::service_stop_signal;
 use clap::Args;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::{BrokerServer, Identity, Rights};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
@@ -33,9 +32,6 @@ pub struct UpArgs {
     endpoint: EndpointArgs,
 }
 
-/// How long servers may take to shut down before the broker stops.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
-
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let config = args.hosting.load()?;
     let broker_args = args.broker.or_config(
@@ -43,13 +39,14 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         config.data.clone(),
         config.shared_token_file.clone(),
         config.auth.clone(),
+        config.ship_audit.clone(),
     );
     let mode = broker_args.identities();
     let mut hosting = args.hosting.hosting(&config, mode, true)?;
     let stop = service_stop_signal()?;
     let broker = broker_args.open().await?;
     let name = hosting.name.clone();
-    args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
+    let _shipper = args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.use_policy(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
     let roles = config.roles();
@@ -62,7 +59,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     print_startup(&banner.text());
 
     let policy = Arc::clone(&hosting.options.policy);
-    let drain = args.hosting.drain;
+    let host_stop_limit = hosting.options.limits.stop();
     tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));
     let hosts_stop = CancellationToken::new();
     let host = tokio::spawn(keep_hosting(Arc::clone(&broker.server), hosting, hosts_stop.clone()));
@@ -72,9 +69,10 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         let outcome = tokio::select! {
             () = stop.cancelled() => {
                 tracing::info!("stopping");
+                server.drain();
                 // The host stops first, so that its last replies still reach the broker.
                 hosts_stop.cancel();
-                tokio::time::timeout(drain + SHUTDOWN_TIMEOUT, &mut host).await.ok();
+                tokio::time::timeout(host_stop_limit, &mut host).await.ok();
                 Ok(())
             }
             // It ends only when it is stopped, or by a panic.

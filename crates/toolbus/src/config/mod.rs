@@ -16,6 +16,7 @@ use std::time::Duration;
 use toolbus_config::{Document, Warning};
 use toolbus_identity::AuthConfig;
 use toolbus_policy::PolicySet;
+use toolbus_ship::Target;
 use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers};
 
 pub const FILE_NAME: &str = "toolbus.toml";
@@ -44,6 +45,8 @@ pub struct Config {
     /// How long a call keeps running after its caller disconnected. `None`: until its deadline.
     pub caller_grace: Option<Duration>,
     pub journal: JournalSettings,
+    /// Where lines of the audit logs are copied to.
+    pub ship_audit: Option<Target>,
     /// Problems that are not fatal, as text for the log.
     pub warnings: Vec<String>,
 }
@@ -77,6 +80,7 @@ impl Default for Config {
             pin: PinMode::default(),
             caller_grace: Some(Duration::from_secs(120)),
             journal: JournalSettings::default(),
+            ship_audit: None,
             warnings: Vec::new(),
         }
     }
@@ -128,6 +132,8 @@ pub struct LocalBroker {
     pub data: Option<PathBuf>,
     pub shared_token_file: Option<PathBuf>,
     pub auth: AuthConfig,
+    /// Where lines of the audit log are copied to.
+    pub ship_audit: Option<Target>,
     /// Names of the roles that have rules.
     pub roles: Vec<String>,
     /// Names of the servers.

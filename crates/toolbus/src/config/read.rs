@@ -6,9 +6,10 @@ use std::time::Duration;
 use toolbus_config::{ConfigError, Document, Setting, Table, parse_size};
 use toolbus_identity::read_auth;
 use toolbus_policy::PolicySet;
+use toolbus_ship::Target;
 use toolbus_upstream::{Environment, PinMode, read_servers};
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "listen",
     "data",
     "shared_token_file",
@@ -16,11 +17,14 @@ const KEYS: [&str; 11] = [
     "servers",
     "roles",
     "limits",
+    "hosts",
     "auth",
     "pin",
     "caller_grace",
     "journal",
+    "audit",
 ];
+const AUDIT_KEYS: [&str; 1] = ["ship"];
 const JOURNAL_KEYS: [&str; 3] = ["keep", "max_size", "sync_results"];
 /// A call that is forgotten while its caller may still repeat it would run a second time.
 const MIN_KEEP: Duration = Duration::from_secs(3600);
@@ -45,6 +49,7 @@ pub fn read(document: &Document, file: &Path, env: Environment<'_>) -> Result<Co
         data: broker.data,
         shared_token_file: broker.shared_token_file,
         auth: broker.auth,
+        ship_audit: broker.ship_audit,
         servers: servers.servers,
         policy: broker.policy,
         warnings: broker.warnings.into_iter().chain(in_file(file, &servers.warnings)).collect(),
@@ -60,12 +65,16 @@ pub fn read_broker(document: &Document, file: &Path) -> Result<LocalBroker, Conf
     let listen = root.read("listen", |address| address.parse(ADDRESS, |text| text.parse().ok()))?;
     let path = |key| root.read(key, |path| Ok(beside(file, path.text()?)));
     let (data, shared_token_file) = (path("data")?, path("shared_token_file")?);
+    let ship_audit = root.read("audit", |audit| {
+        audit.section(&AUDIT_KEYS)?.read("ship", |target| target.parse(Target::EXPECTED, Target::parse))
+    })?;
     let (policy, warnings) = PolicySet::read_from(document)?;
     Ok(LocalBroker {
         listen,
         data,
         shared_token_file,
         auth: read_auth(document, file.parent().unwrap_or(Path::new(".")))?,
+        ship_audit: ship_audit.flatten(),
         roles: policy.named_roles().map(str::to_owned).collect(),
         servers: names(root, "servers"),
         policy,

@@ -171,7 +171,7 @@ impl CorpusRun<'_> {
 
 /// The members in order, each as raw text, without those that exist in one era only.
 fn without_era(object: &str) -> Vec<(String, String)> {
-    let object = RawValue::from_string(object.to_owned()).expect("JSON");
+    let object = toolbus_mcp::Raw::parse(object).expect("JSON");
     let mut members = Vec::new();
     for (name, value) in Members::of(Some(&object)).expect("an object").iter() {
         match name {

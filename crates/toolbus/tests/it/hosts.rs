@@ -46,7 +46,7 @@ async fn each_role_sees_its_own_manifest_or_the_default_or_none() {
         soon("announced", open.announce(common)).await.expect("accepted");
         soon("announced", closed.announce(vec![(Some("boss".to_owned()), manifest("3"))])).await.expect("accepted");
         for (role, expected) in [
-            (Some("boss"), vec![("closed", "3"), ("open", "[2]")]),
+            (Some("boss"), vec![("open", "[2]"), ("closed", "3")]),
             (Some("worker"), vec![("open", r#"{ "n": 1.0 }"#)]),
             (None, vec![("open", r#"{ "n": 1.0 }"#)]),
         ] {

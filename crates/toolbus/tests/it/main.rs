@@ -22,6 +22,7 @@ mod one_effect;
 mod outages;
 mod policy;
 mod process;
+mod sealed_audit;
 mod snapshot_file;
 mod snapshots;
 mod support;

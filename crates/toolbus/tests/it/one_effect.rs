@@ -1,14 +1,16 @@
 //! A tool call has at most one effect, whichever process ends and however: broker, host and worker as processes of their
 //! own, a tool that appends a line to a file, and callers that repeat what they got no answer to.
 
-use crate::mcp_client::{McpClient, StdioClient};
+use crate::mcp_client::{HttpClient, McpClient, StdioClient};
 use crate::support::{BrokerProcess, TIMEOUT, soon};
-use crate::up::toolbus;
+use crate::up::{UpInstance, toolbus};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Child;
 
 struct Fixture {
@@ -20,10 +22,7 @@ struct Fixture {
 impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/effects.py");
-        let server = json!({"command": "python3", "args": [server, folder.path().join("effects")]});
-        std::fs::write(folder.path().join("mcp.json"), json!({"mcpServers": {"effects": server}}).to_string())
-            .expect("the folder is writable");
+        configure(folder.path());
         let broker = start_broker(folder.path(), "127.0.0.1:0").await;
         let host = start_host(folder.path(), &broker.url(), "state");
         let fixture = Self { folder, broker, host };
@@ -70,6 +69,14 @@ impl Fixture {
         })
         .await;
     }
+}
+
+/// Writes the configuration of a host whose tool appends to the file `effects`.
+fn configure(folder: &Path) {
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/effects.py");
+    let server = json!({"command": "python3", "args": [server, folder.join("effects")]});
+    std::fs::write(folder.join("mcp.json"), json!({"mcpServers": {"effects": server}}).to_string())
+        .expect("the folder is writable");
 }
 
 async fn start_broker(folder: &Path, address: &str) -> BrokerProcess {
@@ -256,4 +263,82 @@ async fn a_call_survives_a_stop_of_the_broker() {
     fixture.broker = start_broker(fixture.folder.path(), &address.to_string()).await;
     assert_eq!(text(&worker.response().await), "did broker");
     assert_eq!(fixture.effects_of("broker"), 1);
+}
+
+/// A call over `/mcp` whose response is never read.
+async fn send_http_call(address: std::net::SocketAddr, token: &str, id: &str, seconds: f64) -> TcpStream {
+    let params = params(id, seconds);
+    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMCP-Method: tools/call\r\n\
+         MCP-Name: act\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut socket = TcpStream::connect(address).await.expect("the broker accepts");
+    socket.write_all((head + &body).as_bytes()).await.expect("the request is sent");
+    socket
+}
+
+#[tokio::test]
+async fn a_call_over_http_that_a_stop_of_the_broker_cut_off_is_joined_when_it_is_repeated() {
+    let mut fixture = Fixture::start().await;
+    let address = fixture.broker.address;
+    let token = std::fs::read_to_string(fixture.token()).expect("a token").trim().to_owned();
+    let _client = send_http_call(address, &token, "http", 3.0).await;
+    fixture.until_started("http").await;
+    signal(&fixture.broker.child, "-TERM").await;
+    soon("the broker ends", fixture.broker.child.wait()).await.expect("it can be waited for");
+    fixture.broker = start_broker(fixture.folder.path(), &address.to_string()).await;
+    let mut repeating = HttpClient::to(&format!("http://{address}/mcp"), &token);
+    let params = params("http", 3.0).to_string();
+    let repeated = soon("the response", repeating.request("tools/call", &params)).await;
+    let response = serde_json::from_str(&repeated.response).expect("JSON");
+    assert_eq!(text(&response), "did http");
+    assert_eq!(fixture.effects_of("http"), 1);
+}
+
+#[tokio::test]
+async fn up_is_not_ready_and_accepts_no_connections_while_its_running_calls_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let effects = folder.path().join("effects");
+    configure(folder.path());
+    let mut up = UpInstance::start_in(folder, &["--mcp-config", "mcp.json"]).await;
+    soon("the tool is listed", async { while !up.run(&["tools"]).await.out.contains("act ") {} }).await;
+    let token =
+        std::fs::read_to_string(up.folder.path().join("data/toolbus/token")).expect("a token").trim().to_owned();
+    let address = up.address().to_owned();
+    let mut client = HttpClient::to(&format!("http://{address}/mcp"), &token);
+    let running = tokio::spawn(async move { client.request("tools/call", &params("up", 3.0).to_string()).await });
+    soon("the tool has started", async {
+        while !effects.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    signal(&up.child, "-TERM").await;
+    soon("/readyz answers 503", async {
+        while !get(&address, "/readyz").await.starts_with("HTTP/1.1 503") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(get(&address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    let refused = toolbus::BrokerClient::connect(up.url(), toolbus::AgentRef::new("@"), &token).await;
+    let refused = refused.err().expect("it is refused").to_string();
+    assert!(refused.contains("stopping"), "{refused}");
+    let answered = soon("the response", running).await.expect("a response");
+    assert_eq!(text(&serde_json::from_str(&answered.response).expect("JSON")), "did up");
+    let status = soon("the end", up.child.wait()).await.expect("it can be waited for");
+    assert!(status.success(), "{status}");
+    assert_eq!(std::fs::read_to_string(effects).expect("the effects"), "up\n");
+}
+
+async fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).await.expect("the broker accepts");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.expect("the request is sent");
+    let mut response = String::new();
+    soon("a response", socket.read_to_string(&mut response)).await.expect("a response");
+    response
 }

@@ -30,6 +30,7 @@ const BAD_TOML: &[&str] = &[
     "[journal]\nkeep = '59m'",
     "[journal]\nmax_size = '1KiB'",
     "[journal]\nsync_results = 'yes'",
+    "[audit]\nship = 'tcp:here'",
     "servers = 5",
     "[servers.a]",
     "[servers.a]\ncomand = 'x'",

@@ -6,13 +6,16 @@ use super::headers;
 use super::sse::{SseItem, SseParser};
 use crate::calls::Origin;
 use crate::error::ServerError;
+use crate::inbound::Received;
+use bytes::Bytes;
+use bytestring::ByteString;
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Era, Id, Members, Message, Outcome, Request};
+use toolbus_mcp::{Era, Id, Message, Outcome, Request};
 
 /// Delay before a reconnect, unless the server sets another.
 const RETRY: Duration = Duration::from_secs(1);
@@ -60,16 +63,19 @@ impl Exchange<'_> {
             return self.stream(response.into_body()).await;
         }
         let body = match read_body(response.into_body(), self.shared.limit).await {
-            Ok(body) => body,
+            Ok(body) => Bytes::from(body),
             Err(BodyError::TooLarge(bytes)) => return Err(self.too_large(bytes)),
             Err(BodyError::Broken(error)) => return Err(self.broken_off(error.to_string())),
         };
-        let text = String::from_utf8_lossy(&body);
+        let received = self.shared.inbound.receive(text_of(&body));
+        let response = received.response();
         // A JSON-RPC response with the request's own id counts, whatever the HTTP status.
-        if is_response_to(&text, self.number) {
-            self.deliver(&text).await;
+        if response.is_some_and(|response| response.id == Some(Id::number(self.number))) {
+            self.deliver(received).await;
             return Ok(());
         }
+        let is_rpc_error =
+            response.is_some_and(|response| response.id.is_none() && matches!(response.outcome, Outcome::Error(_)));
         if self.shared.is_session_gone(status, &body) {
             return Err(self.shared.session_gone());
         }
@@ -78,12 +84,12 @@ impl Exchange<'_> {
                 Err(self.shared.inbound.bad_message(format!("HTTP {status} without an answer to {:?}", self.method)))
             }
             200..=299 => {
-                self.deliver(&text).await;
+                self.deliver(received).await;
                 Ok(())
             }
             // A JSON-RPC error without an id can only refer to this request.
-            _ if is_rpc_error(&text) => {
-                self.deliver(&text).await;
+            _ if is_rpc_error => {
+                self.deliver(received).await;
                 Ok(())
             }
             _ => Err(self.shared.http.status_error(status, &body)),
@@ -147,7 +153,7 @@ impl Exchange<'_> {
                     SseItem::Event(data) if data.is_empty() => {}
                     SseItem::Event(data) => {
                         made_progress = true;
-                        self.deliver(&data).await;
+                        self.deliver(self.shared.inbound.receive(data.into())).await;
                     }
                     SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
                     SseItem::TooLarge(bytes) => {
@@ -163,25 +169,20 @@ impl Exchange<'_> {
         }
     }
 
-    async fn deliver(&self, text: &str) {
-        match self.method.as_str() {
-            "initialize" => self.observe(text, |result| {
-                let version = Members::parse(result.get()).ok().and_then(|result| result.text("protocolVersion"));
-                self.shared.http.session().version = version.and_then(|version| HeaderValue::try_from(version).ok());
-            }),
-            "tools/list" => self.observe(text, |result| self.shared.http.tools().learn(result)),
-            _ => {}
+    async fn deliver(&self, received: Received) {
+        if let Some(Outcome::Result(result)) = received.response().map(|response| &response.outcome) {
+            match self.method.as_str() {
+                "initialize" => {
+                    let version = result.members().ok().and_then(|result| result.text("protocolVersion"));
+                    let version = version.and_then(|version| HeaderValue::try_from(version).ok());
+                    self.shared.http.session().version = version;
+                }
+                "tools/list" => self.shared.http.tools().learn(result),
+                _ => {}
+            }
         }
-        let reaction = self.shared.inbound.deliver(text, Origin::Call(self.number)).await;
+        let reaction = self.shared.inbound.deliver(received, Origin::Call(self.number)).await;
         self.shared.react(reaction).await;
-    }
-
-    fn observe(&self, text: &str, read: impl FnOnce(&serde_json::value::RawValue)) {
-        if let Ok(Message::Response(response)) = Message::parse(text)
-            && let Outcome::Result(result) = &response.outcome
-        {
-            read(result);
-        }
     }
 
     fn too_large(&self, bytes: u64) -> ServerError {
@@ -232,7 +233,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseP
         for item in found.drain(..) {
             match item {
                 SseItem::Event(data) if !data.is_empty() => {
-                    let reaction = shared.inbound.deliver(&data, Origin::Outside).await;
+                    let reaction = shared.inbound.deliver(shared.inbound.receive(data.into()), Origin::Outside).await;
                     shared.react(reaction).await;
                 }
                 SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
@@ -242,7 +243,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseP
     }
 }
 
-async fn next_data(body: &mut Incoming) -> Result<Option<bytes::Bytes>, hyper::Error> {
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));
@@ -256,11 +257,7 @@ fn is_event_stream(response: &Response<Incoming>) -> bool {
     kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
 }
 
-fn is_response_to(text: &str, number: u64) -> bool {
-    matches!(Message::parse(text), Ok(Message::Response(response)) if response.id == Some(Id::number(number)))
-}
-
-fn is_rpc_error(text: &str) -> bool {
-    matches!(Message::parse(text), Ok(Message::Response(response))
-        if response.id.is_none() && matches!(response.outcome, Outcome::Error(_)))
+/// Invalid UTF-8 is replaced.
+fn text_of(body: &Bytes) -> ByteString {
+    ByteString::try_from(body.clone()).unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into())
 }

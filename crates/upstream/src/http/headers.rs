@@ -3,9 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::value::RawValue;
 use std::collections::HashMap;
-use toolbus_mcp::{MODERN_VERSION, Members, NameKey, Request, meta, routed_name};
+use toolbus_mcp::{MODERN_VERSION, Members, NameKey, Raw, Request, meta, routed_name};
 
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -27,15 +26,15 @@ struct ParamHeader {
 
 impl ToolHeaders {
     /// Reads the annotations in a result of `tools/list`.
-    pub fn learn(&mut self, list: &RawValue) {
+    pub fn learn(&mut self, list: &Raw) {
         // Fast path: annotations are rare, and lists may be long.
         if !list.get().contains("x-mcp-header") {
             return;
         }
-        let Ok(list) = Members::parse(list.get()) else { return };
-        let tools = list.get("tools").and_then(|tools| serde_json::from_str::<Vec<&RawValue>>(tools.get()).ok());
+        let Ok(list) = Members::parse(list.text()) else { return };
+        let tools = list.get("tools").and_then(|tools| serde_json::from_str::<Vec<Raw>>(tools.get()).ok());
         for tool in tools.into_iter().flatten() {
-            let Ok(tool) = Members::parse(tool.get()) else { continue };
+            let Ok(tool) = Members::parse(tool.text()) else { continue };
             let Some(name) = tool.text("name") else { continue };
             let mut found = Vec::new();
             collect(tool.get("inputSchema"), &mut Vec::new(), &mut found);
@@ -48,12 +47,11 @@ impl ToolHeaders {
     }
 
     fn of_call(&self, request: &Request, headers: &mut HeaderMap) -> Option<()> {
-        let params = Members::of(request.params.as_deref()).ok()?;
+        let params = Members::of(request.params.as_ref()).ok()?;
         for header in self.0.get(&params.text("name")?)? {
-            let value = header.path.iter().try_fold(params.get("arguments")?.to_owned(), |object, key| {
-                Members::parse(object.get()).ok()?.get(key).map(ToOwned::to_owned)
-            });
-            if let Some(value) = value.as_deref().and_then(as_header) {
+            let value =
+                header.path.iter().try_fold(params.get("arguments")?, |object, key| object.members().ok()?.get(key));
+            if let Some(value) = value.and_then(as_header) {
                 headers.insert(header.name.clone(), value);
             }
         }
@@ -63,7 +61,7 @@ impl ToolHeaders {
 
 /// Adds the headers of a modern request.
 pub(super) fn of_request(request: &Request, tools: &ToolHeaders, headers: &mut HeaderMap) {
-    let version = meta::get(request.params.as_deref(), meta::PROTOCOL_VERSION);
+    let version = meta::get(request.params.as_ref(), meta::PROTOCOL_VERSION);
     let version = version.and_then(|version| serde_json::from_str::<String>(version.get()).ok());
     let version = version.and_then(|version| HeaderValue::try_from(version).ok());
     headers.insert(PROTOCOL_VERSION, version.unwrap_or(HeaderValue::from_static(MODERN_VERSION)));
@@ -81,13 +79,13 @@ pub(super) fn of_request(request: &Request, tools: &ToolHeaders, headers: &mut H
 fn name_of(request: &Request) -> Option<String> {
     let named = ["tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"];
     named.contains(&request.method.as_str()).then_some(())?;
-    match routed_name(&request.method, request.params.as_deref())? {
+    match routed_name(&request.method, request.params.as_ref())? {
         NameKey::Tool(name) | NameKey::Prompt(name) | NameKey::Uri(name) | NameKey::Task(name) => Some(name),
     }
 }
 
 /// All properties with `x-mcp-header` that are reachable through nested `properties` only.
-fn collect(schema: Option<&RawValue>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Option<()> {
+fn collect(schema: Option<&Raw>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Option<()> {
     if path.len() > MAX_SCHEMA_DEPTH {
         return None;
     }
@@ -95,8 +93,7 @@ fn collect(schema: Option<&RawValue>, path: &mut Vec<String>, found: &mut Vec<Pa
     let properties = Members::of(schema.get("properties")).ok()?;
     for (key, property) in properties.iter() {
         path.push(key.to_owned());
-        let members = Members::parse(property.get()).ok();
-        let name = members.as_ref().and_then(|members| members.text("x-mcp-header"));
+        let name = property.members().ok().and_then(|members| members.text("x-mcp-header"));
         let name = name.and_then(|name| HeaderName::try_from(format!("mcp-param-{name}")).ok());
         found.extend(name.map(|name| ParamHeader { name, path: path.clone() }));
         collect(Some(property), path, found);
@@ -106,7 +103,7 @@ fn collect(schema: Option<&RawValue>, path: &mut Vec<String>, found: &mut Vec<Pa
 }
 
 /// `None` unless the value is a string, a number or a boolean.
-fn as_header(value: &RawValue) -> Option<HeaderValue> {
+fn as_header(value: &Raw) -> Option<HeaderValue> {
     let text = value.get();
     match text.as_bytes().first()? {
         b'"' => serde_json::from_str::<String>(text).ok().map(|text| encoded(&text)),
@@ -143,7 +140,7 @@ mod tests {
             }}}]}),
         ));
         let params = r#"{"name":"t","arguments":{"region":"Zürich","deep":{"n":9007199254740993},"absent":null}}"#;
-        let params = RawValue::from_string(params.into()).expect("valid JSON");
+        let params = Raw::parse(params).expect("valid JSON");
         let request = Request { id: Id::number(1), method: "tools/call".into(), params: Some(params) };
         let mut headers = HeaderMap::new();
         of_request(&request, &tools, &mut headers);

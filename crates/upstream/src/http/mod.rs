@@ -15,14 +15,13 @@ use crate::secrets::Resolved;
 use crate::stdio::cancelled;
 use client::HttpClient;
 use hyper::header::HeaderMap;
-use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
-use toolbus_mcp::{Era, Message, Request};
+use toolbus_mcp::{Era, Message, Raw, Request};
 
 /// Timeout for posting a notification or an answer.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,7 +89,7 @@ impl HttpLink {
         Ok(())
     }
 
-    pub fn learn_tools(&self, list: &RawValue) {
+    pub fn learn_tools(&self, list: &Raw) {
         self.shared.http.tools().learn(list);
     }
 

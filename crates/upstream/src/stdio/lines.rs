@@ -1,7 +1,7 @@
 //! Splits a byte stream into lines. A line over the limit is not buffered, only scanned for its id.
 
 use super::scan::{Found, IdScan};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const READ_BYTES: usize = 64 << 10;
@@ -16,7 +16,7 @@ pub(super) struct Lines<R> {
 }
 
 pub(super) enum Line {
-    Text(BytesMut),
+    Text(Bytes),
     TooLong(Found),
 }
 
@@ -51,7 +51,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 self.overlong.take().map(|scan| Line::TooLong(scan.finish()))
             }
             (Some(end), None) => {
+                // Parts of a line are kept without a copy. Those of a short one would keep the whole buffer in memory.
                 let line = self.buffer.split_to(end);
+                let line = if end < READ_BYTES { Bytes::copy_from_slice(&line) } else { line.freeze() };
                 self.buffer.advance(1);
                 self.seen = 0;
                 Some(Line::Text(line))
@@ -94,6 +96,13 @@ mod tests {
     #[tokio::test]
     async fn lines_are_split_and_a_truncated_one_is_discarded() {
         check(b"a\n\nbc\r\nd", 100, &["a", "", "bc\r"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_short_line_does_not_keep_the_buffer_in_memory() {
+        let mut lines = Lines::new(&b"short\nnext\n"[..], 100);
+        let Some(Line::Text(line)) = lines.next().await else { panic!("a line") };
+        assert!(line.is_unique());
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use super::{cancelled, reply};
 use crate::calls::Origin;
 use crate::error::ServerError;
 use crate::inbound::{Inbound, Reaction, increment};
+use bytestring::ByteString;
 use std::sync::Arc;
 use tokio::process::ChildStdout;
 use tokio::sync::mpsc;
@@ -33,8 +34,8 @@ pub(super) async fn read(
         let reaction = match line {
             Line::TooLong(found) => inbound.too_large(found, limit),
             Line::Text(line) if line.trim_ascii().is_empty() => continue,
-            Line::Text(line) => match std::str::from_utf8(&line) {
-                Ok(text) => inbound.deliver(text, Origin::Pipe).await,
+            Line::Text(line) => match ByteString::try_from(line.clone()) {
+                Ok(text) => inbound.deliver(inbound.receive(text), Origin::Pipe).await,
                 Err(error) => Reaction::Garbage(error.to_string()),
             }
             .with_garbage_logged(&inbound, &line),

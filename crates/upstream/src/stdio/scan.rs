@@ -58,7 +58,7 @@ impl IdScan {
 
     pub fn finish(self) -> Found {
         let id = self.id.and_then(|id| String::from_utf8(id).ok());
-        let id = id.and_then(|id| serde_json::value::RawValue::from_string(id).ok());
+        let id = id.and_then(|id| Raw::parse(id.trim()).ok());
         let balanced = self.depth == 0 && self.state == State::Between && !self.broken;
         Found { id, has_method: self.has_method, balanced, bytes: self.bytes }
     }

@@ -2,7 +2,6 @@
 
 use crate::support::{Server, json_text, soon, text, value};
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -43,7 +42,7 @@ impl InProcessServer for Tools {
         self.names.lock().expect("no panic").iter().map(|name| raw(&json!({"name": name}))).collect()
     }
 
-    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &RawValue) -> Outcome {
+    async fn call(&self, caller: Caller<'_>, tool: &str, arguments: &Raw) -> Outcome {
         match tool {
             "panic" => panic!("the tool is configured to panic"),
             "wait" => {

@@ -119,7 +119,7 @@ async fn cancel_sends_the_request_id_and_the_call_continues_to_its_end() {
     call.cancel(Some("no need")).await;
     let CallEvent::Done(outcome) = soon(call.next()).await else { panic!("not the end of the call") };
     let received = value(outcome)["heard"].clone();
-    let id: serde_json::Value = serde_json::from_str(call.id().as_raw().get()).expect("valid JSON");
+    let id: serde_json::Value = serde_json::from_str(call.id().to_raw().get()).expect("valid JSON");
     assert_eq!(received["method"], "notifications/cancelled");
     assert_eq!(received["params"], json!({"requestId": id, "reason": "no need"}));
 }
@@ -140,7 +140,7 @@ async fn a_modern_listener_gets_its_notifications_and_the_cancellation() {
     let mut listen = server.connection.start("subscriptions/listen", Some(raw(&json!({})))).await.expect("sent");
     let (method, params) = notification(&mut listen).await;
     assert_eq!(method, "notifications/subscriptions/acknowledged");
-    assert!(params.contains(&format!("\"io.modelcontextprotocol/subscriptionId\": {}", listen.id().as_raw().get())));
+    assert!(params.contains(&format!("\"io.modelcontextprotocol/subscriptionId\": {}", listen.id().to_raw().get())));
     // A listener doesn't count as the running call, and messages marked for it don't reach the other call.
     let change = server.connection.start("change", None).await.expect("sent");
     assert_eq!(notification(&mut listen).await.0, "notifications/tools/list_changed");

@@ -1,6 +1,5 @@
 //! Shared helpers: a server to talk to, and waits with a timeout.
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -88,7 +87,7 @@ pub fn text(outcome: Result<Outcome, ServerError>) -> String {
 }
 
 pub fn json_text(text: &str) -> Raw {
-    RawValue::from_string(text.to_owned()).expect("valid JSON")
+    Raw::parse(text).expect("valid JSON")
 }
 
 pub async fn notification(call: &mut ServerCall) -> (String, String) {

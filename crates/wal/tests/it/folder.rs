@@ -48,7 +48,7 @@ fn a_missing_folder_is_created() {
 
 #[test]
 fn an_unknown_format_is_refused_and_left_alone() {
-    for text in ["toolbus log 1\nid\n7\n", "toolbus log 4\nid\n7\n", "", "toolbus log 1\n"] {
+    for text in ["toolbus log 1\nid\n7\n", "toolbus log 5\nid\n7\n", "", "toolbus log 1\n"] {
         let folder = folder();
         let identity = folder.path().join("identity");
         fs::write(&identity, text).expect("writable");
@@ -84,7 +84,7 @@ fn an_identity_without_a_checksum_is_given_one() {
     assert_eq!((identity.id.as_str(), identity.seed), ("the-id", 77));
     drop(disk);
     let text = fs::read_to_string(folder.path().join("identity")).expect("an identity");
-    assert!(text.starts_with("toolbus log 3\nthe-id\n77\n") && text.lines().count() == 4, "{text}");
+    assert!(text.starts_with("toolbus log 4\nthe-id\n77\n") && text.lines().count() == 4, "{text}");
     assert_eq!(open(folder.path()).1, identity);
 }
 
@@ -114,17 +114,17 @@ fn the_epoch_counts_the_openings_and_starts_again_where_it_is_unreadable() {
     let (folder, copy) = (folder(), folder());
     for expected in 1..=3 {
         let (disk, identity) = open(folder.path());
-        assert_eq!(disk.next_epoch(&identity).expect("written"), expected);
+        assert_eq!(disk.next_opening(&identity).expect("written").epoch, expected);
         if expected == 1 {
             fs::copy(folder.path().join("identity"), copy.path().join("identity")).expect("copied");
             fs::copy(folder.path().join("epoch"), copy.path().join("epoch")).expect("copied");
         }
     }
     let (disk, identity) = open(copy.path());
-    assert_eq!(disk.next_epoch(&identity).expect("written"), 2, "an older copy counts from where it was");
+    assert_eq!(disk.next_opening(&identity).expect("written").epoch, 2, "an older copy counts from where it was");
     for unreadable in ["3 0000000000000000\n", "x", "", "3"] {
         fs::write(copy.path().join("epoch"), unreadable).expect("writable");
-        assert_eq!(disk.next_epoch(&identity).expect("written"), 1, "{unreadable:?}");
+        assert_eq!(disk.next_opening(&identity).expect("written").epoch, 1, "{unreadable:?}");
     }
 }
 
@@ -132,7 +132,7 @@ fn the_epoch_counts_the_openings_and_starts_again_where_it_is_unreadable() {
 fn files_are_private_and_created_once() {
     let folder = folder();
     let (disk, identity) = open(folder.path());
-    disk.next_epoch(&identity).expect("written");
+    disk.next_opening(&identity).expect("written");
     LOG.create(&disk, 1).expect("created");
     for name in ["lock", "identity", "epoch", "segment-0000000001.log"] {
         let mode = fs::metadata(folder.path().join(name)).expect("a file").permissions().mode();

@@ -1,3 +1,5 @@
-//! The folder of a log, as a real folder.
+//! The log and its folder.
 
 mod folder;
+mod group_commit;
+mod log;

@@ -3,7 +3,6 @@
 
 use crate::bus::{Bus, Hosts};
 use crate::view::Upstream;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -69,7 +68,7 @@ impl AwayWatch {
         }
     }
 
-    fn progress(&mut self, token: &RawValue, since: u64, ahead: Option<u64>) -> Message {
+    fn progress(&mut self, token: &Raw, since: u64, ahead: Option<u64>) -> Message {
         // Progress has to increase. Tiny steps keep it below the server's own progress, which follows.
         let progress = f64::from(self.notifications) / 10_000.0;
         self.notifications += 1;
@@ -82,7 +81,7 @@ impl AwayWatch {
             progress.get(),
             raw(&message).get()
         );
-        let params = RawValue::from_string(params).expect("the format string makes a valid JSON object");
+        let params = Raw::parse(params).expect("the format string makes a valid JSON object");
         Notification { method: "notifications/progress".into(), params: Some(params) }.into()
     }
 }

@@ -101,7 +101,7 @@ impl FrontendCall {
     fn end(&mut self) {
         // A worker that is stopped is no cancellation: the call may have had its effect, and the same call from the next
         // worker is to join it instead of running again.
-        if self.frontend.is_detached()
+        if self.frontend.worker.is_detached()
             && let Work::Upstream(call) = &mut self.work
         {
             call.detach();

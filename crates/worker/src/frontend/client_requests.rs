@@ -25,7 +25,7 @@ impl PendingRequests {
             return None;
         }
         self.last += 1;
-        let token = meta::get(params.map(|params| &**params), meta::PROGRESS_TOKEN);
+        let token = meta::get(params, meta::PROGRESS_TOKEN);
         self.pending.insert(self.last, PendingRequest { host: host.to_owned(), server: server.to_owned(), id, token });
         Some(Id::number(self.last))
     }
@@ -42,13 +42,13 @@ impl PendingRequests {
 
     /// Removes the request that a server cancelled and returns the params with the client's id; `None` if unknown.
     pub fn cancelled(&mut self, host: &str, server: &str, params: Option<&Raw>) -> Option<Raw> {
-        let mut params = Members::of(params.map(|params| &**params)).ok()?;
+        let mut params = Members::of(params).ok()?.clone();
         let id = Id::from_raw(params.get("requestId")?)?;
         let same = |request: &PendingRequest| request.host == host && request.server == server && request.id == id;
         let number = self.pending.iter().find(|(_, request)| same(request)).map(|(number, _)| *number)?;
         self.pending.remove(&number);
         params.set("requestId", raw(&number));
-        Some(params.to_raw())
+        Some(params.into_raw())
     }
 }
 

@@ -11,11 +11,11 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub fn initialize_from_manifest(upstream: &Upstream, params: Option<&Raw>) -> Option<Raw> {
     let manifest = upstream.manifest();
     if let Some(initialize) = &manifest.initialize {
-        let mut result = Members::of(Some(initialize)).ok()?;
+        let mut result = Members::of(Some(initialize)).ok()?.clone();
         let offered = result.text("protocolVersion");
         let version = negotiated_version(params, offered.as_deref());
         result.set("protocolVersion", raw(&version));
-        return Some(offer::in_initialize(result.to_raw()));
+        return Some(offer::in_initialize(result.into_raw()));
     }
     let discover = object(manifest.discover.as_ref()?);
     let info = discover.get("_meta").and_then(|meta| meta.get(SERVER_INFO)).cloned();
@@ -93,7 +93,7 @@ fn discover(capabilities: Value, info: Value, instructions: Option<String>) -> R
 /// The client's version, or the highest offered version if the client's is unknown or newer.
 fn negotiated_version(params: Option<&Raw>, offered: Option<&str>) -> String {
     let rank = |version: &str| LEGACY_VERSIONS.iter().position(|known| *known == version);
-    let requested = Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("protocolVersion"));
+    let requested = Members::of(params).ok().and_then(|params| params.text("protocolVersion"));
     let highest = offered.unwrap_or(LATEST_LEGACY);
     match requested {
         Some(requested) if rank(&requested).is_some() && rank(&requested) <= rank(highest) => requested,

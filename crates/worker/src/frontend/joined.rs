@@ -60,9 +60,9 @@ impl Joined {
             }
             Message::Notification(note) if note.method == "notifications/progress" => {
                 let token = self.token.clone()?;
-                let mut params = Members::of(note.params.as_deref()).ok()?;
+                let mut params = Members::of(note.params.as_ref()).ok()?.clone();
                 params.set("progressToken", token);
-                let params = Some(params.to_raw());
+                let params = Some(params.into_raw());
                 Some(Notification { method: note.method, params }.into())
             }
             message => Some(message),
@@ -81,7 +81,7 @@ impl Drop for Joined {
 impl FrontendCall {
     /// Hands the call over to this frontend and request. The earlier caller gets the response too.
     pub fn join(&mut self, frontend: &Arc<Frontend>, request: &Request, earlier: EarlierCaller) {
-        let token = meta::get(request.params.as_deref(), meta::PROGRESS_TOKEN);
+        let token = meta::get(request.params.as_ref(), meta::PROGRESS_TOKEN).map(|token| token.detached());
         let bus_id = self.bus_id();
         let number = self.number.and_then(|number| frontend.adopt_call(number, &self.frontend, request.id.clone()));
         let origin =
@@ -102,7 +102,7 @@ impl FrontendCall {
 impl Frontend {
     /// Whether the request is a tool call that may be joined to an earlier equal one.
     pub fn may_join(&self, request: &Request) -> bool {
-        let name = routed_name(&request.method, request.params.as_deref());
+        let name = routed_name(&request.method, request.params.as_ref());
         let Some(NameKey::Tool(tool)) = &name else { return false };
         let view = self.worker.view();
         let upstream = match view.sole() {

@@ -41,7 +41,7 @@ struct Subscription {
 
 impl Listen {
     pub async fn start(frontend: &Arc<Frontend>, view: Arc<View>, params: Option<Raw>) -> Self {
-        let filter = Members::of(params.as_deref())
+        let filter = Members::of(params.as_ref())
             .ok()
             .and_then(|params| serde_json::from_str::<Map<String, Value>>(params.get("notifications")?.get()).ok());
         let filter = filter.unwrap_or_default();
@@ -176,7 +176,7 @@ fn requested_uris(frontend: &Frontend, view: &View, filter: &Map<String, Value>)
 }
 
 fn subscription_params(params: Option<&Raw>, uris: &[String]) -> Raw {
-    let mut params = Members::of(params.map(|params| &**params)).unwrap_or_default();
+    let mut params = Members::of(params).unwrap_or_default().clone();
     let mut filter: Map<String, Value> =
         params.get("notifications").and_then(|filter| serde_json::from_str(filter.get()).ok()).unwrap_or_default();
     match uris {
@@ -184,7 +184,7 @@ fn subscription_params(params: Option<&Raw>, uris: &[String]) -> Raw {
         uris => drop(filter.insert(RESOURCES.into(), json!(uris))),
     }
     params.set("notifications", raw(&filter));
-    params.to_raw()
+    params.into_raw()
 }
 
 fn acknowledged_uris(params: Option<&Raw>) -> Vec<String> {

@@ -85,8 +85,7 @@ pub type ServerCursor = (String, String, Raw);
 /// Decodes the client's cursor; `None` if the request has none.
 pub fn decode_cursor(params: Option<&Raw>) -> Result<Option<Vec<ServerCursor>>, RpcError> {
     let invalid = || RpcError::invalid_params("Invalid cursor");
-    let params =
-        Members::of(params.map(|params| &**params)).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+    let params = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
     if !params.contains("cursor") {
         return Ok(None);
     }
@@ -139,12 +138,12 @@ async fn fetch_page(
 ) -> Page {
     let is_first = cursor.is_none();
     let fetched = async {
-        let mut members = Members::of(params.map(|params| &**params)).unwrap_or_default();
+        let mut members = Members::of(params).unwrap_or_default().clone();
         match cursor {
             Some(cursor) => members.set("cursor", cursor),
             None => drop(members.remove("cursor")),
         }
-        let params = (!members.is_empty()).then(|| members.to_raw());
+        let params = (!members.is_empty()).then(|| members.into_raw());
         let call = UpstreamCall::start(frontend, None, upstream, era, (listing.method(), params), Purpose::Plain)
             .await
             .ok()?;
@@ -214,5 +213,5 @@ fn to_result(era: Era, listing: Listing, items: &[Raw], next: Option<String>, tt
             result.set("_meta", raw(&json!({"io.modelcontextprotocol/serverInfo": own_info()})));
         }
     }
-    result.to_raw()
+    result.into_raw()
 }

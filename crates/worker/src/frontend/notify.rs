@@ -19,7 +19,7 @@ impl Frontend {
             (Some(upstream), "notifications/initialized") if upstream.is_out() => {}
             (Some(upstream), _) => self.notify(upstream, era, &method, params).await,
             (None, "notifications/progress") => {
-                let token = Members::of(params.as_deref())
+                let token = Members::of(params.as_ref())
                     .ok()
                     .and_then(|params| Some(params.get("progressToken")?.get().to_owned()));
                 let requester = token.and_then(|token| lock(&self.state).pending_requests.requester_of_token(&token));
@@ -39,7 +39,8 @@ impl Frontend {
 
     /// Cancels the latest call with the id, in case the client has reused the id.
     async fn cancel(&self, params: Option<Raw>) {
-        let Ok(mut params) = Members::of(params.as_deref()) else { return };
+        let Ok(params) = Members::of(params.as_ref()) else { return };
+        let mut params = params.clone();
         let Some(id) = params.get("requestId").and_then(Id::from_raw) else { return };
         let target = {
             let state = lock(&self.state);
@@ -54,7 +55,7 @@ impl Frontend {
         };
         if let Some((upstream, bus_id, era)) = target {
             params.set("requestId", raw(&bus_id));
-            let params = params.to_raw();
+            let params = params.into_raw();
             self.notify(&upstream, era, "notifications/cancelled", Some(params)).await;
         }
     }

@@ -46,14 +46,10 @@ fn answer_locally(frontend: &Frontend, era: Era, method: &str, params: Option<&R
     }
     match method {
         "initialize" => {
-            if Members::of(params.map(|params| &**params))
-                .ok()
-                .and_then(|params| params.text("protocolVersion"))
-                .is_none()
-            {
+            if Members::of(params).ok().and_then(|params| params.text("protocolVersion")).is_none() {
                 return Some(RpcError::invalid_params("initialize needs params with a protocolVersion").into());
             }
-            lock(&frontend.state).initialize = params.cloned();
+            lock(&frontend.state).initialize = params.map(Raw::detached);
             None
         }
         "ping" => Some(Outcome::Result(empty_object())),
@@ -148,7 +144,7 @@ impl IncomingRequest<'_> {
     }
 
     async fn route_by_name(self, view: &Arc<View>) -> Work {
-        let Some(name) = routed_name(self.method, self.params.as_deref()) else {
+        let Some(name) = routed_name(self.method, self.params.as_ref()) else {
             return Work::Ready(Some(self.missing_name().into()));
         };
         match self.frontend.worker.owner(view, &name) {
@@ -179,5 +175,5 @@ impl IncomingRequest<'_> {
 }
 
 fn has_cursor(params: Option<&Raw>) -> bool {
-    Members::of(params.map(|params| &**params)).is_ok_and(|params| params.contains("cursor"))
+    Members::of(params).is_ok_and(|params| params.contains("cursor"))
 }

@@ -24,7 +24,7 @@ pub fn answer<'a>(incoming: IncomingRequest<'a>, view: &Arc<View>) -> Result<Wor
         let at_server = view.sole().is_some_and(|upstream| upstream.has_own_tasks(Era::Legacy));
         return if at_server { Err(incoming) } else { Ok(list::list(incoming.frontend, view, incoming.params)) };
     }
-    let Some(NameKey::Task(text)) = routed_name(incoming.method, incoming.params.as_deref()) else {
+    let Some(NameKey::Task(text)) = routed_name(incoming.method, incoming.params.as_ref()) else {
         return Err(incoming);
     };
     let Some(name) = TaskName::parse(&text) else { return Err(incoming) };
@@ -35,7 +35,7 @@ pub fn answer<'a>(incoming: IncomingRequest<'a>, view: &Arc<View>) -> Result<Wor
     if at_server {
         return Err(incoming);
     }
-    if incoming.era == Era::Modern && !wire::declares_tasks(incoming.params.as_deref()) {
+    if incoming.era == Era::Modern && !wire::declares_tasks(incoming.params.as_ref()) {
         return Ok(Work::Ready(Some(error::tasks_not_declared().into())));
     }
     let (frontend, era) = (Arc::clone(incoming.frontend), incoming.era);

@@ -65,7 +65,7 @@ impl UpstreamCall {
             return Err(error::host_offline(&upstream.host, &when(since)));
         }
         let departures = departures.then(|| Departures::new(hosts, upstream));
-        let token = meta::get(params.as_deref(), meta::PROGRESS_TOKEN);
+        let token = meta::get(params.as_ref(), meta::PROGRESS_TOKEN).map(|token| token.detached());
         let rpc = Rpc {
             server: upstream.server().to_owned(),
             session: frontend.session.clone(),
@@ -142,7 +142,7 @@ impl UpstreamCall {
     }
 
     async fn event(&mut self, frontend: &Arc<Frontend>, id: &Id, event: &Body) -> Option<Message> {
-        let event = std::str::from_utf8(event.as_bytes()).ok().and_then(|text| HostEvent::parse(text).ok())?;
+        let event = event.text().ok().and_then(|text| HostEvent::parse(text).ok())?;
         let mut message = frontend.translate(&self.upstream.host, self.era, event).await?;
         if let (Purpose::Listen { acknowledged }, Message::Notification(notification)) =
             (&mut self.purpose, &mut message)
@@ -159,7 +159,7 @@ impl UpstreamCall {
 
     fn reply(&mut self, frontend: &Frontend, id: &Id, reply: Result<Body, BrokerError>) -> CallStep {
         let mut outcome = match reply {
-            Ok(body) => match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
+            Ok(body) => match body.text().map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
                 // The host reconnected and received the call before the withdrawal took effect.
                 Ok(Ok(HostReply::Cancelled)) if self.withdrawn => error::withdrawn_too_late(&self.upstream.host).into(),
@@ -228,7 +228,7 @@ pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 /// Sets the subscription id of a notification to the client's request id.
 pub fn under_subscription(notification: &mut Notification, id: &Id) {
-    let set = meta::set(notification.params.as_deref(), meta::SUBSCRIPTION_ID, id.as_raw().to_owned());
+    let set = meta::set(notification.params.as_ref(), meta::SUBSCRIPTION_ID, id.to_raw());
     if let Ok(params) = set {
         notification.params = Some(params);
     }
@@ -237,15 +237,12 @@ pub fn under_subscription(notification: &mut Notification, id: &Id) {
 /// The result that ends a `subscriptions/listen`.
 pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
     let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
-    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.as_raw().to_owned()).unwrap_or(base)
+    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.to_raw()).unwrap_or(base)
 }
 
 /// The id of the task that a result creates, in the format of either era.
 fn task_of(result: &Raw) -> Option<String> {
-    if !result.get().contains("\"taskId\"") {
-        return None;
-    }
-    let result = Members::of(Some(result)).ok()?;
+    let result = result.members().ok()?;
     let task = Members::of(result.get("task")).ok().and_then(|task| task.text("taskId"));
     task.or_else(|| result.text("taskId"))
 }
@@ -262,7 +259,7 @@ impl Frontend {
             return false;
         }
         let fail_fast = &upstream.manifest().fail_fast;
-        let named = || Members::of(params.map(|params| &**params)).ok().and_then(|params| params.text("name"));
+        let named = || Members::of(params).ok().and_then(|params| params.text("name"));
         let by_manifest = || method == "tools/call" && fail_fast.contain(named().as_deref());
         self.worker.options.fail_fast || (!fail_fast.is_empty() && by_manifest())
     }

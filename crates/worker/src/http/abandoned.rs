@@ -32,10 +32,13 @@ impl CallKey {
         if request.method != "tools/call" {
             return None;
         }
-        let mut params = Members::of(request.params.as_deref()).ok()?;
-        params.remove(meta::META);
         let mut hash = Xxh3::new();
-        hash.update(params.to_raw().get().as_bytes());
+        for (name, value) in Members::of(request.params.as_ref()).ok()?.iter().filter(|(name, _)| *name != meta::META) {
+            for part in [name, value.get()] {
+                hash.update(&(part.len() as u64).to_le_bytes());
+                hash.update(part.as_bytes());
+            }
+        }
         Some(Self { principal: principal.clone(), content: hash.digest128() })
     }
 }
@@ -158,7 +161,7 @@ impl AbandonedCalls {
             message.iter().for_each(|message| own.record(message));
             match message {
                 Some(Message::Response(response)) => {
-                    *lock(&abandoned.state) = State::Ended(response.outcome, Instant::now());
+                    *lock(&abandoned.state) = State::Ended(response.outcome.detached(), Instant::now());
                     return self.enforce_budget(&mut lock(&self.calls));
                 }
                 Some(_) => {}

@@ -53,7 +53,7 @@ pub fn check_repeated(headers: &HeaderMap, request: &Request, envelope: &Envelop
         "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(()),
     };
-    let name = Members::of(request.params.as_deref()).ok().and_then(|params| params.text(member));
+    let name = Members::of(request.params.as_ref()).ok().and_then(|params| params.text(member));
     // A body without a name is rejected by its server.
     name.map_or(Ok(()), |name| check(headers, NAME, &name))
 }
@@ -73,7 +73,7 @@ pub fn check_params(headers: &HeaderMap, request: &Request, view: &View) -> Resu
     if request.method != "tools/call" {
         return Ok(());
     }
-    let Ok(members) = Members::of(request.params.as_deref()) else { return Ok(()) };
+    let Ok(members) = Members::of(request.params.as_ref()) else { return Ok(()) };
     let annotated = members.text("name").and_then(|tool| view.param_headers(&tool));
     let Some(annotated) = annotated.filter(|annotated| !annotated.is_empty()) else { return Ok(()) };
     let arguments: Option<Value> = members.get("arguments").and_then(|text| serde_json::from_str(text.get()).ok());

@@ -24,7 +24,7 @@ impl Routes {
         for upstream in upstreams {
             for kind in ListKind::ALL {
                 for item in upstream.manifest().items(kind) {
-                    let key = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key()));
+                    let key = Members::parse(item.text()).ok().and_then(|item| item.text(kind.key()));
                     key.into_iter().for_each(|key| routes.add(kind, key, item.get(), upstream.index));
                 }
             }

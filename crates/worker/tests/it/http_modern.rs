@@ -53,6 +53,28 @@ async fn a_call_with_events_becomes_a_stream_that_ends_with_the_response() {
 }
 
 #[tokio::test]
+async fn a_stopped_service_detaches_from_its_calls_and_cancels_none() {
+    let bus = bus();
+    let quick = HttpOptions { modern_quiet: Duration::from_millis(5), ..HttpOptions::default() };
+    let endpoint = Endpoint::start(&bus, quick).await;
+    let body = modern(1, "tools/call", json!({"name": "x"}));
+    let (first, call) = tokio::join!(endpoint.post_modern(&body), bus.next_call());
+    endpoint.service.detach();
+    // The service may still get requests of open connections, also of agents that had no worker yet.
+    let headers =
+        [("authorization", "Bearer bob"), ("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call")];
+    let headers = [&headers[..], &[("mcp-name", "x")]].concat();
+    let (second, later) = tokio::join!(endpoint.post(&headers, &body), bus.next_call());
+    drop((first, second));
+    endpoint.all_disconnected().await;
+    let mut detached = bus.detached();
+    detached.sort();
+    let mut expected = [call.id.clone(), later.id.clone()];
+    expected.sort();
+    assert_eq!(detached, expected);
+}
+
+#[tokio::test]
 async fn closing_the_stream_cancels_the_call() {
     let bus = bus();
     let options = HttpOptions {

@@ -14,3 +14,4 @@ mod stdio;
 mod support;
 mod tasks;
 mod tasks_in_doubt;
+mod tasks_modern;

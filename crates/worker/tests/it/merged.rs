@@ -6,7 +6,7 @@ use crate::support::{away, eventually, host, initialize, modern, request, server
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{HostRequest, ListKind, RpcError};
+use toolbus_mcp::{HostManifest, HostRequest, ListKind, RpcError};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 fn three_servers() -> Arc<FakeBus> {
@@ -17,7 +17,7 @@ fn three_servers() -> Arc<FakeBus> {
         ListKind::ResourceTemplates,
         &[json!({"uriTemplate": "file:///{path}"})],
     );
-    FakeBus::new(vec![host("b-host", vec![notes]), host("a-host", vec![files, server("time", &["now"])])])
+    FakeBus::new(vec![host("b-host", vec![files, server("time", &["now"])]), host("a-host", vec![notes])])
 }
 
 /// Lists the tools with a page size of one, and echoes any other request.
@@ -65,7 +65,7 @@ async fn lists_are_merged_page_by_page_and_the_first_host_owns_a_name() {
     let (mut client, _) = StdioClient::initialized(&bus).await;
     client.send(&request(1, "tools/list", json!({}))).await;
     let first = client.next().await;
-    // a-host owns the name "read", so that of b-host is hidden.
+    // The broker lists b-host first, so it owns the name "read", and that of a-host is hidden.
     assert_eq!(names(&first), ["read", "now"]);
     assert_eq!(first["result"]["tools"][0]["from"], "files");
     let cursor = first["result"]["nextCursor"].as_str().unwrap();
@@ -149,10 +149,50 @@ async fn tools_in_no_manifest_are_routed_once_they_were_listed() {
 }
 
 #[tokio::test]
+async fn names_that_the_broker_holds_back_are_neither_listed_nor_called() {
+    let limited = |held_back: &[&str], listed_only| {
+        let mut host = host("limited", vec![server("time", &["now"])]);
+        let held_back = held_back.iter().map(|name| (*name).to_owned()).collect();
+        host.manifest = Arc::new(HostManifest { held_back, listed_only, ..(*host.manifest).clone() });
+        FakeBus::new(vec![host])
+    };
+    for (bus, expected) in [(limited(&["echo"], false), vec!["now", "new"]), (limited(&[], true), vec!["now"])] {
+        bus.serve(|call| match call.rpc.method.as_str() {
+            "tools/list" => Ok(json!({"tools": [{"name": "now"}, {"name": "echo"}, {"name": "new"}]})),
+            _ => echo(call),
+        });
+        let (mut client, _) = StdioClient::initialized(&bus).await;
+        client.send(&request(1, "tools/list", json!({}))).await;
+        assert_eq!(names(&client.next().await), expected);
+        client.send(&request(2, "tools/call", json!({"name": "echo"}))).await;
+        assert_eq!(client.next().await["error"]["code"], -32602);
+    }
+}
+
+#[tokio::test]
+async fn a_task_stays_with_the_server_that_had_its_id_first() {
+    let with_tasks = |name, tool| with_own_tasks(server(name, &[tool]));
+    let hosts =
+        vec![host("a-host", vec![with_tasks("notes", "note")]), host("b-host", vec![with_tasks("time", "now")])];
+    let bus = FakeBus::new(hosts);
+    bus.serve(|call| match call.rpc.method.as_str() {
+        "tools/call" => Ok(json!({"resultType": "task", "taskId": "same"})),
+        _ => echo(call),
+    });
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    for (id, tool) in [(1, "note"), (2, "now")] {
+        client.send(&modern(id, "tools/call", json!({"name": tool}))).await;
+        client.next().await;
+    }
+    client.send(&modern(3, "tasks/get", json!({"taskId": "same"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "notes");
+}
+
+#[tokio::test]
 async fn an_absent_or_silent_host_is_listed_from_its_manifest() {
     let slow = host("slow", vec![server("slow", &["sleep"])]);
     let gone = away(host("gone", vec![server("gone", &["vanish"])]));
-    let bus = FakeBus::new(vec![host("here", vec![server("here", &["work"])]), slow, gone]);
+    let bus = FakeBus::new(vec![gone, host("here", vec![server("here", &["work"])]), slow]);
     let options = WorkerOptions { list_patience: Duration::from_millis(30), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&initialize(0)).await;
@@ -250,7 +290,7 @@ async fn without_hosts_lists_are_empty_and_new_hosts_are_notified() {
 async fn only_the_configured_host_is_visible() {
     let bus = three_servers();
     bus.serve(echo);
-    let options = WorkerOptions { host: Some("b-host".into()), ..WorkerOptions::default() };
+    let options = WorkerOptions { host: Some("a-host".into()), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&initialize(0)).await;
     assert_eq!(client.next().await["result"]["serverInfo"]["name"], "notes");

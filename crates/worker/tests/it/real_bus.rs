@@ -56,19 +56,19 @@ struct Host {
 impl Host {
     async fn next(&self) -> (InboxMessage, HostRequest) {
         let message = soon("a message", self.client.next_message()).await.unwrap();
-        let request = HostRequest::parse(std::str::from_utf8(message.body.as_bytes()).unwrap()).unwrap();
+        let request = HostRequest::parse(message.body.text().unwrap()).unwrap();
         (message, request)
     }
 
     async fn reply(&self, to: &InboxMessage, result: Value) {
         let reply = HostReply::Rpc(Outcome::Result(raw(&result)));
-        let body = Body::from_trusted(reply.to_json().into());
+        let body = Body::from_trusted(reply.to_json().into_bytes());
         self.client.reply_nowait(to, InboxKind::McpReply, body).await.unwrap();
     }
 
     /// Sends a notification as a live event, anything else as a durable message.
     async fn send_event(&self, to: &InboxMessage, correlation: &MsgId, event: HostEvent) {
-        let body = Body::from_trusted(event.to_json().into());
+        let body = Body::from_trusted(event.to_json().into_bytes());
         let to = &to.from.session_id;
         match event {
             HostEvent::Notification { .. } => self.client.publish_event(to, correlation, body).await.unwrap(),
@@ -147,7 +147,7 @@ async fn undelivered_calls_are_distinguished_from_delivered_ones() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let (_client, bus) = broker.worker().await;
-    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.into_json().into());
+    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.to_json().into_bytes());
     let limit = std::time::Duration::from_secs(60);
     let pushed = bus.start_call("host", body(), limit).await.unwrap();
     host.next().await;
@@ -168,7 +168,7 @@ async fn only_a_request_that_was_never_delivered_is_withdrawn() {
     let broker = Broker::start().await;
     let host = broker.host().await;
     let (_client, bus) = broker.worker().await;
-    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.into_json().into());
+    let body = || Body::from_trusted(HostRequest::Close { session: "s".into() }.to_json().into_bytes());
     let limit = std::time::Duration::from_secs(60);
     let pushed = bus.start_call("host", body(), limit).await.unwrap();
     let (message, _) = host.next().await;

@@ -6,7 +6,7 @@ use crate::support::{eventually, host, initialize, modern, request, server, soon
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Era, HostEvent, HostReply, HostRequest, Id, Outcome, raw};
+use toolbus_mcp::{Era, HostEvent, HostReply, HostRequest, Id, Outcome, Raw, raw};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 fn one_server() -> Arc<FakeBus> {
@@ -35,7 +35,7 @@ async fn params_and_results_are_passed_through_byte_for_byte() {
     assert_eq!(call.rpc.client.era, Era::Legacy);
     assert!(call.rpc.client.initialize.as_ref().unwrap().get().contains("clientInfo"));
     let result = r#"{"z":1e5,"a":0.10,"big":98765432109876543210}"#;
-    let result = serde_json::value::RawValue::from_string(result.into()).unwrap();
+    let result = Raw::parse(result).unwrap();
     call.finish(HostReply::Rpc(Outcome::Result(result))).await;
     assert_eq!(
         client.next_text().await,

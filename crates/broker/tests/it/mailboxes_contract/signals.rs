@@ -23,7 +23,7 @@ pub fn a_cancel_reaches_only_the_subscriber(factory: &impl Factory) {
     host.expect_nothing();
     client.submit(cancel("host"));
     let id = host.expect("a cancel", |outgoing| match outgoing {
-        Outgoing::Cancel { correlation_id } => Some(correlation_id.to_string()),
+        Outgoing::Cancel { correlation_id, .. } => Some(correlation_id.to_string()),
         _ => None,
     });
     assert_eq!(id, "work");

@@ -9,6 +9,7 @@ use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use toolbus_broker::{Authenticator, BrokerCore, BrokerResult, BrokerServer, CoreOptions, ServerOptions, SharedToken};
+use toolbus_policy::PolicySet;
 use toolbus_protocol::AgentRef;
 
 /// Options of a test broker.
@@ -28,6 +29,10 @@ pub struct Bus {
 impl Bus {
     pub async fn start() -> Self {
         Self::with(Setup::default()).await
+    }
+
+    pub fn set_offer_rules(&self, rules: Arc<PolicySet>) {
+        self.server.set_offer_rules(rules);
     }
 
     pub async fn with(setup: Setup) -> Self {

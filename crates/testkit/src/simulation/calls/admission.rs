@@ -7,10 +7,8 @@ use super::wire::{ToHost, Work};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::VecDeque;
-use toolbus_call::{
-    CancelBy, Effect, Event, Inspected, Origin, ReplaySetting, Request, SessionHold, SessionKey, TaskRequest,
-};
-use toolbus_engine::{Command, InspectView, Message, Millis, Outgoing, Refusal};
+use toolbus_call::{CancelBy, Effect, Event, Origin, ReplaySetting, Request, SessionHold, SessionKey, TaskRequest};
+use toolbus_engine::{Command, Message, Millis, Outgoing, Refusal};
 use toolbus_journal::CallKey;
 
 /// Longer than any simulated run.
@@ -22,8 +20,11 @@ impl World {
             Outgoing::Unsure { id } => drop(self.hosts[host].unsure.insert(id)),
             Outgoing::Message { message, attempt, deadline_ms } => self.receive(host, &message, attempt, deadline_ms),
             Outgoing::Receipt { id, .. } => self.reply_settled(host, &id, false),
-            Outgoing::Cancel { correlation_id } => self.cancel_by_id(host, correlation_id, CancelBy::Broker),
+            Outgoing::Cancel { correlation_id, from } => {
+                self.cancel_by_id(host, correlation_id, from.map_or(CancelBy::Broker, CancelBy::Caller));
+            }
             Outgoing::Inspected { request_id, view } => self.inspection_answered(host, &request_id, *view),
+            Outgoing::Followed { request_id, view } => self.host_followed(host, &request_id, &view),
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => self.disconnect(Owner::Host(host)),
             Outgoing::Refused { refusal: Refusal::NotYourRequest { .. }, id: Some(id) } => {
                 self.reply_settled(host, &id, true);
@@ -156,21 +157,5 @@ impl World {
             }
         }
         self.feed(host, Event::CancelId { id, by, reason: None });
-    }
-
-    fn inspection_answered(&mut self, host: usize, id: &ByteString, view: InspectView) {
-        let Some(process) = self.process(host) else { return };
-        let Some((ask, peers)) = process.asks.remove(id) else { return };
-        process.inspected.extend(peers.into_iter().map(|peer| (peer, id.clone())));
-        // The simulated broker remembers all settled messages.
-        let found = view.messages.iter().zip(&view.settled);
-        let uncollected: Vec<bool> =
-            found.map(|(position, settled)| Inspected::is_uncollected(position.is_some(), *settled, true)).collect();
-        let count = |of: &[bool]| of.iter().filter(|it| **it).count() as u64;
-        let (connected, kept) = (count(&view.peers), count(&uncollected));
-        let facts = [("host", host as u64), ("ask", ask.0), ("connected", connected), ("uncollected", kept)];
-        self.note("inspected", &facts);
-        let view = Some(Inspected { connected: view.peers, uncollected });
-        self.feed(host, Event::Inspected { ask, view });
     }
 }

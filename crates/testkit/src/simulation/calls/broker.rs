@@ -70,7 +70,7 @@ impl Replay for Restoring<'_> {
 fn open(disk: &SimDisk, plan: &Plan) -> Result<(Engine, LogStore), StoreError> {
     let mut engine = Engine::new(plan.engine.clone());
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), plan.store.clone(), &mut Restoring(&mut engine))?;
-    engine.finish_restore(recovery.next_seq, recovery.batches + 1, recovery.damaged);
+    engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
     engine.set_names(Arc::new(HostNames));
     Ok((engine, store))
 }
@@ -152,6 +152,9 @@ impl World {
             // Timers may be late.
             if self.rng.chance(70) {
                 self.tick_host(host);
+            }
+            if !self.plan.follows && self.rng.chance(2) {
+                self.poll_callers(host);
             }
         }
     }

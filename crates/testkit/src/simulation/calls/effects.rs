@@ -2,12 +2,12 @@
 //! overtake each other. Nothing is decided here: effects are checked, and passed on to journal, broker and servers.
 
 use super::World;
+use super::callers::question;
 use super::host::Phase;
 use super::wire::{Outcome, WireAnswer};
 use crate::simulation::scenario::pick;
 use std::collections::VecDeque;
 use toolbus_call::{CallNo, Effect, Effects, Event, Now, Stage};
-use toolbus_engine::{Command, Inspect, MessageAt};
 use toolbus_journal::Known;
 
 impl World {
@@ -28,9 +28,16 @@ impl World {
                     effects.extend(self.append(host, call, record, wait));
                     continue;
                 }
-                Effect::Inspect { ask, peers, replies } => {
-                    let messages = replies.into_iter().map(|(to, id)| MessageAt { to, id }).collect();
-                    self.inspect(host, ask, Inspect { peers, messages, rows_of: None });
+                Effect::Inspect { call, ask, peers, replies } => {
+                    self.inspect(host, call, ask, question(peers, replies));
+                    continue;
+                }
+                Effect::Follow { caller } => {
+                    self.follow(host, caller);
+                    continue;
+                }
+                Effect::Unfollow { caller } => {
+                    self.unfollow(host, caller);
                     continue;
                 }
                 Effect::Abort { call } => {
@@ -168,7 +175,8 @@ impl World {
     fn note_joined(&mut self, host: usize) {
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         for no in process.sessions.values().flatten() {
-            let is_joined = process.machine.view(*no).is_some_and(|view| view.stage == Stage::Joined);
+            let is_joined =
+                process.machine.view(*no).is_some_and(|view| view.stage == Stage::Joined || view.was_joined);
             if let Some(call) = process.calls.get_mut(no).filter(|_| is_joined) {
                 call.has_left_order = true;
             }
@@ -185,19 +193,6 @@ impl World {
         }
     }
 
-    fn inspect(&mut self, host: usize, ask: toolbus_call::AskNo, inspect: Inspect) {
-        let id = bytestring::ByteString::from(format!("inspect-{}", self.fresh_id()));
-        let conn = self.hosts[host].conn;
-        let (peers, replies) = (inspect.peers.len() as u64, inspect.messages.len() as u64);
-        self.note("inspect", &[("host", host as u64), ("ask", ask.0), ("peers", peers), ("replies", replies)]);
-        let Some(process) = self.process(host) else { return };
-        if conn.is_none() {
-            return process.lost_asks.push_back(ask);
-        }
-        process.asks.insert(id.clone(), (ask, inspect.peers.clone()));
-        self.send(conn, Command::Inspect { request_id: id, inspect: Box::new(inspect) });
-    }
-
     /// Stops what the process does for a call. A server that has the request may still run it.
     pub fn abort(&mut self, host: usize, no: CallNo) {
         let Some(call) = self.call(host, no) else { return };
@@ -211,12 +206,13 @@ impl World {
     /// Carries out one waiting effect of a host.
     pub fn host_step(&mut self, host: usize) {
         let Some(process) = self.process(host) else { return };
-        if let Some(ask) = process.lost_asks.pop_front() {
-            return self.feed(host, Event::Inspected { ask, view: None });
-        }
         if let Some(notification) = process.notifications.pop_first() {
             return self.feed(host, Event::NotificationSent { notification });
         }
+        if self.report_caller(host) {
+            return;
+        }
+        let Some(process) = self.process(host) else { return };
         let busy = process.calls.iter().filter(|(_, call)| !call.queue.is_empty());
         let busy: Vec<CallNo> = busy.map(|(no, _)| *no).collect();
         if busy.is_empty() {

@@ -1,12 +1,13 @@
 //! A host: its state folder, and the process that carries out the decisions of its call machine.
 
 use super::World;
+use super::callers::Callers;
 use super::oracle::RunNo;
 use super::wire::{Outcome, Work};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use toolbus_call::{AskNo, CallMachine, CallNo, Effect, Event, NotificationNo, Request, SessionKey};
+use toolbus_call::{CallMachine, CallNo, Effect, Event, NotificationNo, Request, SessionKey};
 use toolbus_engine::{ConnId, Seq};
 use toolbus_journal::{CallKey, JournalState, Maintenance, SyncGroup};
 use toolbus_protocol::JournalClaim;
@@ -36,6 +37,8 @@ pub struct Folder {
     pub id: ByteString,
     /// How often it was opened.
     pub epoch: u64,
+    /// The processes that opened it, in order.
+    pub instances: Vec<ByteString>,
     /// Bits of its journal flipped.
     pub is_corrupt: bool,
 }
@@ -51,12 +54,7 @@ pub struct Process {
     pub calls: BTreeMap<CallNo, Call>,
     /// Replies without a receipt, by id.
     pub outbox: BTreeMap<ByteString, Reply>,
-    /// Inspections without an answer, by id, and the mailboxes that they name.
-    pub asks: BTreeMap<ByteString, (AskNo, Vec<ByteString>)>,
-    /// Inspections whose link was lost.
-    pub lost_asks: VecDeque<AskNo>,
-    /// The last answered inspection that named a mailbox.
-    pub inspected: BTreeMap<ByteString, ByteString>,
+    pub callers: Callers,
     /// Cancels of calls that were not here yet.
     pub early_cancels: BTreeSet<ByteString>,
     pub notifications: BTreeSet<NotificationNo>,
@@ -141,7 +139,7 @@ impl World {
 
     pub fn new_folder(&mut self) -> Folder {
         let id = ByteString::from(format!("folder-{}", self.fresh_id()));
-        Folder { disk: SimDisk::default(), id, epoch: 0, is_corrupt: false }
+        Folder { disk: SimDisk::default(), id, epoch: 0, instances: Vec::new(), is_corrupt: false }
     }
 
     /// The process of a host; absent if it is stopped.
@@ -167,7 +165,9 @@ impl World {
             if next.is_none_or(|at| at > self.now) {
                 return;
             }
-            self.feed(host, Event::Tick);
+            let effects = self.handle(host, Event::Tick);
+            self.check_orphans(host, &effects);
+            self.distribute(host, effects.into());
         }
         self.oracle.violated("the machine wants to be woken in the past");
     }
@@ -179,13 +179,13 @@ impl World {
         let Some(process) = self.process(host) else { return };
         let replies: Vec<ByteString> = process.outbox.keys().cloned().collect();
         replies.iter().for_each(|reply_id| self.send_reply(host, reply_id));
+        self.ask_again(host);
     }
 
     pub fn host_link_lost(&mut self, host: usize) {
         self.hosts[host].conn = None;
         if let Some(process) = self.process(host) {
-            let asks = std::mem::take(&mut process.asks);
-            process.lost_asks.extend(asks.into_values().map(|(ask, _)| ask));
+            process.callers.link_lost();
         }
     }
 }

@@ -87,7 +87,7 @@ impl World {
             }
             Record::Joined { to } => {
                 let is_asked = self.plan.join == JoinMode::Gone && !self.oracle.is_forgetful(self.hosts[host].number);
-                let inspection = process.inspected.get(&to.caller);
+                let inspection = process.callers.inspected.get(&to.caller);
                 self.oracle.joins(&key, to, inspection, is_asked);
             }
             // If its sync fails, the next process may find and start it.
@@ -125,7 +125,7 @@ impl World {
     pub fn check_opened(&mut self, host: usize, recovery: &Recovery) {
         let disk = Arc::new(self.hosts[host].folder.disk.fork_synced());
         let opened = JournalState::open(disk, self.plan.journal.clone(), self.wall());
-        if opened.is_ok_and(|(_, durable)| durable.entries != recovery.entries) {
+        if opened.is_ok_and(|(_, durable)| durable.records != recovery.records) {
             self.oracle.violated("an entry that was read when the journal was opened is not durable");
         }
     }

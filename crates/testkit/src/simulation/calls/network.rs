@@ -53,6 +53,9 @@ impl World {
         let conn = self.broker.engine.connect(self.now, peer);
         self.note("connect", &[("conn", conn.0), ("host", u64::from(host))]);
         self.links.insert(conn, Link { owner, to_broker, to_owner: VecDeque::new() });
+        let mut effects = Effects::default();
+        self.broker.engine.notify_followers(&mut effects);
+        self.apply_effects(effects);
         match owner {
             Owner::Worker(worker) => self.worker_is_connected(worker, conn),
             Owner::Host(host) => self.host_is_connected(host, conn),

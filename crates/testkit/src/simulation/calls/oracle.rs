@@ -8,7 +8,7 @@ mod starts;
 
 pub use starts::Start;
 
-use super::wire::{Outcome, WireAnswer, Work};
+use super::wire::{CANCELLED, Outcome, WireAnswer, Work};
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -50,6 +50,8 @@ pub struct Request {
     pub counted_starts: u32,
     /// The outcome in RESULT.
     pub ended: Option<Outcome>,
+    /// A host wrote, or tried to write, a RESULT that says that it was cancelled. One whose sync failed may survive.
+    pub cancel_was_written: bool,
     /// The last process of a host that started it.
     pub started_by: Option<u64>,
     /// The last process that replied.
@@ -177,6 +179,7 @@ impl Oracle {
     pub fn writes_result(&mut self, key: &CallKey, outcome: Outcome) {
         if let Some(no) = self.by_id.get(&key.id) {
             self.requests[*no].ended = Some(outcome);
+            self.requests[*no].cancel_was_written |= [Outcome::Cancelled, CANCELLED].contains(&outcome);
         }
     }
 

@@ -17,6 +17,8 @@ pub struct Plan {
     pub store: StoreOptions,
     pub journal: JournalOptions,
     pub machine: MachineOptions,
+    /// Whether the broker has `follow`; an older one is asked from time to time.
+    pub follows: bool,
     pub planted: Option<Planted>,
     pub agents: usize,
     pub hosts: usize,
@@ -95,6 +97,7 @@ impl Plan {
             store,
             journal: draw_journal(rng, planted, sync_results),
             machine: draw_machine(rng, planted, sync_results),
+            follows: rng.chance(85),
             planted,
             agents: 1 + rng.below(3) as usize,
             hosts: 1 + rng.below(2) as usize,

@@ -1,15 +1,16 @@
 //! How processes of hosts end and start again, and what becomes of their journals.
 
 use super::World;
+use super::callers::Callers;
 use super::host::{Folder, Host, Phase, Process};
 use super::network::Owner;
 use super::wire::ToHost;
 use bytestring::ByteString;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
 use toolbus_journal::{CallKey, JournalState};
-use toolbus_protocol::JournalClaim;
+use toolbus_protocol::{JournalClaim, MAX_ANCESTORS};
 
 /// How a process of a host ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,12 @@ impl World {
                 self.oracle.forgets(self.hosts[host].number);
                 let older = self.hosts[host].older.as_ref().map(Folder::copy);
                 older.into_iter().for_each(|older| self.hosts[host].folder = older);
+                // Processes that end before they connect, after which the copy was opened more often than the original.
+                for _ in 0..self.rng.below(5) {
+                    let instance = ByteString::from(format!("unseen-{}", self.fresh_id()));
+                    self.hosts[host].folder.instances.push(instance);
+                    self.hosts[host].folder.epoch += 1;
+                }
             }
             Stop::Corruption if self.is_claimed(host) => {
                 self.hosts[host].folder.is_corrupt |= self.hosts[host].folder.disk.rot("journal-", &mut self.rng);
@@ -68,12 +75,6 @@ impl World {
             let index = self.hosts[host].process.as_ref().map(|process| process.journal.index());
             let is_lost = |key: &&CallKey| index.is_none_or(|index| !index.is_answered(key));
             self.oracle.ends_lost(in_doubt.iter().filter(is_lost));
-        }
-        if how == Stop::FolderRestored {
-            // A known limit: an older copy that is opened several times before it connects has a later epoch than the one it
-            // replaces, and is not noticed.
-            self.connect(Owner::Host(host));
-            self.hosts[host].conn.into_iter().for_each(|conn| (0..2).for_each(|_| self.broker_reads(conn)));
         }
         self.resume_tasks(host);
     }
@@ -95,12 +96,11 @@ impl World {
         self.broker.claims.contains_key(&self.hosts[host].name)
     }
 
-    /// An older copy is noticed only if its host has claimed a later epoch since.
+    /// An older copy is noticed only if its host has claimed a later opening since.
     fn is_older_noticed(&self, host: usize) -> bool {
         let Host { name, older, .. } = &self.hosts[host];
         let Some((older, (last, _))) = older.as_ref().zip(self.broker.claims.get(name)) else { return false };
-        let claim = JournalClaim { journal: older.id.clone(), epoch: older.epoch + 1, instance: "copy".into() };
-        !claim.continues(last)
+        !older.instances.contains(&last.instance)
     }
 
     /// Starts a process on the state folder. Returns whether the machine stopped during recovery.
@@ -130,7 +130,9 @@ impl World {
         let instance = ByteString::from(format!("process-{number}"));
         let lineage = toolbus_journal::lineage(&at.folder.disk).ok().flatten();
         let named = lineage.map_or_else(|| at.folder.id.clone(), ByteString::from);
-        let claim = JournalClaim { journal: named, epoch: at.folder.epoch, instance };
+        let ancestors = at.folder.instances.iter().rev().take(MAX_ANCESTORS).cloned().collect();
+        at.folder.instances.push(instance.clone());
+        let claim = JournalClaim { journal: named, epoch: at.folder.epoch, instance, ancestors };
         let options = MachineOptions { journal_damaged: recovery.is_damaged(), ..self.plan.machine.clone() };
         at.process = Some(Process {
             number,
@@ -142,9 +144,7 @@ impl World {
             phase: Phase::Running,
             calls: BTreeMap::new(),
             outbox: BTreeMap::new(),
-            asks: BTreeMap::new(),
-            lost_asks: VecDeque::new(),
-            inspected: BTreeMap::new(),
+            callers: Callers::default(),
             early_cancels: BTreeSet::new(),
             notifications: BTreeSet::new(),
             sessions: BTreeMap::new(),

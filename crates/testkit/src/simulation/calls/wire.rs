@@ -185,6 +185,7 @@ fn name_of(failure: &Failure) -> &'static str {
         Failure::Unreadable(_) => "unreadable",
         Failure::Poisoned { .. } => "poisoned",
         Failure::Crashed => "crashed",
+        Failure::BrokenInvariant(_) => "broken invariant",
         Failure::Expired => "expired",
         Failure::TimeLimit(_) => "time limit",
         Failure::Timeout => "timeout",

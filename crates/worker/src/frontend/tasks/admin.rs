@@ -197,7 +197,7 @@ pub async fn query(frontend: &Frontend, host: &str, request: AdminRequest, limit
         Err(BrokerError::Timeout(_)) => return Err(error::task_query_timeout(host, limit).into()),
         Err(error) => return Err(error::from_bus(&error).into()),
     };
-    match std::str::from_utf8(reply.as_bytes()).map(HostReply::parse) {
+    match reply.text().map(HostReply::parse) {
         Ok(Ok(HostReply::Rpc(Outcome::Result(result)))) => Ok(result),
         Ok(Ok(HostReply::Rpc(error))) => Err(to_mcp_error(error)),
         Ok(Ok(_)) => Err(error::bad_reply("the reply is neither a result nor an error").into()),
@@ -241,7 +241,7 @@ fn to_result(era: Era, name: &TaskName, view: &TaskView, away: bool) -> Raw {
 fn acknowledged() -> Raw {
     let mut result = Members::default();
     result.set("resultType", raw("complete"));
-    result.to_raw()
+    result.into_raw()
 }
 
 /// MCP reports an unknown or ended task as invalid params.
@@ -252,9 +252,10 @@ fn to_mcp_error(outcome: Outcome) -> Outcome {
     if !code.is_some_and(|code| unusable.contains(&code.as_str())) {
         return outcome;
     }
-    let Ok(mut error) = Members::of(Some(error)) else { return outcome };
+    let Ok(error) = Members::of(Some(error)) else { return outcome };
+    let mut error = error.clone();
     error.set("code", raw(&codes::INVALID_PARAMS));
-    Outcome::Error(error.to_raw())
+    Outcome::Error(error.into_raw())
 }
 
 pub fn has_code(outcome: &Outcome, code: ErrorCode) -> bool {
@@ -264,7 +265,7 @@ pub fn has_code(outcome: &Outcome, code: ErrorCode) -> bool {
 fn code_of(outcome: &Outcome) -> Option<String> {
     let Outcome::Error(error) = outcome else { return None };
     let error = Members::of(Some(error)).ok()?;
-    wire::object_member(&error, "data")?.text("code")
+    wire::object_member(error, "data")?.text("code")
 }
 
 impl Worker {

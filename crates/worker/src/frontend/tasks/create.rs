@@ -50,7 +50,7 @@ pub fn task_request(incoming: &IncomingRequest<'_>, upstream: &Upstream) -> Task
 }
 
 fn legacy_task_request(incoming: &IncomingRequest<'_>, upstream: &Upstream) -> TaskRequest {
-    let Ok(mut params) = Members::of(incoming.params.as_deref()) else { return TaskRequest::No };
+    let Ok(params) = Members::of(incoming.params.as_ref()) else { return TaskRequest::No };
     // In a version without tasks, `task` is ignored, as a server without tasks does.
     if !params.contains("task") || !incoming.frontend.has_legacy_tasks() {
         return TaskRequest::No;
@@ -61,14 +61,15 @@ fn legacy_task_request(incoming: &IncomingRequest<'_>, upstream: &Upstream) -> T
         Some("forbidden") => return TaskRequest::Rejected(error::task_forbidden()),
         _ => {}
     }
+    let mut params = params.clone();
     let task = params.remove("task");
-    let requested = Members::of(task.as_deref()).ok().and_then(|task| match task.get("ttl") {
+    let requested = Members::of(task.as_ref()).ok().and_then(|task| match task.get("ttl") {
         None => Some(None),
         Some(ttl) if ttl.get() == "null" => Some(None),
         Some(ttl) => ttl.get().parse::<f64>().ok().filter(|ms| *ms >= 0.0).map(|ms| Some(ms as u64)),
     });
     match requested {
-        Some(ttl_ms) => TaskRequest::Yes { wish: TaskWish { ttl_ms }, params: Some(params.to_raw()) },
+        Some(ttl_ms) => TaskRequest::Yes { wish: TaskWish { ttl_ms }, params: Some(params.into_raw()) },
         None => {
             TaskRequest::Rejected(RpcError::invalid_params("params.task must be an object, and its ttl a number of ms"))
         }
@@ -80,7 +81,7 @@ fn legacy_task_request(incoming: &IncomingRequest<'_>, upstream: &Upstream) -> T
 fn modern_task_request(incoming: &IncomingRequest<'_>, upstream: &Upstream) -> TaskRequest {
     let options = &incoming.frontend.worker.options;
     let is_away = upstream.away_since_ms.is_some();
-    let given = incoming.params.as_deref();
+    let given = incoming.params.as_ref();
     // A server can't send client requests from within a task, so calls of clients that accept them stay calls while the
     // host is connected.
     let would_wait = is_away || (options.task_after.is_some() && !wire::accepts_client_requests(given));
@@ -113,7 +114,7 @@ pub async fn create(
         params: params.clone(),
         task: Some(wish),
     };
-    let tool = Members::of(rpc.params.as_deref()).ok().and_then(|params| params.text("name")).unwrap_or_default();
+    let tool = Members::of(rpc.params.as_ref()).ok().and_then(|params| params.text("name")).unwrap_or_default();
     // The request stays queued for its host for the TTL of the task.
     let limit = Duration::from_millis(wish.granted_ttl_ms()).max(MIN_REQUEST_DEADLINE);
     let call = match frontend.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await {
@@ -219,8 +220,8 @@ async fn leave_queued(call: Box<dyn BusCall>) -> Result<Option<TaskView>, Outcom
 
 fn parse_reply(reply: Result<Body, BrokerError>) -> Result<Option<TaskView>, Outcome> {
     let body = reply.map_err(|error| error::from_bus(&error))?;
-    match std::str::from_utf8(body.as_bytes()).map(HostReply::parse) {
-        Ok(Ok(HostReply::Task(view))) => Ok(Some(view)),
+    match body.text().map(HostReply::parse) {
+        Ok(Ok(HostReply::Task(view))) => Ok(Some(*view)),
         // The host rejected the task, or has no tasks and replied with the result itself.
         Ok(Ok(HostReply::Rpc(outcome))) => Err(outcome),
         Ok(Ok(HostReply::Cancelled)) => Err(error::task_cancelled().into()),

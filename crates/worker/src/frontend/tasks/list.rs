@@ -101,5 +101,5 @@ fn to_result(tasks: &[Raw], next: &[ServerCursor]) -> Raw {
     if let Some(cursor) = merge::encode_cursor(next) {
         result.set("nextCursor", raw(&cursor));
     }
-    result.to_raw()
+    result.into_raw()
 }

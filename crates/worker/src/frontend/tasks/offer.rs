@@ -19,14 +19,14 @@ pub fn modern_capability() -> Value {
 /// Adds our tasks to a server's `initialize` result if the server has tools and no tasks of its own.
 pub fn in_initialize(result: Raw) -> Raw {
     let offered = || {
-        let mut members = Members::of(Some(&result)).ok()?;
+        let mut members = Members::of(Some(&result)).ok()?.clone();
         let capabilities = object_member(&members, "capabilities")?;
         let wanted = members.text("protocolVersion").as_deref() == Some(LATEST_LEGACY)
             && capabilities.contains("tools")
             && !capabilities.contains("tasks");
         let tasks = legacy_capability()["tasks"].take();
         wanted.then(|| members.edit("capabilities", |own| own.set("tasks", raw(&tasks))).ok())??;
-        Some(members.to_raw())
+        Some(members.into_raw())
     };
     offered().unwrap_or(result)
 }
@@ -34,16 +34,16 @@ pub fn in_initialize(result: Raw) -> Raw {
 /// Adds our tasks to a server's `server/discover` result if the server has tools and no tasks of its own.
 pub fn in_discover(result: Raw) -> Raw {
     let offered = || {
-        let mut members = Members::of(Some(&result)).ok()?;
-        let mut capabilities = object_member(&members, "capabilities")?;
+        let mut members = Members::of(Some(&result)).ok()?.clone();
+        let mut capabilities = object_member(&members, "capabilities")?.clone();
         let own = object_member(&capabilities, "extensions").unwrap_or_default();
         if !capabilities.contains("tools") || own.contains(meta::TASKS_EXTENSION) {
             return None;
         }
         capabilities.edit("extensions", |own| own.set(meta::TASKS_EXTENSION, raw(&json!({})))).ok()?;
-        let capabilities = capabilities.to_raw();
+        let capabilities = capabilities.into_raw();
         members.set("capabilities", capabilities);
-        Some(members.to_raw())
+        Some(members.into_raw())
     };
     offered().unwrap_or(result)
 }
@@ -51,26 +51,26 @@ pub fn in_discover(result: Raw) -> Raw {
 /// Marks each tool in a `tools/list` result as callable as a task, unless its definition says otherwise.
 pub fn in_tools(result: Raw) -> Raw {
     let marked = || {
-        let mut members = Members::of(Some(&result)).ok()?;
+        let mut members = Members::of(Some(&result)).ok()?.clone();
         let tools: Vec<Raw> = serde_json::from_str(members.get("tools")?.get()).ok()?;
         let tools: Vec<Raw> = tools.into_iter().map(mark_task_support).collect();
-        members.set("tools", raw(&tools));
-        Some(members.to_raw())
+        members.set("tools", Raw::array(&tools));
+        Some(members.into_raw())
     };
     marked().unwrap_or(result)
 }
 
 pub fn mark_task_support(tool: Raw) -> Raw {
     let marked = || {
-        let mut members = Members::of(Some(&tool)).ok()?;
-        let mut execution = object_member(&members, "execution").unwrap_or_default();
+        let mut members = Members::of(Some(&tool)).ok()?.clone();
+        let mut execution = object_member(&members, "execution").unwrap_or_default().clone();
         if execution.contains("taskSupport") {
             return None;
         }
         execution.set("taskSupport", raw("optional"));
-        let execution = execution.to_raw();
+        let execution = execution.into_raw();
         members.set("execution", execution);
-        Some(members.to_raw())
+        Some(members.into_raw())
     };
     marked().unwrap_or(tool)
 }
@@ -78,7 +78,7 @@ pub fn mark_task_support(tool: Raw) -> Raw {
 /// The `taskSupport` in the tool's definition.
 pub fn task_support(upstream: &Upstream, tool: &str) -> Option<String> {
     let found = upstream.manifest().tools.iter().find_map(|item| {
-        let members = Members::of(Some(item)).ok()?;
+        let members = Members::parse(item.text()).ok()?;
         (members.text("name").as_deref() == Some(tool)).then_some(members)
     })?;
     object_member(&found, "execution")?.text("taskSupport")
@@ -97,8 +97,8 @@ impl Frontend {
             return false;
         }
         let initialize = lock(&self.state).initialize.clone();
-        let hello = Members::of(initialize.as_deref()).unwrap_or_default();
-        object_member(&hello, "capabilities").is_some_and(|capabilities| capabilities.contains("tasks"))
+        let hello = Members::of(initialize.as_ref()).unwrap_or_default();
+        object_member(hello, "capabilities").is_some_and(|capabilities| capabilities.contains("tasks"))
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     fn text(change: fn(Raw) -> Raw, json: &str) -> String {
-        change(serde_json::value::RawValue::from_string(json.to_owned()).expect("JSON")).get().to_owned()
+        change(Raw::parse(json).expect("JSON")).get().to_owned()
     }
 
     #[test]

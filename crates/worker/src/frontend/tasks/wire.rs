@@ -1,7 +1,6 @@
 //! The JSON of tasks in each era.
 
 use crate::frontend::away::when;
-use serde_json::value::RawValue;
 use toolbus_mcp::{Era, Members, Outcome, Raw, TaskName, TaskStatus, TaskView, meta, raw};
 
 /// The poll interval recommended to clients.
@@ -10,22 +9,24 @@ const POLL_INTERVAL_MS: u64 = 1000;
 const AWAY_POLL_INTERVAL_MS: u64 = 10_000;
 
 /// The member, if it exists and is an object.
-pub fn object_member<'a>(members: &'a Members<'_>, name: &str) -> Option<Members<'a>> {
-    Members::of(Some(members.get(name)?)).ok()
+pub fn object_member<'a>(members: &'a Members, name: &str) -> Option<&'a Members> {
+    members.get(name)?.members().ok()
 }
 
 /// Whether a modern request declares that its client accepts client requests (elicitation, sampling, roots).
-pub fn accepts_client_requests(params: Option<&RawValue>) -> bool {
-    let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };
-    let capabilities = Members::of(Some(&capabilities)).unwrap_or_default();
+pub fn accepts_client_requests(params: Option<&Raw>) -> bool {
+    let Some(capabilities) = capabilities(params) else { return false };
     ["elicitation", "sampling", "roots"].into_iter().any(|name| capabilities.contains(name))
 }
 
 /// Whether a modern request declares the tasks extension.
-pub fn declares_tasks(params: Option<&RawValue>) -> bool {
-    let Some(capabilities) = meta::get(params, meta::CLIENT_CAPABILITIES) else { return false };
-    let capabilities = Members::of(Some(&capabilities)).unwrap_or_default();
-    object_member(&capabilities, "extensions").is_some_and(|own| own.contains(meta::TASKS_EXTENSION))
+pub fn declares_tasks(params: Option<&Raw>) -> bool {
+    let extensions = capabilities(params).and_then(|capabilities| object_member(capabilities, "extensions"));
+    extensions.is_some_and(|own| own.contains(meta::TASKS_EXTENSION))
+}
+
+fn capabilities(params: Option<&Raw>) -> Option<&Members> {
+    object_member(object_member(params?.members().ok()?, meta::META)?, meta::CLIENT_CAPABILITIES)
 }
 
 /// The result of a call that became a task.
@@ -38,14 +39,14 @@ pub fn created(era: Era, name: &TaskName, view: &TaskView, away: bool) -> Raw {
             set_members(&mut result, Era::Modern, name, view, away);
         }
     }
-    result.to_raw()
+    result.into_raw()
 }
 
 /// A legacy task, without its result.
 pub fn legacy(name: &TaskName, view: &TaskView, away: bool) -> Raw {
     let mut task = Members::default();
     set_members(&mut task, Era::Legacy, name, view, away);
-    task.to_raw()
+    task.into_raw()
 }
 
 /// The result of a modern `tasks/get`: the task, with its result or error if it has ended.
@@ -58,7 +59,7 @@ pub fn detailed(name: &TaskName, view: &TaskView, away: bool) -> Raw {
         (TaskStatus::Failed, _, Some(error)) => task.set("error", error.clone()),
         _ => {}
     }
-    task.to_raw()
+    task.into_raw()
 }
 
 /// The outcome of the tool call; `None` if the task has not ended.
@@ -70,10 +71,10 @@ pub fn outcome(view: TaskView) -> Option<Outcome> {
 pub fn with_related_task(result: &Raw, name: &TaskName) -> Raw {
     let mut related = Members::default();
     related.set("taskId", raw(&name.to_string()));
-    meta::set(Some(result), meta::RELATED_TASK, related.to_raw()).unwrap_or_else(|_| result.clone())
+    meta::set(Some(result), meta::RELATED_TASK, related.into_raw()).unwrap_or_else(|_| result.clone())
 }
 
-fn set_members(task: &mut Members<'_>, era: Era, name: &TaskName, view: &TaskView, away: bool) {
+fn set_members(task: &mut Members, era: Era, name: &TaskName, view: &TaskView, away: bool) {
     let (ttl, poll) = match era {
         Era::Legacy => ("ttl", "pollInterval"),
         Era::Modern => ("ttlMs", "pollIntervalMs"),

@@ -59,7 +59,7 @@ impl AdminCall {
 
     async fn finish(&self, outcome: Outcome) {
         let reply = HostReply::Rpc(outcome).to_json();
-        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.into())))).await.ok();
+        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.into_bytes())))).await.ok();
     }
 
     /// Resolves when the worker dropped the query.
@@ -205,7 +205,7 @@ impl HostCall {
     }
 
     pub async fn finish(&self, reply: HostReply) {
-        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.to_json().into())))).await.ok();
+        self.items.send(BusItem::Reply(Ok(Body::from_trusted(reply.to_json().into_bytes())))).await.ok();
     }
 
     pub async fn notify(&self, method: &str, params: Value) {
@@ -220,7 +220,7 @@ impl HostCall {
     }
 
     async fn event(&self, event: HostEvent) {
-        self.items.send(BusItem::Event(Body::from_trusted(event.to_json().into()))).await.ok();
+        self.items.send(BusItem::Event(Body::from_trusted(event.to_json().into_bytes()))).await.ok();
     }
 
     /// Resolves when the worker dropped the call.
@@ -357,7 +357,7 @@ impl BusCall for FakeCall {
 }
 
 fn parse(body: &Body) -> HostRequest {
-    HostRequest::parse(std::str::from_utf8(body.as_bytes()).unwrap()).unwrap()
+    HostRequest::parse(body.text().unwrap()).unwrap()
 }
 
 /// Answers `initialize`, and echoes any other request.

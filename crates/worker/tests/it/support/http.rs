@@ -19,6 +19,7 @@ use toolbus_client::BrokerError;
 use toolbus_worker::{AuthFailure, BoxFuture, Bus, BusPool, HttpOptions, HttpService, Principal, Principals};
 
 pub struct Endpoint {
+    pub service: Arc<HttpService>,
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
@@ -53,10 +54,11 @@ impl Endpoint {
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let open = Arc::clone(&connections);
+        let served = Arc::clone(&service);
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                let service = Arc::clone(&service);
+                let service = Arc::clone(&served);
                 let answer = move |request: Request<Incoming>| {
                     let service = Arc::clone(&service);
                     async move { Ok::<_, Infallible>(service.handle(request).await) }
@@ -71,7 +73,7 @@ impl Endpoint {
                 });
             }
         });
-        Self { address, connections }
+        Self { service, address, connections }
     }
 
     /// Waits until the endpoint has noticed that all clients are disconnected.

@@ -17,7 +17,7 @@ pub fn host(name: &str, servers: Vec<ServerManifest>) -> HostEntry {
     HostEntry {
         name: name.into(),
         away_since_ms: None,
-        manifest: Arc::new(HostManifest { servers, problems: Vec::new() }),
+        manifest: Arc::new(HostManifest { servers, ..HostManifest::default() }),
     }
 }
 

@@ -16,7 +16,7 @@ impl Oracle {
         if let Some(received) = &request.received {
             // The caller keeps the answer that it received first.
             let is_undone = request.is_unwritten || received.outcome.is_unknown();
-            let is_excused = replay_safe || is_undone || self.is_in_doubt(&answer);
+            let is_excused = replay_safe || is_undone || self.is_in_doubt(&answer) || self.is_lost_twice(request);
             if !is_excused {
                 let what = format!("the caller of {} got two answers: {received:?}, then {answer:?}", request.id);
                 self.violated(what);
@@ -37,9 +37,12 @@ impl Oracle {
         // A joined call reports the cancellation of the other one in its own words.
         if answer.outcome != JOINED_CANCELLED {
             let root = self.root_of(&answer.of);
-            let is_written = self.by_id.get(&root).is_some_and(|no| self.requests[*no].ended.is_some());
+            let request = self.by_id.get(&root).map(|no| &self.requests[*no]);
+            let is_written = request.is_some_and(|request| request.ended.is_some());
+            // It may have run again, and then the second run has an answer of its own.
+            let is_lost_twice = request.is_some_and(|request| self.is_lost_twice(request));
             let (first, is_written) = *self.first_outcome.entry(root).or_insert((answer.outcome, is_written));
-            let is_undone = first.is_unknown() || !is_written;
+            let is_undone = first.is_unknown() || !is_written || is_lost_twice;
             if first != answer.outcome && !replay_safe && !is_undone && !self.is_in_doubt(answer) {
                 self.violated(format!("{} changed from {first:?} to {:?}", answer.of, answer.outcome));
             }

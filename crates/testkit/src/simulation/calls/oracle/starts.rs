@@ -85,8 +85,7 @@ impl Oracle {
         };
         // The latest equal call decides, so a call that is meant twice hides the earlier one.
         let others = self.requests.iter().filter(equals).count();
-        let is_cancelled =
-            |no: &RequestNo| [Outcome::Cancelled, CANCELLED].map(Some).contains(&self.requests[*no].ended);
+        let is_cancelled = |no: &RequestNo| self.requests[*no].cancel_was_written;
         if self.forgetful.contains(&request.host) || others > chain.len() || chain.iter().any(is_cancelled) {
             return;
         }

@@ -1,14 +1,25 @@
-//! Questions to the broker about callers: whether they are connected, and whether they have collected their replies.
+//! What the broker tells about callers: whether they are connected, and whether they have collected their replies.
+//!
+//! The callers of calls that take a while are followed: the broker reports each change. Follows outlive connections, and
+//! start with the current state on each new one, so no change is missed. A broker without `follow` is asked at intervals.
 
+use crate::calls::Given;
 use crate::host::Host;
 use bytestring::ByteString;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
-use toolbus_call::Inspected;
+use tokio_util::sync::DropGuard;
+use toolbus_call::{Event, Inspected};
 use toolbus_client::{BrokerClient, Inspect, MAX_INSPECTED, MessageRef};
 
 /// The broker answers from memory.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause before a question without an answer is repeated on the same connection.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often a broker without `follow` is asked about a caller during its grace, and how often at most.
+const CHECKS_PER_GRACE: u32 = 4;
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reports about callers. A trait, so that tests can replace the broker.
 #[async_trait::async_trait]
@@ -62,7 +73,23 @@ async fn ask(client: &BrokerClient, inspect: Inspect) -> Option<toolbus_client::
 }
 
 impl Host {
-    pub async fn inspect(&self, peers: Vec<ByteString>, replies: Vec<(ByteString, ByteString)>) -> Option<Inspected> {
+    /// Asks until the broker answers: again on the next connection, or after a while if an answer got lost. `None` when the
+    /// client is closed.
+    pub async fn inspect(&self, peers: &[ByteString], replies: &[(ByteString, ByteString)]) -> Option<Inspected> {
+        let client = self.outbox.client();
+        let mut connection = client.next_connection(0).await?;
+        loop {
+            if let Some(view) = self.ask_once(peers, replies).await {
+                return Some(view);
+            }
+            tokio::select! {
+                next = client.next_connection(connection) => connection = next?,
+                () = tokio::time::sleep(ASK_AGAIN_AFTER) => {}
+            }
+        }
+    }
+
+    async fn ask_once(&self, peers: &[ByteString], replies: &[(ByteString, ByteString)]) -> Option<Inspected> {
         use futures_util::FutureExt;
         let callers: &dyn Callers = match &self.options.callers {
             Some(callers) => &**callers,
@@ -70,10 +97,55 @@ impl Host {
         };
         // Earlier replies are not asked about: they are not joined any more.
         let max_age = self.options.config.servers.iter().map(|server| server.calls.join_window).max();
-        let inspected = callers.inspect(&peers, &replies, max_age.unwrap_or_default());
+        let inspected = callers.inspect(peers, replies, max_age.unwrap_or_default());
         // Without an answer the call would wait for its whole time.
         AssertUnwindSafe(inspected).catch_unwind().await.ok().flatten()
     }
+
+    /// Reports to the machine whether a caller is connected, until the guard is dropped.
+    pub fn follow_caller(self: &Arc<Self>, caller: ByteString) -> DropGuard {
+        let (host, ended) = (Arc::clone(self), self.shutdown.child_token());
+        let guard = ended.clone().drop_guard();
+        self.tracker.spawn(async move { ended.run_until_cancelled(host.report_caller(&caller)).await });
+        guard
+    }
+
+    async fn report_caller(self: &Arc<Self>, caller: &ByteString) {
+        let client = self.outbox.client();
+        let mut connection = 0;
+        while let Some(current) = client.next_connection(connection).await {
+            connection = current;
+            match client.follow(vec![caller.clone()], Vec::new()).await {
+                Ok(mut follow) => {
+                    while let Some(state) = follow.changed().await {
+                        self.feed(followed(caller, state.peers.first().copied().flatten()));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, caller = &**caller, "could not follow a caller; asking at intervals");
+                    self.poll_caller(caller, connection).await;
+                }
+            }
+        }
+    }
+
+    /// Asks at intervals, until the next connection: its broker may be another version.
+    async fn poll_caller(self: &Arc<Self>, caller: &ByteString, connection: u64) {
+        let grace = self.options.limits.caller_grace.unwrap_or_default();
+        let pause = (grace / CHECKS_PER_GRACE).max(MIN_POLL_INTERVAL);
+        loop {
+            let view = self.ask_once(std::slice::from_ref(caller), &[]).await;
+            self.feed(followed(caller, view.and_then(|view| view.connected.first().copied())));
+            tokio::select! {
+                _ = self.outbox.client().next_connection(connection) => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+}
+
+fn followed(caller: &ByteString, connected: Option<bool>) -> Event<Given> {
+    Event::Followed { caller: caller.clone(), connected }
 }
 
 #[cfg(test)]

@@ -1,0 +1,155 @@
+//! The incoming side of a connection: reads messages within the budget and decodes their frames into commands.
+
+use super::{Connection, End};
+use crate::budget::{BYTES_PER_COST, MESSAGE_COST, charge, frame_cost};
+use crate::handshake::{CloseReason, close_reason};
+use crate::wire;
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio_websockets::Message as WsMessage;
+use toolbus_engine::{Command, Mailboxes};
+use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
+
+/// Number of bad frames at which the connection of a version 1 peer is closed.
+const MAX_BAD_FRAMES: u32 = 32;
+/// How often a connection that stopped reading because of disk congestion checks again.
+const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
+
+impl Connection {
+    /// Reads frames into commands. Backpressure: does not read while the peer takes no bytes, nor while the disk is
+    /// congested. This bounds memory.
+    pub(super) fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), End> {
+        if self.blocked_since.is_some() || self.paused(cx) {
+            return Ok(());
+        }
+        while *budget > 0 {
+            if !self.packed.is_empty() {
+                self.unpack(budget)?;
+                continue;
+            }
+            match self.socket.poll_next_unpin(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(None) => return Err(End::Lost),
+                Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
+                Poll::Ready(Some(Ok(message))) => {
+                    self.silent_ticks = 0;
+                    charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
+                    self.receive(message, budget)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn paused(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                if pause.as_mut().poll(cx).is_pending() {
+                    return true;
+                }
+                self.pause = None;
+            }
+            if !self.server.core.congested() {
+                return false;
+            }
+            self.pause = Some(Box::pin(tokio::time::sleep(CONGESTION_PAUSE)));
+        }
+    }
+
+    fn receive(&mut self, message: WsMessage, budget: &mut usize) -> Result<(), End> {
+        let text = message.is_text();
+        if !text && !message.is_binary() {
+            return if message.is_close() { Err(End::ClosedByPeer) } else { Ok(()) };
+        }
+        let payload = Bytes::from(message.into_payload());
+        let limit = self.server.options.max_frame_bytes;
+        if payload.len() > limit {
+            let id = if text { json::message_id_of(&payload) } else { None };
+            let reason = format!("the frame has {} bytes; the limit is {limit}", payload.len());
+            return self.bad_frame(ErrorCode::FrameTooLarge, reason, id.map(|id| id.into_inner()));
+        }
+        if text {
+            match json::read_client(&payload) {
+                Ok(frame) => self.accept(frame, budget),
+                Err(error) => {
+                    let id = json::message_id_of(&payload).map(|id| id.into_inner());
+                    let CloseReason { code, reason } = error.into();
+                    self.bad_frame(code, reason, id)
+                }
+            }
+        } else if self.framing == Framing::Compact {
+            self.packed_size = payload.len();
+            self.packed = payload;
+            Ok(())
+        } else {
+            let reason = "binary message on a connection with JSON framing".to_owned();
+            self.bad_frame(ErrorCode::NotCompact, reason, None)
+        }
+    }
+
+    /// Reads frames of the binary message within the budget. Their payloads are slices of the message's buffer; if they
+    /// use only a small part of it, they are copied, so that the whole buffer is not kept alive.
+    fn unpack(&mut self, budget: &mut usize) -> Result<(), End> {
+        let first = self.commands.len();
+        let outcome = self.unpack_frames(budget);
+        let commands = &mut self.commands[first..];
+        if commands.iter().map(wire::payload_bytes).sum::<usize>() < self.packed_size / 4 {
+            commands.iter_mut().for_each(wire::unshare);
+        }
+        if self.packed.is_empty() {
+            self.packed = Bytes::new();
+        }
+        outcome
+    }
+
+    fn unpack_frames(&mut self, budget: &mut usize) -> Result<(), End> {
+        while *budget > 0 {
+            match compact::read_client(&mut self.packed) {
+                Ok(Some(frame)) => self.accept(frame, budget)?,
+                Ok(None) => return Ok(()),
+                // The start of the next frame is unknown, and so are the receipt numbers of the delivers after it.
+                Err(error) => return Err(End::Error(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, frame: ClientFrame, budget: &mut usize) -> Result<(), End> {
+        charge(budget, frame_cost(&frame));
+        if matches!(frame, ClientFrame::Hello(_)) {
+            let reason = "`hello` was already received on this connection";
+            return self.bad_frame(ErrorCode::AlreadyGreeted, reason.into(), None);
+        }
+        match (frame, &mut self.registration) {
+            (ClientFrame::Announce(announce), Some(registration)) => {
+                if registration.announce(announce) {
+                    self.commands.push(Command::ActAsHost);
+                }
+            }
+            (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
+            (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
+            (ClientFrame::Subscribe, Some(registration)) => self.commands.push(registration.subscribe()),
+            (frame, _) => self.commands.extend(wire::command(frame)),
+        }
+        Ok(())
+    }
+
+    /// Reports a bad frame to the peer and logs it. Closes the connection after too many, or if receipts are numbered.
+    fn bad_frame(&mut self, code: ErrorCode, reason: String, id: Option<bytestring::ByteString>) -> Result<(), End> {
+        self.bad_frames += 1;
+        if self.bad_frames >= MAX_BAD_FRAMES {
+            return Err(End::Error(CloseReason::new(code, format!("too many bad frames; the last: {reason}"))));
+        }
+        if self.numbered_receipts {
+            // If it was a deliver, the peer has counted it and the broker has not: all later receipts would refer to
+            // the wrong messages.
+            return Err(End::Error(CloseReason::new(code, reason)));
+        }
+        tracing::warn!(conn = ?self.conn, code = code.code(), reason, "bad frame");
+        let frame = BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
+        let text = json::write_broker(&frame).expect("an error frame has no body");
+        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Lost)
+    }
+}

@@ -1,0 +1,81 @@
+//! What workers see of a host's manifests: without the names that belong to other hosts.
+
+use crate::name_owners::{self, HeldBack, HoldReason, NameOwners};
+use bytes::Bytes;
+use hashbrown::HashMap;
+use toolbus_mcp::{HostManifest, ListKind, Members, raw};
+use toolbus_policy::PolicySet;
+use toolbus_protocol::{Body, RoleManifest};
+
+/// Names in `held_back` of a manifest. Of a host with more, workers accept only the listed names.
+const MAX_NAMED: usize = 1000;
+
+/// The visible part of a host's manifests.
+pub struct Offers {
+    pub manifests: Vec<RoleManifest>,
+    /// The names that are held back, each once.
+    pub held_back: Vec<HeldBack>,
+}
+
+/// Claims all names of the manifests for the host and removes those that it does not get.
+pub fn claim_all(owners: &mut NameOwners, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
+    let mut claims = Claims { owners, rules, host, decided: HashMap::new(), held_back: Vec::new() };
+    let visible = |manifest: &RoleManifest| RoleManifest {
+        role: manifest.role.clone(),
+        manifest: claims.visible(&manifest.manifest),
+    };
+    let manifests = announced.iter().map(visible).collect();
+    Offers { manifests, held_back: claims.held_back }
+}
+
+struct Claims<'a> {
+    owners: &'a mut NameOwners,
+    rules: &'a PolicySet,
+    host: &'a str,
+    decided: HashMap<(ListKind, String), Option<HoldReason>>,
+    held_back: Vec<HeldBack>,
+}
+
+impl Claims<'_> {
+    /// A manifest without names that are held back keeps its text. One that can't be read is left alone: workers can't
+    /// read it either.
+    fn visible(&mut self, announced: &Body) -> Body {
+        let Ok(mut manifest) = serde_json::from_slice::<HostManifest>(announced.as_bytes()) else {
+            return announced.clone();
+        };
+        let mut held_back = Vec::new();
+        for server in &mut manifest.servers {
+            for kind in ListKind::ALL {
+                server.items_mut(kind).retain(|item| {
+                    let name = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key()));
+                    let held = name.and_then(|name| self.claim(kind, name));
+                    let is_visible = held.is_none();
+                    held_back.extend(held);
+                    is_visible
+                });
+            }
+        }
+        let listed_only = self.rules.restricts_offers(self.host);
+        if held_back.is_empty() && !listed_only {
+            return announced.clone();
+        }
+        // Workers compare every item of a host's lists with these names.
+        manifest.listed_only = listed_only || held_back.len() > MAX_NAMED;
+        manifest.problems.extend(name_owners::explain_all(self.host, &held_back));
+        manifest.held_back = held_back.into_iter().take(MAX_NAMED).map(|held| held.name).collect();
+        Body::from_trusted(Bytes::from(raw(&manifest).get().to_owned()))
+    }
+
+    fn claim(&mut self, kind: ListKind, name: String) -> Option<HeldBack> {
+        let key = (kind, name);
+        let (kind, name) = (key.0, key.1.clone());
+        if let Some(decided) = self.decided.get(&key) {
+            return decided.clone().map(|reason| HeldBack { kind, name, reason });
+        }
+        let held = self.owners.claim(self.rules, self.host, kind, &name).err();
+        self.decided.insert(key, held.clone());
+        let held = held.map(|reason| HeldBack { kind, name, reason });
+        self.held_back.extend(held.clone());
+        held
+    }
+}

@@ -1,0 +1,116 @@
+//! Shares: what one agent has stored does not keep others from storing, and hosts and operators have a reserve.
+
+use crate::support::{Harness, Received, delivery, refused};
+use std::sync::Arc;
+use toolbus_engine::{ConnId, Names, Refusal, Rights, Sender};
+
+const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
+const HOST: Rights = Rights { host: true, ..WORKER };
+const OPERATOR: Rights = Rights { operator: true, ..WORKER };
+
+struct AnyMessage;
+
+impl Names for AnyMessage {
+    fn is_host(&self, _mailbox: &str) -> bool {
+        false
+    }
+
+    fn may_message(&self, _from: &Sender, _to: &str) -> bool {
+        true
+    }
+}
+
+/// A broker of 20 messages, of which one agent may store 5 and only hosts and operators the last 4.
+fn harness() -> Harness {
+    let mut harness = Harness::with(|options| {
+        options.total_messages = 20;
+        options.agent_messages = 5;
+        options.reserve = 20;
+    });
+    harness.engine.set_names(Arc::new(AnyMessage));
+    harness
+}
+
+fn connect(harness: &mut Harness, name: &str, rights: Rights) -> ConnId {
+    harness.connect_with(name, None, true, rights)
+}
+
+fn send(harness: &mut Harness, conn: ConnId, prefix: &str, count: usize) -> Vec<Received> {
+    (0..count).for_each(|number| harness.deliver(conn, delivery("sink", &format!("{prefix}{number}"))));
+    harness.received(conn)
+}
+
+fn share_full(id: &str) -> Received {
+    refused(Refusal::ShareFull { messages: 5, bytes: 500 }, id)
+}
+
+#[test]
+fn an_agent_that_used_up_its_share_is_refused_and_others_are_not() {
+    let mut harness = harness();
+    let hostile = connect(&mut harness, "hostile#1", WORKER);
+    let other_mailbox = connect(&mut harness, "hostile#2", WORKER);
+    let honest = connect(&mut harness, "honest", WORKER);
+    assert_eq!(send(&mut harness, hostile, "a", 6), [share_full("a5")]);
+    assert_eq!(send(&mut harness, other_mailbox, "b", 1), [share_full("b0")], "the share is that of the agent");
+    assert_eq!(send(&mut harness, honest, "c", 5), []);
+}
+
+#[test]
+fn a_share_is_free_again_when_messages_are_taken() {
+    let mut harness = harness();
+    let worker = connect(&mut harness, "worker", WORKER);
+    assert_eq!(send(&mut harness, worker, "a", 6), [share_full("a5")]);
+    let sink = harness.subscribe("sink");
+    harness.ack(sink, "a0");
+    harness.received(worker);
+    assert_eq!(send(&mut harness, worker, "b", 2), [share_full("b1")]);
+}
+
+#[test]
+fn restored_messages_count_against_the_share_of_their_sender() {
+    let mut harness = harness();
+    let worker = connect(&mut harness, "worker#1", WORKER);
+    assert_eq!(send(&mut harness, worker, "a", 5), []);
+    harness.sync_all();
+    let mut harness = harness.restart();
+    harness.engine.set_names(Arc::new(AnyMessage));
+    let worker = connect(&mut harness, "worker#2", WORKER);
+    assert_eq!(send(&mut harness, worker, "b", 1), [share_full("b0")]);
+}
+
+#[test]
+fn the_reserve_is_for_hosts_and_operators() {
+    let mut harness = harness();
+    for name in ["one", "two", "three"] {
+        let worker = connect(&mut harness, name, WORKER);
+        assert_eq!(send(&mut harness, worker, name, 5), []);
+    }
+    let last = connect(&mut harness, "last", WORKER);
+    let full = Refusal::BrokerFull { messages: 16, bytes: 1600 };
+    assert_eq!(send(&mut harness, last, "d", 2), [refused(full, "d1")]);
+    let (host, operator) = (connect(&mut harness, "host", HOST), connect(&mut harness, "operator", OPERATOR));
+    assert_eq!(send(&mut harness, host, "e", 2), []);
+    assert_eq!(send(&mut harness, operator, "f", 2), []);
+    let full = Refusal::BrokerFull { messages: 20, bytes: 2000 };
+    assert_eq!(send(&mut harness, operator, "g", 1), [refused(full, "g0")]);
+}
+
+#[test]
+fn on_a_tight_disk_only_hosts_and_operators_may_send() {
+    let mut harness = harness();
+    let (worker, host) = (connect(&mut harness, "worker", WORKER), connect(&mut harness, "host", HOST));
+    harness.engine.set_disk_tight(true);
+    assert_eq!(send(&mut harness, worker, "a", 1), [refused(Refusal::DiskFull, "a0")]);
+    assert_eq!(send(&mut harness, host, "b", 1), []);
+    harness.engine.set_disk_tight(false);
+    assert_eq!(send(&mut harness, worker, "a", 1), []);
+}
+
+#[test]
+fn shares_are_a_fraction_of_what_the_disk_holds() {
+    let mut harness = Harness::new();
+    harness.engine.set_names(Arc::new(AnyMessage));
+    harness.engine.set_capacity(2_000);
+    let worker = connect(&mut harness, "worker", WORKER);
+    assert_eq!(send(&mut harness, worker, "a", 6), [share_full("a5")]);
+}
