@@ -1,7 +1,24 @@
 //! Damages the files of a log as the fuzzer chooses.
 
 use crate::input::Input;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use toolbus_wal::Disk;
+
+/// The key of a log's checksums. It depends on the whole input, because the fuzzer learns the operands of comparisons and
+/// could forge a record with a constant key.
+pub fn secret(data: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Checks that the records of a damaged log are some of those that were written, in their order and none twice.
+pub fn check_some_of<T: PartialEq + std::fmt::Debug>(written: &[T], read: &[T]) {
+    let mut rest = written.iter();
+    for one in read {
+        assert!(rest.any(|other| other == one), "{read:?} is not a part of {written:?}");
+    }
+}
 
 /// Changes, cuts, extends and copies ranges of files, until the input ends.
 pub fn damage(disk: &dyn Disk, input: &mut Input<'_>) {

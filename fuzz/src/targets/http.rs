@@ -150,8 +150,7 @@ impl EchoBus {
             fail_fast: SomeTools::default(),
             alone: SomeTools::default(),
         };
-        let manifest =
-            Arc::new(HostManifest { servers: vec![server], problems: Vec::new(), ..HostManifest::default() });
+        let manifest = Arc::new(HostManifest { servers: vec![server], ..HostManifest::default() });
         let host = HostEntry { name: "host".into(), away_since_ms: None, manifest };
         Self { hosts: watch::channel(Arc::new(vec![host])).0, sessions: Mutex::default() }
     }
