@@ -4,6 +4,7 @@ mod checks;
 mod child;
 mod conformance;
 mod fresh;
+mod fuzz;
 mod mutants;
 mod parts;
 mod run;
@@ -12,6 +13,7 @@ mod tools;
 
 use clap::{Parser, Subcommand};
 use conformance::ConformanceArgs;
+use fuzz::FuzzArgs;
 use mutants::MutantsArgs;
 use parts::Parts;
 use run::{Step, StepError, cargo, target_folder};
@@ -59,6 +61,9 @@ enum Task {
     /// Changes the code in small ways and counts which changes the tests notice: a random sample within `--minutes`, or
     /// `--all`. Fails if the tests of a crate without I/O notice less than 90 %.
     Mutants(MutantsArgs),
+    /// Searches for inputs that violate a property of a decoder, parser or rule, with libFuzzer: `fuzz [TARGET] --minutes
+    /// N`.
+    Fuzz(FuzzArgs),
     /// Measures the memory use of idle connections and mailboxes.
     Idle {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -96,6 +101,7 @@ fn main() -> ExitCode {
         Task::Strangers { options } => bench("strangers", options),
         Task::Sim { options } => simulate(options),
         Task::Mutants(args) => mutants::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -114,6 +120,7 @@ fn test() -> Result<(), StepError> {
         .env(parts::FOLDER_VARIABLE, parts.folder())
         .run()?;
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
+    fuzz::run(&FuzzArgs::short())?;
     shipped_binaries()?;
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
     chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;

@@ -21,6 +21,8 @@ pub enum StepError {
     Unreadable { path: PathBuf, problem: &'static str },
     #[error("conformance checks failed:\n{0}")]
     Conformance(String),
+    #[error("fuzzing found:\n{0}")]
+    Fuzz(String),
     #[error("less than {min} % of the viable mutants are caught in: {crates}")]
     Mutants { crates: String, min: usize },
 }

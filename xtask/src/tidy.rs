@@ -74,7 +74,7 @@ fn check_holes_are_tested() -> Vec<String> {
 
 fn rust_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for folder in ["crates", "bench", "interop", "xtask"] {
+    for folder in ["crates", "bench", "fuzz", "interop", "xtask"] {
         collect(&root().join(folder), &mut files);
     }
     files

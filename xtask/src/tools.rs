@@ -35,6 +35,11 @@ pub fn python_with_venv() -> Result<(), StepError> {
     from_debian("python3 with venv", works, &["python3", "python3-venv"])
 }
 
+/// libFuzzer is compiled from the sources in its crate.
+pub fn cpp_compiler() -> Result<(), StepError> {
+    from_debian("a C++ compiler", || Step::new("c++", "c++").arg("--version").works(), &["g++"])
+}
+
 pub fn npm() -> Result<(), StepError> {
     from_debian("npm", || Step::new("npm", "npm").arg("--version").works(), &["npm"])
 }

@@ -127,7 +127,7 @@ pub async fn serve(socket: TcpStream, tls: Option<Arc<Tls>>, mut peer: HttpPeer)
     }
 }
 
-async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer) {
+pub(crate) async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer) {
     let peer = Arc::new(peer);
     let server = Arc::clone(&peer.server);
     let service = service_fn(|request| {

@@ -20,6 +20,8 @@ mod directory;
 mod dispatch;
 mod egress;
 mod error;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod handshake;
 mod host_registration;
 mod http;

@@ -203,6 +203,11 @@ impl BrokerServer {
         Ok(theirs)
     }
 
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn shared(&self) -> &Arc<ServerShared> {
+        &self.shared
+    }
+
     /// Announces a stop: `/readyz` answers 503, so that load balancers send no more clients, and new bus connections are
     /// refused with TB0209. Everything else is served until [`BrokerServer::stop`].
     pub fn drain(&self) {
@@ -252,7 +257,7 @@ impl BrokerServer {
             match listener.accept().await {
                 Ok((socket, address)) => {
                     is_failing = false;
-                    let Ok(permit) = Arc::clone(&self.shared.unknown_peers).try_acquire_owned() else {
+                    let Some(permit) = self.shared.try_unknown_peer_permit() else {
                         tracing::debug!("dropped a connection: limit of unauthenticated peers reached");
                         continue;
                     };
@@ -328,6 +333,10 @@ impl ServerShared {
 
     pub fn try_connection_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.connection_permits).try_acquire_owned().ok()
+    }
+
+    pub fn try_unknown_peer_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.unknown_peers).try_acquire_owned().ok()
     }
 
     pub fn app_at(&self, path: &str) -> Option<Arc<dyn HttpApp>> {

@@ -15,6 +15,9 @@ mod call_index;
 mod decide;
 mod deferral;
 mod entry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 mod lineage;
 mod log;

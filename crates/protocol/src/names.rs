@@ -51,7 +51,8 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 
 /// Whether the character is invisible but changes the display of the text around it, such as a bidi override.
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Id of a message: its idempotency key within a mailbox.
@@ -137,8 +138,9 @@ mod tests {
         check("a\u{85}b", NameError::ControlCharacter);
         check("a\u{202e}b", NameError::ControlCharacter);
         let joiners_and_marks = (0x200b..=0x200f).chain(0x2028..=0x202e);
-        let isolates = (0x2060..=0x2069).chain([0xfeff]);
-        for invisible in joiners_and_marks.chain(isolates).filter_map(char::from_u32) {
+        let isolates = (0x2060..=0x206f).chain([0xfeff]);
+        let others = [0xad, 0x61c, 0x180e].into_iter().chain(0xfff9..=0xfffb).chain(0xe0000..=0xe007f);
+        for invisible in joiners_and_marks.chain(isolates).chain(others).filter_map(char::from_u32) {
             check(&format!("a{invisible}b"), NameError::ControlCharacter);
             check(&invisible.to_string(), NameError::ControlCharacter);
         }

@@ -71,7 +71,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    fn of_log(&self) -> LogOptions {
+    pub(crate) fn of_log(&self) -> LogOptions {
         LogOptions {
             segments: SEGMENTS,
             segment_bytes: self.segment_bytes,

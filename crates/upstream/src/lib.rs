@@ -9,6 +9,9 @@ mod calls;
 pub mod config;
 mod connection;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod http;
 mod in_process;

@@ -35,7 +35,7 @@ pub struct Location {
 pub struct Frame {
     /// Where it was read.
     pub location: Location,
-    /// The meaning of the payload, which belongs to the user of the log. Not zero.
+    /// The meaning of the payload, which belongs to the user of the log. Not zero, which is a record of the log itself.
     pub kind: u8,
     /// The content.
     pub payload: Bytes,
@@ -45,6 +45,8 @@ pub struct Frame {
 
 /// Maximum payload of a record in bytes. Messages on the bus are smaller.
 pub const MAX_PAYLOAD: usize = 128 << 20;
+/// The kind of a record without content, which only proves how much of its segment is durable.
+pub(crate) const PROOF: u8 = 0;
 /// Bytes of a record before its payload.
 pub const HEADER_BYTES: usize = 23;
 const MAGIC: u16 = 0x4c54;

@@ -2,7 +2,7 @@
 //! oldest ones. All operations that block on the disk (a sync, creating, reading or removing a segment) can run without
 //! access to the log, through handles.
 
-use crate::frame::{ChecksumKey, Frame, Location};
+use crate::frame::{ChecksumKey, Frame, Location, PROOF};
 use crate::reader::Reader;
 use crate::recovery::{self, Recovery};
 use crate::scan::{Piece, scan};
@@ -285,6 +285,7 @@ impl Contents {
         let mut unreadable = 0;
         scan(self.options.key, self.number, &*self.file, 0, &mut |piece| {
             match piece {
+                Piece::Record(frame) if frame.kind == PROOF => {}
                 Piece::Record(frame) => each(frame),
                 Piece::Unreadable(range) => unreadable += range.end - range.start,
             }

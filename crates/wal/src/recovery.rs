@@ -4,10 +4,10 @@
 //! durable: they are corruption, which is reported. Unreadable bytes after it, in the last segment that was written to,
 //! are a torn write, which is removed. Both are copied to `damaged-*` files.
 
-use crate::frame::Frame;
+use crate::frame::{Frame, PROOF};
 use crate::log::{LogOptions, Segment};
 use crate::scan::{Piece, scan};
-use crate::{Disk, DiskFile, PlantedBug, set_aside};
+use crate::{Disk, DiskFile, PlantedBug, is_full, set_aside};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -93,6 +93,7 @@ impl Opened<'_> {
     fn replay(&self, recovery: &mut Recovery, each: &mut dyn FnMut(Frame)) -> io::Result<u64> {
         self.scan(0, &mut |piece| {
             match piece {
+                Piece::Record(frame) if frame.kind == PROOF => {}
                 Piece::Record(frame) => {
                     recovery.records += 1;
                     each(frame);
@@ -135,9 +136,23 @@ impl Opened<'_> {
         self.file.truncate(torn_from)?;
         if !again.is_empty() {
             self.file.append(&again)?;
+        } else if torn_from == 0 || unreadable[0].start < torn_from {
+            self.append_proof(torn_from, durable)?;
         }
         self.file.sync()?;
         Ok(torn)
+    }
+
+    /// The removed records may have been the only proof that corruption before them is not a torn write, too: by their
+    /// `synced`, or because only the last segment that is not empty can be torn. The next process needs this proof.
+    fn append_proof(&self, offset: u64, durable: u64) -> io::Result<()> {
+        let mut proof = Vec::new();
+        self.options.key.encode(self.number, offset, durable, &mut proof, |_| PROOF);
+        match self.file.append(&proof) {
+            // A full disk must not prevent the log from opening.
+            Err(error) if is_full(&error) => self.file.truncate(offset),
+            appended => appended,
+        }
     }
 
     /// The intact records from an offset on, encoded for their new place without the gaps between them.

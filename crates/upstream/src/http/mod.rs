@@ -5,7 +5,7 @@
 mod client;
 mod exchange;
 mod headers;
-mod sse;
+pub(crate) mod sse;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;

@@ -2,8 +2,11 @@
 
 use bytes::BytesMut;
 
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A part of an event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum SseItem {
+pub enum SseItem {
     /// The data of an event. May be empty: such an event only carries an id.
     Event(String),
     /// The reconnection delay requested by the server, in milliseconds.
@@ -12,15 +15,18 @@ pub(super) enum SseItem {
     TooLarge(u64),
 }
 
-pub(super) struct SseParser {
+pub(crate) struct SseParser {
     buffer: BytesMut,
-    data: String,
+    /// As received, so that its size counts in the same bytes as the limit.
+    data: Vec<u8>,
     has_data: bool,
     id: Option<String>,
     /// Size of the event that is being skipped.
     skipped: Option<u64>,
     /// The last line ended with `\r`; a `\n` that follows belongs to it.
     after_return: bool,
+    /// A byte order mark may follow.
+    at_start: bool,
     limit: usize,
     /// The id of the last complete event, for resumption.
     pub last_id: Option<String>,
@@ -30,11 +36,12 @@ impl SseParser {
     pub fn new(limit: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
-            data: String::new(),
+            data: Vec::new(),
             has_data: false,
             id: None,
             skipped: None,
             after_return: false,
+            at_start: true,
             limit,
             last_id: None,
         }
@@ -78,34 +85,36 @@ impl SseParser {
             }
             None if self.data.len() + self.buffer.len() + bytes.len() > self.limit => {
                 self.skipped = Some((self.data.len() + self.buffer.len() + bytes.len()) as u64);
-                self.data = String::new();
+                self.data = Vec::new();
                 self.buffer = BytesMut::from(&b"x"[..]);
             }
             None => self.buffer.extend_from_slice(bytes),
         }
     }
 
-    fn line(&mut self, line: &[u8], found: &mut Vec<SseItem>) {
+    fn line(&mut self, mut line: &[u8], found: &mut Vec<SseItem>) {
+        if std::mem::take(&mut self.at_start) {
+            line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+        }
         if line.is_empty() {
             return self.end_of_event(found);
         }
         if self.skipped.is_some() {
             return;
         }
-        let line = String::from_utf8_lossy(line);
-        let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
-        let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "data" => {
+        let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+        let value = line.get(colon + 1..).unwrap_or_default();
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match &line[..colon] {
+            b"data" => {
                 if self.has_data {
-                    self.data.push('\n');
+                    self.data.push(b'\n');
                 }
-                self.data.push_str(value);
+                self.data.extend_from_slice(value);
                 self.has_data = true;
             }
-            "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
-            "retry" => found.extend(value.parse().ok().map(SseItem::Retry)),
+            b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
+            b"retry" => found.extend(number(value).map(SseItem::Retry)),
             // MCP ignores the event name. A comment has an empty field name.
             _ => {}
         }
@@ -118,10 +127,21 @@ impl SseParser {
         if let Some(bytes) = self.skipped.take() {
             found.push(SseItem::TooLarge(bytes));
         } else if std::mem::take(&mut self.has_data) {
-            found.push(SseItem::Event(std::mem::take(&mut self.data)));
+            found.push(SseItem::Event(text(std::mem::take(&mut self.data))));
         }
         self.has_data = false;
     }
+}
+
+/// Bytes that are not UTF-8 are replaced.
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// A number without a sign, unlike what `parse` accepts.
+fn number(digits: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok()
 }
 
 #[cfg(test)]
@@ -151,6 +171,26 @@ mod tests {
     fn ids_and_retry_are_parsed() {
         check("id: 5\ndata: \nretry: 100\n\n", &[SseItem::Retry(100), event("")], Some("5"));
         check("id: 5\ndata: a\n\nid: 6\ndata: torn", &[event("a")], Some("5"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_only_at_the_start_of_the_stream() {
+        check("\u{feff}data: a\n\n\u{feff}data: b\n\ndata: c\n\n", &[event("a"), event("c")], None);
+    }
+
+    #[test]
+    fn a_reconnection_delay_has_only_digits() {
+        check("retry: +5\nretry: 5x\nretry:\nretry: 007\n\n", &[SseItem::Retry(7)], None);
+    }
+
+    #[test]
+    fn an_event_within_the_limit_that_is_not_utf_8_does_not_hide_the_next_one() {
+        let stream = [b"data: ", &[0xff; 40][..], b"\n\ndata: b\n\n"].concat();
+        for step in [1, 7, stream.len()] {
+            let (mut parser, mut found) = (SseParser::new(50), Vec::new());
+            stream.chunks(step).for_each(|chunk| parser.feed(chunk, &mut found));
+            assert_eq!(found, [event(&"\u{fffd}".repeat(40)), event("b")], "by {step}");
+        }
     }
 
     #[test]

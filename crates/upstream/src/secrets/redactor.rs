@@ -77,9 +77,11 @@ impl Redactor {
     pub fn redact_cut(&self, text: &str) -> String {
         let mut text = self.redact(text).into_owned();
         let known = self.known();
-        let remnant = known.secrets.iter().filter_map(|secret| remnant(&text, secret)).max();
+        // Truncation inside a character leaves a replacement character.
+        let end = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
+        let remnant = known.secrets.iter().filter_map(|secret| remnant(&text[..end], secret)).max();
         if let Some(bytes) = remnant {
-            text.truncate(text.len() - bytes);
+            text.truncate(end - bytes);
             text.push_str(REDACTED);
         }
         text
@@ -108,8 +110,10 @@ impl Redactor {
 fn without_secrets(matcher: &AhoCorasick, text: &str) -> Option<String> {
     let mut ranges: Vec<Range<usize>> = matcher.find_iter(text).map(|found| found.range()).collect();
     if may_have_escapes(text) {
-        let read = Unescaped::of(text);
-        ranges.extend(matcher.find_iter(&read.text).map(|found| read.source_range(found.range())));
+        let levels = std::iter::successors(Some(Unescaped::of(text)), Unescaped::again);
+        for read in levels.take(MAX_JSON_NESTING) {
+            ranges.extend(matcher.find_iter(&read.text).map(|found| read.source_range(found.range())));
+        }
         ranges.sort_by_key(|range| range.start);
     }
     if ranges.is_empty() {
@@ -128,8 +132,9 @@ fn without_secrets(matcher: &AhoCorasick, text: &str) -> Option<String> {
     Some(out)
 }
 
+/// Whether characters may be escaped that need not be. The usual escapes are among the [`encodings`].
 fn may_have_escapes(text: &str) -> bool {
-    text.contains("\\u")
+    text.contains("\\u") || text.contains("\\/")
 }
 
 /// The secret itself and its JSON encodings: escaped, and with all non-ASCII characters escaped. The same for JSON
@@ -188,6 +193,30 @@ mod tests {
         check("short and harmless", "short and harmless");
         assert_eq!(redactor().redact_cut("x sk-can"), "x [redacted]");
         assert_eq!(redactor().redact_cut("x sk-"), "x sk-");
+    }
+
+    #[test]
+    fn secrets_with_unusual_combinations_of_escapes_are_redacted() {
+        let redactor = Redactor::default();
+        redactor.learn(["/path/to/key", "back\\slash\ttab"].map(str::to_owned));
+        let check = |text: &str| {
+            let message = format!(r#"{{"params":{{"x":{text}}}}}"#);
+            assert_eq!(redactor.redact_message(&message), r#"{"params":{"x":"[redacted]"}}"#, "{text}");
+        };
+        check(r#""\/path/to\/key""#);
+        check(r#""back\\slash\u0009tab""#);
+        for form in [r"back\\\\slash\\u0009tab", r"back\\\\\\u0073lash\\ttab", r"back\\u005cslash\\u0009tab"] {
+            let nested = format!(r#"{{"params":{{"x":"{{\"y\":\"{form}\"}}"}}}}"#);
+            assert_eq!(redactor.redact_message(&nested), r#"{"params":{"x":"{\"y\":\"[redacted]\"}"}}"#, "{form}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_is_cut_inside_a_character_is_redacted() {
+        let redactor = Redactor::default();
+        redactor.learn(["geheim-ß-1".to_owned()]);
+        let cut = String::from_utf8_lossy(b"x geheim-\xc3").into_owned();
+        assert_eq!(redactor.redact_cut(&cut), "x [redacted]");
     }
 
     #[test]

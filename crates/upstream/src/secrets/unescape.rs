@@ -1,4 +1,4 @@
-//! Text with `\uXXXX` escapes decoded, and a mapping back to the original. For searching only: a decoded character may
+//! Text with the escapes of JSON decoded, and a mapping back to the original. For searching only: a decoded character may
 //! be part of the JSON syntax, so the text must not be written in this form.
 
 use std::ops::Range;
@@ -10,14 +10,24 @@ pub(super) struct Unescaped {
 }
 
 impl Unescaped {
-    /// Accepts any number of backslashes: in nested JSON strings they are doubled. An escaped slash is decoded too.
+    /// Decodes the text as if it were the content of a JSON string. Backslashes that begin no escape stay.
     pub fn of(from: &str) -> Self {
+        Self::decoded(from, |start, end| (start, end))
+    }
+
+    /// Decodes once more, for JSON that is nested in a string. `None` if there is no escape left.
+    pub fn again(&self) -> Option<Self> {
+        let origin = |start: usize, end: usize| (self.origins[start].0, self.origins[end - 1].1);
+        self.text.contains('\\').then(|| Self::decoded(&self.text, origin))
+    }
+
+    fn decoded(from: &str, origin: impl Fn(usize, usize) -> (usize, usize)) -> Self {
         let mut read = Self { text: String::with_capacity(from.len()), origins: Vec::with_capacity(from.len()) };
         let mut at = 0;
         while let Some(first) = from[at..].chars().next() {
             let (c, end) = escape(from, at).unwrap_or((first, at + first.len_utf8()));
             read.text.push(c);
-            read.origins.resize(read.text.len(), (at, end));
+            read.origins.resize(read.text.len(), origin(at, end));
             at = end;
         }
         read
@@ -33,33 +43,37 @@ impl Unescaped {
 
 /// The character of an escape at this offset, and the end of the escape.
 fn escape(from: &str, at: usize) -> Option<(char, usize)> {
-    let rest = &from[at..];
-    let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
-    if backslashes > 0 && rest[backslashes..].starts_with('/') {
-        return Some(('/', at + backslashes + 1));
-    }
-    let (unit, end) = unit(from, at)?;
-    let second = || unit_pair(unit, self::unit(from, end));
-    match char::from_u32(u32::from(unit)) {
-        Some(c) => Some((c, end)),
-        None => second(),
-    }
+    let kind = from[at..].strip_prefix('\\')?.bytes().next()?;
+    let character = match kind {
+        b'"' | b'\\' | b'/' => char::from(kind),
+        b'n' => '\n',
+        b't' => '\t',
+        b'r' => '\r',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'u' => return code_point(from, at),
+        _ => return None,
+    };
+    Some((character, at + 2))
 }
 
-fn unit_pair(first: u16, second: Option<(u16, usize)>) -> Option<(char, usize)> {
-    let (second, end) = second?;
+/// One `\uXXXX`, or two that are a surrogate pair.
+fn code_point(from: &str, at: usize) -> Option<(char, usize)> {
+    let (first, end) = unit(from, at)?;
+    if let Some(c) = char::from_u32(u32::from(first)) {
+        return Some((c, end));
+    }
+    let (second, end) = unit(from, end)?;
     let c = char::decode_utf16([first, second]).next()?.ok()?;
     Some((c, end))
 }
 
 /// One `\uXXXX`, and its end.
 fn unit(from: &str, at: usize) -> Option<(u16, usize)> {
-    let rest = from.get(at..)?;
-    let backslashes = rest.bytes().take_while(|byte| *byte == b'\\').count();
-    let digits = rest.get(backslashes..)?.strip_prefix('u')?.get(..4).filter(|_| backslashes > 0)?;
+    let digits = from.get(at..)?.strip_prefix("\\u")?.get(..4)?;
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let unit = u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)?;
-    Some((unit, at + backslashes + 5))
+    Some((unit, at + 6))
 }
 
 #[cfg(test)]
@@ -67,17 +81,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_decoded_at_every_depth_and_mapped_back() {
-        let from = r"ä\u0041\\\u00e4x\ud83d\ude00\ud83dy\n\/";
+    fn escapes_are_decoded_and_mapped_back() {
+        let from = r#"ä\u0041\\\u00e4x\ud83d\ude00\ud83dy\n\/\"\s"#;
         let read = Unescaped::of(from);
-        assert_eq!(read.text, r"äAäx😀\ud83dy\n/");
+        assert_eq!(read.text, "äA\\äx😀\\ud83dy\n/\"\\s");
         let source_range = |part: &str| {
             let at = read.text.find(part).expect("part of the text");
             &from[read.source_range(at..at + part.len())]
         };
         assert_eq!(
-            (source_range("Aäx"), source_range("😀"), source_range("n/")),
-            (r"\u0041\\\u00e4x", r"\ud83d\ude00", r"n\/")
+            (source_range("A\\äx"), source_range("😀"), source_range("\n/\"")),
+            (r"\u0041\\\u00e4x", r"\ud83d\ude00", r#"\n\/\""#)
         );
+    }
+
+    #[test]
+    fn nested_escapes_are_mapped_back_to_the_outermost_text() {
+        let from = r"x\\u0041\\\\\\u00e4y";
+        let nested = Unescaped::of(from).again().expect("escapes are left");
+        assert_eq!(nested.text, r"xA\äy");
+        assert_eq!(&from[nested.source_range(1..5)], r"\\u0041\\\\\\u00e4");
+        assert!(Unescaped::of("x").again().is_none());
     }
 }

@@ -96,12 +96,13 @@ impl IdScan {
                 self.text.clear();
             }
             b',' if self.depth == 1 => self.end_member(),
+            b' ' | b'\t' | b'\r' | b'\n' => {}
             _ => self.keep(byte),
         }
     }
 
     fn end_member(&mut self) {
-        if self.key == Key::Id && !self.text.is_empty() {
+        if self.key == Key::Id && (1..=MAX_ID_BYTES).contains(&self.text.len()) {
             self.id = Some(std::mem::take(&mut self.text));
         }
         self.key = Key::None;
@@ -111,10 +112,10 @@ impl IdScan {
     fn keep(&mut self, byte: u8) {
         let limit = match self.key {
             Key::None => MAX_KEY_BYTES,
-            Key::Id => MAX_ID_BYTES,
+            // One byte more, to notice that the id is too long.
+            Key::Id => MAX_ID_BYTES + 1,
             Key::Other => 0,
         };
-        // White space before a key is not part of it.
         let wanted = self.depth == 1 && (self.state == State::String || self.key == Key::Id);
         if wanted && self.text.len() < limit {
             self.text.push(byte);
@@ -144,6 +145,13 @@ mod tests {
         check(r#"{"result":"\"id\":5,\\","id":"a\"b"}"#, Some(r#""a\"b""#), false);
         check(r#"{"id":4,"method":"x","params":{"id":1}}"#, Some("4"), true);
         check(r#"{"method":"x","params":[{"id":1}]}"#, None, true);
+    }
+
+    #[test]
+    fn an_overlong_id_is_ignored_instead_of_truncated() {
+        check(&format!(r#"{{"id":{},"result":1}}"#, "7".repeat(MAX_ID_BYTES + 1)), None, false);
+        let longest = "7".repeat(MAX_ID_BYTES);
+        check(&format!("{{\"id\":{0}{longest}{0},\"result\":1}}", " \n".repeat(200)), Some(&longest), false);
     }
 
     #[test]

@@ -136,6 +136,59 @@ fn records_behind_a_torn_one_are_kept_only_on_request() {
     assert_eq!(repaired, [vec![1, 2, 3, 4, 5, 6], vec![1, 2, 3, 4, 5, 6, 8, 9]]);
 }
 
+/// The intact records of a corrupt group must not be taken for the end of a torn write once the records that prove the
+/// group durable are removed.
+fn check_kept_after_a_second_opening(disk: &SimDisk, options: &LogOptions, expected: &[u8]) {
+    let first = open(disk, options.clone());
+    assert_eq!(first.read, expected);
+    assert!(first.recovery.damaged == 1 && first.recovery.torn_bytes > 0, "{:?}", first.recovery);
+    let again = open(disk, options.clone());
+    assert_eq!(again.read, expected);
+    assert_eq!(again.recovery, Recovery { torn_bytes: 0, ..first.recovery });
+    let mut log = again.log;
+    let contents = log.contents(log.active_segment()).expect("the segment exists");
+    contents.read(&mut |frame| assert_eq!(frame.kind, 9, "only records of the user")).expect("readable");
+    write(&mut log, &[10]).expect("the log stays usable");
+    assert_eq!(open(disk, options.clone()).read, [expected, &[10]].concat());
+}
+
+#[test]
+fn records_between_corruption_and_a_torn_write_survive_two_openings() {
+    let (disk, ends) = three_groups();
+    for (corrupt, torn) in (ends[0]..ends[1]).flat_map(|corrupt| [(corrupt, 1), (corrupt, ends[0] / 3 + 1)]) {
+        let disk = disk.fork();
+        disk.flip(FIRST, corrupt, 0);
+        disk.flip(FIRST, ends[1] + torn, 0);
+        let (lost, torn) = (1 + (corrupt * 3 / ends[0]) as u8, 7 + (torn * 3 / ends[0]) as u8);
+        let expected: Vec<u8> = (1..torn).filter(|number| *number != lost).collect();
+        check_kept_after_a_second_opening(&disk, &options(), &expected);
+    }
+}
+
+#[test]
+fn records_between_corruption_and_a_torn_segment_survive_two_openings() {
+    let options = LogOptions { segment_bytes: 1, ..options() };
+    let disk = SimDisk::default();
+    let mut log = open(&disk, options.clone()).log;
+    [[1, 2], [3, 4]].iter().for_each(|group| write(&mut log, group).expect("the disk works"));
+    drop(log);
+    disk.flip(FIRST, 1, 0);
+    disk.flip("log-0000000002.log", 1, 0);
+    check_kept_after_a_second_opening(&disk, &options, &[2]);
+}
+
+#[test]
+fn a_full_disk_does_not_prevent_a_torn_write_after_corruption_from_being_removed() {
+    let (disk, ends) = three_groups();
+    let disk = disk_with(&contents(&disk)[..ends[1] + 5]);
+    disk.flip(FIRST, 1, 0);
+    disk.set_capacity(Some(ends[1] as u64 + 5));
+    for torn_bytes in [5, 0] {
+        let Opened { recovery, read, .. } = open(&disk, options());
+        assert_eq!((read, recovery.torn_bytes, recovery.damaged), (vec![2, 3, 4, 5, 6], torn_bytes, 1));
+    }
+}
+
 #[test]
 fn the_owner_is_asked_before_a_torn_write_is_removed() {
     let (disk, ends) = three_groups();
