@@ -192,8 +192,6 @@ impl BusCall for EchoCall {
         "call"
     }
 
-    fn take_back(&mut self) {}
-
     fn next(&mut self) -> BoxFuture<'_, BusItem> {
         match self.0.take() {
             Some(reply) => Box::pin(async { BusItem::Reply(Ok(reply)) }),

@@ -346,8 +346,7 @@ impl Worker {
     }
 
     pub async fn send(&self, request: HostRequest) {
-        let message = self.message(request);
-        self.bus.client().deliver("host", message).await.expect("a receipt");
+        self.bus.client().deliver("host", self.message(request)).await.expect("a receipt");
     }
 
     fn message(&self, request: HostRequest) -> InboxMessage {
@@ -364,7 +363,7 @@ impl Worker {
 }
 
 pub fn event_of(body: &Body) -> HostEvent {
-    HostEvent::parse(std::str::from_utf8(body.as_bytes()).expect("UTF-8")).expect("an event")
+    HostEvent::parse(body.text().expect("UTF-8")).expect("an event")
 }
 
 /// The next event of a call; panics if the reply comes first.
@@ -382,8 +381,8 @@ pub async fn finish(mut call: Call) -> Reply {
             CallItem::Event(body) => events.push(event_of(&body)),
             CallItem::Reply(reply) => {
                 let body = reply.expect("a reply").body;
-                let text = std::str::from_utf8(body.as_bytes()).expect("UTF-8");
-                return Reply { events, end: HostReply::parse(text).expect("a reply of a host") };
+                let end = HostReply::parse(body.text().expect("UTF-8")).expect("a reply of a host");
+                return Reply { events, end };
             }
         }
     }
