@@ -5,6 +5,7 @@
 
 use crate::admission::not_journaled;
 use crate::call::State;
+use crate::cancel::{Cancelled, Cause};
 use crate::circuit_breaker::{Entry, Health};
 use crate::effect::{Answer, Effect, Failure, Record};
 use crate::event::CallNo;
@@ -270,6 +271,11 @@ impl<A: Clone> CallMachine<A> {
         }
         match call.state {
             State::Finishing { .. } | State::DeadLettering => {}
+            // The entry is on its way to the journal. A redelivered request will be answered with the accepted task, so this
+            // one has to be, too.
+            State::Accepting => {
+                call.cancelled.get_or_insert(Cancelled { cause: Cause::Crashed, reason: None });
+            }
             _ => {
                 call.always_journaled |= call.request.has_effect;
                 self.give_up_wait(no, Answer::Failure(Failure::Crashed), End::Unknown, cx);

@@ -19,6 +19,8 @@ pub enum Cause {
     Admin,
     /// The agent's credential was revoked.
     Revoked,
+    /// The code that carries out its effects panicked.
+    Crashed,
     /// The caller's deadline passed.
     Expired,
     /// The rule's time limit, with its name, passed.
@@ -39,6 +41,7 @@ impl Cancelled {
             Cause::Caller => (Answer::Cancelled, End::Cancelled),
             Cause::CallerGone => (Answer::Failure(Failure::CallerGone), End::Failed),
             Cause::Admin | Cause::Revoked => (Answer::Failure(Failure::Cancelled(reason())), End::Cancelled),
+            Cause::Crashed => (Answer::Failure(Failure::Crashed), End::Unknown),
             Cause::Expired => (Answer::Failure(Failure::Expired), End::Failed),
             Cause::TimeLimit(which) => (Answer::Failure(Failure::TimeLimit(which.clone())), End::Failed),
         }

@@ -170,7 +170,6 @@ fn a_call_whose_code_panicked_never_runs_again() {
             (
                 &[
                     At::Authorising,
-                    At::Accepting,
                     At::AskingToJoin,
                     At::AwaitingReceipt,
                     At::AwaitingAbsence,
@@ -188,6 +187,8 @@ fn a_call_whose_code_panicked_never_runs_again() {
             ),
             (&[At::Connecting, At::Sending, At::Running, At::Cancelling], &["abort a", crashed], &["reply a: Crashed"]),
             (&[At::Parked], &["unpark a", crashed], &["reply a: Crashed"]),
+            // A redelivered request would be answered with the accepted task.
+            (&[At::Accepting], &[], &["accepted a", crashed]),
             // The acceptance may not have been sent.
             (&[At::TaskShare], &["accepted a", crashed], &[]),
             (&[At::Reserving], &["accepted a", "abort a", crashed], &[]),
