@@ -10,6 +10,10 @@ pub fn names(data: &[u8]) {
         assert_eq!(from_hex(&hex(bytes)).as_ref(), Some(bytes));
     }
     let Ok(text) = std::str::from_utf8(data) else { return };
+    // A name with one bad character is rejected whatever its others are, so each is also a name by itself.
+    for character in text.split("").filter(|one| check_name(one).is_ok()) {
+        check_characters(character);
+    }
     let (name, id) = text.split_once('\n').unwrap_or((text, "7c0e"));
     if check_name(name).is_err() {
         return;
