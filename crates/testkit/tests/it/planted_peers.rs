@@ -54,7 +54,7 @@ fn a_request_that_is_sent_again_under_a_new_id_is_found() {
 
 #[test]
 fn an_unrecorded_reply_without_the_acknowledgement_of_its_request_is_found() {
-    check_client(ClientBug::ReplyWithoutRequest, "was acknowledged twice");
+    check_client(ClientBug::ReplyWithoutRequest, "was sent without its acknowledgement");
 }
 
 #[test]

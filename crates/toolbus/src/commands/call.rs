@@ -168,6 +168,8 @@ async fn exchange(
         task: None,
     });
     let message = message(client, &request)?;
+    // A signal right after the call was sent has to cancel it.
+    let stop = StopSignals::listen()?;
     let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
     if !tool.host.online {
         let (host, since) = (&tool.host.name, age(tool.host.since_ms));
@@ -179,7 +181,7 @@ async fn exchange(
     let availability = Availability::new(tool.host.online, !fail_fast);
     let (notify, mut notices) = mpsc::channel(NOTICE_QUEUE);
     let fail_fast_guard = fail_fast.then_some(FailFast { client, host: &tool.host.name, availability: &availability });
-    let following = follow(&mut call, &mut progress, &mut notices, fail_fast_guard);
+    let following = follow(&mut call, stop, &mut progress, &mut notices, fail_fast_guard);
     let ended = tokio::select! {
         ended = following => ended,
         never = availability.watch(client, &tool.host.name, &notify) => match never {},
@@ -210,11 +212,11 @@ fn deadline_failure(args: &CallArgs, host: &str, availability: &Availability) ->
 /// Waits for the reply, or for the end of a cancellation.
 async fn follow(
     call: &mut Call,
+    mut stop: StopSignals,
     progress: &mut Progress,
     notices: &mut mpsc::Receiver<String>,
     fail_fast_guard: Option<FailFast<'_>>,
 ) -> Result<Ended, Failure> {
-    let mut stop = StopSignals::listen()?;
     let mut exit_at = None;
     loop {
         let timeout = async {

@@ -196,6 +196,10 @@ impl World {
             Command::Deliver(delivery) => {
                 if let Some(id) = &delivery.correlation_id {
                     link.acks.entry(id.clone()).or_default().1 += 1;
+                    if delivery.ack.is_none() && self.oracle.unrecorded.contains(&delivery.id) {
+                        let what = format!("the unrecorded answer to {id} was sent without its acknowledgement");
+                        return self.oracle.violated(what);
+                    }
                 }
                 (delivery.ack.as_slice(), None)
             }

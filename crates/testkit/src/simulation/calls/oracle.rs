@@ -150,6 +150,8 @@ pub struct Oracle {
     acked: BTreeSet<(ByteString, ByteString)>,
     /// Calls whose RESULT was lost: in a machine crash before it was synced, or by corruption.
     in_doubt: BTreeSet<ByteString>,
+    /// Ids of replies that no journal has.
+    pub unrecorded: BTreeSet<ByteString>,
     /// The earlier call whose answer a call shares.
     joined_to: BTreeMap<ByteString, ByteString>,
     /// The truth at the time of an inspection, by its id.

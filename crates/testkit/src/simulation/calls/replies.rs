@@ -70,6 +70,9 @@ impl World {
     fn send_reply(&mut self, host: usize, key: &CallKey, journaled: Option<ByteString>, body: Bytes) {
         let resend = if journaled.is_some() { Resend::Immediately } else { Resend::WithRequest };
         let id = journaled.unwrap_or_else(|| ByteString::from(format!("reply-{}", self.fresh_id())));
+        if resend == Resend::WithRequest {
+            self.oracle.unrecorded.insert(id.clone());
+        }
         let request = MsgId::from(key.id.clone());
         let reply = self.message(&self.hosts[host].name, InboxKind::McpReply, &id, body);
         let reply = InboxMessage { correlation_id: Some(request.clone()), ..reply };

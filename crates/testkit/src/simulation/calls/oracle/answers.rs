@@ -90,8 +90,9 @@ impl Oracle {
 
     /// Whether the result of the call may have been lost, so that it is reported as unknown.
     fn is_in_doubt(&self, answer: &WireAnswer) -> bool {
-        let of = &self.root_of(&answer.of);
-        answer.outcome.is_unknown() && (self.in_doubt.contains(of) || self.unsure.contains(of) || self.is_forgotten(of))
+        let is_lost = |of: &ByteString| self.in_doubt.contains(of) || self.unsure.contains(of) || self.is_forgotten(of);
+        // Of a joined call, its own RESULT or that of the call that it joined.
+        answer.outcome.is_unknown() && (is_lost(&self.root_of(&answer.of)) || is_lost(&answer.of))
     }
 
     fn is_forgotten(&self, of: &ByteString) -> bool {
