@@ -42,6 +42,10 @@ pub(crate) fn replay(
 ) -> io::Result<(BTreeMap<u32, Segment>, Recovery)> {
     let numbers = options.segments.list(disk)?;
     let (mut segments, mut recovery) = (BTreeMap::new(), Recovery::default());
+    // A process that was killed may have left a segment whose name is not durable.
+    if !numbers.is_empty() && !options.has_planted(PlantedBug::OpenedWithoutSync) {
+        disk.sync_folder()?;
+    }
     let last = last_written(disk, options, &numbers)?;
     for number in &numbers {
         let read =

@@ -298,3 +298,12 @@ fn a_location_is_read_until_its_segment_is_removed() {
     assert!(log.removed(1) > 0 && log.oldest().is_none());
     assert!(reader.read(location).is_err());
 }
+
+#[test]
+fn records_in_a_segment_whose_name_was_not_durable_survive_a_crash() {
+    let disk = SimDisk::default();
+    // The process that created it was killed before it synced the folder.
+    disk.create(FIRST).expect("there is room");
+    write(&mut open(&disk, options()).log, &[1, 2]).expect("written");
+    assert_eq!(open(&disk.fork_synced(), options()).read, [1, 2]);
+}
