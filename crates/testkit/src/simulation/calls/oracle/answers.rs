@@ -63,6 +63,8 @@ impl Oracle {
                 || self.by_id.get(&answer.of).is_some_and(|no| self.may_run_again(*no))
                 || self.is_undone(unwritten, process)
                 || self.may_become_known(&root, first)
+                // A call that joined it while it was interrupted; then it ran again.
+                || (first.is_unknown() && request.is_some_and(|request| request.work.is_replay_safe()))
                 // START may be in the journal although its sync failed.
                 || (first == NOT_JOURNALED && answer.outcome.is_unknown())
                 // The answer that a joined call shares could not be written for it.
