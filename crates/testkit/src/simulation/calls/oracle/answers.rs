@@ -52,8 +52,10 @@ impl Oracle {
     /// An answer must be true and equal to those given before.
     fn check_answer(&mut self, answer: &WireAnswer, replay_safe: bool) {
         // A joined call reports the cancellation of the other one in its own words.
-        if answer.outcome != JOINED_CANCELLED {
-            let root = self.root_of(&answer.of);
+        let root = self.root_of(&answer.of);
+        // A joined call whose own RESULT was lost says nothing about the other one.
+        let is_own = root != answer.of && self.is_in_doubt(answer);
+        if answer.outcome != JOINED_CANCELLED && !is_own {
             let request = self.by_id.get(&root).map(|no| &self.requests[*no]);
             let (unwritten, process) =
                 request.map_or((None, None), |request| (Self::unwritten(request), request.replied_by));
