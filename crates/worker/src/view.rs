@@ -29,6 +29,8 @@ pub struct Upstream {
     server_index: usize,
     /// The index of the upstream in the view.
     pub index: usize,
+    /// Whether the worker was started for this host alone.
+    is_chosen: bool,
 }
 
 impl View {
@@ -40,7 +42,8 @@ impl View {
             .flat_map(|host| (0..host.manifest.servers.len()).map(move |server_index| (host, server_index)));
         let upstreams = servers.enumerate().map(|(index, (host, server_index))| {
             let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
-            Arc::new(Upstream { host: host.name.clone(), away_since_ms, manifest, server_index, index })
+            let (host, is_chosen) = (host.name.clone(), only.is_some());
+            Arc::new(Upstream { host, away_since_ms, manifest, server_index, index, is_chosen })
         });
         Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
     }
@@ -150,14 +153,16 @@ impl Upstream {
         declared().is_some()
     }
 
-    /// Whether the broker holds none of the host's names back.
+    /// Whether the lists of the server need no filter. Another host that owns a name is no concern of a worker that was
+    /// started for this host alone; rules of the operator are.
     fn may_offer_everything(&self) -> bool {
-        !self.manifest.listed_only && self.manifest.held_back.is_empty()
+        !self.manifest.listed_only && (self.is_chosen || self.manifest.held_back.is_empty())
     }
 
     /// Whether the server may offer a name that its manifest doesn't list.
     pub fn may_offer_unlisted(&self, name: &str) -> bool {
-        !self.manifest.listed_only && !self.manifest.held_back.iter().any(|held| held == name)
+        self.may_offer_everything()
+            || (!self.manifest.listed_only && !self.manifest.held_back.iter().any(|held| held == name))
     }
 
     /// Whether this is the server with this name at this host.

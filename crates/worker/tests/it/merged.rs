@@ -170,6 +170,27 @@ async fn names_that_the_broker_holds_back_are_neither_listed_nor_called() {
 }
 
 #[tokio::test]
+async fn a_worker_for_one_host_alone_sees_names_that_belong_to_another_host_but_not_what_rules_forbid() {
+    for (listed_only, expected) in [(false, vec!["now", "echo"]), (true, vec!["now"])] {
+        let mut host = host("second", vec![server("time", &["now"]), server("more", &[])]);
+        let held_back = vec!["echo".to_owned()];
+        host.manifest = Arc::new(HostManifest { held_back, listed_only, ..(*host.manifest).clone() });
+        let bus = FakeBus::new(vec![host]);
+        bus.serve(|call| match (call.rpc.method.as_str(), call.server()) {
+            ("tools/list", "time") => Ok(json!({"tools": [{"name": "now"}, {"name": "echo"}]})),
+            ("tools/list", _) => Ok(json!({"tools": []})),
+            _ => echo(call),
+        });
+        let options = WorkerOptions { host: Some("second".into()), ..WorkerOptions::default() };
+        let mut client = StdioClient::with(&bus, options, StdioOptions::default());
+        client.send(&initialize(0)).await;
+        client.next().await;
+        client.send(&request(1, "tools/list", json!({}))).await;
+        assert_eq!(names(&client.next().await), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_task_stays_with_the_server_that_had_its_id_first() {
     let with_tasks = |name, tool| with_own_tasks(server(name, &[tool]));
     let hosts =
