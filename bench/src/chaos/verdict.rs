@@ -121,8 +121,8 @@ impl Verdict {
                 self.results_without_effect += 1;
                 violations.add("with a result but no effect", id);
             }
-            // The error is about the repetition, which did not leave its worker. Nobody is there any more to get the answer
-            // to the call of the worker that died.
+            // The error is about the repetition, which its worker did not forward. The reply to the first call, whose worker
+            // died, has no recipient any more.
             (Outcome::Error, 1..) if record.sent > 1 && answer.is_not_forwarded() => {}
             (Outcome::Error, 1..) if !is_safe => {
                 self.denied_effects += 1;

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 /// No log has more seals: one each second for 34 years. Limits the time that a forged index can cost.
 const MAX_SEALS: u64 = 1 << 30;
 
-/// The key that verifies the seals of one or several logs. Whoever has it can also forge seals.
+/// The key that verifies the seals of one or several logs. Its holder can also forge seals.
 #[derive(Clone)]
 pub struct VerificationKey(Zeroizing<[u8; 32]>);
 

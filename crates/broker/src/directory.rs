@@ -123,7 +123,7 @@ impl FolderDirectory {
         let mut files = Files { owners: manifests.read_owners(), manifests, rules: Arc::default() };
         files.forget_missing(&stored);
         stored.sort_by_key(|host| (files.owners.rank(&host.host), host.host.clone()));
-        // Without the rules, which are set later, nobody may become an owner.
+        // Ownership is not assigned here: the rules that decide about it are set later.
         let owners = files.owners.clone();
         let mut state = State::default();
         for StoredManifests { host, manifests, last_seen } in stored {

@@ -118,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Whether nobody may store messages, and whether only hosts and operators may: a second reserve is theirs. A disk
+    /// Whether all new messages are refused, and whether those of other senders than hosts and operators are. A disk
     /// that is tight is first given back what settled messages still occupy.
     fn is_disk_low(&self) -> Result<(bool, bool), StoreError> {
         let (store, reserve) = (&self.shared.store, self.shared.reserve_bytes);

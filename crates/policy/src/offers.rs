@@ -1,4 +1,4 @@
-//! Which host may offer which name: by `[hosts.NAME]` of the broker's toolbus.toml, otherwise whoever offered it first.
+//! Which host may offer which name: by `[hosts.NAME]` of the broker's toolbus.toml, otherwise the first host that offered it.
 
 use crate::set::PolicySet;
 use globset::GlobSet;

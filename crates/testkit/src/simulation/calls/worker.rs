@@ -116,7 +116,7 @@ impl World {
         let answer = body.ok().and_then(|body| self.codebook.decode(body.as_bytes()));
         match (about, answer) {
             (Some(no), _) if answered.contains(&no) => {}
-            // Nobody waits for it any more, but it must be the same.
+            // The caller has stopped waiting, but the answer must be the same.
             (Some(no), Some(answer)) if !self.workers[worker].open.contains_key(&no) => {
                 self.oracle.answered(no, answer)
             }
