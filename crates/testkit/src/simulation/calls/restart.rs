@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toolbus_call::{CallMachine, Event, MachineOptions, Origin};
 use toolbus_client::simulation::SimulatedClient;
-use toolbus_journal::{CallKey, JournalState};
+use toolbus_journal::{CallKey, JournalState, Known};
 use toolbus_protocol::{JournalClaim, MAX_ANCESTORS};
 
 /// How a process of a host ends.
@@ -78,7 +78,20 @@ impl World {
             let is_lost = |key: &&CallKey| index.is_none_or(|index| !index.is_answered(key));
             self.oracle.ends_lost(in_doubt.iter().filter(is_lost));
         }
+        self.forget_lost_joins(host);
         self.resume_tasks(host);
+    }
+
+    /// A call whose JOINED was not written before the end of the process is decided again, and perhaps not joined.
+    fn forget_lost_joins(&mut self, host: usize) {
+        let Host { number, process: Some(process), .. } = &self.hosts[host] else { return };
+        // Such a host may have a second journal, which has other joins.
+        if self.oracle.is_forgetful(*number) {
+            return;
+        }
+        let index = process.journal.index();
+        let is_lost = |key: &CallKey, content: &[u8; 32]| matches!(index.look_up(key, content), Ok(Known::New));
+        self.oracle.joins_lost(*number, is_lost);
     }
 
     /// Ends a process. Returns the calls whose RESULT was not synced.

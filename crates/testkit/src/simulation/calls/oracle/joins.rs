@@ -89,4 +89,14 @@ impl Oracle {
             self.violated(format!("{} was joined to {}, which is not the same call", key.id, to.id));
         }
     }
+
+    /// Forgets the joins of a host's calls that its journal does not have.
+    pub fn joins_lost(&mut self, host: usize, is_lost: impl Fn(&CallKey, &[u8; 32]) -> bool) {
+        let (by_id, requests) = (&self.by_id, &self.requests);
+        self.joined_to.retain(|id, _| {
+            let request = &requests[by_id[id]];
+            let key = CallKey { caller: request.mailbox.clone(), id: id.clone() };
+            request.host != host || !is_lost(&key, &request.work.content())
+        });
+    }
 }
